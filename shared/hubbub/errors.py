@@ -1,0 +1,107 @@
+"""Everything that Hubbub raises on purpose.
+
+    HubbubError
+    ├── ConfigurationError      what the operator or caller asked for cannot be: parameters, settings, a manifest
+    │   └── DataError           a data set that is missing, corrupt or of the wrong shape
+    ├── ProtocolError
+    │   ├── PeerError           another party broke the rules; carries a RejectReason
+    │   │   └── MalformedMessage    its bytes are not a message of this version
+    │   └── LocalError          we broke the rules: a bug, or a disk or a task that failed us
+    │       ├── UnexpectedEvent     a machine was given an event that its state has no row for
+    │       └── BadUpdate           local training produced NaN or infinity, or another length
+    └── TransportError
+        ├── BrokerUnreachable   nobody answers at the broker's address
+        ├── BrokerRefused       the broker answers and says no: credentials, permissions, a missing queue
+        └── Unroutable          a message was published that no queue takes
+
+Catch by class, never by text. A `PeerError` is counted and dead-lettered and the service goes on; a
+`LocalError` is logged and ends the run it happened in.
+"""
+
+from enum import StrEnum
+
+
+class HubbubError(Exception):
+    """Base of all."""
+
+
+class ConfigurationError(HubbubError):
+    """What was asked for cannot be; the message says what to do instead."""
+
+
+class DataError(ConfigurationError):
+    """A data set is missing, corrupt or of the wrong shape."""
+
+
+class ProtocolError(HubbubError):
+    """Somebody broke the rules of the protocol."""
+
+
+class RejectReason(StrEnum):
+    """Why something that a peer sent was refused: stable codes, one metric label each."""
+
+    MALFORMED = "malformed"
+    UNKNOWN_VERSION = "unknown-version"
+    UNKNOWN_KIND = "unknown-kind"
+    UNKNOWN_RUN = "unknown-run"
+    UNKNOWN_PHASE = "unknown-phase"
+    WRONG_RECIPIENT = "wrong-recipient"
+    WRONG_SENDER = "wrong-sender"
+    WRONG_LENGTH = "wrong-length"
+    WRONG_RING = "wrong-ring"
+    RESIDUE_OUT_OF_RANGE = "residue-out-of-range"
+    NONZERO_PADDING = "nonzero-padding"
+    TOO_EARLY = "too-early"
+    OVER = "over"
+    SECOND_SET = "second-set"
+    UNEXPECTED = "unexpected"
+    TOO_FEW_MEMBERS = "too-few-members"
+    NOT_IN_COHORT = "not-in-cohort"
+    MISSING_RECEIPT = "missing-receipt"
+    DIFFERENT_MEMBERS = "different-members"
+    ALREADY_ENDED = "already-ended"
+    IMPOSSIBLE_SUM = "impossible-sum"
+    CONTRADICTION = "contradiction"
+
+
+class PeerError(ProtocolError):
+    """Another party sent what the rules do not allow."""
+
+    def __init__(self, reason: RejectReason, explanation: str) -> None:
+        super().__init__(explanation)
+        self.reason = reason
+
+
+class MalformedMessage(PeerError):
+    """These bytes are not a message of this version."""
+
+    def __init__(self, explanation: str, reason: RejectReason = RejectReason.MALFORMED) -> None:
+        super().__init__(reason, explanation)
+
+
+class LocalError(ProtocolError):
+    """We ourselves broke the rules, or something on this machine failed us."""
+
+
+class UnexpectedEvent(LocalError):
+    """A machine was given an event that its present state has no row for; nothing was changed."""
+
+
+class BadUpdate(LocalError):
+    """Local training gave an update that cannot be sent: NaN, infinity or the wrong length."""
+
+
+class TransportError(HubbubError):
+    """A message could not be sent or received."""
+
+
+class BrokerUnreachable(TransportError):
+    """Nobody answers at the broker's address."""
+
+
+class BrokerRefused(TransportError):
+    """The broker answers and says no."""
+
+
+class Unroutable(TransportError):
+    """No queue takes this message."""

@@ -1,0 +1,34 @@
+"""Names of runs, parties and share sets, as types of their own.
+
+They are plain strings on the wire; a distinct type for each keeps one from being passed for another.
+"""
+
+import re
+from enum import StrEnum
+from typing import NewType
+
+RunId = NewType("RunId", str)
+"""The SHA-256 of a manifest, as 64 hexadecimal digits."""
+
+PartyId = NewType("PartyId", str)
+"""A party's name, unique in its federation: lower-case letters, digits and hyphens."""
+
+SetId = NewType("SetId", str)
+"""The random name of one share set, as 32 hexadecimal digits."""
+
+RUN_ID_PATTERN = r"^[0-9a-f]{64}$"
+PARTY_ID_PATTERN = r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$"
+SET_ID_PATTERN = r"^[0-9a-f]{32}$"
+
+
+class Role(StrEnum):
+    """What a party does in a run."""
+
+    CLIENT = "client"
+    AGGREGATOR = "aggregator"
+    COORDINATOR = "coordinator"
+
+
+def is_party_id(text: str) -> bool:
+    """Say whether `text` can name a party (and so a queue and a file)."""
+    return re.fullmatch(PARTY_ID_PATTERN, text) is not None
