@@ -1,0 +1,78 @@
+"""The engine: one event in, the next state, data and effects out.
+
+A machine is a table: for each state, for each type of event, the handler to call and every state it may
+lead to. Two rules hold everywhere:
+
+1. Nothing but `step` changes a state. A handler is a plain function of frozen data and one event; it never
+   awaits, reads a clock or draws randomness. Time and seeds reach it inside events.
+2. A pair of state and event that is not in the table raises `UnexpectedEvent` and changes nothing, and so
+   does a handler that raises: the caller still holds the state and data it had.
+
+The same table is read by the engine, by the test that walks every pair, and by `draw`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from hubbub.errors import LocalError, UnexpectedEvent
+from hubbub.machine.effects import Effect
+
+S = TypeVar("S", bound=Enum)
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[S, D]):
+    """What a handler returns: where the machine is now, what it knows, and what is to be done, in order."""
+
+    state: S
+    data: D
+    effects: tuple[Effect, ...] = ()
+
+
+class To(Generic[S, D]):
+    """A handler together with every state that it may lead to."""
+
+    __slots__ = ("handler", "targets")
+
+    # A table holds handlers for different event types side by side. Python's types cannot say "the handler
+    # takes the event whose type is this key", so the event is `Any` here and nowhere else.
+    def __init__(self, handler: Callable[[D, Any], Step[S, D]], *targets: S) -> None:
+        self.handler = handler
+        self.targets = frozenset(targets)
+
+
+class Stay:
+    """The event is ordinary in this state and changes nothing (the broker may deliver twice)."""
+
+    __slots__ = ()
+
+
+STAY = Stay()
+
+Row = Mapping[type, To[S, D] | Stay]
+Table = Mapping[S, Row[S, D]]
+
+
+def step(table: Table[S, D], state: S, data: D, event: object) -> Step[S, D]:
+    """Take one step, or raise `UnexpectedEvent` and leave everything as it was."""
+    move = table[state].get(type(event))
+    if move is None:
+        raise UnexpectedEvent(f"{type(event).__name__} is not expected in state {state.name}")
+    if isinstance(move, Stay):
+        return Step(state, data)
+    result = move.handler(data, event)
+    if result.state not in move.targets:
+        raise LocalError(
+            f"{move.handler.__name__} led from {state.name} to {result.state.name}, which its row does not list"
+        )
+    return result
+
+
+def is_final(table: Table[S, D], state: S) -> bool:
+    """A state with an empty row: the machine is over, and the runner retires it."""
+    return not table[state]
