@@ -1,0 +1,1 @@
+"""Randomness, keys and seals: the only package that imports `cryptography`."""

@@ -1,0 +1,66 @@
+"""The parameters of a run, checked together: a combination that can overflow cannot be built."""
+
+import math
+from dataclasses import dataclass
+
+from hubbub.errors import ConfigurationError
+from hubbub.protocol import signs
+from hubbub.protocol.compression import count_kept
+from hubbub.protocol.fixed_point import FixedPoint
+from hubbub.protocol.sharing import check_servers
+
+MIN_CLIENTS = 2
+
+# The sum of the factors is applied to the model in float32.
+LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """N, C, S, ρ and the fixed point, in the letters of Beguier et al.
+
+    `alpha_max` bounds a client's scaling factor (what is clipped stays in its error accumulator);
+    `factor_bits` is λ.
+    """
+
+    parameters: int
+    clients: int
+    servers: int
+    rho: float
+    alpha_max: float = 16.0
+    factor_bits: int = 32
+
+    def __post_init__(self) -> None:
+        if self.parameters < 1:
+            raise ConfigurationError(f"a model has at least one parameter, not {self.parameters}")
+        if self.clients < MIN_CLIENTS:
+            raise ConfigurationError(
+                f"{self.clients} clients: at least {MIN_CLIENTS} are needed; the sum over one hides nothing"
+            )
+        check_servers(self.servers)
+        if not math.isfinite(self.clients * self.alpha_max) or self.clients * self.alpha_max > LARGEST_FLOAT32:
+            raise ConfigurationError(
+                f"{self.clients} factors of up to {self.alpha_max} overflow a 32-bit float; lower alpha_max"
+            )
+        # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows.
+        _ = self.kept, self.signs_modulus, self.fixed_point
+
+    @property
+    def kept(self) -> int:
+        """The signs that a client keeps, k = ⌊ρ·N⌋."""
+        return count_kept(self.parameters, self.rho)
+
+    @property
+    def signs_modulus(self) -> int:
+        """2C + 1, the ring in which signs are added."""
+        return signs.modulus(self.clients)
+
+    @property
+    def factors_modulus(self) -> int:
+        """2^λ, the ring in which factors are added."""
+        return self.fixed_point.modulus
+
+    @property
+    def fixed_point(self) -> FixedPoint:
+        """Q and its inverse, with the largest a that cannot overflow."""
+        return FixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)

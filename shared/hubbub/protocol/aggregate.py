@@ -1,0 +1,51 @@
+"""What clients do with the sums: check that they are possible, then step (Beguier et al., Alg. 2, last line).
+
+θ' = θ + U with U = (α/M)·(D/M), where M is the number of members whose shares are in the sums; in the paper
+M = C. All clients must hold the same θ to the bit, so U is one fixed sequence of elementwise float32
+operations: IEEE 754 fixes each of them, and numpy fuses none.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.protocol.fixed_point import FixedPoint
+
+
+def apply_sum(
+    theta: NDArray[np.float32], signs_sum: NDArray[np.int32], alpha_sum: float, members: int
+) -> NDArray[np.float32]:
+    """Step to the next model; `theta` is left as it is. Slices of a model may be stepped one by one."""
+    if members < 1:
+        raise LocalError(f"a sum has at least one member, not {members}")
+    if theta.dtype != np.float32 or theta.shape != signs_sum.shape:
+        raise LocalError(
+            f"a {theta.dtype} model of shape {theta.shape} cannot take signs of shape {signs_sum.shape}"
+        )
+    if not math.isfinite(alpha_sum):
+        raise LocalError("the sum of the scaling factors is not a finite number")
+    updated = signs_sum.astype(np.float32)
+    updated /= np.float32(members)
+    updated *= np.float32(alpha_sum / members)
+    updated += theta
+    return updated
+
+
+def check_sums(signs_sum: NDArray[np.int32], factors_sum: int, members: int, fixed_point: FixedPoint) -> None:
+    """Refuse sums that no inputs of `members` clients can have: an aggregator has shifted them.
+
+    The check reads sums and public parameters only, so that a refusal tells nothing about a client's own
+    input.
+    """
+    if signs_sum.size and max(int(signs_sum.max()), -int(signs_sum.min())) > members:
+        raise PeerError(
+            RejectReason.IMPOSSIBLE_SUM, f"a sum of {members} signs lies outside [-{members}, {members}]"
+        )
+    largest = members * fixed_point.to_ring(fixed_point.alpha_max)
+    if not 0 <= factors_sum <= largest:
+        raise PeerError(
+            RejectReason.IMPOSSIBLE_SUM,
+            f"{members} factors of at most {fixed_point.alpha_max} cannot add up to {factors_sum}",
+        )

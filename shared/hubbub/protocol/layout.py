@@ -1,0 +1,114 @@
+"""How the vectors of a phase are cut into chunks.
+
+A phase moves a few vectors over different rings side by side: the signs over Z_{2C+1} and, in the same
+messages, the factor over Z_{2^32}. Both ends cut them alike from their lengths and rings alone, so a chunk
+carries nothing but its number. A piece holds a multiple of 64 elements, except the last of its vector, and is
+packed to whole bytes; several short pieces share a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hubbub.errors import ConfigurationError, PeerError, RejectReason
+from hubbub.protocol import ring
+from hubbub.protocol.ring import Residues
+
+ALIGNMENT = 64
+"""Elements: this many of any width end on a whole 64-bit word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A vector over Z_modulus, by name: what it looks like, not what it holds."""
+
+    name: str
+    length: int
+    modulus: int
+
+    @property
+    def payload_bits(self) -> int:
+        """Elements times bits per element, the number that the paper's formulas count."""
+        return self.length * ring.element_bits(self.modulus)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements [start, stop) of the vector at position `vector`."""
+
+    vector: int
+    start: int
+    stop: int
+
+    @property
+    def elements(self) -> slice:
+        """The piece's place in its vector."""
+        return slice(self.start, self.stop)
+
+
+Chunk = tuple[Piece, ...]
+
+
+def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int) -> tuple[Chunk, ...]:
+    """Cut the vectors into chunks of at most `chunk_bytes`; there is always at least one."""
+    if chunk_bytes < ALIGNMENT * 4:
+        raise ConfigurationError(f"chunks of {chunk_bytes} bytes are too small; take {ALIGNMENT * 4} or more")
+    chunks: list[Chunk] = []
+    pieces: list[Piece] = []
+    room = chunk_bytes
+    for position, vector in enumerate(vectors):
+        start = 0
+        while start < vector.length:
+            stop = _cut(vector, start, room)
+            if stop == start:
+                chunks.append(tuple(pieces))
+                pieces, room = [], chunk_bytes
+                continue
+            pieces.append(Piece(position, start, stop))
+            room -= ring.packed_bytes(stop - start, vector.modulus)
+            start = stop
+    return (*chunks, tuple(pieces))
+
+
+def _cut(vector: Vector, start: int, room: int) -> int:
+    """Where a piece that begins at `start` and has `room` bytes ends."""
+    rest = vector.length - start
+    if ring.packed_bytes(rest, vector.modulus) <= room:
+        return vector.length
+    fitting = room * 8 // ring.element_bits(vector.modulus)
+    return start + fitting // ALIGNMENT * ALIGNMENT
+
+
+def pack_chunk(chunk: Chunk, vectors: Sequence[Vector], values: Sequence[Residues]) -> bytes:
+    """Pack a chunk's pieces, given in the chunk's order, one after the other."""
+    return b"".join(
+        ring.pack(residues, vectors[piece.vector].modulus)
+        for piece, residues in zip(chunk, values, strict=True)
+    )
+
+
+def chunk_payload_bytes(chunk: Chunk, vectors: Sequence[Vector]) -> dict[str, int]:
+    """How many bytes of a chunk belong to which vector."""
+    sizes = dict.fromkeys((vector.name for vector in vectors), 0)
+    for piece in chunk:
+        vector = vectors[piece.vector]
+        sizes[vector.name] += ring.packed_bytes(piece.stop - piece.start, vector.modulus)
+    return sizes
+
+
+def unpack_chunk(chunk: Chunk, vectors: Sequence[Vector], payload: bytes) -> Iterator[tuple[Piece, Residues]]:
+    """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
+    expected = sum(chunk_payload_bytes(chunk, vectors).values())
+    if len(payload) != expected:
+        raise PeerError(
+            RejectReason.WRONG_LENGTH,
+            f"the chunk holds {len(payload)} bytes where its declared vectors need {expected}",
+        )
+    view = memoryview(payload)
+    for piece in chunk:
+        modulus = vectors[piece.vector].modulus
+        count = piece.stop - piece.start
+        size = ring.packed_bytes(count, modulus)
+        yield piece, ring.unpack(view[:size], count, modulus)
+        view = view[size:]

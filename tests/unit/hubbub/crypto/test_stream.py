@@ -1,0 +1,95 @@
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.errors import ConfigurationError, LocalError
+from support.plain_aes import counter_stream, encrypt_block
+
+KEY = bytes(range(32))
+
+
+def draw(stream: AesCtrStream, size: int) -> bytes:
+    out = np.empty(size, dtype=np.uint8)
+    stream.fill(out)
+    return out.tobytes()
+
+
+def test_plain_aes_agrees_with_fips_197_appendix_c3() -> None:
+    block = bytes.fromhex("00112233445566778899aabbccddeeff")
+
+    assert encrypt_block(KEY, block).hex() == "8ea2b7ca516745bfeafc49904b496089"
+
+
+def test_stream_is_aes_256_in_counter_mode_from_zero() -> None:
+    assert draw(AesCtrStream(KEY), 1000) == counter_stream(KEY, 1000)
+
+
+def test_pieces_of_any_size_join_to_one_stream() -> None:
+    sizes = [1, 15, 16, 17, 0, 2**18 - 1, 2**18, 2**18 + 1, 2**19 + 5]
+    stream = AesCtrStream(KEY)
+
+    pieces = [draw(stream, size) for size in sizes]
+
+    assert b"".join(pieces) == draw(AesCtrStream(KEY), sum(sizes))
+
+
+def test_stream_does_not_repeat_itself() -> None:
+    blocks = np.frombuffer(draw(AesCtrStream(KEY), 2**20), dtype="V16")
+
+    assert len(set(blocks.tolist())) == len(blocks)
+
+
+def test_streams_from_the_operating_system_differ() -> None:
+    assert draw(AesCtrStream.from_os(), 32) != draw(AesCtrStream.from_os(), 32)
+
+
+def test_what_the_array_held_before_does_not_matter() -> None:
+    ones = np.full(100, 255, dtype=np.uint8)
+    AesCtrStream(KEY).fill(ones)
+
+    assert ones.tobytes() == counter_stream(KEY, 100)
+
+
+def test_nothing_outside_the_slice_is_touched() -> None:
+    out = np.zeros(100, dtype=np.uint8)
+    AesCtrStream(KEY).fill(out[10:20])
+
+    assert out.tobytes() == bytes(10) + counter_stream(KEY, 10) + bytes(80)
+
+
+@pytest.mark.parametrize("size", [0, 16, 31, 33])
+def test_key_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{KEY_BYTES} bytes, not {size}"):
+        AesCtrStream(bytes(size))
+
+
+def test_array_with_gaps_is_refused() -> None:
+    with pytest.raises(LocalError, match="contiguous"):
+        AesCtrStream(KEY).fill(np.zeros(100, dtype=np.uint8)[::2])
+
+
+def test_a_copy_would_repeat_the_stream_and_is_refused() -> None:
+    stream = AesCtrStream(KEY)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(LocalError, match="cannot be copied"):
+            duplicate(stream)
+
+
+def test_a_forked_process_would_repeat_the_stream_and_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = AesCtrStream(KEY)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+
+    with pytest.raises(LocalError, match="another process"):
+        draw(stream, 16)
+
+
+def test_text_forms_do_not_show_the_key() -> None:
+    stream = AesCtrStream(KEY)
+    text = f"{stream!r} {stream} {[stream]}"
+
+    assert KEY.hex() not in text
+    assert text == "AesCtrStream(<secret>) AesCtrStream(<secret>) [AesCtrStream(<secret>)]"

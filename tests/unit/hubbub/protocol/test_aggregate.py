@@ -1,0 +1,79 @@
+import math
+
+import numpy as np
+import pytest
+
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.protocol.aggregate import apply_sum, check_sums
+from hubbub.protocol.fixed_point import FixedPoint
+
+POINT = FixedPoint.for_cohort(5, 16.0)
+
+
+def test_step_is_mean_factor_times_mean_sign() -> None:
+    theta = np.array([1.0, 2.0, 3.0], dtype=np.float32)
+
+    updated = apply_sum(theta, np.array([4, 0, -2], dtype=np.int32), alpha_sum=8.0, members=4)
+
+    assert updated.tolist() == [3.0, 2.0, 2.0]
+    assert updated.dtype == np.float32
+    assert theta.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("alpha_sum", [0.1, 0.3, 0.7, 9.1])
+@pytest.mark.parametrize("members", [3, 7, 100])
+def test_bits_are_those_of_one_fixed_order_of_roundings(alpha_sum: float, members: int) -> None:
+    signs_sum = np.arange(-members, members + 1, dtype=np.int32)
+    theta = np.full(signs_sum.size, 0.001, dtype=np.float32)
+
+    updated = apply_sum(theta, signs_sum, alpha_sum, members)
+
+    scale = np.float32(alpha_sum / members)
+    means = [np.float32(d) / np.float32(members) for d in signs_sum]
+    assert updated.tolist() == [float(mean * scale + np.float32(0.001)) for mean in means]
+
+
+def test_slices_step_like_the_whole() -> None:
+    generator = np.random.default_rng(4)
+    theta = generator.normal(size=1000).astype(np.float32)
+    signs_sum = generator.integers(-5, 6, 1000).astype(np.int32)
+
+    slices = [apply_sum(theta[a : a + 77], signs_sum[a : a + 77], 0.7, 5) for a in range(0, 1000, 77)]
+
+    assert np.concatenate(slices).tobytes() == apply_sum(theta, signs_sum, 0.7, 5).tobytes()
+
+
+def test_model_and_signs_of_different_lengths_are_refused() -> None:
+    with pytest.raises(LocalError, match="shape"):
+        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(1, dtype=np.int32), 1.0, 5)
+
+
+def test_model_in_double_precision_is_refused() -> None:
+    with pytest.raises(LocalError, match="float64"):
+        apply_sum(np.zeros(3), np.zeros(3, dtype=np.int32), 1.0, 5)  # type: ignore[arg-type] # on purpose
+
+
+@pytest.mark.parametrize("alpha_sum", [math.nan, math.inf])
+def test_factor_that_is_not_finite_is_refused(alpha_sum: float) -> None:
+    with pytest.raises(LocalError, match="finite"):
+        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32), alpha_sum, 5)
+
+
+def test_sum_without_members_is_refused() -> None:
+    with pytest.raises(LocalError, match="at least one member"):
+        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32), 1.0, 0)
+
+
+def test_largest_sums_that_members_can_have_are_taken() -> None:
+    check_sums(np.array([4, -4], dtype=np.int32), 4 * POINT.to_ring(16.0), 4, POINT)
+
+
+@pytest.mark.parametrize(
+    ("signs_sum", "factors_sum"),
+    [([5, 0], 0), ([0, -5], 0), ([0, 0], 4 * POINT.to_ring(16.0) + 1), ([0, 0], -1)],
+)
+def test_sums_that_members_cannot_have_are_refused(signs_sum: list[int], factors_sum: int) -> None:
+    with pytest.raises(PeerError) as caught:
+        check_sums(np.array(signs_sum, dtype=np.int32), factors_sum, 4, POINT)
+
+    assert caught.value.reason is RejectReason.IMPOSSIBLE_SUM

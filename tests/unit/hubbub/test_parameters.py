@@ -1,0 +1,60 @@
+import math
+
+import pytest
+
+from hubbub.errors import ConfigurationError
+from hubbub.parameters import Parameters
+
+
+def lenet(**changes: float) -> Parameters:
+    values: dict[str, float] = {"parameters": 61_706, "clients": 5, "servers": 2, "rho": 0.1} | changes
+    return Parameters(**values)  # type: ignore[arg-type] # one dictionary for whole numbers and others
+
+
+def test_what_follows_from_the_papers_setting() -> None:
+    parameters = lenet()
+
+    assert parameters.kept == 6170
+    assert parameters.signs_modulus == 11
+    assert parameters.factors_modulus == 2**32
+    assert parameters.fixed_point.fraction_bits == 25
+    assert parameters.fixed_point.alpha_max == 16.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parameters": 0}, "at least one parameter"),
+        ({"clients": 1}, "at least 2 are needed"),
+        ({"clients": 0}, "at least 2 are needed"),
+        ({"clients": 2**31, "alpha_max": 1.0}, "modulus is 4294967297"),
+        ({"servers": 1}, "at least 2 servers"),
+        ({"rho": 0.0}, "above 0 and at most 1"),
+        ({"rho": 1.5}, "above 0 and at most 1"),
+        ({"rho": math.nan}, "above 0 and at most 1"),
+        ({"rho": 1e-5}, "keeps none"),
+        ({"alpha_max": 0.0}, "alpha_max"),
+        ({"alpha_max": -1.0}, "alpha_max"),
+        ({"alpha_max": math.nan}, "alpha_max"),
+        ({"alpha_max": math.inf}, "alpha_max"),
+        ({"alpha_max": 1e38}, "overflow a 32-bit float"),
+        ({"factor_bits": 0}, "from 1 to 32"),
+        ({"factor_bits": 33}, "from 1 to 32"),
+        ({"factor_bits": 2}, "use more bits"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        lenet(**changes)
+
+
+@pytest.mark.parametrize("changes", [{"rho": 1.0}, {"rho": 1}, {"clients": 2}, {"servers": 7}, {"factor_bits": 3}])
+def test_parameters_at_the_edge_are_taken(changes: dict[str, float]) -> None:
+    assert lenet(**changes).kept >= 1
+
+
+def test_sum_of_the_largest_factors_never_overflows_its_ring() -> None:
+    for clients in (2, 3, 5, 7, 100, 65_537):
+        parameters = lenet(clients=clients, alpha_max=15.9)
+        largest = parameters.fixed_point.to_ring(15.9)
+        assert clients * largest < parameters.factors_modulus

@@ -1,0 +1,127 @@
+"""The vectors hold for Hubbub, for a second implementation, and for the tool that writes them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.errors import PeerError, RejectReason
+from hubbub.protocol.ring import pack, sample, unpack
+from hubbub.protocol.sharing import split
+from support import plain_ring
+from support.plain_aes import counter_stream
+
+FOLDER = Path(__file__).parent
+TOOL = FOLDER.parent.parent / "tools" / "make_vectors.py"
+SHARING = sorted(path.stem for path in FOLDER.glob("sharing_*.json"))
+
+# Enough for every vector here: at most half of the words are rejected on average.
+STREAM_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a vector file; what a file does not have stays empty."""
+
+    m: int
+    n: int
+    residues: tuple[int, ...] = ()
+    packed: str = ""
+    key: str = ""
+    fault: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.fault or 'n=' + str(self.n)} m={self.m}"
+
+
+def cases(name: str) -> list[Case]:
+    loaded = json.loads((FOLDER / f"{name}.json").read_text())["cases"]
+    return [Case(**{**case, "residues": tuple(case.get("residues", ()))}) for case in loaded]
+
+
+def test_tool_writes_the_same_bytes_again(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(TOOL), str(tmp_path)], check=True, timeout=60)
+
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert written == {path.name: path.read_bytes() for path in FOLDER.glob("*.json")}
+
+
+def test_stream() -> None:
+    vector = json.loads((FOLDER / "stream_0.json").read_text())
+    expected = bytes.fromhex(vector["bytes"])
+
+    out = np.empty(len(expected), dtype=np.uint8)
+    AesCtrStream(bytes.fromhex(vector["key"])).fill(out)
+
+    assert out.tobytes() == expected
+    assert counter_stream(bytes.fromhex(vector["key"]), len(expected)) == expected
+
+
+@pytest.mark.parametrize("case", cases("sampling_0"), ids=str)
+def test_sampling(case: Case) -> None:
+    key = bytes.fromhex(case.key)
+
+    assert tuple(sample(AesCtrStream(key), case.n, case.m).tolist()) == case.residues
+    assert tuple(plain_ring.sample(counter_stream(key, STREAM_BYTES), case.n, case.m)[0]) == case.residues
+
+
+@pytest.mark.parametrize("case", cases("packing_0"), ids=str)
+def test_packing(case: Case) -> None:
+    packed = bytes.fromhex(case.packed)
+
+    assert pack(np.array(case.residues, dtype=np.uint32), case.m) == packed
+    assert tuple(unpack(packed, case.n, case.m).tolist()) == case.residues
+    assert plain_ring.pack(case.residues, case.m) == packed
+    assert tuple(plain_ring.unpack(packed, case.n, case.m)) == case.residues
+
+
+REASONS = {
+    "short": RejectReason.WRONG_LENGTH,
+    "trailing byte": RejectReason.WRONG_LENGTH,
+    "empty": RejectReason.WRONG_LENGTH,
+    "residue out of range": RejectReason.RESIDUE_OUT_OF_RANGE,
+    "nonzero padding": RejectReason.NONZERO_PADDING,
+}
+
+
+@pytest.mark.parametrize("case", cases("packing_bad"), ids=str)
+def test_bad_packing_is_refused(case: Case) -> None:
+    packed = bytes.fromhex(case.packed)
+
+    with pytest.raises(PeerError) as caught:
+        unpack(packed, case.n, case.m)
+
+    assert caught.value.reason is REASONS[case.fault]
+    assert caught.value.reason.value == case.reason
+    # The second implementation agrees that no vector over Z_m has these bytes.
+    values = plain_ring.unpack(packed, case.n, case.m)
+    assert max(values) >= case.m or plain_ring.pack(values, case.m) != packed
+
+
+def test_every_fault_has_a_vector() -> None:
+    assert {case.fault for case in cases("packing_bad")} == set(REASONS)
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_sharing(name: str) -> None:
+    vector = json.loads((FOLDER / f"{name}.json").read_text())
+    m, n, servers = vector["m"], vector["n"], len(vector["sums"])
+    sums = [[0] * n for _ in range(servers)]
+
+    for client in vector["clients"]:
+        key, shares = bytes.fromhex(client["key"]), [bytes.fromhex(share) for share in client["shares"]]
+        ours = split(np.array(client["input"], dtype=np.uint32), m, servers, AesCtrStream(key))
+        plain = plain_ring.split(client["input"], m, servers, counter_stream(key, STREAM_BYTES))
+        assert [pack(share, m) for share in ours] == shares
+        assert [plain_ring.pack(share, m) for share in plain] == shares
+        sums = [plain_ring.add(pair, m) for pair in zip(sums, plain, strict=True)]
+
+    assert [plain_ring.pack(total, m).hex() for total in sums] == vector["sums"]
+    assert plain_ring.add(sums, m) == vector["output"]
+    assert plain_ring.add([client["input"] for client in vector["clients"]], m) == vector["output"]

@@ -1,0 +1,137 @@
+"""Write tests/vectors again, byte for byte: `python tools/make_vectors.py [FOLDER]`.
+
+Everything follows from the fixed keys and moduli below. A change of these files is a change of what travels.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.errors import PeerError
+from hubbub.protocol.ring import Residues, element_bits, pack, sample, unpack
+from hubbub.protocol.sharing import accumulate, recombine, split
+
+FOLDER = Path(__file__).parent.parent / "tests" / "vectors"
+
+MODULI = (2, 3, 6, 11, 17, 21, 32, 255, 256, 257, 1000, 2**16, 2**31, 2**31 + 1, 2**32 - 1, 2**32)
+SHARING = (
+    ("sharing_0", 11, 2, 5),
+    ("sharing_1", 32, 3, 2),
+    ("sharing_2", 2**32, 2, 3),
+    ("sharing_3", 6, 4, 2),
+)
+
+Json = dict[str, object]
+
+
+def key_for(name: str) -> bytes:
+    """Derive a key that nobody had a choice in."""
+    return sha256(f"hubbub test vector: {name}".encode()).digest()[:KEY_BYTES]
+
+
+def stream_vector(name: str) -> Json:
+    """Record the beginning of a stream."""
+    out = np.empty(100, dtype=np.uint8)
+    AesCtrStream(key_for(name)).fill(out)
+    return {"key": key_for(name).hex(), "bytes": out.tobytes().hex()}
+
+
+def sampling_case(m: int, n: int) -> Json:
+    """Record the residues that the stream of one key gives."""
+    key = key_for(f"sampling {m}")
+    return {"m": m, "n": n, "key": key.hex(), "residues": sample(AesCtrStream(key), n, m).tolist()}
+
+
+def packing_case(m: int, n: int) -> Json:
+    """Record a vector and its packed form; the largest residue is always there."""
+    x = sample(AesCtrStream(key_for(f"packing {m} {n}")), n, m)
+    x[: min(n, 1)] = m - 1
+    return {"m": m, "n": n, "residues": x.tolist(), "packed": pack(x, m).hex()}
+
+
+def sharing_vector(name: str, m: int, servers: int, clients: int) -> Json:
+    """Record Alg. 1 from inputs to output; client i's shares are drawn from the stream of key i."""
+    n = 9
+    stream = AesCtrStream(key_for(f"{name} inputs"))
+    inputs = [sample(stream, n, m) for _ in range(clients)]
+    keys = [key_for(f"{name} client {i}") for i in range(clients)]
+    shares = [split(x, m, servers, AesCtrStream(key)) for x, key in zip(inputs, keys, strict=True)]
+    sums = [add([row[j] for row in shares], m) for j in range(servers)]
+    return {
+        "m": m,
+        "n": n,
+        "clients": [
+            {"key": key.hex(), "input": x.tolist(), "shares": [pack(share, m).hex() for share in row]}
+            for key, x, row in zip(keys, inputs, shares, strict=True)
+        ],
+        "sums": [pack(total, m).hex() for total in sums],
+        "output": recombine(sums, m).tolist(),
+    }
+
+
+def add(vectors: Sequence[Residues], m: int) -> Residues:
+    """Do what one server does."""
+    total = np.zeros_like(vectors[0])
+    for vector in vectors:
+        accumulate(total, vector, m)
+    return total
+
+
+def bad_cases(m: int, n: int) -> list[Json]:
+    """Spoil one packed vector in every way that can be told."""
+    x = sample(AesCtrStream(key_for(f"bad {m} {n}")), n, m)
+    packed, used = pack(x, m), n * element_bits(m)
+    spoiled = {
+        "short": packed[:-1],
+        "trailing byte": packed + b"\x00",
+        "empty": b"",
+    }
+    if m < 2 ** element_bits(m):
+        # The last element becomes m itself, the smallest value that is no residue.
+        low = int.from_bytes(packed, "little") % 2 ** (used - element_bits(m))
+        value = low | m << (used - element_bits(m))
+        spoiled["residue out of range"] = value.to_bytes(len(packed), "little")
+    if used % 8:
+        spoiled["nonzero padding"] = packed[:-1] + bytes([packed[-1] | 0x80])
+    return [
+        {"fault": fault, "m": m, "n": n, "packed": data.hex(), "reason": refusal(data, n, m)}
+        for fault, data in spoiled.items()
+    ]
+
+
+def refusal(data: bytes, n: int, m: int) -> str:
+    """Name the reason why these bytes are refused."""
+    try:
+        unpack(data, n, m)
+    except PeerError as error:
+        return error.reason.value
+    raise AssertionError(f"{data.hex()} was taken for {n} residues mod {m}")
+
+
+def all_vectors() -> dict[str, Json]:
+    """Make every file's content, by name."""
+    files: dict[str, Json] = {
+        "stream_0": stream_vector("stream_0"),
+        "sampling_0": {"cases": [sampling_case(m, 20) for m in MODULI]},
+        "packing_0": {"cases": [packing_case(m, n) for m in MODULI for n in (0, 1, 13, 67)]},
+        "packing_bad": {"cases": [case for m in (2, 3, 11, 21, 1000, 2**31 + 1) for case in bad_cases(m, 13)]},
+    }
+    for name, m, servers, clients in SHARING:
+        files[name] = sharing_vector(name, m, servers, clients)
+    return files
+
+
+def main(arguments: list[str]) -> None:
+    """Write all files into the folder that is named, or into tests/vectors."""
+    folder = Path(arguments[0]) if arguments else FOLDER
+    for name, content in all_vectors().items():
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
