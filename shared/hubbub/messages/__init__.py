@@ -1,0 +1,1 @@
+"""What travels between parties, as typed and validated messages."""

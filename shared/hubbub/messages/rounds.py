@@ -1,0 +1,99 @@
+"""Messages that drive a round: open it, close a phase over a member set, say how it went."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from hubbub.errors import RejectReason
+from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Message
+from hubbub.messages.manifest import Name
+from hubbub.messages.shares import Receipt
+from hubbub.messages.traffic import Traffic
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Members = Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class RoundOpened(Message):
+    """The coordinator orders a client to train and take part in this round."""
+
+    kind: ClassVar[str] = "round-opened"
+    senders = COORDINATOR
+    recipients = CLIENT
+
+
+class ClosePhase(Message):
+    """The coordinator orders an aggregator to release the sum over these members."""
+
+    kind: ClassVar[str] = "close-phase"
+    senders = COORDINATOR
+    recipients = AGGREGATOR
+
+    members: Members
+    receipts: tuple[Receipt, ...]
+
+
+class VoidPhase(Message):
+    """The coordinator orders an aggregator to end this phase without a sum."""
+
+    kind: ClassVar[str] = "void-phase"
+    senders = COORDINATOR
+    recipients = AGGREGATOR
+
+    reason: str
+
+
+class PhaseReleased(Message):
+    """An aggregator has released its sum over these members, once and for all."""
+
+    kind: ClassVar[str] = "phase-released"
+    senders = AGGREGATOR
+    recipients = COORDINATOR
+
+    members: Members
+    traffic: tuple[Traffic, ...]
+
+
+class PhaseVoided(Message):
+    """An aggregator has ended this phase without a sum, once and for all."""
+
+    kind: ClassVar[str] = "phase-voided"
+    senders = AGGREGATOR
+    recipients = COORDINATOR
+
+
+class OrderRefused(Message):
+    """An aggregator does not obey an order to close or void, and says why; the phase stays as it was."""
+
+    kind: ClassVar[str] = "order-refused"
+    senders = AGGREGATOR
+    recipients = COORDINATOR
+
+    reason: RejectReason
+    explanation: str
+
+
+class RoundApplied(Message):
+    """A client has applied the round's sum and evaluated the model on its slice of the test set."""
+
+    kind: ClassVar[str] = "round-applied"
+    senders = CLIENT
+    recipients = COORDINATOR
+
+    correct: Annotated[int, Field(ge=0)]
+    total: Annotated[int, Field(ge=0)]
+    loss: Annotated[float, Field(allow_inf_nan=False)]
+    training_s: Seconds
+    evaluation_s: Seconds
+    traffic: tuple[Traffic, ...]
+
+
+class RoundDropped(Message):
+    """A client has learnt from every aggregator that the round is void, and has dropped its update."""
+
+    kind: ClassVar[str] = "round-dropped"
+    senders = CLIENT
+    recipients = COORDINATOR
+
+    training_s: Seconds
+    traffic: tuple[Traffic, ...]

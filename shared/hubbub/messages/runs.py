@@ -1,0 +1,55 @@
+"""Messages about a run as a whole: proposed, joined or refused, ended."""
+
+from typing import ClassVar, Literal
+
+from hubbub.messages.base import COORDINATOR, PARTICIPANT, Message
+from hubbub.messages.manifest import Manifest
+
+
+class RunProposed(Message):
+    """The coordinator asks a party that the manifest names to take part."""
+
+    kind: ClassVar[str] = "run-proposed"
+    senders = COORDINATOR
+    recipients = PARTICIPANT
+
+    manifest: Manifest
+
+
+class RunJoined(Message):
+    """A party takes part."""
+
+    kind: ClassVar[str] = "run-joined"
+    senders = PARTICIPANT
+    recipients = COORDINATOR
+
+
+class RunRefused(Message):
+    """A party does not take part, and says why."""
+
+    kind: ClassVar[str] = "run-refused"
+    senders = PARTICIPANT
+    recipients = COORDINATOR
+
+    reason: str
+
+
+class RunEnded(Message):
+    """The coordinator's last word on a run."""
+
+    kind: ClassVar[str] = "run-ended"
+    senders = COORDINATOR
+    recipients = PARTICIPANT
+
+    outcome: Literal["completed", "failed", "cancelled"]
+    reason: str
+
+
+class PartyFailed(Message):
+    """A party cannot go on with the run: its disk, its task or its data failed it."""
+
+    kind: ClassVar[str] = "party-failed"
+    senders = PARTICIPANT
+    recipients = COORDINATOR
+
+    reason: str

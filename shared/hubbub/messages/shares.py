@@ -1,0 +1,78 @@
+"""Messages that carry share sets, and what an aggregator says of them."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, StringConstraints
+
+from hubbub.errors import RejectReason
+from hubbub.ids import SET_ID_PATTERN, SetId
+from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
+from hubbub.messages.manifest import Name
+from hubbub.protocol.layout import Vector
+
+ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
+Index = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class VectorClaim(Claim):
+    """A vector as its sender declares it: name, n and m."""
+
+    name: str
+    length: Annotated[int, Field(ge=0, lt=2**40)]
+    modulus: Annotated[int, Field(ge=2, le=2**32)]
+
+    @property
+    def vector(self) -> Vector:
+        """The same, as the protocol speaks of it."""
+        return Vector(self.name, self.length, self.modulus)
+
+
+Vectors = Annotated[tuple[VectorClaim, ...], Field(min_length=1, max_length=8)]
+
+
+def declare(vectors: tuple[Vector, ...]) -> tuple[VectorClaim, ...]:
+    """Declare vectors in a message."""
+    return tuple(VectorClaim(name=v.name, length=v.length, modulus=v.modulus) for v in vectors)
+
+
+class ShareChunk(Message):
+    """One chunk of the share set that a client deals to an aggregator; the payload is the packed share."""
+
+    kind: ClassVar[str] = "share-chunk"
+    senders = CLIENT
+    recipients = AGGREGATOR
+
+    set_id: ShareSetId
+    vectors: Vectors
+    index: Index
+
+
+class Receipt(Claim):
+    """An aggregator's word that it holds a complete, well-formed share set of a client."""
+
+    aggregator: Name
+    client: Name
+    set_id: ShareSetId
+    vectors: Vectors
+
+
+class SetReceived(Message):
+    """An aggregator gives the coordinator its receipt."""
+
+    kind: ClassVar[str] = "set-received"
+    senders = AGGREGATOR
+    recipients = COORDINATOR
+
+    receipt: Receipt
+
+
+class SetRefused(Message):
+    """An aggregator will not add a client's share set: a chunk of it was broken."""
+
+    kind: ClassVar[str] = "set-refused"
+    senders = AGGREGATOR
+    recipients = COORDINATOR
+
+    client: Name
+    set_id: ShareSetId
+    reason: RejectReason

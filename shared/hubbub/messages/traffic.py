@@ -1,0 +1,44 @@
+"""Counting traffic: payload where it is packed, wire bytes where they first arrive."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hubbub.messages.base import Claim
+from hubbub.protocol.layout import Vector
+
+Direction = Literal["up", "down"]
+Amount = Annotated[int, Field(ge=0)]
+
+
+class Traffic(Claim):
+    """What a party counted in a round: payload where it packed it, wire bytes where they first arrived."""
+
+    counts_as: str
+    direction: Direction
+    payload_bits: Amount = 0
+    wire_bytes: Amount = 0
+
+
+def count_payload(vectors: Sequence[Vector], direction: Direction, *, copies: int) -> tuple[Traffic, ...]:
+    """Payload of these vectors, sent to that many recipients."""
+    return tuple(
+        Traffic(counts_as=vector.name, direction=direction, payload_bits=vector.payload_bits * copies)
+        for vector in vectors
+    )
+
+
+def share_wire_bytes(payload_bytes: Mapping[str, int], frame_bytes: int) -> dict[str, int]:
+    """Divide a frame's bytes: each vector has its own payload, the first one carries the framing."""
+    shares = dict(payload_bytes)
+    first = next(iter(shares))
+    shares[first] += frame_bytes - sum(payload_bytes.values())
+    return shares
+
+
+def count_arrivals(wire_bytes: Mapping[str, int], direction: Direction) -> tuple[Traffic, ...]:
+    """Wire bytes that arrived, by what they count as."""
+    return tuple(
+        Traffic(counts_as=name, direction=direction, wire_bytes=count) for name, count in wire_bytes.items()
+    )
