@@ -1,0 +1,1 @@
+"""What turns machines into running services."""

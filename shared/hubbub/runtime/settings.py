@@ -1,0 +1,93 @@
+"""Settings that every service has: from the environment, and from a TOML file if one is named.
+
+A value in the environment wins over the file. A wrong value stops the start with one line that names it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import SecretStr, StringConstraints, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import PARTY_ID_PATTERN, PartyId
+
+Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
+
+
+class ServiceSettings(BaseSettings):
+    """What a party needs in order to meet the others."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """First what the caller gives, then the environment, then the file that it names."""
+        del dotenv_settings, file_secret_settings
+        file = os.environ.get(f"{cls.model_config.get('env_prefix', '')}CONFIG_FILE")
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+
+    name: Name
+    """The party's name, as manifests call it."""
+    amqp_url: SecretStr
+    """The broker, amqp://user:password@host:port/vhost."""
+    folder: Path
+    """Where this party keeps what must survive it."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def load_settings(model: type[S]) -> S:
+    """Read settings from the environment; `<PREFIX>CONFIG_FILE` names a TOML file with any of them."""
+    prefix = model.model_config.get("env_prefix", "")
+    _check_names(prefix, [f"{prefix}{field.upper()}" for field in model.model_fields])
+    _check_file(os.environ.get(f"{prefix}CONFIG_FILE"))
+    try:
+        return model()
+    except ValidationError as error:
+        raise ConfigurationError(_describe(error, prefix)) from None
+
+
+def _check_names(prefix: str, known: list[str]) -> None:
+    """A misspelt variable would be ignored without a word; say it instead."""
+    given = [variable for variable in os.environ if variable.startswith(prefix)]
+    unknown = sorted(set(given) - {*known, f"{prefix}CONFIG_FILE"})
+    if unknown:
+        raise ConfigurationError(f"{', '.join(unknown)}: no such setting; there are {', '.join(known)}")
+
+
+def _check_file(name: str | None) -> None:
+    if not name:
+        return
+    try:
+        tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the settings file {name} cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"the settings file {name} is not TOML: {error}") from None
+
+
+def _describe(error: ValidationError, prefix: str) -> str:
+    """Name the variable and the complaint; never the value, which may be a password."""
+    return "; ".join(
+        f"{prefix}{'.'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+        for item in error.errors(include_url=False, include_input=False)
+    )
