@@ -1,0 +1,146 @@
+"""What the coordinator's machines can see: checked facts, each with the time it became one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId
+from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.shares import Receipt
+from hubbub.messages.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at `at_s`."""
+
+    at_s: float
+
+
+class Began(Event):
+    """The machine was set up: do the first thing."""
+
+    __slots__ = ()
+
+
+class DeadlinePassed(Event):
+    """The phase has taken as long as the manifest allows."""
+
+    __slots__ = ()
+
+
+class ProposalDue(Event):
+    """Somebody has not answered: ask again."""
+
+    __slots__ = ()
+
+
+class CancelRequested(Event):
+    """An operator wants the run to end."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyJoined(Event):
+    """A named party takes part."""
+
+    party: PartyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyRefused(Event):
+    """A named party does not take part."""
+
+    party: PartyId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyBroke(Event):
+    """A party cannot go on."""
+
+    party: PartyId
+    reason: str
+
+
+class RoundVerdict(StrEnum):
+    """How a round ended."""
+
+    RELEASED = "released"
+    VOID = "void"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded(Event):
+    """A round reached its verdict."""
+
+    number: int
+    verdict: RoundVerdict
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptArrived(Event):
+    """An aggregator holds a complete share set of a client."""
+
+    phase: str
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSpoilt(Event):
+    """An aggregator refused a client's share set."""
+
+    phase: str
+    aggregator: PartyId
+    client: PartyId
+    reason: RejectReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumReleased(Event):
+    """An aggregator released its sum of a phase."""
+
+    phase: str
+    aggregator: PartyId
+    members: frozenset[PartyId]
+    traffic: tuple[Traffic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoidConfirmed(Event):
+    """An aggregator ended a phase without a sum."""
+
+    phase: str
+    aggregator: PartyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderDeclined(Event):
+    """An aggregator did not obey an order."""
+
+    phase: str
+    aggregator: PartyId
+    reason: RejectReason
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateApplied(Event):
+    """A client applied the round's sum."""
+
+    client: PartyId
+    report: RoundApplied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateDropped(Event):
+    """A client learnt that the round is void."""
+
+    client: PartyId
+    training_s: float
+    traffic: tuple[Traffic, ...]

@@ -1,0 +1,58 @@
+"""Messages to events: what a claim becomes once the manifest allows its sender to make it."""
+
+from __future__ import annotations
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped
+from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
+from hubbub.messages.shares import SetReceived, SetRefused
+from hubbub_coordinator.events import (
+    Event,
+    OrderDeclined,
+    PartyBroke,
+    PartyJoined,
+    PartyRefused,
+    ReceiptArrived,
+    SetSpoilt,
+    SumReleased,
+    UpdateApplied,
+    UpdateDropped,
+    VoidConfirmed,
+)
+
+
+def read_run_event(envelope: Envelope, at_s: float) -> Event | None:
+    """The event for the run's machine, if the message is about the run as a whole."""
+    match envelope.body:
+        case RunJoined():
+            return PartyJoined(at_s=at_s, party=envelope.sender)
+        case RunRefused(reason=reason):
+            return PartyRefused(at_s=at_s, party=envelope.sender, reason=f"refused to join: {reason}")
+        case PartyFailed(reason=reason):
+            return PartyBroke(at_s=at_s, party=envelope.sender, reason=reason)
+    return None
+
+
+def read_round_event(envelope: Envelope, at_s: float) -> Event:
+    """The event for the machine of the round that the message is about."""
+    sender, phase = envelope.sender, envelope.phase
+    match envelope.body:
+        case SetReceived(receipt=receipt):
+            if receipt.aggregator != sender:
+                raise PeerError(RejectReason.WRONG_SENDER, "a receipt is given by the aggregator that it names")
+            return ReceiptArrived(at_s=at_s, phase=phase, receipt=receipt)
+        case SetRefused(client=client, reason=reason):
+            return SetSpoilt(at_s=at_s, phase=phase, aggregator=sender, client=client, reason=reason)
+        case PhaseReleased(members=members, traffic=traffic):
+            named = frozenset(members)
+            return SumReleased(at_s=at_s, phase=phase, aggregator=sender, members=named, traffic=traffic)
+        case PhaseVoided():
+            return VoidConfirmed(at_s=at_s, phase=phase, aggregator=sender)
+        case OrderRefused(reason=reason, explanation=why):
+            return OrderDeclined(at_s=at_s, phase=phase, aggregator=sender, reason=reason, explanation=why)
+        case RoundApplied() as report:
+            return UpdateApplied(at_s=at_s, client=sender, report=report)
+        case RoundDropped(training_s=training_s, traffic=traffic):
+            return UpdateDropped(at_s=at_s, client=sender, training_s=training_s, traffic=traffic)
+    raise PeerError(RejectReason.UNEXPECTED, f"a coordinator takes no {envelope.kind}")

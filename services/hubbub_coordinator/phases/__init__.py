@@ -1,0 +1,1 @@
+"""The coordinator's machines: a run, and a round of it."""
