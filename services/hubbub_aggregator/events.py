@@ -1,0 +1,83 @@
+"""What the aggregator's machines can see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, SetId
+from hubbub.messages.shares import Receipt
+from hubbub.messages.traffic import Traffic
+from hubbub.protocol.layout import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """The coordinator proposes the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The coordinator's last word on the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEnded:
+    """A phase was journalled: as released over these members, or as void (no members)."""
+
+    round: int
+    phase: str
+    members: frozenset[PartyId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkArrived:
+    """A chunk of a share set, whose vectors the manifest admits."""
+
+    client: PartyId
+    set_id: SetId
+    vectors: tuple[Vector, ...]
+    index: int
+    chunks: int
+    wire_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkChecked:
+    """A spooled chunk was opened and is well-formed."""
+
+    client: PartyId
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkBroken:
+    """A spooled chunk was opened and is not what it claims to be."""
+
+    client: PartyId
+    index: int
+    reason: RejectReason
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseOrdered:
+    """The coordinator orders a release over these members."""
+
+    members: tuple[PartyId, ...]
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoidOrdered:
+    """The coordinator orders an end without a sum."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumSent:
+    """The sum has gone out to every client."""
+
+    traffic: tuple[Traffic, ...]

@@ -1,0 +1,1 @@
+"""The aggregator's machines: its part in a run, and the accumulation of one phase."""

@@ -1,0 +1,300 @@
+"""One phase of one round at one aggregator: collect share sets, be told a member set, release one sum, once.
+
+    COLLECTING   chunks are spooled, acknowledged, opened and checked; a complete set earns a receipt
+    SUMMING      the member set is frozen and journalled; the sum is computed and sent
+    RELEASED, VOID   final, and so the journal has it
+    FAILED       final: the disk failed us
+
+A client has one set in a phase; a second one is refused. An order to close is obeyed only if it names enough
+members of the cohort, shows every aggregator's receipt for one and the same set of each, and keeps the members
+that the round's first phase was released over. Any other order is refused and the phase stays open. The journal
+entry is on disk before anything leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import Effect, Failed, Job, Key, Publish, Tell
+from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.shares import Receipt, SetReceived, SetRefused, declare
+from hubbub.messages.sums import VoidNotice
+from hubbub.messages.traffic import count_arrivals
+from hubbub.protocol.layout import Vector
+from hubbub_aggregator.events import (
+    ChunkArrived,
+    ChunkBroken,
+    ChunkChecked,
+    CloseOrdered,
+    PhaseEnded,
+    SumSent,
+    VoidOrdered,
+)
+
+
+class State(Enum):
+    """Where the phase is at this aggregator."""
+
+    COLLECTING = "collecting"
+    SUMMING = "summing"
+    RELEASED = "released"
+    VOID = "void"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSet:
+    """What arrived of a client's share set; the shares themselves are in the spool."""
+
+    set_id: SetId
+    vectors: tuple[Vector, ...]
+    chunks: int
+    arrived: frozenset[int] = field(default_factory=frozenset)
+    checked: frozenset[int] = field(default_factory=frozenset)
+    spoilt: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """All chunks are there and well-formed."""
+        return len(self.checked) == self.chunks and not self.spoilt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulation:
+    """What this aggregator knows of the phase."""
+
+    me: PartyId
+    key: Key
+    run: Key
+    manifest: Manifest
+    servers: tuple[PartyId, ...]
+    required_members: frozenset[PartyId] = field(default_factory=frozenset)
+    sets: Mapping[PartyId, ShareSet] = field(default_factory=dict)
+    wire_bytes: Mapping[str, int] = field(default_factory=dict)
+    members: tuple[PartyId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolChunk(Effect):
+    """Put the delivery's payload on disk."""
+
+    client: PartyId
+    set_id: SetId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckChunk(Job):
+    """Open a spooled chunk and check it."""
+
+    client: PartyId
+    share_set: ShareSet
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSet(Effect):
+    """Forget a client's chunks."""
+
+    client: PartyId
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRelease(Effect):
+    """Journal the member set, for good."""
+
+    members: tuple[PartyId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordVoid(Effect):
+    """Journal that there is no sum, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumAndRelease(Job):
+    """Add the members' shares chunk by chunk and send each chunk of the sum to every client."""
+
+    members: tuple[PartyId, ...]
+
+
+# Collecting ---------------------------------------------------------------------------------------------
+
+
+def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
+    """Spool a chunk and have it checked; the same chunk again changes nothing."""
+    known = data.sets.get(event.client)
+    if known and (known.set_id, known.vectors) != (event.set_id, event.vectors):
+        raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
+    share_set = known or ShareSet(set_id=event.set_id, vectors=event.vectors, chunks=event.chunks)
+    if event.index in share_set.arrived:
+        return Step(State.COLLECTING, data)
+    share_set = replace(share_set, arrived=share_set.arrived | {event.index})
+    totals = {name: data.wire_bytes.get(name, 0) + count for name, count in event.wire_bytes.items()}
+    data = replace(_with_set(data, event.client, share_set), wire_bytes={**data.wire_bytes, **totals})
+    effects = (
+        SpoolChunk(event.client, event.set_id, event.index),
+        CheckChunk(event.client, share_set, event.index),
+    )
+    return Step(State.COLLECTING, data, effects)
+
+
+def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
+    """A chunk is good; a complete set earns its receipt."""
+    share_set = data.sets[event.client]
+    share_set = replace(share_set, checked=share_set.checked | {event.index})
+    data = _with_set(data, event.client, share_set)
+    if not share_set.complete:
+        return Step(State.COLLECTING, data)
+    receipt = Receipt(
+        aggregator=data.me,
+        client=event.client,
+        set_id=share_set.set_id,
+        vectors=declare(share_set.vectors),
+    )
+    return Step(State.COLLECTING, data, (_report(data, SetReceived(receipt=receipt)),))
+
+
+def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
+    """A chunk is not what it claims to be: the set gets no receipt, the others are unharmed."""
+    share_set = replace(data.sets[event.client], spoilt=True)
+    body = SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)
+    effects = (DropSet(event.client), _report(data, body))
+    return Step(State.COLLECTING, _with_set(data, event.client, share_set), effects)
+
+
+def _with_set(data: Accumulation, client: PartyId, share_set: ShareSet) -> Accumulation:
+    return replace(data, sets={**data.sets, client: share_set})
+
+
+# Closing ------------------------------------------------------------------------------------------------
+
+
+def close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
+    """Check the order; if it holds, journal the member set and release."""
+    try:
+        _check_order(data, event)
+    except PeerError as error:
+        refusal = OrderRefused(reason=error.reason, explanation=str(error))
+        return Step(State.COLLECTING, data, (_report(data, refusal),))
+    members = event.members
+    ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset(members))
+    effects = (RecordRelease(members), Tell(data.run, ended), SumAndRelease(members))
+    return Step(State.SUMMING, replace(data, members=members), effects)
+
+
+def _check_order(data: Accumulation, event: CloseOrdered) -> None:
+    members = frozenset(event.members)
+    if len(members) != len(event.members) or not members <= set(data.manifest.clients):
+        raise PeerError(RejectReason.NOT_IN_COHORT, "the members are not distinct clients of the cohort")
+    if data.manifest.organisations_of(members) < data.manifest.min_clients:
+        raise PeerError(
+            RejectReason.TOO_FEW_MEMBERS,
+            f"{len(members)} members are fewer than the manifest's {data.manifest.min_clients} organisations",
+        )
+    if data.required_members and members != data.required_members:
+        raise PeerError(
+            RejectReason.DIFFERENT_MEMBERS, "a round's phases are released over one and the same member set"
+        )
+    shapes = {_check_member(data, event, member) for member in members}
+    if len(shapes) > 1:
+        raise PeerError(RejectReason.WRONG_LENGTH, "the members' sets declare different vectors")
+
+
+def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> tuple[Vector, ...]:
+    ours = data.sets.get(member)
+    if ours is None or not ours.complete:
+        raise PeerError(RejectReason.MISSING_RECEIPT, f"{data.me} holds no complete set of {member}")
+    receipts = [receipt for receipt in event.receipts if receipt.client == member]
+    expected = {
+        Receipt(aggregator=server, client=member, set_id=ours.set_id, vectors=declare(ours.vectors))
+        for server in data.servers
+    }
+    if set(receipts) != expected:
+        raise PeerError(
+            RejectReason.MISSING_RECEIPT,
+            f"the order does not show every aggregator's receipt for the set of {member} that {data.me} holds",
+        )
+    return ours.vectors
+
+
+def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
+    """End the phase without a sum, and tell everybody."""
+    ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset())
+    notice = VoidNotice(reason=event.reason)
+    effects = (
+        RecordVoid(),
+        *(Publish(client, Role.CLIENT, notice) for client in data.manifest.clients),
+        _report(data, PhaseVoided()),
+        Tell(data.run, ended),
+    )
+    return Step(State.VOID, data, effects)
+
+
+def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
+    """The same order again is old news; another one comes too late."""
+    if event.members == data.members:
+        return Step(State.SUMMING, data)
+    return _refuse_late(data)
+
+
+def refuse_void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
+    """Released is final."""
+    del event
+    return _refuse_late(data)
+
+
+def _refuse_late(data: Accumulation) -> Step[State, Accumulation]:
+    explanation = f"{data.me} has released this phase over {', '.join(data.members)}"
+    body = OrderRefused(reason=RejectReason.ALREADY_ENDED, explanation=explanation)
+    return Step(State.SUMMING, data, (_report(data, body),))
+
+
+def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulation]:
+    """The sum is out: say so, with what was counted."""
+    arrived = count_arrivals(data.wire_bytes, "up")
+    body = PhaseReleased(members=data.members, traffic=(*arrived, *event.traffic))
+    return Step(State.RELEASED, data, (_report(data, body),))
+
+
+def fail(data: Accumulation, event: Failed) -> Step[State, Accumulation]:
+    """Something on this machine failed: the run cannot go on with us."""
+    return Step(State.FAILED, data, (_report(data, PartyFailed(reason=event.why)),))
+
+
+def _report(
+    data: Accumulation,
+    body: SetReceived | SetRefused | PhaseReleased | PhaseVoided | OrderRefused | PartyFailed,
+) -> Effect:
+    return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
+
+
+TRANSITIONS: Table[State, Accumulation] = {
+    State.COLLECTING: {
+        ChunkArrived: To(collect, State.COLLECTING),
+        ChunkChecked: To(confirm, State.COLLECTING),
+        ChunkBroken: To(spoil, State.COLLECTING),
+        CloseOrdered: To(close, State.COLLECTING, State.SUMMING),
+        VoidOrdered: To(void, State.VOID),
+        Failed: To(fail, State.FAILED),
+    },
+    State.SUMMING: {
+        ChunkArrived: STAY,  # Late: the member set is frozen, the chunk is not even spooled.
+        ChunkChecked: STAY,
+        ChunkBroken: STAY,
+        CloseOrdered: To(refuse_close, State.SUMMING),
+        VoidOrdered: To(refuse_void, State.SUMMING),
+        SumSent: To(report_release, State.RELEASED),
+        Failed: To(fail, State.FAILED),
+    },
+    State.RELEASED: {},
+    State.VOID: {},
+    State.FAILED: {},
+}

@@ -1,0 +1,256 @@
+"""The aggregator's shell: checks messages at the edge, spools chunks, journals verdicts, sends sums."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Effect, Job, Key
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.rounds import ClosePhase, VoidPhase
+from hubbub.messages.runs import RunEnded, RunProposed
+from hubbub.messages.shares import ShareChunk, declare
+from hubbub.messages.sums import SumChunk
+from hubbub.messages.traffic import count_payload, share_wire_bytes
+from hubbub.protocol.layout import chunk_payload_bytes, plan_chunks
+from hubbub.runtime.clock import Clock, SystemClock
+from hubbub.runtime.intake import check_manifest, check_sender
+from hubbub.runtime.post import Identity
+from hubbub.runtime.runner import Fed, Live, Observer, Runner
+from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub.runtime.telemetry import Counters
+from hubbub.strategies.base import Phase
+from hubbub.strategies.registry import find_strategy
+from hubbub.transport.base import Transport
+from hubbub_aggregator.events import (
+    ChunkArrived,
+    ChunkBroken,
+    ChunkChecked,
+    CloseOrdered,
+    Ended,
+    Proposed,
+    SumSent,
+    VoidOrdered,
+)
+from hubbub_aggregator.journal import Journal
+from hubbub_aggregator.phases import accumulation, membership
+from hubbub_aggregator.phases.accumulation import Accumulation
+from hubbub_aggregator.phases.membership import Membership
+from hubbub_aggregator.summing import add_chunk, check_chunk
+
+log = logging.getLogger(__name__)
+
+
+class Aggregator:
+    """Holds one share of everything and so knows nothing."""
+
+    def __init__(
+        self,
+        *,
+        name: PartyId,
+        transport: Transport,
+        folder: Path,
+        clock: Clock | None = None,
+        observer: Observer = lambda _: None,
+    ) -> None:
+        self.counters = Counters()
+        self.journal = Journal(folder / "journal.sqlite")
+        self._spool = Spool(folder / "spool")
+        self._over: set[Key] = set()
+        self.runner = Runner(
+            identity=Identity(name, Role.AGGREGATOR),
+            transport=transport,
+            shell=self,
+            clock=clock or SystemClock(),
+            counters=self.counters,
+            observer=observer,
+        )
+
+    # Messages to events ---------------------------------------------------------------------------------
+
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+        """Check a message and make its event."""
+        del now_s
+        run = Key("run", envelope.run)
+        body = envelope.body
+        if isinstance(body, RunProposed):
+            return self._receive_proposal(run, envelope, body)
+        if run in self._over:
+            return self._ignore(envelope)
+        data = self._membership(run)
+        check_sender(data.manifest, envelope)
+        match body:
+            case RunEnded():
+                return [(run, Ended())]
+            case ShareChunk():
+                return self._receive_chunk(data, envelope, body, size)
+            case ClosePhase(members=members, receipts=receipts):
+                return self._receive_order(data, envelope, CloseOrdered(members=members, receipts=receipts))
+            case VoidPhase(reason=reason):
+                return self._receive_order(data, envelope, VoidOrdered(reason=reason))
+        raise PeerError(RejectReason.UNEXPECTED, f"an aggregator takes no {envelope.kind}")
+
+    def _receive_proposal(self, run: Key, envelope: Envelope, body: RunProposed) -> Sequence[Fed]:
+        check_manifest(body.manifest, envelope)
+        if run in self._over:
+            return self._ignore(envelope)
+        if run not in self.runner.machines:
+            data = Membership(me=self.runner.identity.name, manifest=body.manifest)
+            self.runner.add(run, membership.TRANSITIONS, membership.State.INVITED, data)
+        return [(run, Proposed())]
+
+    def _receive_chunk(self, data: Membership, envelope: Envelope, body: ShareChunk, size: int) -> Sequence[Fed]:
+        if self._is_over(data, envelope):
+            return self._ignore(envelope)
+        vectors = tuple(claim.vector for claim in body.vectors)
+        find_strategy(data.manifest.strategy).admit(data.manifest.protocol_parameters, envelope.phase, vectors)
+        plan = plan_chunks(vectors, data.manifest.chunk_bytes)
+        if body.index >= len(plan):
+            raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {body.index} among {len(plan)}")
+        sizes = chunk_payload_bytes(plan[body.index], vectors)
+        if len(envelope.payload) != sum(sizes.values()):
+            raise PeerError(
+                RejectReason.WRONG_LENGTH,
+                f"chunk {body.index} holds {len(envelope.payload)} bytes where it needs {sum(sizes.values())}",
+            )
+        event = ChunkArrived(
+            client=envelope.sender,
+            set_id=body.set_id,
+            vectors=vectors,
+            index=body.index,
+            chunks=len(plan),
+            wire_bytes=share_wire_bytes(sizes, size),
+        )
+        return [(self._phase_key(data, envelope), event)]
+
+    def _receive_order(
+        self, data: Membership, envelope: Envelope, event: CloseOrdered | VoidOrdered
+    ) -> Sequence[Fed]:
+        key = Key("phase", envelope.run, envelope.round, envelope.phase)
+        if key in self._over:
+            return self._ignore(envelope)
+        if key in self.runner.machines:
+            return [(key, event)]
+        if self._is_over(data, envelope):
+            return self._ignore(envelope)
+        return [(self._phase_key(data, envelope), event)]
+
+    def _is_over(self, data: Membership, envelope: Envelope) -> bool:
+        """Whether the phase lies behind us; one that lies ahead is refused."""
+        if envelope.phase not in data.phase_names:
+            raise PeerError(RejectReason.UNKNOWN_PHASE, f"the strategy has no phase {envelope.phase!r}")
+        position = (envelope.round, data.phase_names.index(envelope.phase))
+        if position > (data.round, data.phase):
+            raise PeerError(
+                RejectReason.TOO_EARLY,
+                f"this is of round {envelope.round}, phase {envelope.phase}; round {data.round}, phase "
+                f"{data.phase_names[data.phase]} has no verdict yet",
+            )
+        return position < (data.round, data.phase)
+
+    def _phase_key(self, data: Membership, envelope: Envelope) -> Key:
+        """The machine of the phase that is open now, set up when the first message of it arrives."""
+        key = Key("phase", envelope.run, envelope.round, envelope.phase)
+        if key not in self.runner.machines:
+            phase = self._phase(data.manifest.strategy, envelope.phase)
+            start = Accumulation(
+                me=self.runner.identity.name,
+                key=key,
+                run=Key("run", envelope.run),
+                manifest=data.manifest,
+                servers=phase.aggregators(data.manifest.aggregators),
+                required_members=data.members,
+            )
+            self.runner.add(key, accumulation.TRANSITIONS, accumulation.State.COLLECTING, start)
+        return key
+
+    def _membership(self, run: Key) -> Membership:
+        live = self.runner.machines.get(run)
+        if live is None or not isinstance(live.data, Membership):
+            raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
+        return live.data
+
+    def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
+        log.info("%s came after the end and changes nothing", envelope.kind)
+        self.counters.late(envelope.kind)
+        return []
+
+    # Effects and jobs -----------------------------------------------------------------------------------
+
+    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+        """Spool and journal, in a thread: both wait for the disk."""
+        match effect:
+            case accumulation.SpoolChunk():
+                ref = ChunkRef(effect.client, effect.set_id, effect.index)
+                await asyncio.to_thread(self._spool.write, key, ref, payload)
+            case accumulation.DropSet():
+                await asyncio.to_thread(self._spool.drop, key, effect.client)
+            case accumulation.RecordRelease():
+                await asyncio.to_thread(self.journal.record, key, effect.members)
+            case accumulation.RecordVoid():
+                await asyncio.to_thread(self.journal.record, key, ())
+            case _:
+                raise LocalError(f"an aggregator has no effect {effect!r}")
+
+    async def work(self, key: Key, job: Job) -> object:
+        """Check a chunk, or add and release."""
+        match job:
+            case accumulation.CheckChunk():
+                return await asyncio.to_thread(self._check, key, job)
+            case accumulation.SumAndRelease():
+                return await self._release(key, job.members)
+        raise LocalError(f"an aggregator has no job {job!r}")
+
+    def _check(self, key: Key, job: accumulation.CheckChunk) -> ChunkChecked | ChunkBroken:
+        manifest = self._accumulation(key).manifest
+        vectors = job.share_set.vectors
+        chunk = plan_chunks(vectors, manifest.chunk_bytes)[job.index]
+        try:
+            ref = ChunkRef(job.client, job.share_set.set_id, job.index)
+            check_chunk(chunk, vectors, self._spool.read(key, ref))
+        except PeerError as error:
+            log.warning("the share set of %s is refused: %s", job.client, error, extra={"reason": error.reason})
+            self.counters.rejected(error.reason)
+            return ChunkBroken(client=job.client, index=job.index, reason=error.reason, explanation=str(error))
+        return ChunkChecked(client=job.client, index=job.index)
+
+    async def _release(self, key: Key, members: Sequence[PartyId]) -> SumSent:
+        data = self._accumulation(key)
+        vectors = data.sets[members[0]].vectors
+        phase = self._phase(data.manifest.strategy, key.phase)
+        for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
+            refs = [ChunkRef(member, data.sets[member].set_id, index) for member in members]
+            reads = [partial(self._spool.read, key, ref) for ref in refs]
+            payload = await asyncio.to_thread(add_chunk, phase, chunk, vectors, reads)
+            body = SumChunk(members=tuple(members), vectors=declare(vectors), index=index)
+            for client in data.manifest.clients:
+                await self.runner.post.send(key, to=client, role=Role.CLIENT, body=body, payload=payload)
+        return SumSent(traffic=count_payload(vectors, "down", copies=len(data.manifest.clients)))
+
+    def _accumulation(self, key: Key) -> Accumulation:
+        data = self.runner.machines[key].data
+        if not isinstance(data, Accumulation):
+            raise LocalError(f"{key} is not a phase")
+        return data
+
+    @staticmethod
+    def _phase(strategy: str, name: str) -> Phase:
+        return next(phase for phase in find_strategy(strategy).phases if phase.name == name)
+
+    def retire(self, key: Key, live: Live) -> None:
+        """Forget the chunks of what is over."""
+        del live
+        self._over.add(key)
+        self._spool.drop(key) if key.kind == "phase" else self._spool.drop_run(key)
+        if key.kind == "run":
+            for other in [each for each in self.runner.machines if each.run == key.run]:
+                self.runner.drop(other)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.journal.close()
