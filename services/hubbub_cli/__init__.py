@@ -1,0 +1,1 @@
+"""The `hubbub` command."""

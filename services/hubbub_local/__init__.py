@@ -1,0 +1,1 @@
+"""All services in one process: the demo, the experiments and the benchmarks."""

@@ -1,0 +1,108 @@
+"""What a spectator of a run knows: kept up to date from the coordinator's steps and the trainers' progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hubbub.ids import PartyId
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.accounts import Account, account
+from hubbub_coordinator.events import PartyJoined, ReceiptArrived
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+
+
+@dataclass(slots=True)
+class Board:
+    """The state of the show. `news` holds lines that were not shown yet, for those who read a log."""
+
+    manifest: Manifest
+    joined: int = 0
+    round: int = 0
+    phase: str = ""
+    state: str = "enrolling"
+    steps: dict[PartyId, int] = field(default_factory=dict)
+    delivered: dict[PartyId, int] = field(default_factory=dict)
+    applied: set[PartyId] = field(default_factory=set)
+    accounts: list[Account] = field(default_factory=list)
+    payload_bits: int = 0
+    wire_bytes: int = 0
+    news: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Say something."""
+        self.news.append(line)
+
+    def progress(self, client: PartyId, number: int, done: int, _steps: int) -> None:
+        """A trainer has done that many steps; called from its thread."""
+        if number >= self.round:
+            self.steps[client] = done
+
+    def observe(self, moment: Moment) -> None:
+        """Take in a step of the coordinator."""
+        data = moment.data
+        if isinstance(data, runs.Run):
+            self._observe_run(moment, data)
+        elif isinstance(data, rounds.Round) and isinstance(moment.after, rounds.State):
+            self._observe_round(moment, moment.after, data)
+
+    def _observe_run(self, moment: Moment, data: runs.Run) -> None:
+        if isinstance(moment.event, PartyJoined):
+            self.joined = len(data.joined)
+            self.note(f"{moment.event.party} joined ({self.joined} of {len(data.parties)})")
+        if moment.after in runs.OUTCOMES:
+            self.state = str(moment.after.value)
+
+    def _observe_round(self, moment: Moment, state: rounds.State, data: rounds.Round) -> None:
+        if data.number != self.round:
+            self._begin_round(data)
+        self.phase, self.state = data.current.name, state.value
+        if not data.records:
+            return
+        receipts = data.record.receipts
+        self.delivered = {client: len(receipts.get(client, {})) for client in data.manifest.clients}
+        self.applied = set(data.applied)
+        if isinstance(moment.event, ReceiptArrived):
+            self._note_delivery(data, moment.event.receipt.client)
+        if moment.before is not state:
+            self._note_change(state, data)
+
+    def _begin_round(self, data: rounds.Round) -> None:
+        self.round = data.number
+        self.steps.clear()
+        self.note(f"round {data.number}: {len(data.manifest.clients)} clients are training")
+
+    def _note_delivery(self, data: rounds.Round, client: PartyId) -> None:
+        servers = len(data.aggregators)
+        if self.delivered[client] == servers:
+            done = sum(count == servers for count in self.delivered.values())
+            self.note(
+                f"round {data.number}: {client} delivered {data.current.name} to all {servers} aggregators "
+                f"({done} of {len(self.delivered)})"
+            )
+
+    def _note_change(self, state: rounds.State, data: rounds.Round) -> None:
+        if state is rounds.State.RELEASING:
+            self.note(f"round {data.number}: {data.current.name} closed over {len(data.members)} clients")
+        elif state is rounds.State.RELEASED:
+            self._add_account(account(data))
+        elif state in {rounds.State.VOID, rounds.State.CONTRADICTED}:
+            self.note(f"round {data.number}: {state.value}: {data.reason}")
+
+    def _add_account(self, finished: Account) -> None:
+        self.accounts.append(finished)
+        self.payload_bits += sum(cost.payload_bits for cost in finished.costs.values())
+        self.wire_bytes += sum(cost.wire_bytes for cost in finished.costs.values())
+        self.note(
+            f"round {finished.round}: accuracy {finished.accuracy:.2%}, {show_bytes(self.payload_bits / 8)} "
+            f"of payload so far"
+        )
+
+
+def show_bytes(count: float) -> str:
+    """A size for people: 1 MB is 2^20 bytes, as in the paper."""
+    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"

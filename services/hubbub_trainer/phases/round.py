@@ -1,0 +1,362 @@
+"""A round, as a client sees it.
+
+    QUEUED       ordered, but the round before is not over
+    TRAINING     E local steps, then compression
+    SHARING      our share set of the current phase is dealt and sent
+    WAITING      for the verdict of every aggregator of the phase
+    DECODING     all sums are here over one member set; they are recombined and taken in
+    CONCLUDING   the last phase is decoded; the model moves on and is evaluated
+    APPLIED, VOID, FAILED   final
+
+SHARING, WAITING and DECODING are passed once for each phase. Sums and voids may arrive in any state: a client
+that was slow finds that the others have gone on, is left out, and still takes in the sums. It acts only on
+verdicts that all aggregators gave: all released over the same members, or all void. A release beside a void, or
+two member sets, is a contradiction and ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Effect, Failed, Job, Key, Publish, Tell
+from hubbub.machine.table import Step, Table, To
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied, RoundDropped
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.traffic import Traffic, count_arrivals
+from hubbub.protocol.layout import Vector
+from hubbub.strategies.base import Phase
+from hubbub.strategies.registry import find_strategy
+from hubbub_trainer.events import (
+    Concluded,
+    Decoded,
+    Go,
+    RoundOver,
+    SharesSent,
+    SumArrived,
+    Trained,
+    VoidAnnounced,
+)
+
+
+class State(Enum):
+    """Where this client is in a round."""
+
+    QUEUED = "queued"
+    TRAINING = "training"
+    SHARING = "sharing"
+    WAITING = "waiting"
+    DECODING = "decoding"
+    CONCLUDING = "concluding"
+    APPLIED = "applied"
+    VOID = "void"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """What arrived of one aggregator's sum; the chunks themselves are in the spool."""
+
+    members: frozenset[PartyId]
+    vectors: tuple[Vector, ...]
+    chunks: int
+    arrived: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def complete(self) -> bool:
+        """All chunks are there."""
+        return len(self.arrived) == self.chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What a client knows of a round, but for what it computes with."""
+
+    me: PartyId
+    key: Key
+    run: Key
+    manifest: Manifest
+    phase: int = 0
+    sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
+    voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
+    training_s: float = 0.0
+    sent: tuple[Traffic, ...] = ()
+    received: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The strategy's phases."""
+        return find_strategy(self.manifest.strategy).phases
+
+    @property
+    def current(self) -> Phase:
+        """The phase that this client is in."""
+        return self.phases[self.phase]
+
+    @property
+    def released(self) -> bool:
+        """Every aggregator of the current phase has sent its whole sum."""
+        sums = self.sums.get(self.current.name, {})
+        return all(
+            server in sums and sums[server].complete
+            for server in self.current.aggregators(self.manifest.aggregators)
+        )
+
+    @property
+    def void(self) -> bool:
+        """Every aggregator has announced that the current phase has no sum."""
+        return self.voids.get(self.current.name, frozenset()) == set(self.manifest.aggregators)
+
+    @property
+    def members(self) -> frozenset[PartyId]:
+        """Over whom the round is released; nobody while no sum has arrived."""
+        sums = self.sums.get(self.phases[0].name, {})
+        return next(iter(sums.values())).members if sums else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Train(Job):
+    """Train locally and compress the update."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendShares(Job):
+    """Deal our values of a phase and send each aggregator its share."""
+
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSum(Effect):
+    """Put the delivery's payload on disk."""
+
+    phase: str
+    aggregator: PartyId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSums(Job):
+    """Recombine the sums of a phase and take them in."""
+
+    phase: str
+    vectors: tuple[Vector, ...]
+    members: frozenset[PartyId]
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude(Job):
+    """Move the model on and evaluate it."""
+
+    took_part: bool
+
+
+# The client's own work ----------------------------------------------------------------------------------
+
+
+def begin(data: Round, event: Go) -> Step[State, Round]:
+    """Train."""
+    del event
+    return Step(State.TRAINING, data, (Train(),))
+
+
+def share(data: Round, event: Trained) -> Step[State, Round]:
+    """Send what was learnt, unless the others have finished the phase without us."""
+    data = replace(data, training_s=event.training_s)
+    return _decode_or_end(data) or _send(data)
+
+
+def wait(data: Round, event: SharesSent) -> Step[State, Round]:
+    """Our shares are out; the verdict may be here already."""
+    data = replace(data, sent=data.sent + event.traffic)
+    return _decode_or_end(data) or Step(State.WAITING, data)
+
+
+def enter_next(data: Round, event: Decoded) -> Step[State, Round]:
+    """On to the next phase, if we are a member and it is still open; after the last, conclude."""
+    del event
+    if data.phase + 1 == len(data.phases):
+        return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
+    data = replace(data, phase=data.phase + 1)
+    onward = _decode_or_end(data)
+    if onward:
+        return onward
+    return _send(data) if data.me in data.members else Step(State.WAITING, data)
+
+
+def report(data: Round, event: Concluded) -> Step[State, Round]:
+    """Acknowledge the round, with what we measured."""
+    body = RoundApplied(
+        correct=event.score.correct,
+        total=event.score.total,
+        loss=event.score.loss,
+        training_s=data.training_s,
+        evaluation_s=event.evaluation_s,
+        traffic=_traffic(data),
+    )
+    return Step(State.APPLIED, data, (_tell(data, body), _over(data)))
+
+
+def _send(data: Round) -> Step[State, Round]:
+    return Step(State.SHARING, data, (SendShares(data.current.name),))
+
+
+def _decode_or_end(data: Round) -> Step[State, Round] | None:
+    """Act on the current phase's verdict, if it is complete."""
+    if data.void:
+        body = RoundDropped(training_s=data.training_s, traffic=_traffic(data))
+        return Step(State.VOID, data, (_tell(data, body), _over(data)))
+    if data.released:
+        one = next(iter(data.sums[data.current.name].values()))
+        return Step(State.DECODING, data, (DecodeSums(data.current.name, one.vectors, one.members),))
+    return None
+
+
+def _traffic(data: Round) -> tuple[Traffic, ...]:
+    return (*data.sent, *count_arrivals(data.received, "down"))
+
+
+def _tell(data: Round, body: RoundApplied | RoundDropped | PartyFailed) -> Effect:
+    return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
+
+
+def _over(data: Round) -> Effect:
+    return Tell(data.run, RoundOver(number=data.key.round))
+
+
+# The aggregators' verdicts, in any state ----------------------------------------------------------------
+
+
+def _note_sum(data: Round, event: SumArrived) -> tuple[Round, tuple[Effect, ...]]:
+    sums = data.sums.get(event.phase, {})
+    one = sums.get(event.aggregator) or Sum(members=event.members, vectors=event.vectors, chunks=event.chunks)
+    if event.index in one.arrived:
+        return data, ()
+    one = replace(one, arrived=one.arrived | {event.index})
+    totals = {name: data.received.get(name, 0) + count for name, count in event.wire_bytes.items()}
+    data = replace(
+        data,
+        sums={**data.sums, event.phase: {**sums, event.aggregator: one}},
+        received={**data.received, **totals},
+    )
+    return data, (SpoolSum(event.phase, event.aggregator, event.index),)
+
+
+def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
+    """What is wrong if this is believed beside what was heard before; empty if nothing is."""
+    released = data.sums.get(event.phase, {})
+    if isinstance(event, VoidAnnounced):
+        return f"{event.aggregator} says void where {', '.join(released)} released" if released else ""
+    if data.voids.get(event.phase):
+        return f"{event.aggregator} released {event.phase} where another says void"
+    heard = [one.members for sums in data.sums.values() for one in sums.values()]
+    if any(members != event.members for members in heard):
+        return f"{event.aggregator} names other members than were named before in this round"
+    if any(one.vectors != event.vectors for one in released.values()):
+        return f"{event.aggregator} declares other vectors than another aggregator did"
+    return ""
+
+
+def _keep(state: State) -> To[State, Round]:
+    """A row for a sum that arrives while this client is busy: keep it for later."""
+
+    def keep_sum(data: Round, event: SumArrived) -> Step[State, Round]:
+        wrong = _contradiction(data, event)
+        if wrong:
+            return _fail(data, wrong)
+        data, effects = _note_sum(data, event)
+        return Step(state, data, effects)
+
+    return To(keep_sum, state, State.FAILED)
+
+
+def _remember(state: State) -> To[State, Round]:
+    """A row for a void that arrives while this client is busy: remember it for later."""
+
+    def remember_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
+        wrong = _contradiction(data, event)
+        return _fail(data, wrong) if wrong else Step(state, _note_void(data, event))
+
+    return To(remember_void, state, State.FAILED)
+
+
+def take_sum(data: Round, event: SumArrived) -> Step[State, Round]:
+    """Keep a chunk of a sum; when the last one is there, decode."""
+    wrong = _contradiction(data, event)
+    if wrong:
+        return _fail(data, wrong)
+    data, effects = _note_sum(data, event)
+    onward = _decode_or_end(data)
+    if onward is None:
+        return Step(State.WAITING, data, effects)
+    return Step(onward.state, onward.data, (*effects, *onward.effects))
+
+
+def take_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
+    """Believe a void when every aggregator has announced it."""
+    wrong = _contradiction(data, event)
+    if wrong:
+        return _fail(data, wrong)
+    data = _note_void(data, event)
+    return _decode_or_end(data) or Step(State.WAITING, data)
+
+
+def _note_void(data: Round, event: VoidAnnounced) -> Round:
+    heard = data.voids.get(event.phase, frozenset()) | {event.aggregator}
+    return replace(data, voids={**data.voids, event.phase: heard})
+
+
+def fail(data: Round, event: Failed) -> Step[State, Round]:
+    """Training, the disk or a sum failed us: we cannot go on with the run."""
+    return _fail(data, event.why)
+
+
+def _fail(data: Round, why: str) -> Step[State, Round]:
+    return Step(State.FAILED, data, (_tell(data, PartyFailed(reason=why)),))
+
+
+_BROKEN: dict[type, To[State, Round]] = {Failed: To(fail, State.FAILED)}
+
+TRANSITIONS: Table[State, Round] = {
+    State.QUEUED: {
+        Go: To(begin, State.TRAINING),
+        SumArrived: _keep(State.QUEUED),
+        VoidAnnounced: _remember(State.QUEUED),
+        **_BROKEN,
+    },
+    State.TRAINING: {
+        Trained: To(share, State.SHARING, State.DECODING, State.VOID),
+        SumArrived: _keep(State.TRAINING),
+        VoidAnnounced: _remember(State.TRAINING),
+        **_BROKEN,
+    },
+    State.SHARING: {
+        SharesSent: To(wait, State.WAITING, State.DECODING, State.VOID),
+        SumArrived: _keep(State.SHARING),
+        VoidAnnounced: _remember(State.SHARING),
+        **_BROKEN,
+    },
+    State.WAITING: {
+        SumArrived: To(take_sum, State.WAITING, State.DECODING, State.FAILED),
+        VoidAnnounced: To(take_void, State.WAITING, State.VOID, State.FAILED),
+        **_BROKEN,
+    },
+    State.DECODING: {
+        Decoded: To(enter_next, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING, State.VOID),
+        SumArrived: _keep(State.DECODING),
+        VoidAnnounced: _remember(State.DECODING),
+        **_BROKEN,
+    },
+    State.CONCLUDING: {
+        Concluded: To(report, State.APPLIED),
+        SumArrived: _keep(State.CONCLUDING),  # Delivered twice.
+        VoidAnnounced: _remember(State.CONCLUDING),
+        **_BROKEN,
+    },
+    State.APPLIED: {},
+    State.VOID: {},
+    State.FAILED: {},
+}
