@@ -60,14 +60,15 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     """Run it, show it, report on it."""
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
+    news: list[str] = []
     task = load_task(
         options.task,
         data=options.data,
         cache_folder=default_cache_folder(),
-        announce=lambda line: board.note(line),
+        announce=news.append,
     )
     manifest = draw_up(options, task)
-    board = Board(manifest)
+    board = Board(manifest, news=news)
     _introduce(manifest, console)
     with tempfile.TemporaryDirectory(prefix="hubbub-demo-") as folder:
         async with start_federation(
@@ -96,8 +97,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
 def _introduce(manifest: Manifest, console: Console) -> None:
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
-        f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this process; "
-        f"strategy {manifest.strategy}, task {manifest.task}, {manifest.parameters:,} parameters, "
+        f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
+        f"process; strategy {manifest.strategy}, task {manifest.task}, {manifest.parameters:,} parameters, "
         f"{manifest.local_steps} local steps a round, ρ = {manifest.rho:g}",
         highlight=False,
         style="dim",

@@ -1,0 +1,200 @@
+import hashlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hubbub.errors import LocalError
+from hubbub_trainer.learning.batches import deal_training_samples, order_batches
+from hubbub_trainer.learning.datasets import load_images
+from hubbub_trainer.learning.lenet import LenetTask
+from hubbub_trainer.learning.lenet_training import LenetLearner
+from hubbub_trainer.learning.task import Theta
+from support.image_files import pack_image_files, write_image_folder
+
+SEED = 2**127 + 11
+STEPS = 6
+
+
+def ignore(_done: int, _steps: int) -> None:
+    pass
+
+
+def digest(theta: Theta) -> str:
+    return hashlib.sha256(theta.tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_image_folder(tmp_path_factory.mktemp("images"), pack_image_files(train=600, test=53))
+
+
+@pytest.fixture(scope="module")
+def task(folder: Path) -> LenetTask:
+    return LenetTask(data=str(folder), cache_folder=folder, announce=print)
+
+
+@pytest.fixture(scope="module")
+def learners(task: LenetTask) -> list[LenetLearner]:
+    return [task.learner(index=index, clients=3, seed=7) for index in range(3)]
+
+
+def reference_network(theta: Theta) -> nn.Sequential:
+    """Build the paper's LeNet out of torch's modules, layer by layer as its table lists them."""
+    network = nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+    nn.utils.vector_to_parameters(torch.tensor(theta), network.parameters())
+    return network
+
+
+def reference_images(folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    data = load_images(str(folder), folder, print)
+    scaled = data.train_images.astype(np.float64) / 255
+    mean, deviation = scaled.mean(), scaled.std()
+    test = (data.test_images.astype(np.float64) / 255 - mean) / deviation
+    return (
+        torch.tensor((scaled - mean) / deviation, dtype=torch.float32).unsqueeze(1),
+        torch.tensor(data.train_labels.astype(np.int64)),
+        torch.tensor(test, dtype=torch.float32).unsqueeze(1),
+        torch.tensor(data.test_labels.astype(np.int64)),
+    )
+
+
+def test_training_is_what_torchs_own_modules_and_optimiser_compute(
+    task: LenetTask, learners: list[LenetLearner], folder: Path
+) -> None:
+    theta = task.initial_model(7)
+    images, labels, _, _ = reference_images(folder)
+    mine = torch.from_numpy(deal_training_samples(600, index=1, clients=3, seed=7))
+    network = reference_network(theta)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    for which in order_batches(len(mine), steps=STEPS, batch_size=64, seed=SEED):
+        optimiser.zero_grad()
+        batch = mine[torch.from_numpy(which)]
+        nn.functional.cross_entropy(network(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # Torch's.
+        optimiser.step()
+    expected = nn.utils.parameters_to_vector(network.parameters()).detach().numpy()
+
+    trained = learners[1].train(theta, steps=STEPS, seed=SEED, progress=ignore)
+
+    np.testing.assert_allclose(trained, expected, rtol=0, atol=1e-6)
+    assert np.abs(trained - theta).max() > 1e-3
+
+
+def test_scores_of_all_slices_make_up_the_score_of_the_test_set(
+    task: LenetTask, learners: list[LenetLearner], folder: Path
+) -> None:
+    theta = learners[0].train(task.initial_model(7), steps=STEPS, seed=SEED, progress=ignore)
+    _, _, images, labels = reference_images(folder)
+    with torch.inference_mode():
+        logits = reference_network(theta)(images)
+
+    scores = [learner.evaluate(theta) for learner in learners]
+
+    assert sum(score.total for score in scores) == 53
+    assert sum(score.correct for score in scores) == int((logits.argmax(dim=1) == labels).sum())
+    loss = sum(score.loss * score.total for score in scores) / 53
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+
+
+def test_network_learns(task: LenetTask, learners: list[LenetLearner]) -> None:
+    theta = task.initial_model(7)
+
+    trained = learners[0].train(theta, steps=60, seed=SEED, progress=ignore)
+
+    before, after = learners[0].evaluate(theta), learners[0].evaluate(trained)
+    assert before.correct <= before.total // 2
+    assert after.correct >= after.total - 1
+    assert after.loss < before.loss
+
+
+def test_bits_are_the_same_in_threads_and_in_a_process_of_its_own(
+    task: LenetTask, learners: list[LenetLearner], folder: Path
+) -> None:
+    theta = task.initial_model(7)
+
+    def train(index: int) -> str:
+        trained = learners[index].train(theta, steps=STEPS, seed=SEED + index, progress=ignore)
+        return f"{digest(trained)} {learners[index].evaluate(trained).loss.hex()}"
+
+    expected = [train(index) for index in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        in_threads = list(pool.map(train, range(3)))
+    script = f"""
+import hashlib
+from pathlib import Path
+from hubbub_trainer.learning.registry import load_task
+task = load_task("lenet", data={str(folder)!r}, cache_folder=Path("unused"))
+for index in range(3):
+    learner = task.learner(index=index, clients=3, seed=7)
+    theta = task.initial_model(7)
+    trained = learner.train(theta, steps={STEPS}, seed={SEED} + index, progress=lambda *_: None)
+    print(hashlib.sha256(trained.tobytes()).hexdigest(), learner.evaluate(trained).loss.hex())
+"""
+    in_process = subprocess.run(
+        [sys.executable, "-c", script], check=True, timeout=120, capture_output=True, text=True
+    )
+
+    assert in_threads == expected
+    assert in_process.stdout.splitlines() == expected
+    assert len(set(expected)) == 3
+
+
+def test_bits_do_not_depend_on_threads_that_others_set_nor_on_where_the_model_lies(
+    task: LenetTask, learners: list[LenetLearner]
+) -> None:
+    theta = task.initial_model(7)
+    expected = digest(learners[0].train(theta, steps=STEPS, seed=SEED, progress=ignore))
+
+    for shift in (0, 1, 5):
+        room = np.empty(theta.size + 8, dtype=np.float32)
+        room[shift : shift + theta.size] = theta
+        torch.set_num_threads(2)
+        trained = learners[0].train(room[shift : shift + theta.size], steps=STEPS, seed=SEED, progress=ignore)
+        assert digest(trained) == expected
+        assert torch.get_num_threads() == 1
+
+
+def test_torchs_global_generator_is_left_alone(task: LenetTask, learners: list[LenetLearner]) -> None:
+    state = torch.random.get_rng_state()
+
+    learners[0].train(task.initial_model(7), steps=1, seed=SEED, progress=ignore)
+
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_model_that_is_given_stays_as_it_is(task: LenetTask, learners: list[LenetLearner]) -> None:
+    theta = task.initial_model(7)
+
+    trained = learners[0].train(theta, steps=1, seed=SEED, progress=ignore)
+    learners[0].evaluate(theta)
+
+    assert np.array_equal(theta, task.initial_model(7))
+    assert trained.flags.writeable
+    assert trained.flags.owndata
+
+
+def test_progress_ends_with_the_last_step(task: LenetTask, learners: list[LenetLearner]) -> None:
+    reports: list[tuple[int, int]] = []
+
+    learners[0].train(
+        task.initial_model(7), steps=25, seed=SEED, progress=lambda done, steps: reports.append((done, steps))
+    )
+
+    assert reports[-1] == (25, 25)
+    assert len(reports) <= 20
+
+
+def test_model_of_another_size_is_refused(learners: list[LenetLearner]) -> None:
+    with pytest.raises(LocalError, match="61706 elements"):
+        learners[0].train(np.zeros(61_705, dtype=np.float32), steps=1, seed=SEED, progress=ignore)
+    with pytest.raises(LocalError, match="61706 elements"):
+        learners[0].evaluate(np.zeros(1, dtype=np.float32))
