@@ -1,0 +1,1 @@
+"""How messages travel: one interface, an in-memory twin and RabbitMQ."""

@@ -1,0 +1,145 @@
+"""The interface between a service and whatever carries its messages.
+
+A `Transport` has three methods: `publish`, `subscribe`, `close`. It carries bytes and knows nothing of what
+they mean. Two implementations keep the promises below, each of which is a test in the contract suite:
+`memory.MemoryTransport` (everything in one process) and `rabbitmq.RabbitMqTransport`.
+
+Sending
+    *Confirmed.* `publish` returns when the broker has taken the message: from then on it survives the
+    broker's death (in memory: as long as the process lives). *Unroutable* is raised if no queue takes it.
+    *Outages are waited for.* While the broker is away, or a queue that refuses when full is full, `publish`
+    waits and tries again until its time is up, then raises `TransportError`. A confirmation that is lost on
+    the way makes it send twice. A body above `MAX_BODY_BYTES` is refused with `TransportError`.
+
+Receiving
+    *At least once.* A message comes until a handler has said ACK or REJECT and the broker has heard it; so it
+    may come twice, also after ACK. Handlers must not mind.
+    *One at a time.* A subscription calls its handler with one delivery after the other, never two at once.
+    *In order per sender*, while connections last: of two messages of which the first was confirmed before the
+    second was published, the first is delivered first. A message that is delivered again may be overtaken.
+    *ACK* removes the message. *RETRY* delivers it again later, marked `redelivered`, each time after a longer
+    pause, and moves it to the dead letters when the queue's delivery limit is reached; others are delivered
+    in the meantime. A handler that raises has said RETRY; nothing a handler does ends its subscription.
+    *REJECT* moves the message to the dead letters of its queue, with the reason, and never delivers it again.
+    *Back-pressure.* At most `prefetch` messages per subscription are outside the broker and unsettled. All
+    others wait there, for this or any other consumer of the queue.
+    *No consumer, no loss.* What a consumer held unsettled when it died or closed is delivered again.
+    *Reconnection* needs nobody: subscriptions go on, and a running handler is not disturbed; its verdict is
+    dropped if the connection that the delivery came over is gone, because the message comes again.
+
+Ending
+    `close` stops taking messages, lets the running handlers finish and tells the broker their verdicts; what
+    was fetched and not yet handled goes back. It must not be called from inside a handler.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from hubbub.errors import TransportError
+
+MAX_BODY_BYTES = 16 * 2**20
+"""What every RabbitMQ takes; its version 4 takes no more unless told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a message goes: made by `topology.route`, never by hand in a service."""
+
+    exchange: str
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One arrival of a message; it may not be the first (and may be the second without being marked so)."""
+
+    body: bytes
+    redelivered: bool
+
+    def __repr__(self) -> str:
+        # A body may hold a share.
+        return f"Delivery(<{len(self.body)} bytes>, redelivered={self.redelivered})"
+
+
+class Outcome(Enum):
+    """What becomes of a delivery."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a handler says about a delivery; `reason` is for REJECT and is written beside the dead letter."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+ACK = Verdict(Outcome.ACK)
+RETRY = Verdict(Outcome.RETRY)
+
+
+def reject(reason: str) -> Verdict:
+    """Say that the message is to be put aside for good; the reason must not contain anything secret."""
+    return Verdict(Outcome.REJECT, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was put aside: where it was rejected and why."""
+
+    body: bytes
+    queue: str
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"DeadLetter(<{len(self.body)} bytes>, queue={self.queue!r}, reason={self.reason!r})"
+
+
+DELIVERY_LIMIT_REASON = "delivery_limit"
+"""RabbitMQ's own word, as a dead letter's reason, for a message that was delivered too often."""
+
+Handler = Callable[[Delivery], Awaitable[Verdict]]
+
+
+class Transport(ABC):
+    """Carries messages; see the promises at the top of this module. Enter it to connect."""
+
+    @abstractmethod
+    async def publish(self, address: Address, body: bytes) -> None:
+        """Return when the broker has taken the message; raise `Unroutable` or `TransportError` otherwise."""
+
+    @abstractmethod
+    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
+        """Call `handler` with the messages of `queue`, which the transport's topology must name."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop taking, let running handlers finish, disconnect. Closing twice is harmless."""
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def check_size(body: bytes) -> None:
+    """Refuse a body that some broker would refuse by closing the channel under everybody else."""
+    if len(body) > MAX_BODY_BYTES:
+        raise TransportError(
+            f"a message of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}: send smaller chunks"
+        )

@@ -1,0 +1,329 @@
+"""The in-memory twin: a broker inside the process, with the promises of the real one.
+
+Several `MemoryTransport`s share one `MemoryBroker` and one event loop. Bodies are passed by reference, never
+copied. What happens depends on the order of calls alone, so a test that passes once passes always; only the
+pause before a retry reads the loop's clock. Faults come on request: see the methods of `MemoryBroker` from
+`stop` on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from hubbub.errors import BrokerRefused, BrokerUnreachable, ConfigurationError, TransportError, Unroutable
+from hubbub.transport.base import (
+    DELIVERY_LIMIT_REASON,
+    Address,
+    DeadLetter,
+    Delivery,
+    Handler,
+    Outcome,
+    Transport,
+    Verdict,
+    check_size,
+)
+from hubbub.transport.subscription import RetryPause, Worker, check_outside
+from hubbub.transport.topology import ExchangeSpec, Overflow, QueueSpec, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    body: bytes
+    deliveries: int = 0
+    # Where and why it was put aside, if it is a dead letter.
+    queue: str = ""
+    reason: str = ""
+
+
+# eq=False: two takings are the same only if they are one object, and they live in dictionaries.
+@dataclass(slots=True, eq=False)
+class _Taken:
+    message: _Message
+    consumer: _Consumer
+
+    @property
+    def delivery(self) -> Delivery:
+        return Delivery(self.message.body, redelivered=self.message.deliveries > 1)
+
+    def is_stale(self) -> bool:
+        return self not in self.consumer.unsettled
+
+    async def settle(self, verdict: Verdict) -> None:
+        self.consumer.settle(self, verdict)
+
+
+@dataclass(slots=True, eq=False)
+class _Consumer:
+    """The broker's view of one subscription."""
+
+    queue: _Queue
+    prefetch: int
+    retry_pause: RetryPause
+    worker: Worker[_Taken]
+    # A dictionary for its order: what comes back from a lost consumer keeps it.
+    unsettled: dict[_Taken, None] = field(default_factory=dict)
+
+    def settle(self, taken: _Taken, verdict: Verdict) -> None:
+        if taken.is_stale():
+            return
+        if verdict.outcome is Outcome.RETRY:
+            # It stays unsettled while it rests, as it does with RabbitMQ, and uses up prefetch.
+            pause_s = self.retry_pause.after(taken.message.deliveries)
+            asyncio.get_running_loop().call_later(pause_s, self._give_back, taken)
+            return
+        if verdict.outcome is Outcome.REJECT:
+            self.queue.bury(taken.message, verdict.reason)
+        del self.unsettled[taken]
+        self.queue.deliver()
+
+    def lose(self) -> None:
+        """Return everything unsettled to the queue, as the broker does when a connection is lost."""
+        lost = list(self.unsettled)
+        self.unsettled.clear()
+        for taken in reversed(lost):
+            self.queue.put_back(taken.message)
+
+    def _give_back(self, taken: _Taken) -> None:
+        if not taken.is_stale():
+            del self.unsettled[taken]
+            self.queue.put_back(taken.message)
+            self.queue.deliver()
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    spec: QueueSpec
+    broker: MemoryBroker
+    ready: deque[_Message] = field(default_factory=deque)
+    consumers: deque[_Consumer] = field(default_factory=deque)
+
+    def is_full(self) -> bool:
+        return self.spec.max_length is not None and len(self.ready) >= self.spec.max_length
+
+    def put(self, message: _Message) -> None:
+        if self.is_full() and self.spec.overflow is Overflow.DROP_HEAD:
+            self.ready.popleft()
+        self.ready.append(message)
+        self.deliver()
+
+    def put_back(self, message: _Message) -> None:
+        if message.deliveries > self.spec.delivery_limit:
+            self.bury(message, DELIVERY_LIMIT_REASON)
+        else:
+            self.ready.appendleft(message)
+
+    def bury(self, message: _Message, reason: str) -> None:
+        if self.spec.dead_letters is not None:
+            dead = replace(message, deliveries=0, queue=self.spec.name, reason=reason)
+            for queue in self.broker.queues_at(self.spec.dead_letters):
+                queue.put(dead)
+
+    def deliver(self) -> None:
+        """Hand out what is ready, in turn, to consumers that may take more."""
+        if not self.broker.running:
+            return
+        while self.ready and (consumer := self._next_consumer()) is not None:
+            message = self.ready.popleft()
+            taken = _Taken(replace(message, deliveries=message.deliveries + 1), consumer)
+            consumer.unsettled[taken] = None
+            consumer.worker.put(taken)
+        if not self.is_full():
+            self.broker.wake()
+
+    def _next_consumer(self) -> _Consumer | None:
+        for _ in range(len(self.consumers)):
+            self.consumers.rotate(-1)
+            if len(self.consumers[-1].unsettled) < self.consumers[-1].prefetch:
+                return self.consumers[-1]
+        return None
+
+
+class MemoryBroker:
+    """Exchanges and queues in one process, and the faults that tests ask for."""
+
+    def __init__(self) -> None:
+        self._exchanges: dict[str, ExchangeSpec] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._bindings: dict[Address, dict[str, None]] = {}
+        self._running = True
+        self._refusals = 0
+        self._lost_confirmations = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def stop(self) -> None:
+        """Begin an outage: connections are lost, nothing is taken or delivered until `start`."""
+        self._running = False
+        for queue in self._queues.values():
+            for consumer in queue.consumers:
+                consumer.lose()
+
+    def start(self) -> None:
+        """End an outage; transports go on by themselves."""
+        self._running = True
+        for queue in self._queues.values():
+            queue.deliver()
+        self.wake()
+
+    def drop_connections(self) -> None:
+        """Cut every connection once; all that is unsettled is delivered again."""
+        self.stop()
+        self.start()
+
+    def refuse_next(self, count: int = 1) -> None:
+        """Refuse the next messages as an overloaded broker does; the sender tries again."""
+        self._refusals += count
+
+    def lose_next_confirmation(self, count: int = 1) -> None:
+        """Take the next messages but let the sender believe they were lost, so that it sends them again."""
+        self._lost_confirmations += count
+
+    def dead_letters(self, queue: str) -> list[DeadLetter]:
+        """Look at a queue of dead letters without removing any."""
+        return [DeadLetter(dead.body, dead.queue, dead.reason) for dead in self._queues[queue].ready]
+
+    def waiting_in(self, queue: str) -> int:
+        """Count the messages that wait in a queue and are with no consumer."""
+        return len(self._queues[queue].ready)
+
+    # What follows is for transports.
+
+    @property
+    def running(self) -> bool:
+        """Whether anybody answers."""
+        return self._running
+
+    def declare(self, topology: Topology) -> None:
+        """Create what is missing; refuse a queue that exists with other properties."""
+        for spec in topology.queues:
+            if spec.name in self._queues and self._queues[spec.name].spec != spec:
+                raise BrokerRefused(f"queue {spec.name!r} exists with other properties")
+        self._exchanges.update({spec.name: spec for spec in topology.exchanges})
+        for spec in topology.queues:
+            self._queues.setdefault(spec.name, _Queue(spec, self))
+        for binding in topology.bindings:
+            self._bindings.setdefault(binding.address, {})[binding.queue] = None
+
+    def queues_at(self, address: Address) -> list[_Queue]:
+        """Find the queues that take what is published to an address."""
+        return [self._queues[name] for name in self._bindings.get(address, ())]
+
+    def accept(self, address: Address, body: bytes) -> bool:
+        """Take a message, or say no for now."""
+        if not self._running:
+            return False
+        if self._refusals:
+            self._refusals -= 1
+            # The sender is about to wait for a change, and nothing else may come to change.
+            asyncio.get_running_loop().call_soon(self.wake)
+            return False
+        queues = self.queues_at(address)
+        if not queues:
+            raise Unroutable(f"no queue takes messages for {address.routing_key!r} at {address.exchange!r}")
+        if any(queue.is_full() and queue.spec.overflow is Overflow.REJECT_PUBLISH for queue in queues):
+            return False
+        for queue in queues:
+            queue.put(_Message(body))
+        if self._lost_confirmations:
+            self._lost_confirmations -= 1
+            asyncio.get_running_loop().call_soon(self.wake)
+            return False
+        return True
+
+    async def change(self) -> None:
+        """Wait until a message that was refused may be taken."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
+    def wake(self) -> None:
+        """Let everybody who waits in `change` try again."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def attach(self, name: str, handler: Handler, prefetch: int, retry_pause: RetryPause) -> _Consumer:
+        """Begin to deliver a queue's messages to a handler."""
+        queue = self._queues[name]
+        consumer = _Consumer(queue, prefetch, retry_pause, Worker(name, handler))
+        queue.consumers.append(consumer)
+        queue.deliver()
+        return consumer
+
+    def detach(self, consumer: _Consumer) -> None:
+        """Deliver no more to this consumer; what it has taken stays with it."""
+        consumer.queue.consumers.remove(consumer)
+
+
+class MemoryTransport(Transport):
+    """One party's connection to a `MemoryBroker`."""
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        topology: Topology,
+        *,
+        publish_timeout_s: float = 60.0,
+        retry_pause: RetryPause | None = None,
+    ) -> None:
+        self._broker = broker
+        self._topology = topology
+        self._publish_timeout_s = publish_timeout_s
+        self._retry_pause = retry_pause or RetryPause()
+        self._consumers: list[_Consumer] = []
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        if not self._broker.running:
+            raise BrokerUnreachable("the in-memory broker is stopped")
+        self._broker.declare(self._topology)
+        self._open = True
+        return self
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        """Give the message to the broker, waiting while it is away or the queue is full."""
+        check_size(body)
+        try:
+            async with asyncio.timeout(self._publish_timeout_s):
+                self._check_open()
+                while not self._broker.accept(address, body):
+                    await self._broker.change()
+                    self._check_open()
+        except TimeoutError:
+            raise TransportError(
+                f"the broker did not take a message for {address.routing_key!r} within"
+                f" {self._publish_timeout_s} s: it is away, or the recipient's queue is full"
+            ) from None
+        # Without this a sender in a loop would never let anybody receive.
+        await asyncio.sleep(0)
+
+    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
+        """Begin to deliver."""
+        self._check_open()
+        if prefetch < 1:
+            raise ConfigurationError(f"prefetch must be at least 1, not {prefetch}")
+        name = self._topology.queue(queue).name
+        self._consumers.append(self._broker.attach(name, handler, prefetch, self._retry_pause))
+
+    async def close(self) -> None:
+        """Let running handlers finish and give back the rest."""
+        check_outside(consumer.worker for consumer in self._consumers)
+        self._open = False
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
+            self._broker.detach(consumer)
+        try:
+            await asyncio.gather(*(consumer.worker.stop() for consumer in consumers))
+        finally:
+            for consumer in consumers:
+                consumer.lose()
+                consumer.queue.deliver()
+            # Those who still publish over this transport must find it closed.
+            self._broker.wake()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise TransportError("this transport is not open: enter it with `async with` before use")

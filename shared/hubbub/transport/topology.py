@@ -1,0 +1,193 @@
+"""Every exchange, queue, binding and limit, as data, in one place.
+
+Each flow of messages has its own direct exchange, so that a broker can grant each party the right to write to
+just those that its role uses. A party has one inbox, bound under the party's name to the exchanges from which
+its role receives, and one queue for its dead letters:
+
+    hubbub.control   coordinator -> clients, aggregators
+    hubbub.shares    client -> aggregator
+    hubbub.results   aggregator -> client
+    hubbub.reports   client, aggregator -> coordinator
+    hubbub.peers     client -> client
+    hubbub.dead      rejected messages, by the name of the party that rejected them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeVar
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import PartyId, Role, is_party_id
+from hubbub.transport.base import Address
+
+CONTROL = "hubbub.control"
+SHARES = "hubbub.shares"
+RESULTS = "hubbub.results"
+REPORTS = "hubbub.reports"
+PEERS = "hubbub.peers"
+DEAD = "hubbub.dead"
+
+FLOWS: Mapping[tuple[Role, Role], str] = MappingProxyType(
+    {
+        (Role.COORDINATOR, Role.CLIENT): CONTROL,
+        (Role.COORDINATOR, Role.AGGREGATOR): CONTROL,
+        (Role.CLIENT, Role.AGGREGATOR): SHARES,
+        (Role.AGGREGATOR, Role.CLIENT): RESULTS,
+        (Role.CLIENT, Role.COORDINATOR): REPORTS,
+        (Role.AGGREGATOR, Role.COORDINATOR): REPORTS,
+        (Role.CLIENT, Role.CLIENT): PEERS,
+    }
+)
+"""(sender, recipient) -> exchange. A pair that is not here does not talk."""
+
+
+class Overflow(StrEnum):
+    """What a full queue does with one message more."""
+
+    REJECT_PUBLISH = "reject-publish"
+    DROP_HEAD = "drop-head"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSpec:
+    """A durable direct exchange."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSpec:
+    """A durable, replicated queue and its limits; `max_length` counts messages that wait in the broker."""
+
+    name: str
+    delivery_limit: int
+    dead_letters: Address | None = None
+    max_length: int | None = None
+    overflow: Overflow = Overflow.REJECT_PUBLISH
+
+
+@dataclass(frozen=True, slots=True)
+class BindingSpec:
+    """What is published to `address` goes into `queue`."""
+
+    address: Address
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What must exist at the broker before a party can work."""
+
+    exchanges: tuple[ExchangeSpec, ...]
+    queues: tuple[QueueSpec, ...]
+    bindings: tuple[BindingSpec, ...]
+
+    def __post_init__(self) -> None:
+        exchanges = _unique("exchange", ((spec.name, spec) for spec in self.exchanges))
+        queues = _unique("queue", ((spec.name, spec) for spec in self.queues))
+        for binding in self.bindings:
+            if binding.queue not in queues or binding.address.exchange not in exchanges:
+                raise ConfigurationError(f"{binding} names an exchange or queue that the topology lacks")
+
+    def queue(self, name: str) -> QueueSpec:
+        """Find a queue by name."""
+        for spec in self.queues:
+            if spec.name == name:
+                return spec
+        known = ", ".join(spec.name for spec in self.queues)
+        raise ConfigurationError(f"no queue {name!r} in this topology, which has: {known or 'none'}")
+
+
+# RabbitMQ 4 drops after 20 deliveries unless told otherwise, and a party that restarts often must not lose
+# messages that way; a message that nobody ever manages to handle must still leave the inbox one day.
+INBOX_DELIVERY_LIMIT = 100
+# Looking at dead letters delivers and returns them, which must not use them up.
+DEAD_DELIVERY_LIMIT = 1_000_000
+# Old dead letters give way: a flood of bad messages must not fill the broker's disk.
+DEAD_MAX_LENGTH = 1_000
+# A client that publishes faster than an aggregator spools waits (4 GiB of 1 MiB chunks). A coordinator's
+# messages are small. What is sent to a client waits for it without limit: it may be away for a long time.
+INBOX_MAX_LENGTH: Mapping[Role, int | None] = MappingProxyType(
+    {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: None}
+)
+
+EXCHANGES = tuple(ExchangeSpec(name) for name in (*dict.fromkeys(FLOWS.values()), DEAD))
+
+
+def inbox(party: PartyId) -> str:
+    """Name the queue from which a party receives everything."""
+    return f"hubbub.inbox.{_checked(party)}"
+
+
+def dead_letter_queue(party: PartyId) -> str:
+    """Name the queue that holds what a party rejected."""
+    return f"hubbub.dead.{_checked(party)}"
+
+
+def route(sender: Role, recipient: Role, name: PartyId) -> Address:
+    """Say where a party of role `sender` publishes for the party `name` of role `recipient`."""
+    exchange = FLOWS.get((sender, recipient))
+    if exchange is None:
+        raise ConfigurationError(f"no messages go from {sender} to {recipient}")
+    return Address(exchange, _checked(name))
+
+
+def topology_for(party: PartyId, role: Role) -> Topology:
+    """Lay out the shared exchanges and one party's queues and bindings."""
+    dead = Address(DEAD, _checked(party))
+    sources = dict.fromkeys(exchange for (_, recipient), exchange in FLOWS.items() if recipient is role)
+    return Topology(
+        exchanges=EXCHANGES,
+        queues=(
+            QueueSpec(
+                name=dead_letter_queue(party),
+                delivery_limit=DEAD_DELIVERY_LIMIT,
+                max_length=DEAD_MAX_LENGTH,
+                overflow=Overflow.DROP_HEAD,
+            ),
+            QueueSpec(
+                name=inbox(party),
+                delivery_limit=INBOX_DELIVERY_LIMIT,
+                dead_letters=dead,
+                max_length=INBOX_MAX_LENGTH[role],
+            ),
+        ),
+        bindings=(
+            BindingSpec(dead, dead_letter_queue(party)),
+            *(BindingSpec(Address(exchange, party), inbox(party)) for exchange in sources),
+        ),
+    )
+
+
+def merge(topologies: Iterable[Topology]) -> Topology:
+    """Unite topologies; equal parts are kept once, parts of one name that differ are an error."""
+    parts = tuple(topologies)
+    return Topology(
+        exchanges=tuple(dict.fromkeys(spec for part in parts for spec in part.exchanges)),
+        queues=tuple(dict.fromkeys(spec for part in parts for spec in part.queues)),
+        bindings=tuple(dict.fromkeys(spec for part in parts for spec in part.bindings)),
+    )
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def _unique(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for name, spec in named:
+        if name in found:
+            raise ConfigurationError(f"{kind} {name!r} is described twice, differently: {found[name]}, {spec}")
+        found[name] = spec
+    return found
+
+
+def _checked(party: PartyId) -> PartyId:
+    if not is_party_id(party):
+        raise ConfigurationError(
+            f"{party!r} cannot name a party: use lower-case letters, digits and hyphens, 40 at most"
+        )
+    return party

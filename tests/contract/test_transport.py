@@ -1,0 +1,602 @@
+"""What every transport promises (see `hubbub.transport.base`), checked on both twins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from hubbub.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    ConfigurationError,
+    LocalError,
+    TransportError,
+    Unroutable,
+)
+from hubbub.ids import PartyId, Role
+from hubbub.transport.base import (
+    ACK,
+    MAX_BODY_BYTES,
+    RETRY,
+    Address,
+    Delivery,
+    Transport,
+    Verdict,
+    reject,
+)
+from hubbub.transport.topology import (
+    Overflow,
+    Topology,
+    dead_letter_queue,
+    inbox,
+    merge,
+    route,
+    topology_for,
+)
+from support.aio import aio
+from support.twins import MemoryTwin, RabbitTwin, Recorder, Twin, limited, new_party
+
+
+@pytest.fixture(params=["memory", pytest.param("rabbitmq", marks=pytest.mark.broker)])
+def twin(request: pytest.FixtureRequest) -> Twin:
+    if request.param == "memory":
+        return MemoryTwin()
+    return RabbitTwin(request.getfixturevalue("amqp_url"))
+
+
+class Bench:
+    """One aggregator's inbox and any number of transports on it."""
+
+    def __init__(self, twin: Twin, stack: AsyncExitStack) -> None:
+        self.twin = twin
+        self.party: PartyId = new_party()
+        self.inbox = inbox(self.party)
+        self.address: Address = route(Role.CLIENT, Role.AGGREGATOR, self.party)
+        self.topology: Topology = topology_for(self.party, Role.AGGREGATOR)
+        self._stack = stack
+
+    async def connect(self, *, connect_timeout_s: float = 10.0, publish_timeout_s: float = 20.0) -> Transport:
+        transport = self.twin.transport(self.topology, connect_timeout_s, publish_timeout_s)
+        return await self._stack.enter_async_context(transport)
+
+    async def publish_all(self, transport: Transport, bodies: list[bytes]) -> None:
+        for body in bodies:
+            await transport.publish(self.address, body)
+
+    async def dead_reasons(self) -> list[tuple[bytes, str, str]]:
+        dead = await self.twin.dead_letters(self.topology, dead_letter_queue(self.party))
+        return [(letter.body, letter.queue, letter.reason) for letter in dead]
+
+
+def on_bench(test: Callable[[Bench], Awaitable[None]]) -> Callable[[Twin], None]:
+    @aio
+    async def run(twin: Twin) -> None:
+        async with twin, AsyncExitStack() as stack:
+            await test(Bench(twin, stack))
+
+    run.__name__ = test.__name__
+    return run
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110  (the broker raises no event that we could wait for)
+        await asyncio.sleep(0.02)
+
+
+@on_bench
+async def test_message_arrives_as_it_was_sent(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    await transport.subscribe(bench.inbox, recorder)
+    body = bytes(range(256)) * 4096
+
+    await transport.publish(bench.address, body)
+    await transport.publish(bench.address, b"")
+    await recorder.wait_for(2)
+
+    assert recorder.deliveries == [Delivery(body, redelivered=False), Delivery(b"", redelivered=False)]
+
+
+@on_bench
+async def test_message_published_before_anybody_subscribes_waits(bench: Bench) -> None:
+    sender, recorder = await bench.connect(), Recorder()
+    await sender.publish(bench.address, b"early")
+    await sender.close()
+
+    receiver = await bench.connect()
+    await receiver.subscribe(bench.inbox, recorder)
+    await recorder.wait_for(1)
+
+    assert recorder.bodies == [b"early"]
+
+
+@on_bench
+async def test_order_per_sender_is_kept(bench: Bench) -> None:
+    receiver, recorder = await bench.connect(), Recorder()
+    senders = [await bench.connect() for _ in range(3)]
+    await receiver.subscribe(bench.inbox, recorder, prefetch=3)
+    sent = [[b"%d:%d" % (sender, number) for number in range(20)] for sender in range(3)]
+
+    await asyncio.gather(
+        *(bench.publish_all(*pair) for pair in zip(senders, sent, strict=True)),
+    )
+    await recorder.wait_for(60)
+
+    for sender in range(3):
+        assert [body for body in recorder.bodies if body.startswith(b"%d:" % sender)] == sent[sender]
+
+
+@on_bench
+async def test_handler_is_given_one_delivery_at_a_time(bench: Bench) -> None:
+    transport = await bench.connect()
+    running, most, done = 0, 0, asyncio.Semaphore(0)
+
+    async def handle(_: Delivery) -> Verdict:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+        done.release()
+        return ACK
+
+    await transport.subscribe(bench.inbox, handle, prefetch=8)
+    await bench.publish_all(transport, numbered(10))
+    for _ in range(10):
+        await done.acquire()
+
+    assert most == 1
+
+
+@on_bench
+async def test_acknowledged_message_does_not_come_again(bench: Bench) -> None:
+    first, recorder = await bench.connect(), Recorder()
+    await first.subscribe(bench.inbox, recorder)
+    await bench.publish_all(first, numbered(3))
+    await recorder.wait_for(3)
+    await first.close()
+
+    second, again = await bench.connect(), Recorder()
+    await second.subscribe(bench.inbox, again)
+    await second.publish(bench.address, b"marker")
+    await again.wait_for(1)
+
+    assert again.bodies == [b"marker"]
+
+
+@on_bench
+async def test_retried_message_comes_again_marked_while_others_pass(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder(RETRY)
+    await transport.subscribe(bench.inbox, recorder)
+
+    await bench.publish_all(transport, [b"retried", b"other"])
+    await recorder.wait_for(3)
+
+    assert recorder.deliveries == [
+        Delivery(b"retried", redelivered=False),
+        Delivery(b"other", redelivered=False),
+        Delivery(b"retried", redelivered=True),
+    ]
+
+
+@on_bench
+async def test_retrying_pauses_longer_each_time(bench: Bench) -> None:
+    transport = await bench.connect()
+    loop, times, enough = asyncio.get_running_loop(), list[float](), asyncio.Event()
+
+    async def handle(_: Delivery) -> Verdict:
+        times.append(loop.time())
+        if len(times) < 4:
+            return RETRY
+        enough.set()
+        return ACK
+
+    await transport.subscribe(bench.inbox, handle)
+    await transport.publish(bench.address, b"stubborn")
+    await enough.wait()
+
+    # The twins' pauses are 0.05, 0.1, 0.2; the loop's clock may round down by a little.
+    pauses = [late - early for early, late in pairwise(times)]
+    assert [pause >= least for pause, least in zip(pauses, (0.045, 0.095, 0.195), strict=True)] == [True] * 3
+
+
+@on_bench
+async def test_handler_that_raises_is_retried_and_stays_subscribed(bench: Bench) -> None:
+    transport = await bench.connect()
+    recorder = Recorder(ValueError("a bug"))
+    await transport.subscribe(bench.inbox, recorder)
+
+    await bench.publish_all(transport, [b"poison", b"fine"])
+    await recorder.wait_for(3)
+
+    assert sorted(recorder.bodies) == [b"fine", b"poison", b"poison"]
+    assert await bench.dead_reasons() == []
+
+
+@on_bench
+async def test_cancelled_wait_inside_a_handler_does_not_end_the_subscription(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    cancelled: list[bytes] = []
+
+    async def handle(delivery: Delivery) -> Verdict:
+        if not cancelled:
+            cancelled.append(delivery.body)
+            raise asyncio.CancelledError
+        return await recorder(delivery)
+
+    await transport.subscribe(bench.inbox, handle)
+    await transport.publish(bench.address, b"again")
+    await recorder.wait_for(1)
+
+    assert recorder.deliveries == [Delivery(b"again", redelivered=True)]
+
+
+@on_bench
+async def test_rejected_message_goes_to_the_dead_letters_with_its_reason(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder(reject("wrong-length"))
+    await transport.subscribe(bench.inbox, recorder)
+
+    await bench.publish_all(transport, [b"bad", b"good"])
+    await recorder.wait_for(2)
+    await transport.close()
+
+    assert recorder.bodies == [b"bad", b"good"]
+    assert await bench.dead_reasons() == [(b"bad", bench.inbox, "wrong-length")]
+
+
+@on_bench
+async def test_message_over_the_delivery_limit_goes_to_the_dead_letters(bench: Bench) -> None:
+    bench.topology = limited(bench.party, delivery_limit=2)
+    transport, recorder = await bench.connect(), Recorder(RETRY, RETRY, RETRY, RETRY)
+    await transport.subscribe(bench.inbox, recorder)
+    await transport.publish(bench.address, b"hopeless")
+
+    async def is_dead() -> bool:
+        return await bench.dead_reasons() == [(b"hopeless", bench.inbox, "delivery_limit")]
+
+    await until(is_dead)
+
+    assert len(recorder.bodies) == 3
+
+
+@on_bench
+async def test_unsettled_messages_come_again_in_order_when_a_consumer_closes(bench: Bench) -> None:
+    first, second = await bench.connect(), await bench.connect()
+    holding, recorder = asyncio.Event(), Recorder()
+
+    async def never_finishes(_: Delivery) -> Verdict:
+        holding.set()
+        await asyncio.Event().wait()
+        return ACK
+
+    await first.subscribe(bench.inbox, never_finishes, prefetch=8)
+    await bench.publish_all(first, numbered(3))
+    await holding.wait()
+
+    # A closing that is itself given up is as near as an orderly program comes to dying.
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await first.close()
+    await second.subscribe(bench.inbox, recorder)
+    await recorder.wait_for(3)
+
+    assert recorder.bodies == numbered(3)
+    assert recorder.deliveries[0].redelivered
+
+
+@on_bench
+async def test_no_more_than_prefetch_messages_leave_the_broker(bench: Bench) -> None:
+    greedy, other = await bench.connect(), await bench.connect()
+    release, holding, recorder = asyncio.Event(), asyncio.Event(), Recorder()
+
+    async def hold(delivery: Delivery) -> Verdict:
+        holding.set()
+        await release.wait()
+        return await recorder(delivery)
+
+    await greedy.subscribe(bench.inbox, hold, prefetch=2)
+    await bench.publish_all(greedy, numbered(6))
+    await holding.wait()
+    elsewhere = Recorder()
+    await other.subscribe(bench.inbox, elsewhere)
+    await elsewhere.wait_for(4)
+    release.set()
+    await recorder.wait_for(2)
+
+    assert recorder.bodies == [b"0", b"1"]
+    assert elsewhere.bodies == [b"2", b"3", b"4", b"5"]
+
+
+@on_bench
+async def test_publish_to_a_full_queue_fails_when_its_time_is_up(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_length=3)
+    sender = await bench.connect(publish_timeout_s=0.3)
+
+    # A replicated queue notices that it is full a little late.
+    with pytest.raises(TransportError, match="full"):
+        await bench.publish_all(sender, numbered(50))
+
+
+@on_bench
+async def test_publish_to_a_full_queue_goes_on_when_there_is_room(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_length=3)
+    sender, recorder = await bench.connect(), Recorder()
+
+    publishing = asyncio.create_task(bench.publish_all(sender, numbered(30)))
+    await asyncio.wait({publishing}, timeout=0.3)
+    waited = not publishing.done()
+    receiver = await bench.connect()
+    await receiver.subscribe(bench.inbox, recorder)
+    await publishing
+    await recorder.wait_for(30)
+
+    assert waited
+    assert recorder.bodies == numbered(30)
+
+
+@on_bench
+async def test_queue_that_drops_its_head_never_makes_a_sender_wait(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_length=3, overflow=Overflow.DROP_HEAD)
+    sender, recorder = await bench.connect(publish_timeout_s=5.0), Recorder()
+
+    await bench.publish_all(sender, numbered(10))
+    await sender.subscribe(bench.inbox, recorder)
+    await recorder.wait_for(3)
+
+    assert recorder.bodies == [b"7", b"8", b"9"]
+
+
+@on_bench
+async def test_message_that_no_queue_takes_is_reported(bench: Bench) -> None:
+    transport = await bench.connect()
+
+    with pytest.raises(Unroutable, match="nobody"):
+        await transport.publish(replace(bench.address, routing_key="nobody"), b"")
+    with pytest.raises(Unroutable, match=r"hubbub\.nowhere"):
+        await transport.publish(Address("hubbub.nowhere", bench.party), b"")
+
+    # Neither harms what is sent afterwards.
+    await transport.publish(bench.address, b"")
+
+
+@on_bench
+async def test_oversized_body_is_refused(bench: Bench) -> None:
+    transport = await bench.connect()
+
+    with pytest.raises(TransportError, match="chunks"):
+        await transport.publish(bench.address, bytes(MAX_BODY_BYTES + 1))
+
+
+@on_bench
+async def test_subscriptions_and_publishing_go_on_after_the_connection_is_cut(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    await transport.subscribe(bench.inbox, recorder)
+    await transport.publish(bench.address, b"before")
+    await recorder.wait_for(1)
+
+    for round_ in range(3):
+        await bench.twin.cut()
+        await transport.publish(bench.address, b"after %d" % round_)
+
+    await recorder.wait_for_all({b"before", b"after 0", b"after 1", b"after 2"})
+
+
+@on_bench
+async def test_cut_does_not_disturb_a_running_handler_and_its_message_comes_again(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    holding, release, finished = asyncio.Event(), asyncio.Event(), list[bytes]()
+
+    async def hold_the_first(delivery: Delivery) -> Verdict:
+        if not finished:
+            holding.set()
+            await release.wait()
+            finished.append(delivery.body)
+            return ACK
+        return await recorder(delivery)
+
+    await transport.subscribe(bench.inbox, hold_the_first)
+    await bench.publish_all(transport, numbered(3))
+    await holding.wait()
+    await bench.twin.cut()
+    # Published over the new connection, so that the old one is known to be gone.
+    await transport.publish(bench.address, b"3")
+    release.set()
+    await recorder.wait_for(4)
+
+    assert finished == [b"0"]
+    assert recorder.bodies == numbered(4)
+    assert recorder.deliveries[0].redelivered
+
+
+@on_bench
+async def test_publish_during_an_outage_waits_for_its_end(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    await transport.subscribe(bench.inbox, recorder)
+    await bench.twin.stop()
+
+    publishing = asyncio.create_task(bench.publish_all(transport, numbered(3)))
+    await asyncio.wait({publishing}, timeout=0.3)
+    waited = not publishing.done()
+    await bench.twin.start()
+    await publishing
+    await recorder.wait_for(3)
+
+    assert waited
+    assert list(dict.fromkeys(recorder.bodies)) == numbered(3)
+
+
+@on_bench
+async def test_publish_during_a_longer_outage_fails_and_later_works_again(bench: Bench) -> None:
+    transport = await bench.connect(publish_timeout_s=1.0)
+    await bench.twin.stop()
+
+    with pytest.raises(TransportError, match="away"):
+        await transport.publish(bench.address, b"")
+    await bench.twin.start()
+
+    async def works_again() -> bool:
+        try:
+            await transport.publish(bench.address, b"")
+        except TransportError:
+            return False
+        return True
+
+    await until(works_again)
+
+
+@on_bench
+async def test_nothing_confirmed_is_lost_while_connections_are_cut(bench: Bench) -> None:
+    sender, receiver, recorder = await bench.connect(), await bench.connect(), Recorder()
+    await receiver.subscribe(bench.inbox, recorder, prefetch=4)
+
+    for number, body in enumerate(numbered(60)):
+        await sender.publish(bench.address, body)
+        if number % 20 == 10:
+            await bench.twin.cut()
+
+    await recorder.wait_for_all(set(numbered(60)))
+
+
+@on_bench
+async def test_nobody_to_connect_to_is_reported(bench: Bench) -> None:
+    await bench.twin.stop()
+
+    with pytest.raises(BrokerUnreachable):
+        await bench.connect(connect_timeout_s=0.3)
+
+    await bench.twin.start()
+
+
+@on_bench
+async def test_queue_that_exists_with_other_properties_is_refused(bench: Bench) -> None:
+    await bench.connect()
+    bench.topology = limited(bench.party, max_length=7)
+
+    with pytest.raises(BrokerRefused, match="properties"):
+        await bench.connect()
+
+
+@on_bench
+async def test_declaring_the_same_topology_twice_is_harmless(bench: Bench) -> None:
+    other = topology_for(new_party(), Role.CLIENT)
+    await bench.connect()
+    bench.topology = merge([bench.topology, other])
+
+    second = await bench.connect()
+
+    await second.publish(bench.address, b"")
+
+
+@on_bench
+async def test_close_lets_the_running_handler_finish_and_takes_nothing_more(bench: Bench) -> None:
+    transport = await bench.connect()
+    holding, release, finished = asyncio.Event(), asyncio.Event(), list[bytes]()
+
+    async def hold(delivery: Delivery) -> Verdict:
+        holding.set()
+        await release.wait()
+        finished.append(delivery.body)
+        return ACK
+
+    await transport.subscribe(bench.inbox, hold)
+    await bench.publish_all(transport, numbered(3))
+    await holding.wait()
+    closing = asyncio.create_task(transport.close())
+    await asyncio.wait({closing}, timeout=0.1)
+    still_closing = not closing.done()
+    release.set()
+    await closing
+    recorder, other = Recorder(), await bench.connect()
+    await other.subscribe(bench.inbox, recorder)
+    await recorder.wait_for(2)
+
+    assert still_closing
+    assert finished == [b"0"]
+    assert recorder.bodies == [b"1", b"2"]
+
+
+@on_bench
+async def test_closed_transport_refuses_use_and_closes_twice(bench: Bench) -> None:
+    transport = await bench.connect()
+    await transport.close()
+    await transport.close()
+
+    with pytest.raises(TransportError, match="not open"):
+        await transport.publish(bench.address, b"")
+    with pytest.raises(TransportError, match="not open"):
+        await transport.subscribe(bench.inbox, Recorder())
+
+
+@on_bench
+async def test_close_during_an_outage_ends(bench: Bench) -> None:
+    transport = await bench.connect()
+    await transport.subscribe(bench.inbox, Recorder())
+    await bench.twin.stop()
+
+    async with asyncio.timeout(10):
+        await transport.close()
+
+    await bench.twin.start()
+
+
+@on_bench
+async def test_publish_that_waits_ends_when_its_transport_is_closed(bench: Bench) -> None:
+    transport = await bench.connect()
+    await bench.twin.stop()
+    publishing = asyncio.create_task(transport.publish(bench.address, b""))
+    await asyncio.wait({publishing}, timeout=0.1)
+
+    await transport.close()
+
+    with pytest.raises(TransportError, match="not open"):
+        await publishing
+    await bench.twin.start()
+
+
+@on_bench
+async def test_cancelled_publish_is_cancelled(bench: Bench) -> None:
+    transport = await bench.connect()
+    await bench.twin.stop()
+    publishing = asyncio.create_task(transport.publish(bench.address, b""))
+    await asyncio.wait({publishing}, timeout=0.1)
+
+    publishing.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    await bench.twin.start()
+
+
+@on_bench
+async def test_closing_from_inside_a_handler_is_refused(bench: Bench) -> None:
+    transport, refused = await bench.connect(), asyncio.Event()
+
+    async def close_the_transport(_: Delivery) -> Verdict:
+        with pytest.raises(LocalError, match="inside"):
+            await transport.close()
+        refused.set()
+        return ACK
+
+    await transport.subscribe(bench.inbox, close_the_transport)
+    await transport.publish(bench.address, b"")
+
+    await refused.wait()
+
+
+@on_bench
+async def test_subscribing_to_a_queue_outside_the_topology_is_refused(bench: Bench) -> None:
+    transport = await bench.connect()
+
+    with pytest.raises(ConfigurationError, match="no queue"):
+        await transport.subscribe("hubbub.inbox.somebody-else", Recorder())
+    with pytest.raises(ConfigurationError, match="prefetch"):
+        await transport.subscribe(bench.inbox, Recorder(), prefetch=0)

@@ -1,0 +1,32 @@
+"""Async tests without a plug-in: `@aio` runs one in a fresh event loop and never lets it hang."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+TEST_TIMEOUT_S = 60.0
+CLEAN_UP_S = 5.0
+
+
+def aio(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
+    # functools.wraps keeps the signature, from which pytest reads the fixtures.
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(_bounded(test(*args, **kwargs)))
+
+    return run
+
+
+async def _bounded(test: Coroutine[object, object, None]) -> None:
+    task = asyncio.ensure_future(test)
+    await asyncio.wait({task}, timeout=TEST_TIMEOUT_S)
+    if task.done():
+        return task.result()
+    # More than once, because what a test cleans up when it is cancelled may hang as well.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CLEAN_UP_S)
+    raise TimeoutError(f"the test did not end within {TEST_TIMEOUT_S:g} s")

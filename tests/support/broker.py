@@ -1,0 +1,166 @@
+"""Find a RabbitMQ to test against, without ever using one that merely happens to listen.
+
+In this order: the URL in HUBBUB_TEST_AMQP_URL; a container, where a Docker daemon answers; a private node of
+an installed rabbitmq-server; the same after installing that package, on Debian as root.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.private_node import PrivateNode, answers_amqp, server_scripts
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+URL_VARIABLE = "HUBBUB_TEST_AMQP_URL"
+IMAGE = "rabbitmq:3-management"
+_AMQP_PORT = 5672
+_DOCKER_ANSWER_S = 3
+_CONTAINER_START_S = 60
+
+WHAT_TO_DO = f"""
+Tests marked `broker` need a RabbitMQ. Any one of these will do:
+  - install it:            apt-get install rabbitmq-server   (the tests start a private node of it)
+  - run a Docker daemon:   the tests start a container of {IMAGE}
+  - name one you have:     {URL_VARIABLE}=amqp://user:password@host:5672/vhost make test
+To leave these tests out:  make test ARGS="-m 'not broker'"
+"""
+
+
+class UnavailableError(LookupError):
+    """This way to a broker is closed; the message says why."""
+
+
+class NoBrokerError(LookupError):
+    """No way was open; the message says why not and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker for the length of a test session."""
+
+    url: str
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A way to get a broker: returns it or raises `UnavailableError`."""
+
+    name: str
+    find: Callable[[], Broker]
+
+
+def find_broker(sources: Sequence[Source] | None = None) -> Broker:
+    """Take the first that is there."""
+    reasons = []
+    for source in SOURCES if sources is None else sources:
+        try:
+            return source.find()
+        except UnavailableError as reason:
+            reasons.append(f"  - {source.name}: {reason}")
+    raise NoBrokerError("no RabbitMQ could be had:\n" + "\n".join(reasons) + "\n" + WHAT_TO_DO)
+
+
+def from_environment() -> Broker:
+    url = os.environ.get(URL_VARIABLE)
+    if not url:
+        raise UnavailableError(f"{URL_VARIABLE} is not set")
+    return Broker(url, close=lambda: None)
+
+
+def from_docker() -> Broker:
+    with warnings.catch_warnings():
+        # Deprecations and sockets left open by others; in our tests warnings are errors.
+        warnings.simplefilter("ignore")
+        container, problem = _start_container()
+        gc.collect()
+    if container is None:
+        raise UnavailableError(problem)
+    host, port = container.get_container_host_ip(), int(container.get_exposed_port(_AMQP_PORT))
+    deadline = time.monotonic() + _CONTAINER_START_S
+    while not answers_amqp(host, port):
+        if time.monotonic() > deadline:
+            container.stop()
+            raise UnavailableError(f"a container of {IMAGE} did not serve within {_CONTAINER_START_S} s")
+        time.sleep(0.2)
+    return Broker(f"amqp://guest:guest@{host}:{port}/", close=container.stop)
+
+
+def _start_container() -> tuple[DockerContainer | None, str]:
+    """Start one, or say what is wrong: no daemon, no image, no permission."""
+    # Read when testcontainers is imported. Its helper container cannot be pulled everywhere.
+    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    try:
+        # Imported here because it is slow, and needed on this way only. Its RabbitMqContainer would need a
+        # second AMQP client (pika) just to wait; we can wait ourselves.
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
+
+        DockerClient(timeout=_DOCKER_ANSWER_S).client.ping()
+        return DockerContainer(IMAGE).with_exposed_ports(_AMQP_PORT).start(), ""
+    except Exception as error:  # noqa: BLE001  (whatever is wrong with Docker, there are other ways)
+        return None, f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def from_installed_server() -> Broker:
+    if server_scripts() is None:
+        raise UnavailableError("rabbitmq-server is not installed")
+    node = PrivateNode()
+    try:
+        node.start()
+    except (RuntimeError, OSError) as error:
+        node.close()
+        raise UnavailableError(str(error)) from error
+    except BaseException:
+        node.close()
+        raise
+    return Broker(node.url, close=node.close)
+
+
+def from_debian_package() -> Broker:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise UnavailableError("not root on Debian, so nothing can be installed")
+    try:
+        install_server()
+    except (subprocess.SubprocessError, OSError) as error:
+        raise UnavailableError(f"apt-get could not install rabbitmq-server: {error}") from error
+    return from_installed_server()
+
+
+def install_server(policy: Path = Path("/usr/sbin/policy-rc.d")) -> None:
+    """Install the package without letting it start a service."""
+    forbid = not policy.exists()
+    if forbid:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    try:
+        for command in (["update"], ["install", "-y", "--no-install-recommends", "rabbitmq-server"]):
+            subprocess.run(
+                ["apt-get", "-qq", *command],  # noqa: S607  (found through PATH by `which` above)
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                stdout=subprocess.DEVNULL,
+                timeout=300,
+                check=True,
+            )
+    finally:
+        if forbid:
+            policy.unlink()
+
+
+SOURCES = (
+    Source(URL_VARIABLE, from_environment),
+    Source("Docker", from_docker),
+    Source("installed rabbitmq-server", from_installed_server),
+    Source("Debian package", from_debian_package),
+)

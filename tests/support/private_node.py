@@ -1,0 +1,235 @@
+"""A RabbitMQ node of our own: free ports, its own data folder, loopback only, any user, no service manager.
+
+It disappears with the process that started it, however that ends: a guard process waits for that end and then
+kills the node and removes its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+# Debian's scripts in /usr/sbin change to the user `rabbitmq` first; these are the ones behind them.
+_DEBIAN_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+
+# Reads "+pid" and "-pid" lines. End of input means that whoever started us is gone.
+_GUARD = """
+import os, shutil, signal, sys
+pids = set()
+for line in sys.stdin:
+    (pids.add if line[0] == "+" else pids.discard)(int(line[1:]))
+for pid in pids:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+
+
+def server_scripts() -> Path | None:
+    """Find the folder that holds an installed RabbitMQ's scripts."""
+    if (_DEBIAN_SCRIPTS / "rabbitmq-server").exists():
+        return _DEBIAN_SCRIPTS
+    found = shutil.which("rabbitmq-server")
+    return Path(found).resolve().parent if found else None
+
+
+def answers_amqp(host: str, port: int) -> bool:
+    """Say whether a broker really serves there, and not just listens."""
+    try:
+        with socket.create_connection((host, port), 1) as connection:
+            connection.settimeout(5)
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+            # A method frame: Connection.Start.
+            return connection.recv(1) == b"\x01"
+    except OSError:
+        return False
+
+
+class PrivateNode:
+    """Start, stop, kill and start again, on the same ports and the same data; `close` removes everything."""
+
+    def __init__(self) -> None:
+        scripts = server_scripts()
+        if scripts is None:
+            raise FileNotFoundError("no rabbitmq-server is installed")
+        self._scripts = scripts
+        self.folder = Path(tempfile.mkdtemp(prefix="hubbub-rabbitmq-"))
+        self.port, distribution_port, self._epmd_port = _free_ports(3)
+        self.name = f"hubbub-{os.getpid()}-{self.port}@localhost"
+        self._environment = self._lay_out(distribution_port)
+        self._server: subprocess.Popen[bytes] | None = None
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._guard = subprocess.Popen(
+            [sys.executable, "-c", _GUARD, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self, timeout_s: float = 90) -> None:
+        """Return when the node serves."""
+        if self._epmd is None:
+            # A port mapper of our own: one that is shared would outlive us, or die with somebody else.
+            self._epmd = self._spawn([_epmd_program(), "-address", "127.0.0.1", "-port", str(self._epmd_port)])
+        self._server = self._spawn([str(self._scripts / "rabbitmq-server")])
+        deadline = time.monotonic() + timeout_s
+        while not answers_amqp("127.0.0.1", self.port):
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                said = (self.folder / "output.log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the private RabbitMQ node did not start (in {timeout_s:g} s): {said}")
+            time.sleep(0.05)
+
+    def stop(self, timeout_s: float = 30) -> None:
+        """End the node as an operator would."""
+        self._end(signal.SIGTERM, timeout_s)
+
+    def kill(self) -> None:
+        """End the node as a power failure would."""
+        self._end(signal.SIGKILL, 10)
+
+    def restart(self) -> None:
+        """Start again, on the same ports and data, after `stop` or `kill`."""
+        self.start()
+
+    def ctl(self, *arguments: str, timeout_s: float = 60) -> str:
+        """Run rabbitmqctl on this node."""
+        environment = {k: v for k, v in self._environment.items() if k != "RUNNING_UNDER_SYSTEMD"}
+        done = subprocess.run(
+            [str(self._scripts / "rabbitmqctl"), "-n", self.name, *arguments],
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"rabbitmqctl {arguments[0]} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def close(self) -> None:
+        """Kill what runs and remove the folder."""
+        if self._server is not None:
+            self.kill()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait(10)
+            self._tell_guard("-", self._epmd.pid)
+            self._epmd = None
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            # Its input ends: it removes the folder.
+            self._guard.stdin.close()
+            self._guard.wait(30)
+
+    def _end(self, how: signal.Signals, timeout_s: float) -> None:
+        if self._server is None:
+            return
+        self._server.send_signal(how)
+        try:
+            self._server.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait(10)
+        self._tell_guard("-", self._server.pid)
+        self._server = None
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self.folder / "output.log").open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                env=self._environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal is for the tests; they end the node themselves.
+                start_new_session=True,
+            )
+        self._tell_guard("+", process.pid)
+        return process
+
+    def _tell_guard(self, sign: str, pid: int) -> None:
+        if self._guard.stdin is not None:
+            self._guard.stdin.write(f"{sign}{pid}\n".encode())
+            self._guard.stdin.flush()
+
+    def _lay_out(self, distribution_port: int) -> dict[str, str]:
+        """Write the node's files and name them all, so that it reads nothing under /etc and /var."""
+        cookie = self.folder / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)
+        (self.folder / "enabled_plugins").write_text("[].")
+        (self.folder / "rabbitmq.conf").write_text("loopback_users = none\n")
+        files = {
+            "RABBITMQ_CONF_ENV_FILE": "no-environment.conf",
+            "RABBITMQ_CONFIG_FILE": "rabbitmq.conf",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": "advanced.config",
+            "RABBITMQ_MNESIA_BASE": "mnesia",
+            "RABBITMQ_LOG_BASE": "log",
+            "RABBITMQ_PID_FILE": "pid",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": "enabled_plugins",
+            "RABBITMQ_FEATURE_FLAGS_FILE": "feature_flags",
+            "RABBITMQ_GENERATED_CONFIG_DIR": "generated",
+        }
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": str(self.folder),
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(distribution_port),
+            "RABBITMQ_CTL_DIST_PORT_MIN": "0",
+            "RABBITMQ_CTL_DIST_PORT_MAX": "0",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            # Makes the start script become the Erlang process instead of its parent: signals then reach it.
+            "RUNNING_UNDER_SYSTEMD": "true",
+            **{variable: str(self.folder / name) for variable, name in files.items()},
+        }
+
+
+def _free_ports(count: int) -> list[int]:
+    """Find ports that nobody listens on; all are held until the last is found, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(server.getsockname()[1]) for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def _epmd_program() -> str:
+    found = shutil.which("epmd") or next(map(str, Path("/usr/lib/erlang").glob("erts-*/bin/epmd")), None)
+    if found is None:
+        raise FileNotFoundError("Erlang's epmd was not found beside rabbitmq-server")
+    return found

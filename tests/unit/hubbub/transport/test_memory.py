@@ -1,0 +1,103 @@
+"""What the in-memory twin does beyond the contract: faults on request, no copies, a fixed order."""
+
+import asyncio
+
+from hubbub.ids import PartyId, Role
+from hubbub.transport.base import ACK, Delivery, Verdict
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import inbox, route, topology_for
+from support.aio import aio
+from support.twins import Recorder
+
+ANNA = PartyId("anna")
+ADDRESS = route(Role.CLIENT, Role.AGGREGATOR, ANNA)
+TOPOLOGY = topology_for(ANNA, Role.AGGREGATOR)
+
+
+@aio
+async def test_body_is_handed_on_without_a_copy() -> None:
+    body, recorder = bytes(2**20), Recorder()
+
+    async with MemoryTransport(MemoryBroker(), TOPOLOGY) as transport:
+        await transport.subscribe(inbox(ANNA), recorder)
+        await transport.publish(ADDRESS, body)
+        await recorder.wait_for(1)
+
+    assert recorder.bodies[0] is body
+
+
+@aio
+async def test_refused_message_is_sent_again_until_it_is_taken() -> None:
+    broker, recorder = MemoryBroker(), Recorder()
+    broker.refuse_next(3)
+
+    async with MemoryTransport(broker, TOPOLOGY, publish_timeout_s=5) as transport:
+        await transport.subscribe(inbox(ANNA), recorder)
+        await transport.publish(ADDRESS, b"patient")
+        await recorder.wait_for(1)
+
+    assert recorder.bodies == [b"patient"]
+
+
+@aio
+async def test_lost_confirmation_makes_a_message_come_twice() -> None:
+    broker, recorder = MemoryBroker(), Recorder()
+    broker.lose_next_confirmation()
+
+    async with MemoryTransport(broker, TOPOLOGY, publish_timeout_s=5) as transport:
+        await transport.subscribe(inbox(ANNA), recorder)
+        await transport.publish(ADDRESS, b"twice")
+        await recorder.wait_for(2)
+
+    # Neither is marked: the broker knows of two messages.
+    assert recorder.deliveries == [Delivery(b"twice", redelivered=False)] * 2
+
+
+@aio
+async def test_two_consumers_of_a_queue_take_turns() -> None:
+    broker, recorders = MemoryBroker(), [Recorder(), Recorder()]
+
+    async with MemoryTransport(broker, TOPOLOGY) as transport:
+        for recorder in recorders:
+            await transport.subscribe(inbox(ANNA), recorder)
+        for number in range(6):
+            await transport.publish(ADDRESS, b"%d" % number)
+        for recorder in recorders:
+            await recorder.wait_for(3)
+
+    assert recorders[0].bodies == [b"0", b"2", b"4"]
+    assert recorders[1].bodies == [b"1", b"3", b"5"]
+
+
+@aio
+async def test_sender_in_a_loop_lets_others_receive() -> None:
+    broker, most_waiting = MemoryBroker(), 0
+
+    async def handle(_: Delivery) -> Verdict:
+        return ACK
+
+    async with MemoryTransport(broker, TOPOLOGY) as transport:
+        await transport.subscribe(inbox(ANNA), handle, prefetch=1)
+        for _ in range(100):
+            await transport.publish(ADDRESS, b"")
+            most_waiting = max(most_waiting, broker.waiting_in(inbox(ANNA)))
+
+    assert most_waiting < 10
+
+
+@aio
+async def test_what_is_taken_waits_nowhere_else() -> None:
+    broker, release = MemoryBroker(), asyncio.Event()
+
+    async def hold(_: Delivery) -> Verdict:
+        await release.wait()
+        return ACK
+
+    async with MemoryTransport(broker, TOPOLOGY) as transport:
+        await transport.subscribe(inbox(ANNA), hold, prefetch=2)
+        for _ in range(5):
+            await transport.publish(ADDRESS, b"")
+        waiting = broker.waiting_in(inbox(ANNA))
+        release.set()
+
+    assert waiting == 3

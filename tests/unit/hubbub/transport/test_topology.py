@@ -1,0 +1,124 @@
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import PartyId, Role
+from hubbub.transport.base import Address
+from hubbub.transport.topology import (
+    CONTROL,
+    DEAD,
+    FLOWS,
+    PEERS,
+    REPORTS,
+    RESULTS,
+    SHARES,
+    BindingSpec,
+    Overflow,
+    Topology,
+    dead_letter_queue,
+    inbox,
+    merge,
+    route,
+    topology_for,
+)
+
+ANNA = PartyId("anna")
+EMPTY = Topology(exchanges=(), queues=(), bindings=())
+
+
+@pytest.mark.parametrize(
+    ("sender", "recipient", "exchange"),
+    [
+        (Role.COORDINATOR, Role.CLIENT, CONTROL),
+        (Role.COORDINATOR, Role.AGGREGATOR, CONTROL),
+        (Role.CLIENT, Role.AGGREGATOR, SHARES),
+        (Role.AGGREGATOR, Role.CLIENT, RESULTS),
+        (Role.CLIENT, Role.COORDINATOR, REPORTS),
+        (Role.AGGREGATOR, Role.COORDINATOR, REPORTS),
+        (Role.CLIENT, Role.CLIENT, PEERS),
+    ],
+)
+def test_each_flow_has_its_exchange(sender: Role, recipient: Role, exchange: str) -> None:
+    assert route(sender, recipient, ANNA) == Address(exchange, "anna")
+
+
+@pytest.mark.parametrize("pair", [pair for pair in product(Role, Role) if pair not in FLOWS])
+def test_flow_that_does_not_exist_is_refused(pair: tuple[Role, Role]) -> None:
+    with pytest.raises(ConfigurationError, match=f"from {pair[0]} to {pair[1]}"):
+        route(*pair, ANNA)
+
+
+def test_only_two_pairs_of_roles_never_talk() -> None:
+    assert {pair for pair in product(Role, Role) if pair not in FLOWS} == {
+        (Role.AGGREGATOR, Role.AGGREGATOR),
+        (Role.COORDINATOR, Role.COORDINATOR),
+    }
+
+
+@pytest.mark.parametrize("role", Role)
+def test_inbox_is_bound_to_exactly_the_flows_to_its_role(role: Role) -> None:
+    topology = topology_for(ANNA, role)
+
+    bound = {binding.address for binding in topology.bindings if binding.queue == inbox(ANNA)}
+
+    assert bound == {route(sender, to, ANNA) for sender, to in FLOWS if to is role}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_rejected_messages_have_somewhere_to_go(role: Role) -> None:
+    topology = topology_for(ANNA, role)
+
+    dead = topology.queue(inbox(ANNA)).dead_letters
+
+    assert dead == Address(DEAD, "anna")
+    assert BindingSpec(dead, dead_letter_queue(ANNA)) in topology.bindings
+
+
+def test_limits_are_set_by_role() -> None:
+    inboxes = {role: topology_for(ANNA, role).queue(inbox(ANNA)) for role in Role}
+
+    assert inboxes[Role.CLIENT].max_length is None
+    assert inboxes[Role.AGGREGATOR].max_length == 4_096
+    assert {spec.overflow for spec in inboxes.values()} == {Overflow.REJECT_PUBLISH}
+    assert {spec.delivery_limit for spec in inboxes.values()} == {100}
+
+
+@pytest.mark.parametrize("name", ["", "Anna", "anna.lab", "anna#", "*", "a" * 41])
+def test_name_that_is_no_party_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot name a party"):
+        topology_for(PartyId(name), Role.CLIENT)
+    with pytest.raises(ConfigurationError, match="cannot name a party"):
+        route(Role.CLIENT, Role.AGGREGATOR, PartyId(name))
+
+
+def test_merging_keeps_shared_parts_once() -> None:
+    parts = [topology_for(PartyId(name), Role.CLIENT) for name in ("anna", "bert")]
+
+    merged = merge([*parts, parts[0]])
+
+    assert merged.exchanges == parts[0].exchanges
+    assert [spec.name for spec in merged.queues] == [
+        "hubbub.dead.anna",
+        "hubbub.inbox.anna",
+        "hubbub.dead.bert",
+        "hubbub.inbox.bert",
+    ]
+    assert len(merged.bindings) == 8
+    assert merge([]) == EMPTY
+
+
+def test_merging_parts_that_contradict_each_other_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"hubbub\.inbox\.anna.*described twice"):
+        merge([topology_for(ANNA, Role.CLIENT), topology_for(ANNA, Role.AGGREGATOR)])
+
+
+def test_binding_to_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="lacks"):
+        replace(EMPTY, bindings=(BindingSpec(Address("x", "y"), "z"),))
+
+
+def test_unknown_queue_is_named_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"'nope'.*hubbub\.inbox\.anna"):
+        topology_for(ANNA, Role.CLIENT).queue("nope")
