@@ -1,0 +1,1 @@
+"""What the protocol costs: its steps beside AES and numpy, its rounds over memory and over RabbitMQ."""

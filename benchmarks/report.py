@@ -1,0 +1,28 @@
+"""All that one run of the benchmarks found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from benchmarks.machine import Machine
+from benchmarks.rounds import RoundTimes
+from benchmarks.timing import Timing
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Filled part by part; what was left out is said in `remarks`."""
+
+    date: str
+    command: str
+    machine: Machine
+    repeats: int
+    signs: dict[int, list[Timing]] = field(default_factory=dict)
+    factors: list[Timing] = field(default_factory=list)
+    chunk_sizes: dict[int, dict[int, list[Timing]]] = field(default_factory=dict)
+    rounds: list[RoundTimes] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        """The same for programs; sizes become keys."""
+        return asdict(self)

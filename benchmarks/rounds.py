@@ -1,0 +1,116 @@
+"""Whole rounds, with all services in this process, over one transport or another.
+
+The protocol's seconds are those of the round less the slowest client's training and evaluation, as the
+coordinator accounts for them. The task is `synthetic` with one local step: its result does not matter here.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.steps import CLIENTS, RHO, SERVERS
+from hubbub.errors import ProtocolError
+from hubbub.ids import PartyId
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import Moment
+from hubbub.transport.rabbitmq import RabbitMqTransport
+from hubbub_coordinator.accounts import Account, account
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_local.federation import Connect, start_federation
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
+from hubbub_trainer.planning import draw_up_manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """How a run is repeated. The first round of each run opens connections and is left out."""
+
+    runs: int
+    rounds_per_run: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimes:
+    """The rounds of one size over one transport; times are medians over `rounds` rounds."""
+
+    parameters: int
+    transport: str
+    rounds: int
+    protocol_s: float
+    fastest_s: float
+    slowest_s: float
+    training_s: float
+    evaluation_s: float
+    payload_bytes: float
+    wire_bytes: int
+
+
+def connect_to_rabbitmq(url: str) -> Connect:
+    """Give every party a connection of its own."""
+    return lambda name, topology: RabbitMqTransport(url, topology, connection_name=name)
+
+
+async def time_rounds(parameters: int, transports: dict[str, Connect | None], series: Series) -> list[RoundTimes]:
+    """Run over each transport in turn, again and again; None is the memory transport."""
+    accounts: dict[str, list[Account]] = {name: [] for name in transports}
+    for _ in range(series.runs):
+        for name, connect in transports.items():
+            accounts[name] += (await _run(parameters, series.rounds_per_run, connect))[1:]
+    return [_summarise(parameters, name, finished) for name, finished in accounts.items()]
+
+
+async def _run(parameters: int, count: int, connect: Connect | None) -> list[Account]:
+    task = SyntheticTask(parameters)
+    manifest = _draw_up(task, count)
+    accounts: list[Account] = []
+
+    def note(moment: Moment) -> None:
+        ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
+        if ended and isinstance(moment.data, rounds.Round):
+            accounts.append(account(moment.data))
+
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
+        async with start_federation(
+            manifest, folder=Path(folder), load_task=lambda _: task, demo_seed=0, connect=connect, observer=note
+        ) as federation:
+            state, run = await federation.run(manifest)
+    if state is not runs.State.COMPLETED:
+        raise ProtocolError(f"the run {state.value}: {run.reason}")
+    return accounts
+
+
+def _draw_up(task: Task, count: int) -> Manifest:
+    return draw_up_manifest(
+        task,
+        clients=[PartyId(f"client-{number}") for number in range(1, CLIENTS + 1)],
+        aggregators=[PartyId(f"aggregator-{number}") for number in range(1, SERVERS + 1)],
+        coordinator=PartyId("coordinator"),
+        strategy="no-union",
+        rho=RHO,
+        local_steps=1,
+        rounds=count,
+        seed=0,
+    )
+
+
+def _summarise(parameters: int, transport: str, accounts: Sequence[Account]) -> RoundTimes:
+    protocol_s = [each.protocol_s for each in accounts]
+    costs = accounts[0].costs.values()
+    return RoundTimes(
+        parameters=parameters,
+        transport=transport,
+        rounds=len(accounts),
+        protocol_s=statistics.median(protocol_s),
+        fastest_s=min(protocol_s),
+        slowest_s=max(protocol_s),
+        training_s=statistics.median(each.training_s for each in accounts),
+        evaluation_s=statistics.median(each.evaluation_s for each in accounts),
+        payload_bytes=sum(cost.payload_bits for cost in costs) / 8,
+        wire_bytes=sum(cost.wire_bytes for cost in costs),
+    )

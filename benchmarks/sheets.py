@@ -1,0 +1,145 @@
+"""A report as sheets of text: drawn on a terminal, or written as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from rich import box
+from rich.table import Table
+
+from benchmarks.report import Report
+from benchmarks.rounds import RoundTimes
+from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
+from benchmarks.timing import ELEMENT_BYTES, Timing
+from hubbub.messages.manifest import CHUNK_BYTES
+from hubbub_local.board import show_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A title, a table, and what a reader must know to read it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str
+
+
+def lay_out(report: Report) -> Iterator[Sheet]:
+    """Every part of a report that there is."""
+    for parameters, timings in report.signs.items():
+        yield _lay_out_steps(f"Signs, N = {parameters:,}, m = {2 * CLIENTS + 1}", timings)
+    if report.factors:
+        yield _lay_out_steps("Factors, one element, m = 2^32: what a call costs", report.factors)
+    for parameters, by_size in report.chunk_sizes.items():
+        yield _lay_out_chunk_sizes(parameters, by_size)
+    if report.rounds:
+        yield _lay_out_rounds(report.rounds)
+
+
+def _lay_out_steps(title: str, timings: Sequence[Timing]) -> Sheet:
+    rows = tuple(
+        (
+            f"chunks: {each.name}" if each.path == CHUNKS else each.name,
+            show_bytes(each.elements * each.vectors * ELEMENT_BYTES),
+            show_seconds(each.seconds),
+            f"{each.stream_ratio:.1f}",
+            f"{each.addition_ratio:.1f}",
+        )
+        for each in timings
+    )
+    note = (
+        f"C = {CLIENTS}, S = {SERVERS}. Bytes are those of the residues in memory, {ELEMENT_BYTES} each. The last "
+        "two columns are the time over that of filling as many bytes with the AES-CTR stream, and of adding as "
+        "many with numpy, both into memory that is there already."
+    )
+    return Sheet(title, ("step", "bytes", "time", "× AES-CTR", "× numpy add"), rows, note)
+
+
+def _lay_out_chunk_sizes(parameters: int, by_size: dict[int, list[Timing]]) -> Sheet:
+    today = by_size[CHUNK_BYTES]
+    rows = tuple(
+        (
+            show_bytes(size),
+            *(
+                f"{show_seconds(each.seconds)} ({each.stream_ratio / now.stream_ratio:.2f})"
+                for each, now in zip(timings, today, strict=True)
+            ),
+        )
+        for size, timings in by_size.items()
+    )
+    note = (
+        f"In brackets: over the time with {show_bytes(CHUNK_BYTES)}, the size that manifests have by default, "
+        "after both were divided by the AES-CTR stream's time at that moment."
+    )
+    names = tuple(each.name for each in today)
+    return Sheet(f"Chunk sizes, N = {parameters:,}", ("chunk", *names), rows, note)
+
+
+def _lay_out_rounds(rounds: Sequence[RoundTimes]) -> Sheet:
+    memory = {each.parameters: each.protocol_s for each in rounds if each.transport == "memory"}
+    rows = tuple(
+        (
+            f"{each.parameters:,}",
+            each.transport,
+            f"{each.protocol_s:.3f} s",
+            f"{each.fastest_s:.2f}–{each.slowest_s:.2f}",
+            f"{each.protocol_s / memory[each.parameters]:.2f}",
+            show_bytes(each.payload_bytes),
+            f"{each.wire_bytes / each.payload_bytes:.4f}",
+        )
+        for each in rounds
+    )
+    columns = ("N", "transport", "protocol", "range", "× memory", "payload", "wire")
+    note = (
+        f"Medians over {rounds[0].rounds} rounds; no-union, {CLIENTS} trainers, {SERVERS} aggregators and a "
+        "coordinator in one process. Protocol time is the round's less the slowest training and evaluation; "
+        "payload is of one round, all parties, both directions; wire is what the transport carried, over it."
+    )
+    return Sheet("A round's time", columns, rows, note)
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration for people, with three significant digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def draw(sheet: Sheet) -> Table:
+    """A table for the terminal."""
+    table = Table(
+        title=sheet.title,
+        caption=sheet.note,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for position, column in enumerate(sheet.columns):
+        table.add_column(column, justify="right" if position else "left")
+    for row in sheet.rows:
+        table.add_row(*row)
+    return table
+
+
+def write_markdown(report: Report) -> str:
+    """The whole report as a page."""
+    machine = "\n".join(f"- {name}: {value}" for name, value in asdict(report.machine).items())
+    remarks = "".join(f"\n{remark}\n" for remark in report.remarks)
+    sheets = "\n".join(_write_sheet(sheet) for sheet in lay_out(report))
+    return (
+        f"# Benchmarks, {report.date}\n\n"
+        f"Made by `{report.command}`. Steps: medians of {report.repeats} interleaved repeats. What is measured "
+        f"against what stands in [benchmarks/README.md](../../benchmarks/README.md).\n\n"
+        f"{machine}\n{remarks}\n{sheets}"
+    )
+
+
+def _write_sheet(sheet: Sheet) -> str:
+    rule = ["---", *("---:" for _ in sheet.columns[1:])]
+    lines = [f"| {' | '.join(row)} |" for row in (sheet.columns, rule, *sheet.rows)]
+    return f"## {sheet.title}\n\n" + "\n".join(lines) + f"\n\n{sheet.note}\n"
