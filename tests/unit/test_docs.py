@@ -1,0 +1,315 @@
+"""The documentation speaks of what is there: paths, targets, commands, settings, messages, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, Role
+from hubbub.messages.codec import KINDS
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.settings import ServiceSettings
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import topology_for
+from hubbub_aggregator.__main__ import AggregatorSettings
+from hubbub_cli.main import app
+from hubbub_coordinator.__main__ import CoordinatorSettings
+from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.service import Coordinator
+from hubbub_trainer.__main__ import TrainerSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", ".ci")
+TOP_FILES = re.compile(r"[A-Z]+\.md|Makefile|LICENSE|pyproject\.toml|constraints\.txt")
+SETTINGS: tuple[type[ServiceSettings], ...] = (CoordinatorSettings, AggregatorSettings, TrainerSettings)
+# Read outside the settings classes: by the data sets' cache, and by the tests.
+OTHER_VARIABLES = {"HUBBUB_CACHE", "HUBBUB_TEST_AMQP_URL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, taken apart: fenced blocks by language, code spans, prose with its links."""
+
+    path: Path
+    text: str
+
+    @property
+    def blocks(self) -> list[tuple[str, str]]:
+        return re.findall(r"^```(\w*)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
+
+    @property
+    def prose(self) -> str:
+        return re.sub(r"^```.*?^```$", "", self.text, flags=re.MULTILINE | re.DOTALL)
+
+    @property
+    def spans(self) -> list[str]:
+        return re.findall(r"`([^`\n]+)`", self.prose)
+
+    @property
+    def commands(self) -> list[str]:
+        """Command lines: in code spans, and in blocks for a shell without their prompt."""
+        lines = [line for kind, block in self.blocks if kind in {"console", "sh"} for line in block.splitlines()]
+        return [*self.spans, *(line.removeprefix("$ ") for line in lines)]
+
+    @property
+    def anchors(self) -> set[str]:
+        return {slug(title) for title in re.findall(r"^#+ (.+)$", self.prose, re.MULTILINE)}
+
+
+def read(path: Path) -> Page:
+    return Page(path, path.read_text(encoding="utf-8"))
+
+
+def slug(title: str) -> str:
+    """Make the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+def named(page: Page, pattern: str) -> list[str]:
+    """The first cells of table rows that are a code span of this pattern."""
+    return re.findall(rf"^\| `({pattern})` \|", page.prose, re.MULTILINE)
+
+
+def settings_variables() -> set[str]:
+    prefixes = {model: model.model_config.get("env_prefix", "") for model in SETTINGS}
+    return {
+        f"{prefix}{name.upper()}"
+        for model, prefix in prefixes.items()
+        for name in [*model.model_fields, "config_file"]
+    }
+
+
+every_page = pytest.mark.parametrize("page", [read(path) for path in PAGES], ids=lambda page: page.path.name)
+RUNNING = read(ROOT / "docs" / "running.md")
+PROTOCOL = read(ROOT / "docs" / "protocol.md")
+
+
+# What a page names ---------------------------------------------------------------------------------------
+
+
+@every_page
+def test_every_path_named_exists(page: Page) -> None:
+    paths = [
+        span
+        for span in page.spans
+        if re.fullmatch(r"[\w./-]+", span) and (span.split("/")[0] in FOLDERS or is_file(span))
+    ]
+
+    missing = [path for path in paths if not (ROOT / path).exists()]
+
+    assert missing == []
+
+
+def is_file(span: str) -> bool:
+    return TOP_FILES.fullmatch(span) is not None
+
+
+def test_every_folder_in_the_readmes_layout_exists() -> None:
+    layout = next(block for _, block in read(ROOT / "README.md").blocks if block.startswith("shared/"))
+
+    folders, above = [], ROOT
+    for line in layout.splitlines():
+        name = line.split()[0]
+        above = above if line.startswith(" ") else ROOT / name
+        folders.append(above / name if line.startswith(" ") else above)
+
+    assert [folder for folder in folders if not folder.is_dir()] == []
+
+
+@every_page
+def test_every_module_named_can_be_imported(page: Page) -> None:
+    modules = [span for span in page.spans if re.fullmatch(r"hubbub(_[a-z]+)?(\.[a-z_]+)+", span)]
+
+    missing = [name for name in modules if name not in EXCHANGES and find_spec(name) is None]
+
+    assert missing == []
+
+
+EXCHANGES = {spec.name for spec in topology_for(PartyId("somebody"), Role.CLIENT).exchanges}
+
+
+@every_page
+def test_every_service_started_has_a_main_module(page: Page) -> None:
+    services = {name for line in page.commands for name in re.findall(r"python -m (hubbub_\w+)", line)}
+
+    assert [name for name in services if find_spec(f"{name}.__main__") is None] == []
+
+
+@every_page
+def test_every_make_target_exists(page: Page) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    calls = [shlex.split(line) for line in page.commands if line.startswith("make ")]
+
+    asked = {word for call in calls for word in call[1:] if "=" not in word}
+
+    assert asked - targets == set()
+
+
+# The command ---------------------------------------------------------------------------------------------
+
+
+def options_of(words: tuple[str, ...]) -> set[str]:
+    """The options of a subcommand; fails if there is no such subcommand."""
+    command = typer.main.get_command(app)
+    for word in words:
+        commands: dict[str, typer.core.TyperCommand] = getattr(command, "commands", {})
+        assert word in commands, f"there is no command hubbub {' '.join(words)}"
+        command = commands[word]
+    return {"--help", "-h"} | {option for each in command.params for option in each.opts}
+
+
+def calls_of_hubbub(page: Page) -> Iterator[list[str]]:
+    for line in page.commands:
+        if line.startswith(("hubbub ", ".venv/bin/hubbub ")):
+            yield shlex.split(line)[1:]
+        elif line.startswith("make demo ARGS="):
+            yield ["demo", *shlex.split(shlex.split(line)[2].removeprefix("ARGS="))]
+
+
+@every_page
+def test_every_hubbub_command_and_option_exists(page: Page) -> None:
+    for call in calls_of_hubbub(page):
+        words = tuple(word for word in call[: first_option(call)] if not word.isupper())
+        used = {word.split("=")[0] for word in call if word.startswith("-")}
+
+        assert used - options_of(words) == set(), call
+
+
+def first_option(call: list[str]) -> int:
+    return next((position for position, word in enumerate(call) if word.startswith("-")), len(call))
+
+
+@every_page
+def test_every_option_named_alone_exists(page: Page) -> None:
+    known = options_of(("demo",)) | options_of(("manifest", "new")) | options_of(())
+
+    assert {span.split()[0] for span in page.spans if span.startswith("--")} - known == set()
+
+
+# Settings ------------------------------------------------------------------------------------------------
+
+
+def test_running_names_the_settings_that_there_are_and_no_others() -> None:
+    variables = set(re.findall(r"HUBBUB_[A-Z_]*[A-Z]", RUNNING.text))
+
+    assert variables - OTHER_VARIABLES == settings_variables()
+
+
+@every_page
+def test_every_variable_named_is_read_somewhere(page: Page) -> None:
+    variables = set(re.findall(r"HUBBUB_[A-Z_]*[A-Z]", page.text))
+
+    assert variables - OTHER_VARIABLES - settings_variables() == set()
+
+
+def test_variables_outside_the_settings_are_read_where_we_say() -> None:
+    sources = [ROOT / "services/hubbub_trainer/learning/datasets.py", ROOT / "tests/support/broker.py"]
+
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+
+    assert {name for name in OTHER_VARIABLES if f'"{name}"' not in text} == set()
+
+
+def test_running_gives_the_defaults_that_there_are() -> None:
+    rows = dict(re.findall(r"^\| `(HUBBUB_\w+)` \| `?([^|`]+?)`? \|", RUNNING.prose, re.MULTILINE))
+
+    wrong = {
+        variable: (rows.get(variable), default)
+        for variable, default in stated_defaults()
+        if rows.get(variable) != default
+    }
+
+    assert wrong == {}
+
+
+def stated_defaults() -> Iterator[tuple[str, str]]:
+    for model in SETTINGS:
+        for name, field in model.model_fields.items():
+            variable = f"{model.model_config.get('env_prefix', '')}{name.upper()}"
+            if field.is_required():
+                yield variable, "required"
+            elif field.default_factory is None:
+                yield variable, "none" if field.default is None else str(field.default)
+
+
+def test_the_sample_settings_file_is_a_trainers() -> None:
+    sample = next(tomllib.loads(block) for kind, block in RUNNING.blocks if kind == "toml")
+
+    settings = TrainerSettings(**sample)
+
+    assert settings.name == "clinic-a"
+
+
+# Messages, manifest, reasons, routes ---------------------------------------------------------------------
+
+
+def test_protocol_lists_every_message_with_its_parties() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([a-z, ]+) \| ([a-z, ]+) \|", PROTOCOL.prose, re.MULTILINE)
+
+    listed = {kind: (set(senders.split(", ")), set(recipients.split(", "))) for kind, senders, recipients in rows}
+
+    assert listed == {
+        kind: ({role.value for role in message.senders}, {role.value for role in message.recipients})
+        for kind, message in KINDS.items()
+    }
+
+
+def test_protocol_lists_every_field_of_the_manifest() -> None:
+    section = PROTOCOL.text.split("## The manifest, and the run id")[1].split("\n## ")[0]
+
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(Manifest.model_fields)
+
+
+def test_running_lists_every_reason_to_refuse() -> None:
+    section = RUNNING.text.split("### Refused messages")[1].split("\n## ")[0]
+
+    assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == [reason.value for reason in RejectReason]
+
+
+def test_running_lists_every_route() -> None:
+    name = PartyId("coordinator")
+    transport = MemoryTransport(MemoryBroker(), topology_for(name, Role.COORDINATOR))
+    paths = create_app(Coordinator(name=name, transport=transport)).openapi()["paths"]
+
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+    assert set(named(RUNNING, r"(?:GET|POST) [^`]+")) == routes
+
+
+# Links ---------------------------------------------------------------------------------------------------
+
+
+@every_page
+def test_links_inside_the_repository_resolve(page: Page) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
+
+    broken = [link for link in links if not link.startswith("https://") and not resolves(page, link)]
+
+    assert broken == []
+
+
+def resolves(page: Page, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = page.path.parent / name if name else page.path
+    return target.exists() and (not anchor or anchor in read(target).anchors)
+
+
+def test_the_readme_keeps_a_place_for_results() -> None:
+    text = read(ROOT / "README.md").text
+
+    assert text.index("<!-- results:begin -->") < text.index("<!-- results:end -->")
+
+
+def test_pages_are_found() -> None:
+    assert {"README.md", "running.md", "protocol.md", "threat-model.md"} <= {path.name for path in PAGES}
