@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: demo test check format docs bench soak paper clean
+.PHONY: demo test check format docs bench clean
 
 demo: $(READY)
 	@$(BIN)/hubbub demo $(ARGS)

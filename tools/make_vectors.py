@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from message_vectors import message_files
 
 from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
 from hubbub.errors import PeerError
@@ -123,7 +124,7 @@ def all_vectors() -> dict[str, Json]:
     }
     for name, m, servers, clients in SHARING:
         files[name] = sharing_vector(name, m, servers, clients)
-    return files
+    return files | message_files()
 
 
 def main(arguments: list[str]) -> None:

@@ -67,10 +67,13 @@ class Journal:
     def find(self, key: Key) -> Verdict | None:
         """The verdict on a phase, if there is one."""
         with self._lock:
-            row = self._database.execute(
-                "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase = ?",
-                (key.run, key.round, key.phase),
-            ).fetchone()
+            try:
+                row = self._database.execute(
+                    "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase = ?",
+                    (key.run, key.round, key.phase),
+                ).fetchone()
+            except sqlite3.Error as error:
+                raise LocalError(f"the journal could not be read: {error}") from None
         return Verdict(tuple(json.loads(row[0]))) if row else None
 
     def close(self) -> None:

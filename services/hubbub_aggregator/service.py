@@ -24,6 +24,7 @@ from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.runtime.telemetry import Counters
+from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
@@ -45,6 +46,9 @@ from hubbub_aggregator.summing import add_chunk, check_chunk
 
 log = logging.getLogger(__name__)
 
+CHECKS_AT_ONCE = 2
+"""Chunks that are opened at the same time: each takes memory for its elements."""
+
 
 class Aggregator:
     """Holds one share of everything and so knows nothing."""
@@ -61,6 +65,8 @@ class Aggregator:
         self.counters = Counters()
         self.journal = Journal(folder / "journal.sqlite")
         self._spool = Spool(folder / "spool")
+        self._tombstones = Tombstones(folder / "tombstones")
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._over: set[Key] = set()
         self.runner = Runner(
             identity=Identity(name, Role.AGGREGATOR),
@@ -100,7 +106,8 @@ class Aggregator:
         if run in self._over:
             return self._ignore(envelope)
         if run not in self.runner.machines:
-            data = Membership(me=self.runner.identity.name, manifest=body.manifest)
+            stale = envelope.run in self._tombstones
+            data = Membership(me=self.runner.identity.name, manifest=body.manifest, stale=stale)
             self.runner.add(run, membership.TRANSITIONS, membership.State.INVITED, data)
         return [(run, Proposed())]
 
@@ -185,11 +192,11 @@ class Aggregator:
     async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
         """Spool and journal, in a thread: both wait for the disk."""
         match effect:
+            case membership.RememberRun():
+                await asyncio.to_thread(self._tombstones.add, key.run)
             case accumulation.SpoolChunk():
                 ref = ChunkRef(effect.client, effect.set_id, effect.index)
                 await asyncio.to_thread(self._spool.write, key, ref, payload)
-            case accumulation.DropSet():
-                await asyncio.to_thread(self._spool.drop, key, effect.client)
             case accumulation.RecordRelease():
                 await asyncio.to_thread(self.journal.record, key, effect.members)
             case accumulation.RecordVoid():
@@ -201,7 +208,8 @@ class Aggregator:
         """Check a chunk, or add and release."""
         match job:
             case accumulation.CheckChunk():
-                return await asyncio.to_thread(self._check, key, job)
+                async with self._checks:
+                    return await asyncio.to_thread(self._check, key, job)
             case accumulation.SumAndRelease():
                 return await self._release(key, job.members)
         raise LocalError(f"an aggregator has no job {job!r}")

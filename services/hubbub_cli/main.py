@@ -6,7 +6,10 @@ Exit codes: 0 all went well; 1 the run failed; 2 what was asked for cannot be (a
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +18,7 @@ from rich.console import Console
 
 from hubbub import __version__
 from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.runtime.telemetry import log_as_json
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -69,6 +73,7 @@ def demo(
     rho: Rho = 0.1,
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write what was measured to this file.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Write the services' log lines to this file.")] = None,
 ) -> None:
     """Run a whole federation in this process and show it as it goes."""
     from hubbub_local.demo import DemoOptions, run_demo  # noqa: PLC0415  (Help should not wait for numpy.)
@@ -86,7 +91,19 @@ def demo(
         seed=seed,
         json=json,
     )
-    asyncio.run(run_demo(wanted, Console()))
+    with _log_to(log):
+        asyncio.run(run_demo(wanted, Console()))
+
+
+@contextmanager
+def _log_to(path: Path | None) -> Iterator[None]:
+    """Send log lines to a file; without one they go nowhere, since the screen shows what matters."""
+    try:
+        with (path or Path(os.devnull)).open("w", encoding="utf-8") as stream:
+            log_as_json("demo", "info", stream)
+            yield
+    except OSError as error:
+        raise ConfigurationError(f"--log: {error.filename} cannot be written: {error.strerror}") from None
 
 
 @manifests.command("new")

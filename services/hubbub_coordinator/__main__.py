@@ -18,6 +18,9 @@ from hubbub_coordinator.service import Coordinator
 
 log = logging.getLogger(__name__)
 
+LAST_ANSWERS_S = 5
+"""How long requests that are being answered may hold up the end: one may wait for a broker that is away."""
+
 
 class CoordinatorSettings(ServiceSettings):
     """What the coordinator needs beyond the broker: where to answer."""
@@ -31,10 +34,17 @@ class CoordinatorSettings(ServiceSettings):
 
 async def serve(settings: CoordinatorSettings, transport: Transport, stop: asyncio.Event) -> None:
     """Coordinate and answer until told to stop."""
-    coordinator = Coordinator(name=settings.name, transport=transport)
-    await coordinator.runner.start()
+    # First of all: a coordinator that cannot answer must not take messages from its inbox.
     listener = _listen(settings.host, settings.port)
-    config = uvicorn.Config(create_app(coordinator), log_config=None, access_log=False, lifespan="off")
+    coordinator = Coordinator(name=settings.name, transport=transport, folder=settings.folder)
+    await coordinator.runner.start()
+    config = uvicorn.Config(
+        create_app(coordinator),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=LAST_ANSWERS_S,
+    )
     server = uvicorn.Server(config)
     # Signals are ours: the broker connection must be closed after the last answer.
     serving = asyncio.create_task(server._serve(sockets=[listener]))  # noqa: SLF001

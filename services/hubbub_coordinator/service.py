@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
-from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.errors import ConfigurationError, HubbubError, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import Effect, Job, Key
 from hubbub.messages.envelope import Envelope
@@ -15,6 +17,7 @@ from hubbub.runtime.intake import check_sender
 from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.telemetry import Counters
+from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub_coordinator.events import Began, CancelRequested
@@ -29,6 +32,10 @@ class RunExists(ConfigurationError):
     """This very manifest was submitted before."""
 
 
+class RunOver(ConfigurationError):
+    """The run has ended already."""
+
+
 class UnknownRun(ConfigurationError):
     """No run has this id."""
 
@@ -41,6 +48,7 @@ class Coordinator:
         *,
         name: PartyId,
         transport: Transport,
+        folder: Path,
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
@@ -48,6 +56,7 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self._over: dict[Key, Live] = {}
         self._order: list[RunId] = []
+        self._tombstones = Tombstones(folder / "tombstones")
         self.runner = Runner(
             identity=Identity(name, Role.COORDINATOR),
             transport=transport,
@@ -64,18 +73,26 @@ class Coordinator:
             raise ConfigurationError(f"the manifest names {manifest.coordinator} as its coordinator; this is {me}")
         find_strategy(manifest.strategy)
         run = manifest.run_id
-        if run in self._order:
+        if run in self._order or run in self._tombstones:
             raise RunExists(f"run {run} was submitted already; a new run needs a new nonce")
         self._order.append(run)
         key = Key("run", run)
         self.runner.add(key, runs.TRANSITIONS, runs.State.ENROLLING, runs.Run(manifest=manifest))
-        await self.runner.feed(key, Began(at_s=self._clock.now_s()))
+        try:
+            await self.runner.feed(key, Began(at_s=self._clock.now_s()))
+        except HubbubError:
+            # Nobody would ask again, so it has not begun: the same manifest may be submitted later.
+            self.runner.drop(key)
+            self._order.remove(run)
+            raise
         log.info("run %s was submitted", run)
         return run
 
     async def cancel(self, run: RunId) -> None:
         """End a run that has not ended."""
-        self.find_run(run)
+        state, _ = self.find_run(run)
+        if state in runs.OUTCOMES:
+            raise RunOver(f"run {run} is {state.value} already")
         await self.runner.feed(Key("run", run), CancelRequested(at_s=self._clock.now_s()))
 
     # What the API and the terminal ask ------------------------------------------------------------------
@@ -116,19 +133,28 @@ class Coordinator:
         event = about_run or read_round_event(envelope, now_s)
         if key in self._over:
             log.info("%s came after the end and changes nothing", envelope.kind)
+            self.counters.late(envelope.kind)
             return []
+        if key.round > live.data.round:
+            raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
         return [(key, event)]
 
     async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
-        """Open a round."""
+        """Remember a run, or open a round of it."""
         del payload
-        if not isinstance(effect, runs.OpenRound):
-            raise LocalError(f"the coordinator has no effect {effect!r}")
-        run = self.runner.machines[key].data
-        data = rounds.Round(run=key, number=effect.number, manifest=run.manifest)
-        number = Key("round", key.run, effect.number)
-        self.runner.add(number, rounds.TRANSITIONS, rounds.State.COLLECTING, data)
-        self.runner.feed_soon(number, Began(at_s=self._clock.now_s()))
+        match effect:
+            case runs.RememberRun():
+                await asyncio.to_thread(self._tombstones.add, key.run)
+            case runs.OpenRound():
+                self._open_round(key, effect.number)
+            case _:
+                raise LocalError(f"the coordinator has no effect {effect!r}")
+
+    def _open_round(self, run: Key, number: int) -> None:
+        data = rounds.Round(run=run, number=number, manifest=self.runner.machines[run].data.manifest)
+        key = Key("round", run.run, number)
+        self.runner.add(key, rounds.TRANSITIONS, rounds.State.COLLECTING, data)
+        self.runner.feed_soon(key, Began(at_s=self._clock.now_s()))
 
     async def work(self, key: Key, job: Job) -> object:
         """The coordinator computes nothing."""

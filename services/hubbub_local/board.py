@@ -15,9 +15,13 @@ from hubbub_coordinator.phases import run as runs
 
 @dataclass(slots=True)
 class Board:
-    """The state of the show. `news` holds lines that were not shown yet, for those who read a log."""
+    """The state of the show.
+
+    `announcements` are for every spectator, `news` for those who read a log; both hold what was not shown yet.
+    """
 
     manifest: Manifest
+    announcements: list[str]
     joined: int = 0
     round: int = 0
     phase: str = ""

@@ -60,15 +60,15 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     """Run it, show it, report on it."""
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
-    news: list[str] = []
+    announcements: list[str] = []
     task = load_task(
         options.task,
         data=options.data,
         cache_folder=default_cache_folder(),
-        announce=news.append,
+        announce=announcements.append,
     )
     manifest = draw_up(options, task)
-    board = Board(manifest, news=news)
+    board = Board(manifest, announcements)
     _introduce(manifest, console)
     with tempfile.TemporaryDirectory(prefix="hubbub-demo-") as folder:
         async with start_federation(

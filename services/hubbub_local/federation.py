@@ -95,6 +95,7 @@ async def start_federation(
         coordinator = Coordinator(
             name=name,
             transport=await open_transport(name, Role.COORDINATOR),
+            folder=folder / name,
             observer=watch(observer, frozenset(runs.OUTCOMES)),
         )
         aggregators = [

@@ -83,8 +83,7 @@ def _draw_rounds(accounts: Sequence[Account]) -> Table:
 
 
 def _draw_cost(manifest: Manifest, accounts: Sequence[Account]) -> Table:
-    rounds = f"{len(accounts)} round" + ("s" if len(accounts) != 1 else "")
-    title = f"Communication of {rounds}, all parties, both directions (1 MB = 2^20 bytes)"
+    title = "Communication in all, both directions (MB = 2^20 bytes)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for column in ("payload measured", "payload predicted", "on the wire"):

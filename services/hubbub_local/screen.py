@@ -54,8 +54,8 @@ class _Lines:
 
     def update(self) -> None:
         """Print what is new."""
-        while self._board.news:
-            self._console.print(self._board.news.pop(0), highlight=False, markup=False, soft_wrap=True)
+        _print_all(self._board.announcements, self._console)
+        _print_all(self._board.news, self._console)
 
 
 class _Picture:
@@ -72,8 +72,15 @@ class _Picture:
         self._live.__exit__(None, None, None)
 
     def update(self) -> None:
-        """Draw the board as it is."""
+        """Draw the board as it is, under what was announced."""
+        _print_all(self._board.announcements, self._live.console)
+        self._board.news.clear()
         self._live.update(_draw(self._board), refresh=True)
+
+
+def _print_all(lines: list[str], console: Console) -> None:
+    while lines:
+        console.print(lines.pop(0), highlight=False, markup=False, soft_wrap=True)
 
 
 def _draw(board: Board) -> RenderableType:

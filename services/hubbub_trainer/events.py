@@ -39,8 +39,17 @@ class RoundOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundBroken:
+    """A round of ours could not be finished, and we have said so."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The coordinator's last word on the run."""
+
+    completed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,12 @@ from hubbub.messages.sums import SumChunk
 from hubbub.messages.traffic import share_wire_bytes
 from hubbub.protocol.layout import chunk_payload_bytes, plan_chunks
 from hubbub.strategies.registry import find_strategy
-from hubbub_trainer.events import SumArrived
+from hubbub_trainer.events import SumArrived, VoidAnnounced
 
 
 def read_sum(manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) -> SumArrived:
-    """Check a chunk of a sum: its members, its vectors, its length."""
+    """Check a chunk of a sum: its phase, its members, its vectors, its length."""
+    _check_phase(manifest, envelope)
     members = frozenset(body.members)
     if not members <= set(manifest.clients) or len(members) != len(body.members):
         raise PeerError(RejectReason.NOT_IN_COHORT, "the members are not distinct clients of the cohort")
@@ -42,3 +43,14 @@ def read_sum(manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) 
         chunks=len(plan),
         wire_bytes=share_wire_bytes(sizes, size),
     )
+
+
+def read_void(manifest: Manifest, envelope: Envelope) -> VoidAnnounced:
+    """Check which phase is said to be void."""
+    _check_phase(manifest, envelope)
+    return VoidAnnounced(phase=envelope.phase, aggregator=envelope.sender)
+
+
+def _check_phase(manifest: Manifest, envelope: Envelope) -> None:
+    if envelope.phase not in [phase.name for phase in find_strategy(manifest.strategy).phases]:
+        raise PeerError(RejectReason.UNKNOWN_PHASE, f"the strategy has no phase {envelope.phase!r}")

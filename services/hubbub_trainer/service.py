@@ -32,6 +32,7 @@ from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.runtime.telemetry import Counters
+from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.base import ClientRound, Theta
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
@@ -44,10 +45,11 @@ from hubbub_trainer.events import (
     Proposed,
     RoundOrdered,
     SharesSent,
+    SumArrived,
     Trained,
     VoidAnnounced,
 )
-from hubbub_trainer.intake import read_sum
+from hubbub_trainer.intake import read_sum, read_void
 from hubbub_trainer.learning.task import Score, Task
 from hubbub_trainer.phases import enrolment
 from hubbub_trainer.phases import round as rounds
@@ -96,6 +98,7 @@ class Trainer:
         self._progress = progress
         self._stopping = threading.Event()
         self._spool = Spool(folder / "spool")
+        self._tombstones = Tombstones(folder / "tombstones")
         self._spaces: dict[RunId, Workspace] = {}
         self._over: set[Key] = set()
         self.runner = Runner(
@@ -125,15 +128,14 @@ class Trainer:
         data = self._enrolment(run)
         check_sender(data.manifest, envelope)
         match body:
-            case RunEnded():
-                return [(run, Ended())]
+            case RunEnded(outcome=outcome):
+                return [(run, Ended(completed=outcome == "completed"))]
             case RoundOpened():
                 return [(run, RoundOrdered(number=envelope.round))]
             case SumChunk():
                 return self._to_round(envelope, read_sum(data.manifest, envelope, body, size))
             case VoidNotice():
-                event = VoidAnnounced(phase=envelope.phase, aggregator=envelope.sender)
-                return self._to_round(envelope, event)
+                return self._to_round(envelope, read_void(data.manifest, envelope))
         raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")
 
     def _receive_proposal(self, run: Key, envelope: Envelope, body: RunProposed) -> Sequence[Fed]:
@@ -141,11 +143,12 @@ class Trainer:
         if run in self._over:
             return self._ignore(envelope)
         if run not in self.runner.machines:
-            data = Enrolment(me=self.runner.identity.name, key=run, manifest=body.manifest)
+            stale = envelope.run in self._tombstones
+            data = Enrolment(me=self.runner.identity.name, key=run, manifest=body.manifest, stale=stale)
             self.runner.add(run, enrolment.TRANSITIONS, enrolment.State.INVITED, data)
         return [(run, Proposed())]
 
-    def _to_round(self, envelope: Envelope, event: object) -> Sequence[Fed]:
+    def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[Fed]:
         key = Key("round", envelope.run, envelope.round)
         if key in self._over:
             return self._ignore(envelope)
@@ -169,6 +172,8 @@ class Trainer:
     async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
         """Set up rounds, spool sums, save the model."""
         match effect:
+            case enrolment.RememberRun():
+                await asyncio.to_thread(self._tombstones.add, key.run)
             case enrolment.SetUpRound():
                 self._set_up_round(key, effect.number)
             case enrolment.SaveModel():

@@ -277,10 +277,10 @@ def test_running_lists_every_reason_to_refuse() -> None:
     assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == [reason.value for reason in RejectReason]
 
 
-def test_running_lists_every_route() -> None:
+def test_running_lists_every_route(tmp_path: Path) -> None:
     name = PartyId("coordinator")
     transport = MemoryTransport(MemoryBroker(), topology_for(name, Role.COORDINATOR))
-    paths = create_app(Coordinator(name=name, transport=transport)).openapi()["paths"]
+    paths = create_app(Coordinator(name=name, transport=transport, folder=tmp_path)).openapi()["paths"]
 
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 

@@ -100,13 +100,6 @@ class CheckChunk(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class DropSet(Effect):
-    """Forget a client's chunks."""
-
-    client: PartyId
-
-
-@dataclass(frozen=True, slots=True)
 class RecordRelease(Effect):
     """Journal the member set, for good."""
 
@@ -129,12 +122,12 @@ class SumAndRelease(Job):
 
 
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
-    """Spool a chunk and have it checked; the same chunk again changes nothing."""
+    """Spool a chunk and have it checked; the same chunk again changes nothing, nor does one of a spoilt set."""
     known = data.sets.get(event.client)
     if known and (known.set_id, known.vectors) != (event.set_id, event.vectors):
         raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
     share_set = known or ShareSet(set_id=event.set_id, vectors=event.vectors, chunks=event.chunks)
-    if event.index in share_set.arrived:
+    if share_set.spoilt or event.index in share_set.arrived:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, arrived=share_set.arrived | {event.index})
     totals = {name: data.wire_bytes.get(name, 0) + count for name, count in event.wire_bytes.items()}
@@ -164,10 +157,13 @@ def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation
 
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
     """A chunk is not what it claims to be: the set gets no receipt, the others are unharmed."""
-    share_set = replace(data.sets[event.client], spoilt=True)
+    share_set = data.sets[event.client]
+    if share_set.spoilt:
+        return Step(State.COLLECTING, data)
+    share_set = replace(share_set, spoilt=True)
     body = SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)
-    effects = (DropSet(event.client), _report(data, body))
-    return Step(State.COLLECTING, _with_set(data, event.client, share_set), effects)
+    # Its chunks stay in the spool until the phase is over: others of them may be being opened just now.
+    return Step(State.COLLECTING, _with_set(data, event.client, share_set), (_report(data, body),))
 
 
 def _with_set(data: Accumulation, client: PartyId, share_set: ShareSet) -> Accumulation:
@@ -184,10 +180,15 @@ def close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
     except PeerError as error:
         refusal = OrderRefused(reason=error.reason, explanation=str(error))
         return Step(State.COLLECTING, data, (_report(data, refusal),))
-    members = event.members
+    members = _in_manifest_order(data, event.members)
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset(members))
     effects = (RecordRelease(members), Tell(data.run, ended), SumAndRelease(members))
     return Step(State.SUMMING, replace(data, members=members), effects)
+
+
+def _in_manifest_order(data: Accumulation, members: tuple[PartyId, ...]) -> tuple[PartyId, ...]:
+    """One member set has one spelling, in the journal and everywhere."""
+    return tuple(client for client in data.manifest.clients if client in members)
 
 
 def _check_order(data: Accumulation, event: CloseOrdered) -> None:
@@ -240,7 +241,7 @@ def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
 
 def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
     """The same order again is old news; another one comes too late."""
-    if event.members == data.members:
+    if frozenset(event.members) == frozenset(data.members):
         return Step(State.SUMMING, data)
     return _refuse_late(data)
 

@@ -38,6 +38,8 @@ class Membership:
 
     me: PartyId
     manifest: Manifest
+    stale: bool = False
+    """We joined this run before a restart, and have lost our place in it."""
     round: int = 1
     phase: int = 0
     members: frozenset[PartyId] = field(default_factory=frozenset)
@@ -46,6 +48,11 @@ class Membership:
     def phase_names(self) -> tuple[str, ...]:
         """The strategy's phases."""
         return tuple(phase.name for phase in STRATEGIES[self.manifest.strategy].phases)
+
+
+@dataclass(frozen=True, slots=True)
+class RememberRun(Effect):
+    """Never join this run again."""
 
 
 def _answer(data: Membership, body: RunJoined | RunRefused) -> Effect:
@@ -59,7 +66,9 @@ def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
         return _refuse(data, f"{data.me} is not among the manifest's aggregators")
     if data.manifest.strategy not in STRATEGIES:
         return _refuse(data, f"{data.me} does not know the strategy {data.manifest.strategy}")
-    return Step(State.JOINED, data, (_answer(data, RunJoined()),))
+    if data.stale:
+        return _refuse(data, f"{data.me} took part in this run before it was restarted; a run is joined once")
+    return Step(State.JOINED, data, (RememberRun(), _answer(data, RunJoined())))
 
 
 def _refuse(data: Membership, reason: str) -> Step[State, Membership]:

@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hubbub import __version__
-from hubbub.errors import ConfigurationError
+from hubbub.errors import ConfigurationError, TransportError
 from hubbub.ids import RUN_ID_PATTERN, RunId
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import read_manifest
 from hubbub_coordinator.api.views import (
     RoundView,
     RunCost,
@@ -24,20 +24,32 @@ from hubbub_coordinator.api.views import (
     view_run,
     view_run_cost,
 )
-from hubbub_coordinator.service import Coordinator, RunExists, UnknownRun
+from hubbub_coordinator.service import Coordinator, RunExists, RunOver, UnknownRun
 
 RunPath = Annotated[RunId, Path(pattern=RUN_ID_PATTERN)]
-STATUS: dict[type[Exception], HTTPStatus] = {RunExists: HTTPStatus.CONFLICT, UnknownRun: HTTPStatus.NOT_FOUND}
+STATUS: dict[type[Exception], HTTPStatus] = {
+    RunExists: HTTPStatus.CONFLICT,
+    RunOver: HTTPStatus.CONFLICT,
+    UnknownRun: HTTPStatus.NOT_FOUND,
+    TransportError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+# Read from the bytes: a manifest is strict about types, and knows JSON's lists but not Python's.
+MANIFEST_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Manifest"}}},
+    }
+}
 
 
 def create_app(coordinator: Coordinator) -> FastAPI:  # noqa: C901  (One small function for each route.)
     """Build the interface of one coordinator."""
     app = FastAPI(title="Hubbub coordinator", version=__version__, docs_url=None, redoc_url=None)
 
-    @app.post("/api/v1/runs", status_code=HTTPStatus.CREATED)
-    async def submit_run(manifest: Manifest) -> RunView:
+    @app.post("/api/v1/runs", status_code=HTTPStatus.CREATED, openapi_extra=MANIFEST_BODY)
+    async def submit_run(request: Request) -> RunView:
         """Begin a run."""
-        run = await coordinator.submit(manifest)
+        run = await coordinator.submit(read_manifest(await request.body()))
         state, data = coordinator.find_run(run)
         return view_run(state, data, [])
 
@@ -88,6 +100,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:  # noqa: C901  (One small f
         return Response(generate_latest(coordinator.counters.registry), media_type=CONTENT_TYPE_LATEST)
 
     app.add_exception_handler(ConfigurationError, _refuse)
+    app.add_exception_handler(TransportError, _refuse)
     app.add_exception_handler(RequestValidationError, _complain)
     return app
 

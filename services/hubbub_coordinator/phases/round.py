@@ -104,10 +104,16 @@ class Round:
         """Who adds in the current phase."""
         return self.current.aggregators(self.manifest.aggregators)
 
+    @property
+    def awaited(self) -> frozenset[PartyId]:
+        """Whose share sets count in the current phase: the members, once they are fixed; before, everybody's."""
+        return self.members or frozenset(self.manifest.clients)
+
     def complete(self) -> frozenset[PartyId]:
         """The largest group, by organisations, of clients with one set at all aggregators and equal vectors."""
         groups: dict[object, set[PartyId]] = {}
-        for client, receipts in self.record.receipts.items():
+        for client in self.awaited:
+            receipts = self.record.receipts.get(client, {})
             sets = {receipt.set_id for receipt in receipts.values()}
             shapes = {receipt.vectors for receipt in receipts.values()}
             if receipts.keys() == set(self.aggregators) and len(sets) == len(shapes) == 1:
@@ -117,9 +123,8 @@ class Round:
 
     def missing(self) -> tuple[PartyId, ...]:
         """Whose share set of the current phase is not complete yet, in manifest order."""
-        awaited = self.members or frozenset(self.manifest.clients)
-        there = self.complete()
-        return tuple(client for client in self.manifest.clients if client in awaited - there)
+        missing = self.awaited - self.complete()
+        return tuple(client for client in self.manifest.clients if client in missing)
 
     def _organisations(self, clients: set[PartyId]) -> int:
         return self.manifest.organisations_of(frozenset(clients))
@@ -276,7 +281,9 @@ def _contradict(data: Round, reason: str, at_s: float) -> Step[State, Round]:
 
 def break_off(data: Round, event: Failed) -> Step[State, Round]:
     """The coordinator itself could not do what it had to."""
-    return _contradict(data, f"the coordinator failed: {event.why}", data.record.opened_at_s)
+    # The round may have failed to begin, and then there is no record yet.
+    last_known_s = max((record.opened_at_s for record in data.records), default=data.began_at_s)
+    return _contradict(data, f"the coordinator failed: {event.why}", last_known_s)
 
 
 def note_spoilt(data: Round, event: SetSpoilt) -> Step[State, Round]:

@@ -73,6 +73,11 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class RememberRun(Effect):
+    """Never begin this run again."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRound(Effect):
     """Set up the machine of the next round."""
 
@@ -89,9 +94,9 @@ def _propose(run: Run, at_s: float) -> tuple[Effect, ...]:
 
 
 def begin(run: Run, event: Began) -> Step[State, Run]:
-    """Ask everybody."""
+    """Ask everybody. Only then is it a run that there has been: nobody was asked if asking failed."""
     run = replace(run, began_at_s=event.at_s)
-    return Step(State.ENROLLING, run, _propose(run, event.at_s))
+    return Step(State.ENROLLING, run, (*_propose(run, event.at_s), RememberRun()))
 
 
 def ask_again(run: Run, event: ProposalDue) -> Step[State, Run]:

@@ -1,7 +1,9 @@
 """A trainer's part in a run.
 
-    PREPARING   a proposal arrived; the task is loaded and the initial model rebuilt
+    INVITED     a proposal arrived
+    PREPARING   we are named in it; the task is loaded and the initial model rebuilt
     JOINED      the digest of that model is the manifest's; rounds are begun in order
+    LEAVING     the run is completed, but we were slow: its last sums are still to be taken in
     REFUSED, ENDED   final
 
 A round is set up when it is ordered, so that it can take in what others send of it, and begins when the one
@@ -19,7 +21,7 @@ from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_trainer.events import Ended, Go, Prepared, Proposed, RoundOrdered, RoundOver
+from hubbub_trainer.events import Ended, Go, Prepared, Proposed, RoundBroken, RoundOrdered, RoundOver
 
 
 class State(Enum):
@@ -28,6 +30,7 @@ class State(Enum):
     INVITED = "invited"
     PREPARING = "preparing"
     JOINED = "joined"
+    LEAVING = "leaving"
     REFUSED = "refused"
     ENDED = "ended"
 
@@ -39,6 +42,8 @@ class Enrolment:
     me: PartyId
     key: Key
     manifest: Manifest
+    stale: bool = False
+    """We joined this run before a restart, and have lost our place in it."""
     ordered: int = 0
     over: int = 0
 
@@ -46,6 +51,11 @@ class Enrolment:
 @dataclass(frozen=True, slots=True)
 class PrepareTask(Job):
     """Load the task and rebuild the initial model."""
+
+
+@dataclass(frozen=True, slots=True)
+class RememberRun(Effect):
+    """Never join this run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ def consider(data: Enrolment, event: Proposed) -> Step[State, Enrolment]:
         return _refuse(data, f"{data.me} is not in the manifest's cohort")
     if data.manifest.strategy not in STRATEGIES:
         return _refuse(data, f"{data.me} does not know the strategy {data.manifest.strategy}")
+    if data.stale:
+        return _refuse(data, f"{data.me} took part in this run before it was restarted; a run is joined once")
     return Step(State.PREPARING, data, (PrepareTask(),))
 
 
@@ -79,7 +91,7 @@ def join(data: Enrolment, event: Prepared) -> Step[State, Enrolment]:
         )
     if event.initial_model_sha256 != data.manifest.initial_model_sha256:
         return _refuse(data, "the initial model rebuilt here is not the one that the manifest commits to")
-    return Step(State.JOINED, data, (_answer(data, RunJoined()),))
+    return Step(State.JOINED, data, (RememberRun(), _answer(data, RunJoined())))
 
 
 def refuse_task(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
@@ -124,9 +136,24 @@ def _round(data: Enrolment, number: int) -> Key:
 
 
 def end(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
-    """The run is over: keep the model."""
-    del event
+    """The run is over: keep the model, once we hold the one that the others hold."""
+    if event.completed and data.over < data.ordered:
+        return Step(State.LEAVING, data)
     return Step(State.ENDED, data, (SaveModel(),))
+
+
+def finish(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
+    """Take in what is left of the completed run, then keep the model."""
+    data = replace(data, over=event.number)
+    if data.over == data.ordered:
+        return Step(State.ENDED, data, (SaveModel(),))
+    return Step(State.LEAVING, data, (Tell(_round(data, event.number + 1), Go()),))
+
+
+def abandon(data: Enrolment, event: RoundBroken | Failed) -> Step[State, Enrolment]:
+    """The last sums could not be taken in: there is no final model here, and none is written."""
+    del event
+    return Step(State.ENDED, data)
 
 
 def leave(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
@@ -155,8 +182,17 @@ TRANSITIONS: Table[State, Enrolment] = {
         Proposed: To(repeat_answer, State.JOINED),
         RoundOrdered: To(set_up_round, State.JOINED),
         RoundOver: To(begin_next, State.JOINED),
-        Ended: To(end, State.ENDED),
+        RoundBroken: STAY,  # The coordinator was told, and decides.
+        Ended: To(end, State.LEAVING, State.ENDED),
         Failed: To(fail, State.ENDED),
+    },
+    State.LEAVING: {
+        RoundOver: To(finish, State.LEAVING, State.ENDED),
+        RoundBroken: To(abandon, State.ENDED),
+        Failed: To(abandon, State.ENDED),
+        RoundOrdered: STAY,  # Delivered twice.
+        Proposed: STAY,
+        Ended: STAY,
     },
     State.REFUSED: {},
     State.ENDED: {},

@@ -34,6 +34,7 @@ from hubbub_trainer.events import (
     Concluded,
     Decoded,
     Go,
+    RoundBroken,
     RoundOver,
     SharesSent,
     SumArrived,
@@ -315,7 +316,8 @@ def fail(data: Round, event: Failed) -> Step[State, Round]:
 
 
 def _fail(data: Round, why: str) -> Step[State, Round]:
-    return Step(State.FAILED, data, (_tell(data, PartyFailed(reason=why)),))
+    broken = Tell(data.run, RoundBroken(number=data.key.round))
+    return Step(State.FAILED, data, (_tell(data, PartyFailed(reason=why)), broken))
 
 
 _BROKEN: dict[type, To[State, Round]] = {Failed: To(fail, State.FAILED)}

@@ -37,8 +37,8 @@ class ClientSecret:
 
     def seed_for(self, purpose: str, *, run: RunId, round_number: int) -> int:
         """A seed for one purpose in one round."""
-        parts = (purpose, run if self._bind_run else "", str(round_number))
-        message = b"".join(len(part).to_bytes(4, "big") + part.encode() for part in parts)
+        parts = [part.encode() for part in (purpose, run if self._bind_run else "", str(round_number))]
+        message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return int.from_bytes(hmac.digest(self._key, message, "sha256")[:SEED_BYTES], "big")
 
     def __repr__(self) -> str:

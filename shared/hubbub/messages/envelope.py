@@ -15,7 +15,7 @@ class Envelope:
     """A message on its way.
 
     `payload` is the binary part, packed residues for instance; it is never printed. `signature` covers all
-    the rest as it was encoded. `message_id` is drawn by the sender and stays the same when it sends again.
+    the rest as it was encoded. `message_id` is drawn anew for every envelope.
     """
 
     run: RunId

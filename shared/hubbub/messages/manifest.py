@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
@@ -17,12 +18,19 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Claim
 from hubbub.parameters import Parameters
+from hubbub.protocol.layout import MIN_CHUNK_BYTES
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
 
 CHUNK_BYTES = 1 << 20
+MAX_CHUNK_BYTES = 8 << 20
+"""Every broker takes a message of this size, header included."""
+MAX_CHUNKS = 1 << 16
+"""Of a vector; every party plans them in memory."""
+MAX_COMPLAINTS = 5
+MAX_PLACE_CHARACTERS = 80
 MINIMUM = 2
 """Of clients, since a sum over one is its input, and of aggregators, since one alone would see every input."""
 
@@ -48,21 +56,21 @@ class Manifest(Claim):
     alpha_max: float = 16.0
     factor_bits: Literal[32] = 32
     wire: Literal["paper"] = "paper"
-    chunk_bytes: Count = CHUNK_BYTES
+    chunk_bytes: Annotated[int, Field(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
     task: str
     local_steps: Count
     rounds: Count
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     initial_model_sha256: Digest
-    phase_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
-    max_void_rounds: Annotated[int, Field(ge=0)] = 3
+    phase_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
+    max_void_rounds: Annotated[int, Field(ge=0, lt=2**53)] = 3
     roster_sha256: Digest | None = None
     nonce: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
-        names = [*self.clients, *self.aggregators, self.coordinator]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = Counter([*self.clients, *self.aggregators, self.coordinator])
+        twice = sorted(name for name, count in names.items() if count > 1)
         if twice:
             raise ValueError(f"a name stands for one party only, but {', '.join(twice)} stands for several")
         return self
@@ -87,6 +95,13 @@ class Manifest(Claim):
             _ = self.protocol_parameters
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _chunks_are_few(self) -> Self:
+        widest = self.parameters * 4 // self.chunk_bytes
+        if widest > MAX_CHUNKS:
+            raise ValueError(f"{self.parameters} parameters make {widest} chunks; raise chunk_bytes")
         return self
 
     @property
@@ -142,8 +157,14 @@ def read_manifest(text: str | bytes) -> Manifest:
 
 
 def describe(error: ValidationError) -> str:
-    """A validation error as one line: field, then complaint; the values themselves are left out."""
-    return "; ".join(
-        f"{'.'.join(map(str, item['loc'])) or 'manifest'}: {item['msg'].removeprefix('Value error, ')}"
-        for item in error.errors(include_url=False, include_input=False)
-    )
+    """A validation error as one short line: field, then complaint; the values themselves are left out."""
+    found = error.errors(include_url=False, include_input=False)
+    complaints = [_place(item["loc"]) + item["msg"].removeprefix("Value error, ") for item in found]
+    more = [f"and {len(found) - MAX_COMPLAINTS} more"] if len(found) > MAX_COMPLAINTS else []
+    return "; ".join([*complaints[:MAX_COMPLAINTS], *more])
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Where in the document; an unknown field's name is the sender's choice, so it is escaped and cut."""
+    text = ".".join(map(str, location)).encode("unicode_escape").decode("ascii")
+    return f"{text[:MAX_PLACE_CHARACTERS]}: " if text else ""

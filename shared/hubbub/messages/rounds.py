@@ -1,8 +1,8 @@
 """Messages that drive a round: open it, close a phase over a member set, say how it went."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hubbub.errors import RejectReason
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Message
@@ -11,6 +11,7 @@ from hubbub.messages.shares import Receipt
 from hubbub.messages.traffic import Traffic
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Examples = Annotated[int, Field(ge=0, lt=2**53)]
 Members = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
@@ -80,12 +81,18 @@ class RoundApplied(Message):
     senders = CLIENT
     recipients = COORDINATOR
 
-    correct: Annotated[int, Field(ge=0)]
-    total: Annotated[int, Field(ge=0)]
+    correct: Examples
+    total: Examples
     loss: Annotated[float, Field(allow_inf_nan=False)]
     training_s: Seconds
     evaluation_s: Seconds
     traffic: tuple[Traffic, ...]
+
+    @model_validator(mode="after")
+    def _counts_are_possible(self) -> Self:
+        if self.correct > self.total:
+            raise ValueError(f"{self.correct} of {self.total} examples cannot be right")
+        return self
 
 
 class RoundDropped(Message):

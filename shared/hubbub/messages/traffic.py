@@ -9,7 +9,7 @@ from hubbub.messages.base import Claim
 from hubbub.protocol.layout import Vector
 
 Direction = Literal["up", "down"]
-Amount = Annotated[int, Field(ge=0)]
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Traffic(Claim):

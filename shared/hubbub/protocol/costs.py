@@ -53,6 +53,21 @@ def factors_bits(heads: Headcount, factor_bits: int = 32) -> int:
     return secure_sum_bits(1, int(2**factor_bits), heads)
 
 
+def sec_union_bits(parameters: int, q: int, heads: Headcount) -> int:
+    """SecUnion: 2·S·C·N·q."""
+    return secure_sum_bits(parameters, 2**q, heads)
+
+
+def partial_sec_union_bits(parameters: int, heads: Headcount) -> int:
+    """PartialSecUnion: 2·S·C·N·⌈log2(C + 1)⌉."""
+    return secure_sum_bits(parameters, heads.cohort + 1, heads)
+
+
+def plaintext_union_bits(parameters: int, heads: Headcount) -> int:
+    """PlaintextUnion: 2·C·N, to and from the first server alone."""
+    return (heads.senders + heads.recipients) * parameters
+
+
 def no_union_bits(parameters: int, heads: Headcount, factor_bits: int = 32) -> int:
     """One round with NoUnion: signs of all N parameters, and factors."""
     return signs_bits(parameters, heads) + factors_bits(heads, factor_bits)
@@ -61,3 +76,43 @@ def no_union_bits(parameters: int, heads: Headcount, factor_bits: int = 32) -> i
 def fedavg_bits(parameters: int, clients: int) -> int:
     """One round of uncompressed FedAvg: 2·C·32·N."""
     return 2 * clients * FLOAT_BITS * parameters
+
+
+def fedavg_update_bits(parameters: int, heads: Headcount) -> int:
+    """The same with dropout: 32·N from every sender and to every recipient."""
+    return (heads.senders + heads.recipients) * FLOAT_BITS * parameters
+
+
+def top_binary_direct_bits(parameters: int, kept: int, union_size: int, heads: Headcount) -> int:
+    """FedAvg with TopBinary and DirectAgg: C·(32·(1 + |V|) + 2·N + ⌊ρ·N⌋)."""
+    up = FLOAT_BITS + parameters + kept
+    down = parameters + FLOAT_BITS * union_size
+    return heads.senders * up + heads.recipients * down
+
+
+def top_binary_sep_bits(parameters: int, kept: int, union_size: int, heads: Headcount) -> int:
+    """FedAvg with TopBinary and SepAgg: C·(2·32 + 2·N + ⌊ρ·N⌋ + |V|·⌈log2(2C + 1)⌉)."""
+    up = FLOAT_BITS + parameters + kept
+    down = FLOAT_BITS + parameters + union_size * element_bits(signs.modulus(heads.cohort))
+    return heads.senders * up + heads.recipients * down
+
+
+def bonawitz_bits(
+    parameters: int, clients: int, *, key_bits: int = 256, share_bits: int = 256, modulus: int = 2**32
+) -> int:
+    """Practical Secure Aggregation: C·(2·C·a_K + (5·C - 4)·a_S + 2·N·⌈log2 T⌉)."""
+    keys = 2 * clients * key_bits + (5 * clients - 4) * share_bits
+    return clients * (keys + 2 * parameters * element_bits(modulus))
+
+
+def eastly_tss_bits(parameters: int, clients: int, servers: int) -> int:
+    """EaSTLy with threshold secret sharing: 2·S·C·N·⌈log2(2C + 1)⌉."""
+    return 2 * servers * clients * parameters * element_bits(signs.modulus(clients))
+
+
+def eastly_he_bits(parameters: int, clients: int, *, precision_bits: int = 24, padding_bits: int = 8) -> int:
+    """EaSTLy with homomorphic encryption: 4·C·N·(prec + pad).
+
+    The paper's text gives C·N·(prec + pad); its Table 2 has the factor 4, and so have the numbers of Table 3.
+    """
+    return 4 * clients * parameters * (precision_bits + padding_bits)

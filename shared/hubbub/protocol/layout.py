@@ -18,6 +18,9 @@ from hubbub.protocol.ring import Residues
 ALIGNMENT = 64
 """Elements: this many of any width end on a whole 64-bit word."""
 
+MIN_CHUNK_BYTES = ALIGNMENT * 4
+"""So many elements of the widest ring."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vector:
@@ -52,8 +55,8 @@ Chunk = tuple[Piece, ...]
 
 def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int) -> tuple[Chunk, ...]:
     """Cut the vectors into chunks of at most `chunk_bytes`; there is always at least one."""
-    if chunk_bytes < ALIGNMENT * 4:
-        raise ConfigurationError(f"chunks of {chunk_bytes} bytes are too small; take {ALIGNMENT * 4} or more")
+    if chunk_bytes < MIN_CHUNK_BYTES:
+        raise ConfigurationError(f"chunks of {chunk_bytes} bytes are too small; take {MIN_CHUNK_BYTES} or more")
     chunks: list[Chunk] = []
     pieces: list[Piece] = []
     room = chunk_bytes
@@ -83,8 +86,7 @@ def _cut(vector: Vector, start: int, room: int) -> int:
 def pack_chunk(chunk: Chunk, vectors: Sequence[Vector], values: Sequence[Residues]) -> bytes:
     """Pack a chunk's pieces, given in the chunk's order, one after the other."""
     return b"".join(
-        ring.pack(residues, vectors[piece.vector].modulus)
-        for piece, residues in zip(chunk, values, strict=True)
+        ring.pack(residues, vectors[piece.vector].modulus) for piece, residues in zip(chunk, values, strict=True)
     )
 
 

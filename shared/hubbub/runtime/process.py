@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,7 @@ def main(model: type[S], role: Role, serve: Serve[S]) -> int:
     """Run a service until it is told to stop; the exit code says how it went."""
     try:
         settings = load_settings(model)
+        _make_folder(settings)
     except ConfigurationError as error:
         sys.stderr.write(f"{role.value}: {error}\n")
         return EXIT_CONFIGURATION
@@ -39,8 +41,23 @@ def main(model: type[S], role: Role, serve: Serve[S]) -> int:
         asyncio.run(_serve(settings, role, serve))
     except HubbubError as error:
         log.error("%s cannot go on: %s", settings.name, error)  # noqa: TRY400  (The message is the whole story.)
-        return EXIT_FAILED
+        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
     return 0
+
+
+def _make_folder(settings: ServiceSettings) -> None:
+    """Find out now, and not in the middle of a run, that the folder cannot be used."""
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror
+    else:
+        problem = "" if os.access(settings.folder, os.W_OK | os.X_OK) else "Permission denied"
+    if problem:
+        variable = f"{settings.model_config.get('env_prefix', '')}FOLDER"
+        raise ConfigurationError(
+            f"{variable}: {settings.folder} cannot be used ({problem}); name a folder that this user may write to"
+        )
 
 
 async def _serve(settings: S, role: Role, serve: Serve[S]) -> None:

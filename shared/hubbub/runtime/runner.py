@@ -14,12 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from hubbub.errors import LocalError, PeerError, RejectReason, TransportError, UnexpectedEvent, Unroutable
+from hubbub.errors import (
+    HubbubError,
+    LocalError,
+    PeerError,
+    RejectReason,
+    TransportError,
+    UnexpectedEvent,
+    Unroutable,
+)
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Publish, SetTimer, Tell
 from hubbub.machine.table import Table, is_final, step
 from hubbub.messages.base import Message
@@ -32,6 +41,14 @@ from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reje
 from hubbub.transport.topology import inbox
 
 log = logging.getLogger(__name__)
+
+
+class RunnerStopped(LocalError):
+    """The runner takes no more events; a delivery that waits for one goes back to its queue."""
+
+
+class MachineOver(UnexpectedEvent):
+    """The event is for a machine that has reached its end in the meantime, or was never set up."""
 
 
 @dataclass(slots=True)
@@ -76,11 +93,12 @@ class Shell(Protocol):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    key: Key
-    event: object
-    payload: bytes
-    done: asyncio.Future[None] | None
+class _Turn:
+    """Something to take in. Its events are found when its turn comes: what is taken before may change them."""
+
+    find: Callable[[], Sequence[Fed]]
+    payload: bytes = field(repr=False)
+    done: asyncio.Future[None]
 
 
 class Runner:
@@ -104,10 +122,13 @@ class Runner:
         self._clock = clock
         self._counters = counters
         self._observer = observer
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Turn | Fed] = asyncio.Queue()
+        self._told: deque[Fed] = deque()
         self._timers: dict[tuple[Key, str], asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._driver: asyncio.Task[None] | None = None
+        self._now: _Turn | Fed | None = None
+        self._stopped = False
 
     async def start(self, *, prefetch: int = 8) -> None:
         """Begin to take events, then to take deliveries."""
@@ -115,13 +136,21 @@ class Runner:
         await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
 
     async def stop(self) -> None:
-        """Stop timers, jobs and the driver; the transport is closed by whoever opened it."""
+        """Stop timers, jobs and the driver; the transport is closed by whoever opened it.
+
+        Whoever waits for an event is told, or the transport would wait for its handler forever.
+        """
+        self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
         tasks = [*self._jobs, *([self._driver] if self._driver else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        left = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        for turn in [*([self._now] if self._now else []), *left]:
+            if isinstance(turn, _Turn) and not turn.done.done():
+                turn.done.set_exception(RunnerStopped("the service is being stopped"))
 
     def add(self, key: Key, table: Table[Any, Any], state: Enum, data: object) -> None:
         """Set a machine up in its initial state."""
@@ -131,17 +160,25 @@ class Runner:
 
     def feed_soon(self, key: Key, event: object) -> None:
         """Queue an event; nobody waits for it."""
-        self._queue.put_nowait(_Waiting(key, event, b"", None))
+        self._queue.put_nowait((key, event))
 
-    async def feed(self, key: Key, event: object, payload: bytes = b"") -> None:
+    async def feed(self, key: Key, event: object) -> None:
         """Queue an event and wait until its effects are done; raises what its step raised."""
+        await self._wait_for_turn(lambda: [(key, event)], b"")
+
+    async def _wait_for_turn(self, find: Callable[[], Sequence[Fed]], payload: bytes) -> None:
+        if self._stopped:
+            raise RunnerStopped("the service is being stopped")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Waiting(key, event, payload, done))
+        self._queue.put_nowait(_Turn(find, payload, done))
         await done
 
     # From the transport ---------------------------------------------------------------------------------
 
     async def _handle(self, delivery: Delivery) -> Verdict:
+        if self._stopped:
+            # The shell may be closed already; the message waits at the broker for the next start.
+            return RETRY
         try:
             envelope = decode(delivery.body)
             with context(run=envelope.run, round=envelope.round, phase=envelope.phase):
@@ -152,17 +189,25 @@ class Runner:
     async def _accept(self, envelope: Envelope, size: int) -> Verdict:
         try:
             self._check_address(envelope)
-            for key, event in self._shell.receive(envelope, size=size, now_s=self._clock.now_s()):
-                await self.feed(key, event, envelope.payload)
+            await self._wait_for_turn(
+                lambda: self._shell.receive(envelope, size=size, now_s=self._clock.now_s()), envelope.payload
+            )
         except PeerError as error:
             return self._refuse(error.reason, f"{envelope!r}: {error}")
+        except MachineOver as error:
+            log.info("%s changes nothing: %s", envelope.kind, error)
+            self._counters.late(envelope.kind)
+            return ACK
         except UnexpectedEvent as error:
             return self._refuse(RejectReason.UNEXPECTED, f"{envelope!r}: {error}")
+        except RunnerStopped:
+            return RETRY
         except (TransportError, OSError):
             log.exception("could not act on %r; it will be delivered again", envelope)
             return RETRY
         except Exception:
             log.exception("a bug: %r could not be handled; it is kept as a dead letter", envelope)
+            self._counters.broken()
             return reject("internal-error")
         self._counters.received(envelope.kind)
         return ACK
@@ -181,40 +226,56 @@ class Runner:
 
     async def _drive(self) -> None:
         while True:
-            waiting = await self._queue.get()
-            try:
-                await self._take(waiting)
-            except Exception as error:  # noqa: BLE001  (Whatever it is, the other machines go on.)
-                self._report(waiting, error)
+            self._now = turn = await self._queue.get()
+            if isinstance(turn, _Turn):
+                await self._take_turn(turn)
             else:
-                if waiting.done and not waiting.done.done():
-                    waiting.done.set_result(None)
+                await self._take_alone(*turn)
+            # What machines told each other comes before anything else does, so that no message finds one of
+            # them a step behind the other.
+            while self._told:
+                await self._take_alone(*self._told.popleft())
+            self._now = None
 
-    def _report(self, waiting: _Waiting, error: Exception) -> None:
-        """Give the error to whoever waits; with nobody waiting, to the machine itself."""
-        if waiting.done and not waiting.done.done():
-            waiting.done.set_exception(error)
-            return
-        log.error("%s could not be taken by %s", type(waiting.event).__name__, waiting.key, exc_info=error)
-        if waiting.key in self.machines and not isinstance(waiting.event, Failed):
-            self.feed_soon(waiting.key, Failed(f"{type(waiting.event).__name__}: {error}"))
+    async def _take_turn(self, turn: _Turn) -> None:
+        """Take events that somebody waits for, and give them the outcome."""
+        try:
+            for key, event in turn.find():
+                await self._take(key, event, turn.payload)
+        except Exception as error:  # noqa: BLE001  (Whatever it is, it is for the one who waits.)
+            if not turn.done.done():
+                turn.done.set_exception(error)
+        else:
+            if not turn.done.done():
+                turn.done.set_result(None)
 
-    async def _take(self, waiting: _Waiting) -> None:
-        key = waiting.key
+    async def _take_alone(self, key: Key, event: object) -> None:
+        """Take an event that nobody waits for; what goes wrong is for the machine itself to deal with."""
+        try:
+            await self._take(key, event, b"")
+        except MachineOver as error:
+            log.info("%s", error)
+        except Exception as error:
+            log.exception("%s could not be taken by %s", type(event).__name__, key)
+            if key in self.machines and not isinstance(event, Failed):
+                self.feed_soon(key, Failed(f"{type(event).__name__}: {error}"))
+
+    async def _take(self, key: Key, event: object, payload: bytes) -> None:
         live = self.machines.get(key)
         if live is None:
-            raise UnexpectedEvent(f"{type(waiting.event).__name__} is for {key}, which is over or never began")
+            raise MachineOver(f"{type(event).__name__} is for {key}, which is over or never began")
         before = live.state
-        result = step(live.table, live.state, live.data, waiting.event)
-        # What must be on disk or at the broker is done first: if it fails, the event has not happened.
-        for effect in result.effects:
-            await self._perform(key, effect, waiting.payload)
-        live.state, live.data = result.state, result.data
-        for effect in result.effects:
-            self._launch(key, effect)
-        self._observer(Moment(key, before, waiting.event, live.state, live.data, self._clock.now_s()))
-        if is_final(live.table, live.state):
-            self._shell.retire(key, self.drop(key))
+        with context(run=key.run, round=key.round, phase=key.phase):
+            result = step(live.table, live.state, live.data, event)
+            # What must be on disk or at the broker is done first: if it fails, the event has not happened.
+            for effect in result.effects:
+                await self._perform(key, effect, payload)
+            live.state, live.data = result.state, result.data
+            for effect in result.effects:
+                self._launch(key, effect)
+            self._observer(Moment(key, before, event, live.state, live.data, self._clock.now_s()))
+            if is_final(live.table, live.state):
+                self._shell.retire(key, self.drop(key))
 
     def drop(self, key: Key) -> Live:
         """Take a machine out, with its timers; events that are still on their way to it are refused."""
@@ -242,7 +303,7 @@ class Runner:
             case CancelTimer():
                 self._cancel_timer(key, effect.name)
             case Tell():
-                self.feed_soon(effect.to, effect.event)
+                self._told.append((effect.to, effect.event))
 
     async def _publish(self, key: Key, effect: Publish) -> None:
         if not isinstance(effect.body, Message):
@@ -256,9 +317,12 @@ class Runner:
     async def _work(self, key: Key, job: Job) -> None:
         try:
             event = await self._shell.work(key, job)
+        except HubbubError as error:
+            log.warning("%s failed: %s", type(job).__name__, error)
+            event = Failed(str(error))
         except Exception as error:
             log.exception("%s failed", type(job).__name__)
-            event = Failed(f"{type(job).__name__}: {error}")
+            event = Failed(f"{type(error).__name__}: {error}")
         self.feed_soon(key, event)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -81,7 +81,7 @@ def _check_file(name: str | None) -> None:
         tomllib.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"the settings file {name} cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the settings file {name} is not TOML: {error}") from None
 
 

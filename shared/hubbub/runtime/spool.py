@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub.machine.effects import Key
+from hubbub.runtime.disk import sync_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,22 @@ class Spool:
         path = self._path(key, ref)
         if path.exists():
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._make(path.parent)
         draft = path.with_suffix(".part")
         with draft.open("wb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder that survives a crash: a new name is on disk once the folder above it is synced."""
+        if folder == self._folder or folder.exists():
+            return
+        self._make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
     def read(self, key: Key, ref: ChunkRef) -> bytes:
         """Read a chunk back."""
@@ -66,11 +75,3 @@ class Spool:
 
     def _path(self, key: Key, ref: ChunkRef) -> Path:
         return self._home(key) / ref.sender / f"{ref.set_id}-{ref.index:08d}.chunk"
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

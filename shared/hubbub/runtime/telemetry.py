@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,15 +58,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_as_json(party: str, level: str, stream: TextIO = sys.stderr) -> None:
-    """Send all log lines of this process to `stream`."""
+def log_as_json(party: str, level: str, stream: TextIO | None = None) -> None:
+    """Send all log lines of this process to `stream`, or to what is standard error now."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter(party))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # They log every failed attempt to connect as an error; what matters of them the transport says itself.
     for noisy in ("aio_pika", "aiormq"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
 
 
 class Counters:
@@ -87,6 +87,11 @@ class Counters:
             ["kind"],
             registry=self.registry,
         )
+        self._broken = Counter(
+            "hubbub_internal_errors",
+            "Messages that a bug of ours kept from being handled.",
+            registry=self.registry,
+        )
         for reason in RejectReason:
             self._rejected.labels(reason.value)
 
@@ -97,6 +102,10 @@ class Counters:
     def rejected(self, reason: RejectReason) -> None:
         """Count a message that was refused."""
         self._rejected.labels(reason.value).inc()
+
+    def broken(self) -> None:
+        """Count a message that could not be handled for no fault of its sender."""
+        self._broken.inc()
 
     def late(self, kind: str) -> None:
         """Count a message that came after what it is about had ended."""

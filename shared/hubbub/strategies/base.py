@@ -19,7 +19,7 @@ Additive sharing is the default for all three. A phase that shows a server plain
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -60,10 +60,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a client holds when a round is over."""
+    """What a client holds when a round is over; model and accumulator do not print."""
 
-    theta: Theta
-    accumulator: Theta
+    theta: Theta = field(repr=False)
+    accumulator: Theta = field(repr=False)
     union_size: int
 
 

@@ -25,7 +25,9 @@ class NoUnionRound:
         _check_update(parameters, update)
         self._parameters = parameters
         self._theta = theta
-        self._wanted: Theta = update + accumulator
+        # What overflows here is refused below, as infinity.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._wanted: Theta = update + accumulator
         compressed = compression.top_binary(self._wanted, parameters.kept)
         self._factor = parameters.fixed_point.to_ring(compressed.alpha)
         self._signs = compressed.signs

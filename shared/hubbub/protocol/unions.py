@@ -1,0 +1,64 @@
+"""The union of the clients' indices, by sums alone (Beguier et al., section 3.2.2).
+
+A client marks the indices that it chose in a vector of N elements; the marks are added over all members, and an
+index is in V where the sum is not zero. The three protocols differ in the marks, and so in what the sum tells:
+
+    PartialSecUnion   1 in Z_{C+1}                    how many clients chose an index
+    SecUnion          random non-zero in Z_{2^q}      whether a client was alone; loses an index where marks cancel
+    PlaintextUnion    1 in Z_2, OR-ed by one server   nothing to clients; a server sees every client's indices
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.errors import ConfigurationError, PeerError, RejectReason
+from hubbub.protocol.ring import RandomStream, Residues, sample
+
+MAX_Q = 32
+
+
+def check_q(q: int) -> None:
+    """Refuse a q that has no ring, or one above 2^32."""
+    if not 1 <= q <= MAX_Q:
+        raise ConfigurationError(f"q is {q}; marks of SecUnion have from 1 to {MAX_Q} bits")
+
+
+def mark(signs: NDArray[np.int8]) -> Residues:
+    """B_i: 1 at every index that the client chose."""
+    marks: Residues = (signs != 0).astype(np.uint32)
+    return marks
+
+
+def mark_at_random(signs: NDArray[np.int8], q: int, stream: RandomStream) -> Residues:
+    """A_i: a uniform non-zero element of Z_{2^q} at every index that the client chose.
+
+    With q = 1 there is only one non-zero element, so nothing is random and every even number of marks cancels.
+    """
+    check_q(q)
+    chosen = np.flatnonzero(signs)
+    marks = np.zeros(signs.size, dtype=np.uint32)
+    marks[chosen] = 1 if q == 1 else sample(stream, chosen.size, 2**q - 1) + np.uint32(1)
+    return marks
+
+
+def indices_of(total: Residues) -> NDArray[np.int64]:
+    """V: the indices whose marks do not add up to zero, ascending."""
+    return np.flatnonzero(total).astype(np.int64, copy=False)
+
+
+def check_union(union_size: int, members: int, kept: int) -> None:
+    """Refuse a union that is larger than the members' choices together: an aggregator has shifted it."""
+    if union_size > members * kept:
+        raise PeerError(
+            RejectReason.IMPOSSIBLE_SUM,
+            f"{members} members choose at most {members * kept} indices, but the union has {union_size}",
+        )
+
+
+def check_counts(counts: Residues, members: int) -> None:
+    """Refuse counts of choosers that exceed the members (PartialSecUnion)."""
+    largest = int(counts.max(initial=0))
+    if largest > members:
+        raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"{largest} of {members} members chose one index")

@@ -1,0 +1,80 @@
+"""A task whose clients are silent in chosen rounds: dropout without waiting for any clock."""
+
+import threading
+from dataclasses import dataclass
+
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta
+
+PATIENCE_S = 30.0
+
+
+class Silence:
+    """Holds chosen clients back in chosen rounds until it is told that the round has its verdict."""
+
+    def __init__(self, *silent: tuple[int, int]) -> None:
+        self._gates = {pair: threading.Event() for pair in silent}
+
+    def wait(self, index: int, number: int) -> None:
+        gate = self._gates.get((index, number))
+        if gate is not None and not gate.wait(PATIENCE_S):
+            raise TimeoutError(f"client {index} was never let go in round {number}")
+
+    def lift(self, number: int) -> None:
+        for (_, held), gate in self._gates.items():
+            if held == number:
+                gate.set()
+
+    def lift_all(self) -> None:
+        for gate in self._gates.values():
+            gate.set()
+
+    def held(self, number: int) -> set[int]:
+        return {index for index, held in self._gates if held == number}
+
+
+@dataclass
+class HeldLearner:
+    """A learner that is silent when it is told to be. It trains once a round, so it can count the rounds."""
+
+    inner: Learner
+    index: int
+    silence: Silence
+    number: int = 0
+
+    @property
+    def samples(self) -> int:
+        return self.inner.samples
+
+    def train(self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback) -> Theta:
+        self.number += 1
+        self.silence.wait(self.index, self.number)
+        return self.inner.train(theta, steps=steps, seed=seed, progress=progress)
+
+    def evaluate(self, theta: Theta) -> Score:
+        return self.inner.evaluate(theta)
+
+
+@dataclass
+class HeldTask:
+    """A task whose learners can be silenced."""
+
+    inner: Task
+    silence: Silence
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def count_parameters(self) -> int:
+        return self.inner.count_parameters()
+
+    def initial_model(self, seed: int) -> Theta:
+        return self.inner.initial_model(seed)
+
+    def learner(self, *, index: int, clients: int, seed: int) -> HeldLearner:
+        return HeldLearner(self.inner.learner(index=index, clients=clients, seed=seed), index, self.silence)
+
+    def load(self, name: str) -> Task:
+        """A loader of this one task."""
+        assert name == self.inner.name
+        return self

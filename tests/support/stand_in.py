@@ -1,0 +1,85 @@
+"""A party made by hand: it says what a test wants said and keeps what it hears."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from hubbub.ids import PartyId, Role, RunId
+from hubbub.messages.base import Message
+from hubbub.messages.codec import decode, encode
+from hubbub.messages.envelope import Envelope
+from hubbub.transport.base import ACK, Delivery, Transport, Verdict
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import inbox, route, topology_for
+
+M = TypeVar("M", bound=Message)
+
+
+class StandIn:
+    def __init__(self, name: PartyId, role: Role, transport: Transport) -> None:
+        self.name = name
+        self.role = role
+        self.heard: list[Envelope] = []
+        self._transport = transport
+        self._arrived = asyncio.Condition()
+
+    async def take(self, delivery: Delivery) -> Verdict:
+        async with self._arrived:
+            self.heard.append(decode(delivery.body))
+            self._arrived.notify_all()
+        return ACK
+
+    async def hear(
+        self, kind: type[M], count: int = 1, *, round_number: int | None = None
+    ) -> list[tuple[Envelope, M]]:
+        """Wait until that many messages of a kind (and round) have come, and give them all."""
+
+        def found() -> list[tuple[Envelope, M]]:
+            return [
+                (envelope, envelope.body)
+                for envelope in self.heard
+                if isinstance(envelope.body, kind) and round_number in {None, envelope.round}
+            ]
+
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(found()) >= count)
+        return found()
+
+    async def say(
+        self,
+        body: Message,
+        *,
+        to: PartyId,
+        role: Role,
+        run: RunId,
+        round_number: int = 0,
+        phase: str = "",
+        payload: bytes = b"",
+        recipient: PartyId | None = None,
+        sender: PartyId | None = None,
+    ) -> None:
+        envelope = Envelope(
+            run=run,
+            round=round_number,
+            phase=phase,
+            sender=sender or self.name,
+            recipient=recipient or to,
+            message_id=secrets.token_hex(16),
+            body=body,
+            payload=payload,
+        )
+        await self.shout(encode(envelope), to=to, role=role)
+
+    async def shout(self, frame: bytes, *, to: PartyId, role: Role) -> None:
+        """Send bytes as they are."""
+        await self._transport.publish(route(self.role, role, to), frame)
+
+
+@asynccontextmanager
+async def stand_in(broker: MemoryBroker, name: PartyId, role: Role) -> AsyncIterator[StandIn]:
+    async with MemoryTransport(broker, topology_for(name, role)) as transport:
+        party = StandIn(name, role, transport)
+        await transport.subscribe(inbox(name), party.take)
+        yield party

@@ -1,0 +1,62 @@
+from itertools import combinations
+
+from hubbub.crypto.secret import ClientSecret
+from hubbub.ids import RunId
+
+RUN, OTHER_RUN = RunId("0" * 64), RunId("1" * 64)
+
+
+def seed(secret: ClientSecret, *, purpose: str = "batches", run: RunId = RUN, round_number: int = 1) -> int:
+    return secret.seed_for(purpose, run=run, round_number=round_number)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    secret = ClientSecret.from_os()
+
+    assert seed(secret) == seed(secret)
+
+
+def test_purpose_run_and_round_each_change_the_seed() -> None:
+    secret = ClientSecret.from_os()
+    seeds = [
+        seed(secret),
+        seed(secret, purpose="union"),
+        seed(secret, run=OTHER_RUN),
+        seed(secret, round_number=2),
+        seed(secret, purpose="batches1", round_number=1),
+        seed(secret, purpose="batches", round_number=11),
+    ]
+
+    assert all(a != b for a, b in combinations(seeds, 2))
+
+
+def test_two_secrets_from_the_os_differ() -> None:
+    assert seed(ClientSecret.from_os()) != seed(ClientSecret.from_os())
+
+
+def test_seeds_use_all_of_their_16_bytes() -> None:
+    seeds = [seed(ClientSecret.from_os()) for _ in range(64)]
+
+    assert max(seeds) >= 2**125
+    assert max(seeds) < 2**128
+
+
+def test_demo_secret_follows_from_seed_client_and_round_alone() -> None:
+    demo = ClientSecret.for_demo(7, 0)
+
+    assert seed(demo) == seed(ClientSecret.for_demo(7, 0))
+    # A run over another transport or in another wire mode is another manifest; its batches are the same.
+    assert seed(demo) == seed(demo, run=OTHER_RUN)
+    assert seed(demo) != seed(demo, round_number=2)
+    assert seed(demo) != seed(ClientSecret.for_demo(8, 0))
+    assert seed(demo) != seed(ClientSecret.for_demo(7, 1))
+
+
+def test_demo_seed_and_index_do_not_run_together() -> None:
+    assert seed(ClientSecret.for_demo(1, 11)) != seed(ClientSecret.for_demo(11, 1))
+
+
+def test_nothing_of_the_key_prints() -> None:
+    secret = ClientSecret(b"not for your eyes", bind_run=True)
+
+    assert repr(secret) == str(secret) == f"{secret}" == "<ClientSecret>"

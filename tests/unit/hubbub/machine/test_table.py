@@ -1,0 +1,151 @@
+"""The engine, on a door that can be opened, closed and bricked up."""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import pytest
+
+from hubbub.errors import LocalError, PeerError, RejectReason, UnexpectedEvent
+from hubbub.machine.draw import draw
+from hubbub.machine.effects import Effect, Key
+from hubbub.machine.table import STAY, Step, Table, To, is_final, step
+from support.builders import make_manifest
+
+
+class State(Enum):
+    OPEN = auto()
+    SHUT = auto()
+    WALL = auto()
+
+
+@dataclass(frozen=True)
+class Door:
+    pushes: int = 0
+
+
+@dataclass(frozen=True)
+class Push:
+    pass
+
+
+@dataclass(frozen=True)
+class HardPush(Push):
+    pass
+
+
+@dataclass(frozen=True)
+class Brick:
+    lands_in: State = State.WALL
+
+
+@dataclass(frozen=True)
+class Knock:
+    pass
+
+
+@dataclass(frozen=True)
+class Kick:
+    pass
+
+
+@dataclass(frozen=True)
+class Creak(Effect):
+    loudness: int
+
+
+def shut(data: Door, event: Push) -> Step[State, Door]:
+    del event
+    door = replace(data, pushes=data.pushes + 1)
+    return Step(State.SHUT, door, (Creak(1), Creak(door.pushes)))
+
+
+def brick_up(data: Door, event: Brick) -> Step[State, Door]:
+    return Step(event.lands_in, data)
+
+
+def resist(data: Door, event: Kick) -> Step[State, Door]:
+    del data, event
+    raise PeerError(RejectReason.UNEXPECTED, "no kicking")
+
+
+DOOR: Table[State, Door] = {
+    State.OPEN: {Push: To(shut, State.SHUT), Knock: STAY, Kick: To(resist, State.SHUT)},
+    State.SHUT: {Brick: To(brick_up, State.WALL, State.SHUT)},
+    State.WALL: {},
+}
+
+
+def test_step_gives_state_data_and_effects_in_the_handlers_order() -> None:
+    result = step(DOOR, State.OPEN, Door(pushes=4), Push())
+
+    assert result == Step(State.SHUT, Door(pushes=5), (Creak(1), Creak(5)))
+
+
+def test_event_to_stay_changes_nothing_and_does_nothing() -> None:
+    door = Door()
+
+    result = step(DOOR, State.OPEN, door, Knock())
+
+    assert result.state is State.OPEN
+    assert result.data is door
+    assert result.effects == ()
+
+
+# Every pair that the table does not have; a subclass of a listed event is another event.
+UNLISTED = [
+    (state, event)
+    for state in State
+    for event in (Push(), HardPush(), Brick(), Knock(), Kick(), object())
+    if type(event) not in DOOR[state]
+]
+
+
+@pytest.mark.parametrize(("state", "event"), UNLISTED, ids=str)
+def test_unlisted_pair_is_refused_and_names_both(state: State, event: object) -> None:
+    with pytest.raises(UnexpectedEvent, match=f"{type(event).__name__} is not expected in state {state.name}"):
+        step(DOOR, state, Door(), event)
+
+
+def test_handler_that_leads_to_an_unlisted_state_is_refused() -> None:
+    with pytest.raises(LocalError, match="brick_up led from SHUT to OPEN") as caught:
+        step(DOOR, State.SHUT, Door(), Brick(lands_in=State.OPEN))
+
+    assert not isinstance(caught.value, UnexpectedEvent)
+
+
+@pytest.mark.parametrize("target", [State.WALL, State.SHUT])
+def test_handler_may_lead_to_each_state_of_its_row(target: State) -> None:
+    assert step(DOOR, State.SHUT, Door(), Brick(lands_in=target)).state is target
+
+
+def test_handler_that_raises_passes_its_error_on_and_leaves_the_data_as_it_was() -> None:
+    door = Door(pushes=3)
+
+    with pytest.raises(PeerError, match="no kicking"):
+        step(DOOR, State.OPEN, door, Kick())
+
+    assert door == Door(pushes=3)
+
+
+def test_a_state_with_an_empty_row_is_final() -> None:
+    assert [state for state in State if is_final(DOOR, state)] == [State.WALL]
+
+
+def test_drawing_shows_every_move_and_lists_what_is_ignored() -> None:
+    assert draw(DOOR, State.OPEN) == (
+        "stateDiagram-v2\n"
+        "    [*] --> OPEN\n"
+        "    OPEN --> SHUT: Push\n"
+        "    OPEN --> SHUT: Kick\n"
+        "    SHUT --> SHUT: Brick\n"
+        "    SHUT --> WALL: Brick\n"
+        "    WALL --> [*]\n"
+        "    %% OPEN ignores Knock\n"
+    )
+
+
+def test_key_prints_what_it_is_about_and_no_more() -> None:
+    run = make_manifest().run_id
+
+    assert str(Key("run", run)) == f"run {run[:12]}"
+    assert str(Key("accumulation", run, 3, "signs")) == f"accumulation {run[:12]} round 3 signs"

@@ -1,0 +1,268 @@
+import hashlib
+import json
+import math
+import random
+
+import pytest
+from pydantic import ValidationError
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import PartyId
+from hubbub.messages.manifest import CHUNK_BYTES, CohortMember, Manifest, default_min_clients, read_manifest
+from hubbub.protocol.layout import Vector, plan_chunks
+from hubbub.transport.base import MAX_BODY_BYTES
+from support.builders import aggregator_names, client_names, make_cohort, make_manifest
+
+VALID = json.loads(make_manifest().canonical)
+
+
+def document(**changes: object) -> str:
+    """A manifest as JSON, with some fields changed."""
+    return json.dumps({**VALID, **changes})
+
+
+def complaint(text: str | bytes) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read_manifest(text)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("this is not a manifest: ")
+    return str(caught.value)
+
+
+# The canonical form and the run id ----------------------------------------------------------------------------
+
+
+def test_the_canonical_form_does_not_depend_on_the_order_of_fields() -> None:
+    chance = random.Random(1)
+    for _ in range(20):
+        names = chance.sample(sorted(VALID), len(VALID))
+        shuffled = json.dumps({name: VALID[name] for name in names}, indent=2)
+        assert read_manifest(shuffled).canonical == make_manifest().canonical
+
+
+def test_defaults_and_other_spellings_of_a_number_make_no_difference() -> None:
+    short = {name: value for name, value in VALID.items() if value != Manifest.model_fields[name].default}
+    assert len(short) < len(VALID)
+
+    assert read_manifest(json.dumps(short)).run_id == make_manifest().run_id
+    assert read_manifest(document(rho=1)).run_id == read_manifest(document(rho=1.0)).run_id
+    assert read_manifest(document().replace('"rho": 0.1', '"rho": 1e-1')).run_id == make_manifest().run_id
+
+
+def test_the_canonical_form_is_sorted_ascii_without_spaces() -> None:
+    canonical = make_manifest(task="synthétique").canonical
+
+    assert canonical == canonical.strip()
+    assert b" " not in canonical
+    assert b"synth\\u00e9tique" in canonical
+    assert list(json.loads(canonical)) == sorted(VALID)
+
+
+def test_the_canonical_form_reads_back_as_the_same_manifest() -> None:
+    manifest = make_manifest()
+
+    assert read_manifest(manifest.canonical) == manifest
+
+
+def test_the_run_id_is_the_sha256_of_the_canonical_form() -> None:
+    manifest = make_manifest()
+
+    assert manifest.run_id == hashlib.sha256(manifest.canonical).hexdigest()
+
+
+def test_the_run_id_of_a_manifest_never_changes() -> None:
+    """Other parties compute it too: a change of this value is a change of the format."""
+    assert make_manifest().run_id == "f5a9066dbe1c4320a836ba41a008ef3e4d3d0d91ce71121381141830dd50ed13"
+
+
+OTHER_VALUES: dict[str, object] = {
+    "cohort": make_cohort(client_names(4)),
+    "aggregators": aggregator_names(3),
+    "coordinator": "conductor",
+    "min_clients": 2,
+    "strategy": "sec-union",
+    "rho": 0.2,
+    "parameters": 101,
+    "alpha_max": 8.0,
+    "chunk_bytes": 2 * CHUNK_BYTES,
+    "task": "lenet",
+    "local_steps": 3,
+    "rounds": 3,
+    "seed": 8,
+    "initial_model_sha256": "1" * 64,
+    "phase_timeout_s": 60.0,
+    "max_void_rounds": 4,
+    "roster_sha256": "2" * 64,
+    "nonce": "1" * 32,
+}
+SINGLE_VALUED = {"format", "factor_bits", "wire"}
+
+
+def test_every_field_has_another_value_here() -> None:
+    assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
+
+
+@pytest.mark.parametrize("field", OTHER_VALUES)
+def test_every_field_changes_the_run_id(field: str) -> None:
+    fields = dict(make_manifest())
+
+    assert Manifest.model_validate({**fields, field: OTHER_VALUES[field]}).run_id != make_manifest().run_id
+
+
+def test_the_order_of_the_cohort_is_part_of_the_run() -> None:
+    cohort = make_manifest().cohort
+
+    assert make_manifest(cohort=cohort[::-1]).run_id != make_manifest().run_id
+
+
+# What cannot be ---------------------------------------------------------------------------------------------
+
+
+def member(name: str, organisation: str) -> dict[str, str]:
+    return {"name": name, "organisation": organisation}
+
+
+TWO = [member("client-1", "org-1"), member("client-2", "org-2")]
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "one client": ({"cohort": TWO[:1]}, "a cohort needs at least 2 clients"),
+    "no client": ({"cohort": []}, "a cohort needs at least 2 clients"),
+    "one aggregator": ({"aggregators": ["aggregator-1"]}, "additive sharing needs at least 2 aggregators"),
+    "no aggregator": ({"aggregators": []}, "additive sharing needs at least 2 aggregators"),
+    "a client twice": ({"cohort": [*TWO, TWO[0]]}, "client-1 stands for several"),
+    "an aggregator twice": ({"aggregators": ["a", "a"]}, "but a stands for several"),
+    "a client that aggregates": ({"aggregators": ["client-1", "a"]}, "client-1 stands for several"),
+    "a client that coordinates": ({"coordinator": "client-2"}, "client-2 stands for several"),
+    "an aggregator that coordinates": ({"coordinator": "aggregator-2"}, "aggregator-2 stands for several"),
+    "rho of 0": ({"rho": 0}, "rho is 0.0; it must be above 0 and at most 1"),
+    "rho below 0": ({"rho": -0.1}, "above 0 and at most 1"),
+    "rho above 1": ({"rho": 1.0000001}, "above 0 and at most 1"),
+    "rho NaN": ({"rho": math.nan}, "above 0 and at most 1"),
+    "rho infinite": ({"rho": math.inf}, "above 0 and at most 1"),
+    "rho as text": ({"rho": "0.1"}, "rho: Input should be a valid number"),
+    "k = 0": ({"rho": 0.009}, "keeps none of them; choose a larger rho"),
+    "min_clients of 1": ({"min_clients": 1}, "min_clients is 1; it must lie between 2 and the 3"),
+    "min_clients of 0": ({"min_clients": 0}, "min_clients: "),
+    "min_clients above the cohort": ({"min_clients": 4}, "min_clients is 4; it must lie between 2 and the 3"),
+    "one organisation": (
+        {"cohort": [member("client-1", "org"), member("client-2", "org")], "min_clients": 2},
+        "it must lie between 2 and the 1 organisations",
+    ),
+    "alpha_max NaN": ({"alpha_max": math.nan}, "alpha_max"),
+    "alpha_max infinite": ({"alpha_max": math.inf}, "alpha_max"),
+    "alpha_max of 0": ({"alpha_max": 0.0}, "alpha_max"),
+    "no parameters": ({"parameters": 0}, "parameters: "),
+    "parameters as a fraction": ({"parameters": 100.5}, "parameters: "),
+    "parameters as a boolean": ({"parameters": True}, "parameters: "),
+    "parameters beyond a double": ({"parameters": 2**53}, "parameters: "),
+    "negative seed": ({"seed": -1}, "seed: "),
+    "no rounds": ({"rounds": 0}, "rounds: "),
+    "no steps": ({"local_steps": 0}, "local_steps: "),
+    "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
+    "timeout NaN": ({"phase_timeout_s": math.nan}, "phase_timeout_s: "),
+    "timeout infinite": ({"phase_timeout_s": math.inf}, "phase_timeout_s: "),
+    "negative void rounds": ({"max_void_rounds": -1}, "max_void_rounds: "),
+    "chunks too small to cut": ({"chunk_bytes": 255}, "chunk_bytes: "),
+    "chunks that no broker takes": ({"chunk_bytes": 16 << 20}, "chunk_bytes: "),
+    "another format": ({"format": 2}, "format: "),
+    "another wire mode": ({"wire": "telegram"}, "wire: "),
+    "another fixed point": ({"factor_bits": 16}, "factor_bits: "),
+    "a digest in capitals": ({"initial_model_sha256": "A" * 64}, "initial_model_sha256: "),
+    "a short nonce": ({"nonce": "0"}, "nonce: "),
+    "an unknown field": ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+    "a path as a name": ({"coordinator": "../x"}, "coordinator: "),
+    "a name with a newline": ({"coordinator": "coordinator\n"}, "coordinator: "),
+    "a cohort of names": ({"cohort": ["client-1", "client-2"]}, "cohort.0: "),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_a_run_is_refused_in_one_line(changes: dict[str, object], message: str) -> None:
+    assert message in complaint(document(**changes))
+
+
+@pytest.mark.parametrize("field", sorted(name for name in VALID if Manifest.model_fields[name].is_required()))
+def test_a_missing_field_is_named(field: str) -> None:
+    text = json.dumps({name: value for name, value in VALID.items() if name != field})
+
+    assert complaint(text) == f"this is not a manifest: {field}: Field required"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", b"\xff", '{"a": 1} x', b"[" * 10_000])
+def test_what_is_not_a_json_object_is_refused(text: str | bytes) -> None:
+    complaint(text)
+
+
+def test_many_mistakes_are_still_one_short_line() -> None:
+    text = complaint(json.dumps({f"{'field' * 1000}\n{number}": 0 for number in range(1000)}))
+
+    assert len(text) < 1_000
+    assert "more" in text
+
+
+def test_an_unknown_field_cannot_begin_a_line_of_its_own() -> None:
+    assert "a\\nb\\x1b: Extra inputs" in complaint(document(**{"a\nb\x1b": 1}))
+
+
+def test_a_refusal_does_not_repeat_the_values() -> None:
+    assert "swordfish" not in complaint(document(nonce="swordfish", rho="swordfish", cohort="swordfish"))
+
+
+def test_a_proposal_with_a_huge_cohort_is_judged_quickly() -> None:
+    cohort = [member(f"c{number}", "org") for number in range(50_000)]
+
+    assert "stands for several" in complaint(document(cohort=[*cohort, cohort[0]]))
+
+
+def test_a_manifest_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        make_manifest().rounds = 9  # type: ignore[misc] # that is the point
+
+
+@pytest.mark.parametrize("chunk_bytes", [256, 8 << 20])
+def test_every_chunk_size_that_is_allowed_can_be_cut_and_carried(chunk_bytes: int) -> None:
+    manifest = make_manifest(chunk_bytes=chunk_bytes)
+
+    assert plan_chunks([Vector("x", 1_000, 2**32)], manifest.chunk_bytes)
+    assert manifest.chunk_bytes <= MAX_BODY_BYTES // 2
+
+
+# Who takes part -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("organisations", "expected"), [(2, 2), (3, 3), (4, 3), (5, 4), (6, 4), (7, 5), (9, 6), (10, 7), (100, 67)]
+)
+def test_default_min_clients(organisations: int, expected: int) -> None:
+    assert default_min_clients(organisations) == expected
+
+
+@pytest.mark.parametrize("clients", range(2, 20))
+def test_the_default_is_always_allowed_and_always_a_majority(clients: int) -> None:
+    manifest = make_manifest(clients=clients, min_clients=default_min_clients(clients))
+
+    assert 2 * manifest.min_clients > clients
+
+
+def test_min_clients_counts_organisations() -> None:
+    a, b, c = (
+        CohortMember(name=PartyId(name), organisation=PartyId(organisation))
+        for name, organisation in (("a", "north"), ("b", "north"), ("c", "south"))
+    )
+    manifest = make_manifest(cohort=(a, b, c), min_clients=2)
+
+    assert manifest.clients == ("a", "b", "c")
+    assert manifest.organisations == 2
+    assert manifest.organisations_of(frozenset({a.name, b.name})) == 1
+    assert manifest.organisations_of(frozenset({b.name, c.name})) == 2
+    assert manifest.organisations_of(frozenset({PartyId("stranger")})) == 0
+    with pytest.raises(ValidationError, match="between 2 and the 2 organisations"):
+        make_manifest(cohort=(a, b, c), min_clients=3)
+
+
+def test_the_protocols_parameters_are_the_manifests() -> None:
+    parameters = make_manifest(clients=5, servers=3, rho=0.5, alpha_max=4.0).protocol_parameters
+
+    assert (parameters.parameters, parameters.clients, parameters.servers) == (100, 5, 3)
+    assert (parameters.rho, parameters.alpha_max, parameters.factor_bits) == (0.5, 4.0, 32)
+    assert parameters.kept == 50

@@ -1,0 +1,55 @@
+import pytest
+from pydantic import ValidationError
+
+from hubbub.messages.shares import VectorClaim, declare
+from hubbub.messages.traffic import Traffic, count_arrivals, count_payload, share_wire_bytes
+from hubbub.protocol.costs import Headcount, no_union_bits
+from hubbub.protocol.layout import Vector
+
+VECTORS = (Vector("signs", 1_000, 11), Vector("factors", 1, 2**32))
+
+
+def test_payload_is_counted_for_each_vector_and_every_copy() -> None:
+    assert count_payload(VECTORS, "up", copies=3) == (
+        Traffic(counts_as="signs", direction="up", payload_bits=3 * 4_000),
+        Traffic(counts_as="factors", direction="up", payload_bits=3 * 32),
+    )
+
+
+def test_payload_of_all_parties_is_the_papers_formula() -> None:
+    clients, servers = 5, 2
+    up = [item for _ in range(clients) for item in count_payload(VECTORS, "up", copies=servers)]
+    down = [item for _ in range(servers) for item in count_payload(VECTORS, "down", copies=clients)]
+
+    assert sum(item.payload_bits for item in (*up, *down)) == no_union_bits(
+        1_000, Headcount.complete(clients, servers)
+    )
+
+
+def test_the_first_vector_of_a_frame_carries_the_framing() -> None:
+    payload = {"signs": 500, "factors": 4}
+
+    shares = share_wire_bytes(payload, frame_bytes=900)
+
+    assert shares == {"signs": 896, "factors": 4}
+    assert payload == {"signs": 500, "factors": 4}
+
+
+def test_arrivals_count_wire_bytes_and_no_payload() -> None:
+    assert count_arrivals({"signs": 896, "factors": 4}, "down") == (
+        Traffic(counts_as="signs", direction="down", wire_bytes=896),
+        Traffic(counts_as="factors", direction="down", wire_bytes=4),
+    )
+
+
+@pytest.mark.parametrize("amount", [-1, 2**63, 1.0, True])
+def test_amounts_are_whole_numbers_that_a_database_holds(amount: object) -> None:
+    with pytest.raises(ValidationError):
+        Traffic.model_validate({"counts_as": "signs", "direction": "up", "payload_bits": amount})
+
+
+def test_a_declared_vector_is_the_vector() -> None:
+    claims = declare(VECTORS)
+
+    assert claims[0] == VectorClaim(name="signs", length=1_000, modulus=11)
+    assert tuple(claim.vector for claim in claims) == VECTORS

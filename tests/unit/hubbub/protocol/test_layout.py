@@ -1,0 +1,169 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.protocol.layout import (
+    ALIGNMENT,
+    MIN_CHUNK_BYTES,
+    Piece,
+    Vector,
+    chunk_payload_bytes,
+    pack_chunk,
+    plan_chunks,
+    unpack_chunk,
+)
+from hubbub.protocol.ring import Residues, element_bits, packed_bytes
+
+MODULI = st.sampled_from([2, 3, 11, 32, 257, 2**16, 2**31 + 1, 2**32])
+CHUNK_BYTES = st.integers(MIN_CHUNK_BYTES, 2_000)
+VECTORS = st.lists(
+    st.builds(Vector, name=st.uuids().map(str), length=st.integers(0, 5_000), modulus=MODULI),
+    min_size=1,
+    max_size=4,
+)
+
+
+def random_values(vectors: Sequence[Vector], seed: int = 0) -> list[Residues]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, v.modulus, v.length, dtype=np.uint32, endpoint=False) for v in vectors]
+
+
+def cut(values: Sequence[Residues], chunk: Sequence[Piece]) -> list[Residues]:
+    return [values[piece.vector][piece.elements] for piece in chunk]
+
+
+@given(vectors=VECTORS, chunk_bytes=CHUNK_BYTES)
+def test_plan_covers_every_element_once_and_in_order(vectors: list[Vector], chunk_bytes: int) -> None:
+    pieces = [piece for chunk in plan_chunks(vectors, chunk_bytes) for piece in chunk]
+
+    covered = [(piece.vector, element) for piece in pieces for element in range(piece.start, piece.stop)]
+    assert covered == [(v, element) for v, vector in enumerate(vectors) for element in range(vector.length)]
+    assert all(piece.start < piece.stop for piece in pieces)
+
+
+@given(vectors=VECTORS, chunk_bytes=CHUNK_BYTES)
+def test_chunks_fit_and_pieces_are_aligned(vectors: list[Vector], chunk_bytes: int) -> None:
+    plan = plan_chunks(vectors, chunk_bytes)
+
+    for chunk in plan:
+        assert sum(chunk_payload_bytes(chunk, vectors).values()) <= chunk_bytes
+        for piece in chunk:
+            assert piece.start % ALIGNMENT == 0
+            assert piece.stop % ALIGNMENT == 0 or piece.stop == vectors[piece.vector].length
+    assert len(plan) == 1 or all(plan), "only a plan for nothing at all has an empty chunk"
+
+
+@given(vectors=VECTORS, chunk_bytes=CHUNK_BYTES)
+def test_padding_is_less_than_a_byte_for_each_vector(vectors: list[Vector], chunk_bytes: int) -> None:
+    plan = plan_chunks(vectors, chunk_bytes)
+    sizes = [chunk_payload_bytes(chunk, vectors) for chunk in plan]
+
+    for vector in vectors:
+        padding_bits = 8 * sum(size[vector.name] for size in sizes) - vector.payload_bits
+        assert 0 <= padding_bits < 8
+
+
+@given(vectors=VECTORS, chunk_bytes=CHUNK_BYTES, seed=st.integers(0, 2**32))
+@settings(max_examples=50)
+def test_what_is_packed_is_unpacked(vectors: list[Vector], chunk_bytes: int, seed: int) -> None:
+    values = random_values(vectors, seed)
+    back: list[Residues] = [np.zeros_like(each) for each in values]
+
+    for chunk in plan_chunks(vectors, chunk_bytes):
+        payload = pack_chunk(chunk, vectors, cut(values, chunk))
+        assert len(payload) == sum(chunk_payload_bytes(chunk, vectors).values())
+        for piece, residues in unpack_chunk(chunk, vectors, payload):
+            back[piece.vector][piece.elements] = residues
+
+    for sent, received in zip(values, back, strict=True):
+        np.testing.assert_array_equal(received, sent)
+
+
+def test_lenet_is_one_chunk_of_signs_with_the_factor_in_it() -> None:
+    vectors = (Vector("signs", 61_706, 11), Vector("factors", 1, 2**32))
+
+    plan = plan_chunks(vectors, 1 << 20)
+
+    assert plan == ((Piece(0, 0, 61_706), Piece(1, 0, 1)),)
+    assert chunk_payload_bytes(plan[0], vectors) == {"signs": 30_853, "factors": 4}
+    assert [vector.payload_bits for vector in vectors] == [61_706 * 4, 32]
+
+
+def test_a_vector_that_does_not_fit_is_cut_at_a_multiple_of_64() -> None:
+    vectors = (Vector("signs", 1_000, 11), Vector("factors", 1, 2**32))
+
+    # 300 bytes hold 600 elements of 4 bits; 576 is the largest multiple of 64.
+    assert plan_chunks(vectors, 300) == (
+        (Piece(0, 0, 576),),
+        (Piece(0, 576, 1_000), Piece(1, 0, 1)),
+    )
+
+
+def test_a_full_chunk_is_not_followed_by_an_empty_one() -> None:
+    assert plan_chunks([Vector("x", 128, 2**32)], 256) == ((Piece(0, 0, 64),), (Piece(0, 64, 128),))
+
+
+@pytest.mark.parametrize("vectors", [[], [Vector("empty", 0, 11)], [Vector("a", 0, 2), Vector("b", 0, 2**32)]])
+def test_nothing_to_send_is_still_one_chunk(vectors: list[Vector]) -> None:
+    plan = plan_chunks(vectors, MIN_CHUNK_BYTES)
+
+    assert plan == ((),)
+    assert pack_chunk(plan[0], vectors, []) == b""
+    assert list(unpack_chunk(plan[0], vectors, b"")) == []
+
+
+@pytest.mark.parametrize("chunk_bytes", [-1, 0, MIN_CHUNK_BYTES - 1])
+def test_chunks_that_cannot_hold_64_elements_are_refused(chunk_bytes: int) -> None:
+    with pytest.raises(ConfigurationError, match="take 256 or more"):
+        plan_chunks([Vector("x", 10, 11)], chunk_bytes)
+
+
+VECTORS_MOD_11 = (Vector("signs", 64, 11), Vector("factors", 1, 2**32))
+CHUNK = plan_chunks(VECTORS_MOD_11, 1_000)[0]
+PAYLOAD = pack_chunk(CHUNK, VECTORS_MOD_11, random_values(VECTORS_MOD_11))
+
+
+@pytest.mark.parametrize("payload", [b"", PAYLOAD[:-1], PAYLOAD + b"\0"], ids=["empty", "short", "long"])
+def test_payload_of_another_length_is_refused(payload: bytes) -> None:
+    with pytest.raises(PeerError, match="36") as caught:
+        list(unpack_chunk(CHUNK, VECTORS_MOD_11, payload))
+
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+def test_value_outside_its_ring_is_refused() -> None:
+    with pytest.raises(PeerError) as caught:
+        list(unpack_chunk(CHUNK, VECTORS_MOD_11, b"\xff" + PAYLOAD[1:]))
+
+    assert caught.value.reason is RejectReason.RESIDUE_OUT_OF_RANGE
+
+
+def test_padding_that_is_not_zero_is_refused() -> None:
+    vectors = (Vector("x", 3, 11),)
+    (chunk,) = plan_chunks(vectors, 1_000)
+    packed = pack_chunk(chunk, vectors, random_values(vectors))
+
+    with pytest.raises(PeerError) as caught:
+        list(unpack_chunk(chunk, vectors, packed[:-1] + bytes([packed[-1] | 0x80])))
+
+    assert caught.value.reason is RejectReason.NONZERO_PADDING
+
+
+def test_packing_too_few_pieces_is_our_own_mistake() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        pack_chunk(CHUNK, VECTORS_MOD_11, random_values(VECTORS_MOD_11)[:1])
+
+
+def test_packing_what_is_no_residue_is_our_own_mistake() -> None:
+    with pytest.raises(LocalError):
+        pack_chunk(CHUNK, VECTORS_MOD_11, [np.full(64, 11, np.uint32), np.zeros(1, np.uint32)])
+
+
+@given(modulus=MODULI)
+def test_alignment_ends_on_a_whole_word_for_any_ring(modulus: int) -> None:
+    assert ALIGNMENT * element_bits(modulus) % 64 == 0
+    assert packed_bytes(ALIGNMENT, modulus) <= MIN_CHUNK_BYTES

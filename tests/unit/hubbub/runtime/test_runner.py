@@ -1,0 +1,545 @@
+import asyncio
+import json
+import logging
+from typing import ClassVar
+
+import pytest
+
+from hubbub.errors import BrokerUnreachable, LocalError, PeerError, RejectReason, UnexpectedEvent
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import CancelTimer, Failed, Key, Publish, SetTimer, Tell
+from hubbub.messages.codec import decode
+from hubbub.messages.rounds import RoundOpened
+from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
+from hubbub.runtime.runner import MachineOver, RunnerStopped
+from hubbub.runtime.telemetry import JsonFormatter
+from hubbub.transport.base import ACK, Delivery, Verdict
+from hubbub.transport.topology import dead_letter_queue, inbox
+from support.aio import aio
+from support.builders import COORDINATOR
+from support.probe import (
+    CLIENT,
+    KEY,
+    MANIFEST,
+    TABLE,
+    Data,
+    Done,
+    Go,
+    ManualClock,
+    Note,
+    Ponder,
+    ProbeShell,
+    Rang,
+    State,
+    Unlisted,
+    by_reason,
+    go,
+    go_by_kind,
+    probe,
+)
+
+OTHER = Key("probe", MANIFEST.run_id, 2)
+
+
+def publish(to: PartyId = CLIENT) -> Publish:
+    return Publish(to, Role.CLIENT, RoundOpened())
+
+
+# Steps and effects -----------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_delivery_becomes_an_event_a_step_and_an_acknowledgement() -> None:
+    async with probe() as service:
+        await service.send()
+        moment = await service.moments.get()
+
+        assert (moment.key, moment.before, moment.after) == (KEY, State.IDLE, State.BUSY)
+        assert moment.event == Go()
+        assert moment.data == service.live.data == Data(steps=1)
+        assert moment.at_s == 1_000.0
+    assert service.broker.waiting_in(inbox(COORDINATOR)) == 0
+    assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+
+
+@aio
+async def test_effects_are_done_in_the_handlers_order_and_before_the_step_counts() -> None:
+    states: list[State] = []
+
+    async with probe() as service:
+        service.shell.effect = lambda _: states.append(service.live.state)  # type: ignore[arg-type] # an Enum there
+
+        await service.runner.feed(KEY, Go((Note("first"), Note("second"), Note("third"))))
+
+        assert service.shell.done == ["first", "second", "third"]
+        assert states == [State.IDLE] * 3
+        assert service.live.state is State.BUSY
+
+
+@aio
+async def test_effects_see_the_payload_of_the_delivery_that_caused_them() -> None:
+    async with probe(ProbeShell(events=go(Note("spool")))) as service:
+        await service.send(payload=b"share")
+        await service.moments.get()
+
+        assert service.shell.payloads == [b"share"]
+
+
+@aio
+async def test_the_delivery_is_settled_only_after_its_effects() -> None:
+    async with probe(ProbeShell(events=go(Note("slow")), gate=asyncio.Event())) as service:
+        await service.send()
+        await service.shell.entered.wait()
+        service.broker.drop_connections()
+        assert service.shell.gate
+        service.shell.gate.set()
+        await service.moments.get()
+        again = await service.moments.get()
+
+        # The connection was lost while the effect ran, so that the message came a second time.
+        assert again.data == Data(steps=2)
+
+
+@aio
+async def test_publish_reaches_the_party_with_the_machines_run_round_and_phase() -> None:
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def receive(delivery: Delivery) -> Verdict:
+        arrived.put_nowait(delivery.body)
+        return ACK
+
+    async with probe() as service:
+        await service.sender.subscribe(inbox(CLIENT), receive)
+        other_phase = Publish(CLIENT, Role.CLIENT, RoundOpened(), phase="union")
+        await service.runner.feed(KEY, Go((publish(), other_phase)))
+        first, second = decode(await arrived.get()), decode(await arrived.get())
+
+    assert (first.run, first.round, first.phase) == (KEY.run, KEY.round, KEY.phase)
+    assert (first.sender, first.recipient, first.body) == (COORDINATOR, CLIENT, RoundOpened())
+    assert second.phase == "union"
+    assert first.message_id != second.message_id
+
+
+@aio
+async def test_a_party_without_an_inbox_does_not_hold_up_the_machine(caplog: pytest.LogCaptureFixture) -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((publish(PartyId("client-9")), Note("after"))))
+
+        assert service.shell.done == ["after"]
+        assert service.live.state is State.BUSY
+    assert "client-9 has no inbox yet: round-opened was not delivered" in caplog.text
+
+
+@aio
+async def test_publishing_what_is_no_message_is_a_bug() -> None:
+    class Impostor:
+        kind: ClassVar[str] = "round-opened"
+
+    async with probe() as service:
+        with pytest.raises(LocalError, match="is not a message"):
+            await service.runner.feed(KEY, Go((Publish(CLIENT, Role.CLIENT, Impostor()),)))
+
+        assert service.live.state is State.IDLE
+
+
+@pytest.mark.parametrize("error", [BrokerUnreachable("away"), OSError("the disk is full")], ids=repr)
+@aio
+async def test_an_effect_that_fails_leaves_the_machine_as_it_was_and_the_delivery_comes_again(
+    error: Exception,
+) -> None:
+    failures = [error, error]
+    states: list[object] = []
+
+    def fail_twice(_: Note) -> None:
+        states.append((service.live.state, service.live.data))
+        if failures:
+            raise failures.pop()
+
+    async with probe(ProbeShell(events=go(Note("write")))) as service:
+        service.shell.effect = fail_twice
+        await service.send(payload=b"share")
+        moment = await service.moments.get()
+
+        assert states == [(State.IDLE, Data())] * 3
+        assert moment.data == Data(steps=1)
+        assert service.shell.payloads == [b"share"]
+        assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+
+
+@aio
+async def test_after_a_failed_effect_jobs_timers_and_tells_of_that_step_are_not_begun() -> None:
+    def fail(_: Note) -> None:
+        raise OSError("the disk is full")
+
+    async with probe(ProbeShell(effect=fail)) as service:
+        effects = (Ponder("x"), SetTimer("t", 0.0, Rang), Tell(KEY, Go()), Note("write"))
+        with pytest.raises(OSError, match="disk"):
+            await service.runner.feed(KEY, Go(effects))
+        service.shell.effect = lambda _: None
+        await service.runner.feed(KEY, Go((Note("after"),)))
+
+        assert service.shell.done == ["after"]
+        assert service.live.data == Data(steps=1)
+
+
+@aio
+async def test_an_event_for_another_machine_is_taken_after_this_step() -> None:
+    async with probe() as service:
+        service.runner.add(OTHER, TABLE, State.IDLE, Data())
+
+        await service.runner.feed(KEY, Go((Tell(OTHER, Go()), Note("own"))))
+        first, second = await service.moments.get(), await service.moments.get()
+
+        assert (first.key, second.key) == (KEY, OTHER)
+
+
+@aio
+async def test_one_message_can_be_several_events() -> None:
+    shell = ProbeShell(events=lambda _: [(KEY, Go((Note("a"),))), (KEY, Go((Note("b"),)))])
+    async with probe(shell) as service:
+        await service.send()
+        await service.moments.get()
+        await service.moments.get()
+
+        assert service.shell.done == ["a", "b"]
+
+
+# Jobs ------------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_job_comes_back_as_an_event_and_others_are_taken_meanwhile() -> None:
+    async with probe(ProbeShell(gate=asyncio.Event())) as service:
+        await service.runner.feed(KEY, Go((Ponder("deep"),)))
+        await service.shell.entered.wait()
+        await service.runner.feed(KEY, Go())
+        assert service.shell.gate
+        service.shell.gate.set()
+        events = [(await service.moments.get()).event for _ in range(3)]
+
+        assert events == [Go((Ponder("deep"),)), Go(), Done("deep")]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (LocalError("the model is gone"), "the model is gone"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+    ],
+)
+@aio
+async def test_a_job_that_fails_comes_back_as_failed(error: Exception, why: str) -> None:
+    def fail(_: Ponder) -> object:
+        raise error
+
+    async with probe(ProbeShell(job=fail)) as service:
+        await service.runner.feed(KEY, Go((Ponder("x"),)))
+        await service.moments.get()
+        moment = await service.moments.get()
+
+        assert moment.event == Failed(why)
+        assert service.live.state is State.BUSY
+
+
+@aio
+async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed(caplog: pytest.LogCaptureFixture) -> None:
+    async with probe(ProbeShell(job=lambda _: Unlisted())) as service:
+        await service.runner.feed(KEY, Go((Ponder("x"),)))
+        await service.moments.get()
+        moment = await service.moments.get()
+
+        assert moment.event == Failed("Unlisted: Unlisted is not expected in state BUSY")
+    assert "Unlisted could not be taken by probe" in caplog.text
+
+
+@aio
+async def test_a_failure_that_no_row_expects_is_logged_and_not_fed_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with probe() as service:
+        service.runner.feed_soon(KEY, Failed("while idle"))
+        for _ in range(3):
+            await service.runner.feed(KEY, Go(then=State.IDLE))
+
+        assert service.live.data == Data(steps=3)
+    assert caplog.text.count("Failed could not be taken") == 1
+
+
+# Timers ----------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_timer_fires_with_the_clocks_time() -> None:
+    clock = ManualClock(5.0)
+    async with probe(clock=clock) as service:
+        await service.runner.feed(KEY, Go((SetTimer("deadline", 5.0, Rang),)))
+        clock.time_s = 6.0
+        await service.moments.get()
+
+        assert (await service.moments.get()).event == Rang(at_s=6.0)
+
+
+@aio
+async def test_a_time_that_has_passed_fires_at_once() -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((SetTimer("deadline", 0.0, Rang),)))
+        await service.moments.get()
+
+        assert isinstance((await service.moments.get()).event, Rang)
+
+
+@aio
+async def test_a_cancelled_timer_does_not_fire_and_others_do() -> None:
+    async with probe() as service:
+        effects = (SetTimer("a", 0.0, Rang), SetTimer("b", 0.0, Rang), CancelTimer("a"), CancelTimer("no such"))
+        await service.runner.feed(KEY, Go(effects))
+        await service.moments.get()
+        await service.moments.get()
+        await service.runner.feed(KEY, Go())
+
+        assert service.live.data == Data(steps=3), "the step, timer b, the step: timer a came before b and is gone"
+
+
+@aio
+async def test_a_timer_of_the_same_name_replaces_the_first() -> None:
+    async with probe() as service:
+        effects = (SetTimer("t", 0.0, Rang), SetTimer("t", 1e9, Rang), SetTimer("u", 0.0, Rang))
+        await service.runner.feed(KEY, Go(effects))
+        await service.moments.get()
+        await service.moments.get()
+        await service.runner.feed(KEY, Go())
+
+        assert service.live.data == Data(steps=3), "the step, timer u, the step; the first t never rang"
+        assert [name for _, name in service.runner._timers] == ["t"]
+
+
+@aio
+async def test_two_machines_can_have_timers_of_one_name() -> None:
+    async with probe() as service:
+        service.runner.add(OTHER, TABLE, State.IDLE, Data())
+        await service.runner.feed(KEY, Go((SetTimer("t", 0.0, Rang),)))
+        await service.runner.feed(OTHER, Go((SetTimer("t", 0.0, Rang), CancelTimer("t"))))
+        await service.runner.feed(OTHER, Go((SetTimer("t", 0.0, Rang),)))
+        moments = [await service.moments.get() for _ in range(5)]
+
+        assert {moment.key for moment in moments if isinstance(moment.event, Rang)} == {KEY, OTHER}
+
+
+# Poison ----------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_poison_goes_to_the_dead_letters_with_its_reason_and_the_service_goes_on() -> None:
+    async with probe(ProbeShell(events=go_by_kind)) as service:
+        await service.send_bytes(b"garbage")
+        await service.send_bytes(b"HBUB\x00\x09" + bytes(14))
+        await service.send(recipient=PartyId("aggregator-1"))
+        await service.send(RunProposed(manifest=MANIFEST))
+        await service.send(RunRefused(reason="unlisted"))
+        await service.send(PartyFailed(reason="bug"))
+        await service.send(RunEnded(outcome="failed", reason="no event"))
+        letters = await service.dead_letters(7)
+
+        assert by_reason(letters) == [
+            "malformed",
+            "unknown-version",
+            "wrong-recipient",
+            # These two are not for a coordinator at all, whatever name is on them.
+            "wrong-recipient",
+            "unexpected",
+            "internal-error",
+            "wrong-recipient",
+        ]
+        assert letters[0].body == b"garbage"
+        assert service.live.state is State.IDLE
+
+        await service.send()
+        assert (await service.moments.get()).after is State.BUSY
+    assert service.counters.rejections(RejectReason.MALFORMED) == 1
+    assert service.counters.rejections(RejectReason.UNKNOWN_VERSION) == 1
+    assert service.counters.rejections(RejectReason.WRONG_RECIPIENT) == 3
+    assert service.counters.rejections(RejectReason.UNEXPECTED) == 1
+    assert service.counters.registry.get_sample_value("hubbub_internal_errors_total") == 1
+    received = service.counters.registry.get_sample_value("hubbub_messages_received_total", {"kind": "run-joined"})
+    assert received == 1
+
+
+@aio
+async def test_what_the_intake_refuses_is_counted_under_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: object) -> list[tuple[Key, object]]:
+        raise PeerError(RejectReason.SECOND_SET, "a second set")
+
+    async with probe(ProbeShell(events=refuse)) as service:
+        await service.send(payload=b"VERY-SECRET-SHARE")
+        letters = await service.dead_letters(1)
+
+        assert by_reason(letters) == ["second-set"]
+        assert service.counters.rejections(RejectReason.SECOND_SET) == 1
+    (record,) = [record for record in caplog.records if hasattr(record, "reason")]
+    assert record.levelno == logging.WARNING
+    assert record.__dict__["reason"] == "second-set"
+    assert "a second set" in record.getMessage()
+    assert "SECRET" not in caplog.text
+
+
+@aio
+async def test_a_bug_in_an_effect_puts_the_message_aside_and_keeps_the_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: Note) -> None:
+        raise KeyError("a bug")
+
+    async with probe(ProbeShell(events=go(Note("x")), effect=fail)) as service:
+        await service.send()
+
+        assert by_reason(await service.dead_letters(1)) == ["internal-error"]
+        assert (service.live.state, service.live.data) == (State.IDLE, Data())
+    assert "a bug: <Envelope run-joined" in caplog.text
+
+
+@aio
+async def test_a_message_for_a_machine_that_is_over_is_counted_as_late_and_acknowledged() -> None:
+    async with probe(ProbeShell(events=lambda _: [(OTHER, Go())])) as service:
+        await service.send()
+        await service.send_bytes(b"garbage")
+        letters = await service.dead_letters(1)
+
+        assert by_reason(letters) == ["malformed"]
+    assert service.counters.registry.get_sample_value("hubbub_messages_late_total", {"kind": "run-joined"}) == 1
+
+
+@aio
+async def test_a_message_that_makes_no_event_is_acknowledged() -> None:
+    async with probe(ProbeShell(events=lambda _: [])) as service:
+        await service.send()
+        await service.send_bytes(b"garbage")
+
+        assert by_reason(await service.dead_letters(1)) == ["malformed"]
+        assert service.live.state is State.IDLE
+
+
+@aio
+async def test_an_unlisted_event_is_refused_and_changes_nothing() -> None:
+    async with probe() as service:
+        with pytest.raises(UnexpectedEvent, match="Unlisted is not expected in state IDLE"):
+            await service.runner.feed(KEY, Unlisted())
+
+        assert (service.live.state, service.live.data) == (State.IDLE, Data())
+
+
+# Beginning and end -----------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_machine_in_a_final_state_is_retired_with_its_timers() -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((SetTimer("t", 1e9, Rang),)))
+        await service.runner.feed(KEY, Go((Note("last"),), then=State.OVER))
+
+        assert service.shell.done == ["last"]
+        assert service.shell.retired == [KEY]
+        assert KEY not in service.runner.machines
+        assert service.runner._timers == {}
+        with pytest.raises(MachineOver, match="which is over or never began"):
+            await service.runner.feed(KEY, Go())
+
+
+@aio
+async def test_a_job_that_ends_after_its_machine_does_no_harm() -> None:
+    async with probe(ProbeShell(gate=asyncio.Event())) as service:
+        service.runner.add(OTHER, TABLE, State.IDLE, Data())
+        await service.runner.feed(KEY, Go((Ponder("late"),), then=State.OVER))
+        assert service.shell.gate
+        service.shell.gate.set()
+        await asyncio.gather(*service.runner._jobs)
+        await service.runner.feed(OTHER, Go())
+
+        assert service.shell.done == ["job late"]
+        assert service.shell.retired == [KEY]
+
+
+@aio
+async def test_a_dropped_machine_is_not_retired() -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((SetTimer("t", 1e9, Rang),)))
+
+        dropped = service.runner.drop(KEY)
+
+        assert dropped.state is State.BUSY
+        assert service.shell.retired == []
+        assert service.runner._timers == {}
+
+
+@aio
+async def test_a_machine_is_added_once() -> None:
+    async with probe() as service:
+        with pytest.raises(LocalError, match="is running already"):
+            service.runner.add(KEY, TABLE, State.IDLE, Data())
+
+
+@aio
+async def test_stopping_in_the_middle_of_an_effect_gives_the_message_back_and_lets_the_transport_close() -> None:
+    async with probe(ProbeShell(events=go(Note("never")), gate=asyncio.Event())) as service:
+        await service.send()
+        await service.send()
+        await service.shell.entered.wait()
+        waiting = asyncio.create_task(service.runner.feed(KEY, Go()))
+        await asyncio.sleep(0)
+
+        await service.runner.stop()
+        await service.transport.close()
+
+        assert service.shell.done == []
+        assert service.broker.waiting_in(inbox(COORDINATOR)) == 2
+        with pytest.raises(RunnerStopped):
+            await waiting
+        with pytest.raises(RunnerStopped):
+            await service.runner.feed(KEY, Go())
+
+
+@aio
+async def test_what_arrives_after_the_stop_does_not_reach_the_shell_and_is_kept() -> None:
+    asked: list[object] = []
+
+    def note(envelope: object) -> list[tuple[Key, object]]:
+        asked.append(envelope)
+        return []
+
+    async with probe(ProbeShell(events=note)) as service:
+        await service.runner.stop()
+        await service.send()
+        await service.send_bytes(b"garbage")
+        await service.transport.close()
+
+        assert asked == []
+        assert service.broker.waiting_in(inbox(COORDINATOR)) == 2
+
+
+@aio
+async def test_log_lines_of_effects_and_jobs_say_which_run_round_and_phase(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    formatter, lines = JsonFormatter("coordinator"), []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(formatter.format(record)))
+
+    def say(effect: Note | Ponder) -> object:
+        logging.getLogger("probe").warning(effect.text)
+        return Done("")
+
+    collector = Collector()
+    logging.getLogger("probe").addHandler(collector)
+    try:
+        async with probe(ProbeShell(effect=say, job=say)) as service:  # type: ignore[arg-type] # result unused
+            await service.runner.feed(KEY, Go((Note("effect"), Ponder("job"))))
+            await service.moments.get()
+            await service.moments.get()
+    finally:
+        logging.getLogger("probe").removeHandler(collector)
+
+    assert [line["message"] for line in lines] == ["effect", "job"]
+    for line in lines:
+        assert (line["run"], line["round"], line["phase"]) == (KEY.run, KEY.round, KEY.phase)
+    assert caplog.records

@@ -1,0 +1,140 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from hubbub.ids import RunId
+from hubbub.machine.effects import Key
+from hubbub.runtime.spool import ChunkRef, Spool
+
+RUN = RunId("a" * 64)
+KEY = Key("accumulation", RUN, 1, "signs")
+SET = "5e" * 16
+
+
+def ref(sender: str = "client-1", index: int = 0, set_id: str = SET) -> ChunkRef:
+    return ChunkRef(sender, set_id, index)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    refs = [ref(), ref(index=1), ref(sender="client-2"), ref(set_id="00" * 16)]
+    keys = [KEY, Key("accumulation", RUN, 2, "signs"), Key("accumulation", RUN, 1, "union"), Key("round", RUN, 3)]
+
+    for key in keys:
+        for each in refs:
+            spool.write(key, each, f"{key} {each}".encode())
+
+    for key in keys:
+        for each in refs:
+            assert spool.read(key, each) == f"{key} {each}".encode()
+
+
+def test_it_is_still_there_for_the_next_process(tmp_path: Path) -> None:
+    Spool(tmp_path).write(KEY, ref(), b"share")
+
+    assert Spool(tmp_path).read(KEY, ref()) == b"share"
+
+
+def test_the_first_write_wins(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+
+    spool.write(KEY, ref(), b"first")
+    spool.write(KEY, ref(), b"second")
+
+    assert spool.read(KEY, ref()) == b"first"
+
+
+def test_a_write_that_fails_leaves_nothing_that_could_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+
+    def fail(handle: int) -> None:
+        del handle
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="full"):
+            spool.write(KEY, ref(), b"half of a sha")
+    with pytest.raises(FileNotFoundError):
+        spool.read(KEY, ref())
+
+    spool.write(KEY, ref(), b"all of a share")
+    assert spool.read(KEY, ref()) == b"all of a share"
+
+
+def test_what_a_killed_process_left_half_written_is_not_read_and_is_overwritten(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.write(KEY, ref(), b"whole")
+    (chunk,) = (tmp_path / name for name in files_in(tmp_path))
+    chunk.rename(chunk.with_suffix(".part"))
+
+    with pytest.raises(FileNotFoundError):
+        spool.read(KEY, ref())
+    spool.write(KEY, ref(), b"whole again")
+
+    assert spool.read(KEY, ref()) == b"whole again"
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_the_file_and_every_new_folder_above_it_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    real = os.fsync
+
+    def note(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    Spool(tmp_path).write(KEY, ref(), b"share")
+
+    home = tmp_path / RUN / "1" / "signs" / "client-1"
+    (chunk,) = home.iterdir()
+    assert {path.stat().st_ino for path in (tmp_path, *home.parents[:3], home, chunk)} <= synced
+
+
+def test_dropping_a_sender_keeps_the_others(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.write(KEY, ref("client-1"), b"1")
+    spool.write(KEY, ref("client-2"), b"2")
+
+    spool.drop(KEY, "client-1")
+
+    assert spool.read(KEY, ref("client-2")) == b"2"
+    with pytest.raises(FileNotFoundError):
+        spool.read(KEY, ref("client-1"))
+
+
+def test_dropping_a_phase_a_round_or_a_run_drops_no_more(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    phase, sibling = Key("a", RUN, 1, "union"), Key("a", RUN, 1, "signs")
+    later, other_run = Key("a", RUN, 2, "signs"), Key("a", RunId("b" * 64), 1, "signs")
+    for key in (phase, sibling, later, other_run):
+        spool.write(key, ref(), b"x")
+
+    spool.drop(phase)
+    assert len(files_in(tmp_path)) == 3
+    assert spool.read(sibling, ref())
+    spool.drop_round(sibling)
+    assert len(files_in(tmp_path)) == 2
+    assert spool.read(later, ref())
+    spool.drop_run(later)
+    assert len(files_in(tmp_path)) == 1
+    assert spool.read(other_run, ref()) == b"x"
+
+
+def test_dropping_what_is_not_there_does_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+
+    spool.drop(KEY)
+    spool.drop(KEY, "client-1")
+    spool.drop_round(KEY)
+    spool.drop_run(KEY)

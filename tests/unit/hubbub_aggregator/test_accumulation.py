@@ -1,0 +1,444 @@
+"""A phase at an aggregator: one set a client, receipts for what is whole, one release over checked members."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import PartyId, SetId
+from hubbub.machine.effects import Effect, Failed, Key, Publish, Tell
+from hubbub.machine.table import step
+from hubbub.messages.base import Message
+from hubbub.messages.manifest import CohortMember, Manifest
+from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.shares import Receipt, SetReceived, SetRefused, declare
+from hubbub.messages.sums import VoidNotice
+from hubbub.messages.traffic import Traffic
+from hubbub.protocol.layout import Vector
+from hubbub_aggregator.events import (
+    ChunkArrived,
+    ChunkBroken,
+    ChunkChecked,
+    CloseOrdered,
+    PhaseEnded,
+    SumSent,
+    VoidOrdered,
+)
+from hubbub_aggregator.phases.accumulation import (
+    TRANSITIONS,
+    Accumulation,
+    CheckChunk,
+    RecordRelease,
+    RecordVoid,
+    SpoolChunk,
+    State,
+    SumAndRelease,
+)
+from support.builders import make_manifest
+
+SHORT = (Vector("signs", 100, 9),)
+LONG = (Vector("signs", 101, 9),)
+CHUNKS = 2
+
+
+def set_of(client: PartyId) -> SetId:
+    return SetId(f"{int(client.rsplit('-', 1)[1]):032x}")
+
+
+class Play:
+    """One phase at the first aggregator."""
+
+    def __init__(self, manifest: Manifest | None = None, required: frozenset[PartyId] = frozenset()) -> None:
+        self.manifest = manifest or make_manifest(clients=4, servers=3, min_clients=3)
+        self.run = Key("run", self.manifest.run_id)
+        self.state = State.COLLECTING
+        self.data = Accumulation(
+            me=self.manifest.aggregators[0],
+            key=Key("phase", self.manifest.run_id, 1, "signs"),
+            run=self.run,
+            manifest=self.manifest,
+            servers=self.manifest.aggregators,
+            required_members=required,
+        )
+        self.effects: tuple[Effect, ...] = ()
+
+    def feed(self, event: object) -> None:
+        result = step(TRANSITIONS, self.state, self.data, event)
+        self.state, self.data, self.effects = result.state, result.data, result.effects
+
+    def expect(self, state: State) -> None:
+        assert self.state is state
+
+    def chunk(
+        self, client: PartyId, index: int, *, set_id: SetId | None = None, vectors: tuple[Vector, ...] = SHORT
+    ) -> None:
+        self.feed(
+            ChunkArrived(
+                client=client,
+                set_id=set_id or set_of(client),
+                vectors=vectors,
+                index=index,
+                chunks=CHUNKS,
+                wire_bytes={"signs": 10},
+            )
+        )
+
+    def deliver(self, client: PartyId, *, vectors: tuple[Vector, ...] = SHORT) -> None:
+        """A whole, good set."""
+        for index in range(CHUNKS):
+            self.chunk(client, index, vectors=vectors)
+        for index in range(CHUNKS):
+            self.feed(ChunkChecked(client=client, index=index))
+
+    def receipts(self, members: Sequence[PartyId]) -> tuple[Receipt, ...]:
+        return tuple(
+            Receipt(
+                aggregator=server,
+                client=member,
+                set_id=set_of(member),
+                vectors=declare(self.data.sets[member].vectors if member in self.data.sets else SHORT),
+            )
+            for member in members
+            for server in self.manifest.aggregators
+        )
+
+    def order(self, members: Sequence[PartyId], receipts: Sequence[Receipt] | None = None) -> None:
+        shown = self.receipts(members) if receipts is None else receipts
+        self.feed(CloseOrdered(members=tuple(members), receipts=tuple(shown)))
+
+    def said(self) -> list[Message]:
+        """What went to the coordinator."""
+        return [
+            effect.body
+            for effect in self.effects
+            if isinstance(effect, Publish)
+            and effect.to == self.manifest.coordinator
+            and isinstance(effect.body, Message)
+        ]
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+@pytest.fixture
+def full() -> Play:
+    """Everybody's set is complete."""
+    play = Play()
+    for client in play.manifest.clients:
+        play.deliver(client)
+    return play
+
+
+# Collecting ---------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_is_spooled_before_it_is_checked(play: Play) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 1)
+    spooled, check = play.effects
+    assert spooled == SpoolChunk(client, set_of(client), 1)
+    assert isinstance(check, CheckChunk)
+    assert (check.client, check.index, check.share_set.set_id) == (client, 1, set_of(client))
+
+
+def test_a_receipt_is_given_only_for_a_set_whose_every_chunk_was_opened(play: Play) -> None:
+    client = play.manifest.clients[0]
+    for index in reversed(range(CHUNKS)):
+        play.chunk(client, index)
+        assert not play.said()
+    play.feed(ChunkChecked(client=client, index=1))
+    assert not play.said()
+    play.feed(ChunkChecked(client=client, index=0))
+    expected = Receipt(aggregator=play.data.me, client=client, set_id=set_of(client), vectors=declare(SHORT))
+    assert play.said() == [SetReceived(receipt=expected)]
+
+
+def test_a_duplicate_chunk_is_neither_spooled_nor_counted_again(play: Play) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 0)
+    before = play.data
+    play.chunk(client, 0)
+    assert (play.data, play.effects) == (before, ())
+    assert before.wire_bytes == {"signs": 10}
+
+
+@pytest.mark.parametrize(
+    ("set_id", "vectors"), [(SetId("f" * 32), SHORT), (None, LONG)], ids=["another-id", "same-id-other-vectors"]
+)
+def test_a_second_set_is_refused(play: Play, set_id: SetId | None, vectors: tuple[Vector, ...]) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 0)
+    before = play.data
+    with pytest.raises(PeerError) as caught:
+        play.chunk(client, 1, set_id=set_id, vectors=vectors)
+    assert caught.value.reason is RejectReason.SECOND_SET
+    assert play.data is before
+
+
+def break_chunk(play: Play, client: PartyId, index: int) -> None:
+    reason = RejectReason.RESIDUE_OUT_OF_RANGE
+    play.feed(ChunkBroken(client=client, index=index, reason=reason, explanation="7 is no residue mod 7"))
+
+
+def test_a_spoilt_set_earns_no_receipt_and_the_coordinator_is_told_once(play: Play) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 0)
+    play.chunk(client, 1)
+    break_chunk(play, client, 0)
+    assert play.said() == [
+        SetRefused(client=client, set_id=set_of(client), reason=RejectReason.RESIDUE_OUT_OF_RANGE)
+    ]
+    play.feed(ChunkChecked(client=client, index=1))
+    assert not play.said()
+    break_chunk(play, client, 1)
+    assert not play.effects
+    play.expect(State.COLLECTING)
+
+
+def test_more_chunks_of_a_spoilt_set_are_not_even_spooled(play: Play) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 0)
+    break_chunk(play, client, 0)
+    play.chunk(client, 1)
+    assert not play.effects
+
+
+def test_a_spoilt_set_cannot_be_replaced_by_a_second_one(play: Play) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 0)
+    break_chunk(play, client, 0)
+    with pytest.raises(PeerError) as caught:
+        play.chunk(client, 0, set_id=SetId("f" * 32))
+    assert caught.value.reason is RejectReason.SECOND_SET
+
+
+def test_a_spoilt_set_does_not_harm_the_others(play: Play) -> None:
+    spoilt, *others = play.manifest.clients
+    play.chunk(spoilt, 0)
+    break_chunk(play, spoilt, 0)
+    for client in others:
+        play.deliver(client)
+    play.order(play.manifest.clients)
+    assert [body.reason for body in play.said() if isinstance(body, OrderRefused)] == [
+        RejectReason.MISSING_RECEIPT
+    ]
+    play.order(others)
+    play.expect(State.SUMMING)
+
+
+# Orders -------------------------------------------------------------------------------------------------
+
+
+def test_the_journal_entry_comes_before_anything_else(full: Play) -> None:
+    members = full.manifest.clients
+    full.order(members)
+    full.expect(State.SUMMING)
+    ended = PhaseEnded(round=1, phase="signs", members=frozenset(members))
+    assert full.effects == (RecordRelease(members), Tell(full.run, ended), SumAndRelease(members))
+
+
+def test_a_member_set_is_journalled_in_one_order_however_it_was_named(full: Play) -> None:
+    named = tuple(reversed(full.manifest.clients))
+    full.order(named)
+    assert full.effects[0] == RecordRelease(full.manifest.clients)
+    full.order(named)
+    assert (full.state, full.effects) == (State.SUMMING, ())
+
+
+Wrong = Callable[[Play], tuple[Sequence[PartyId], Sequence[Receipt]]]
+
+
+def a_stranger(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    members = (*play.manifest.clients[:3], PartyId("client-9"))
+    return members, play.receipts(members)
+
+
+def a_member_twice(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    members = (*play.manifest.clients, play.manifest.clients[0])
+    return members, play.receipts(play.manifest.clients)
+
+
+def too_few(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    members = play.manifest.clients[:2]
+    return members, play.receipts(members)
+
+
+def a_receipt_missing(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    return play.manifest.clients, play.receipts(play.manifest.clients)[:-1]
+
+
+def a_receipt_for_another_set(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    *rest, last = play.receipts(play.manifest.clients)
+    return play.manifest.clients, [*rest, last.model_copy(update={"set_id": SetId("f" * 32)})]
+
+
+def a_receipt_for_other_vectors(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    *rest, last = play.receipts(play.manifest.clients)
+    return play.manifest.clients, [*rest, last.model_copy(update={"vectors": declare(LONG)})]
+
+
+def a_foreign_receipt(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    """Of somebody who is no aggregator of this run, in the place of one who is."""
+    *rest, last = play.receipts(play.manifest.clients)
+    return play.manifest.clients, [*rest, last.model_copy(update={"aggregator": PartyId("aggregator-9")})]
+
+
+def one_receipt_too_many(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    receipts = play.receipts(play.manifest.clients)
+    other = receipts[0].model_copy(update={"set_id": SetId("f" * 32)})
+    return play.manifest.clients, [*receipts, other]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (a_stranger, RejectReason.NOT_IN_COHORT),
+        (a_member_twice, RejectReason.NOT_IN_COHORT),
+        (too_few, RejectReason.TOO_FEW_MEMBERS),
+        (a_receipt_missing, RejectReason.MISSING_RECEIPT),
+        (a_receipt_for_another_set, RejectReason.MISSING_RECEIPT),
+        (a_receipt_for_other_vectors, RejectReason.MISSING_RECEIPT),
+        (a_foreign_receipt, RejectReason.MISSING_RECEIPT),
+        (one_receipt_too_many, RejectReason.MISSING_RECEIPT),
+    ],
+)
+def test_a_wrong_order_is_refused_and_a_right_one_still_obeyed(
+    full: Play, wrong: Wrong, reason: RejectReason
+) -> None:
+    before = full.data
+    full.order(*wrong(full))
+    full.expect(State.COLLECTING)
+    assert full.data is before
+    assert len(full.effects) == 1, "nothing but the refusal"
+    (refusal,) = full.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is reason
+    full.order(full.manifest.clients)
+    full.expect(State.SUMMING)
+
+
+def test_a_set_that_is_not_here_cannot_be_added_whatever_receipts_say(play: Play) -> None:
+    for client in play.manifest.clients[:3]:
+        play.deliver(client)
+    play.chunk(play.manifest.clients[3], 0)
+    play.order(play.manifest.clients)
+    (refusal,) = play.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is RejectReason.MISSING_RECEIPT
+    play.expect(State.COLLECTING)
+
+
+def test_sets_of_different_vectors_are_never_added_together(play: Play) -> None:
+    for client in play.manifest.clients[:3]:
+        play.deliver(client)
+    play.deliver(play.manifest.clients[3], vectors=LONG)
+    play.order(play.manifest.clients)
+    (refusal,) = play.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is RejectReason.WRONG_LENGTH
+    play.order(play.manifest.clients[:3])
+    play.expect(State.SUMMING)
+
+
+def test_min_clients_counts_organisations_not_clients() -> None:
+    cohort = tuple(
+        CohortMember(name=PartyId(f"client-{number}"), organisation=PartyId(organisation))
+        for number, organisation in enumerate(("a", "a", "a", "b", "c"), 1)
+    )
+    play = Play(make_manifest(clients=5, servers=3, cohort=cohort, min_clients=3))
+    for client in play.manifest.clients:
+        play.deliver(client)
+    play.order(play.manifest.clients[:4])
+    (refusal,) = play.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is RejectReason.TOO_FEW_MEMBERS
+    play.order(play.manifest.clients[2:])
+    play.expect(State.SUMMING)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_later_phase_keeps_the_first_phases_members(size: int) -> None:
+    manifest = make_manifest(clients=5, servers=3, min_clients=3)
+    required = frozenset(manifest.clients[1:])
+    play = Play(manifest, required)
+    for client in manifest.clients:
+        play.deliver(client)
+    play.order(manifest.clients[:size])
+    (refusal,) = play.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is RejectReason.DIFFERENT_MEMBERS
+    play.order(manifest.clients[1:])
+    play.expect(State.SUMMING)
+
+
+# After the order ----------------------------------------------------------------------------------------
+
+
+def test_the_same_order_again_changes_nothing_and_another_one_is_refused(full: Play) -> None:
+    full.order(full.manifest.clients)
+    before = full.data
+    full.order(full.manifest.clients)
+    assert (full.state, full.data, full.effects) == (State.SUMMING, before, ())
+    full.order(full.manifest.clients[:3])
+    (refusal,) = full.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is RejectReason.ALREADY_ENDED
+    assert (full.state, full.data, len(full.effects)) == (State.SUMMING, before, 1)
+
+
+def test_a_void_after_the_release_is_refused(full: Play) -> None:
+    full.order(full.manifest.clients)
+    full.feed(VoidOrdered(reason="changed its mind"))
+    (refusal,) = full.said()
+    assert isinstance(refusal, OrderRefused)
+    assert refusal.reason is RejectReason.ALREADY_ENDED
+    full.expect(State.SUMMING)
+
+
+def test_late_chunks_change_nothing_once_the_members_are_frozen(full: Play) -> None:
+    full.order(full.manifest.clients[:3])
+    before = full.data
+    full.chunk(full.manifest.clients[3], 0, set_id=SetId("f" * 32))
+    full.feed(ChunkChecked(client=full.manifest.clients[3], index=0))
+    break_chunk(full, full.manifest.clients[3], 1)
+    assert (full.state, full.data, full.effects) == (State.SUMMING, before, ())
+
+
+def test_the_release_is_reported_with_what_was_counted(full: Play) -> None:
+    full.order(full.manifest.clients)
+    sent = Traffic(counts_as="signs", direction="down", payload_bits=1200)
+    full.feed(SumSent(traffic=(sent,)))
+    full.expect(State.RELEASED)
+    arrived = Traffic(counts_as="signs", direction="up", wire_bytes=10 * CHUNKS * 4)
+    assert full.said() == [PhaseReleased(members=full.manifest.clients, traffic=(arrived, sent))]
+
+
+def test_a_void_is_journalled_before_anybody_hears_of_it(full: Play) -> None:
+    full.feed(VoidOrdered(reason="too few"))
+    full.expect(State.VOID)
+    assert full.effects[0] == RecordVoid()
+    told = [effect for effect in full.effects if isinstance(effect, Publish)]
+    notices = [effect.to for effect in told if effect.body == VoidNotice(reason="too few")]
+    assert notices == list(full.manifest.clients)
+    assert full.said() == [PhaseVoided()]
+    assert Tell(full.run, PhaseEnded(round=1, phase="signs", members=frozenset())) in full.effects
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_disk_that_fails_us_is_told_to_the_coordinator(full: Play, *, closed: bool) -> None:
+    if closed:
+        full.order(full.manifest.clients)
+    full.feed(Failed("CheckChunk: the disk is full"))
+    full.expect(State.FAILED)
+    assert full.said() == [PartyFailed(reason="CheckChunk: the disk is full")]
+
+
+def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:
+    data, copy = play.data, replace(play.data)
+    play.deliver(play.manifest.clients[0])
+    assert data == copy
+    assert data.sets == {}

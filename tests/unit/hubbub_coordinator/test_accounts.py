@@ -1,0 +1,119 @@
+"""A round in numbers, from what the parties reported."""
+
+from dataclasses import replace
+
+import pytest
+
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.traffic import Traffic
+from hubbub_coordinator.accounts import Cost, account, accuracy, costs, union_size
+from hubbub_coordinator.phases.round import PhaseRecord, Round
+from support.builders import make_manifest, make_receipt
+
+# N = 100 over Z_7 takes 3 bits an element; a factor takes 32.
+MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
+EMPTY = Round(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
+
+
+def report(*, correct: int, total: int, loss: float, training_s: float, up: bool = True) -> RoundApplied:
+    sent = (
+        Traffic(counts_as="signs", direction="up", payload_bits=2 * 300),
+        Traffic(counts_as="factors", direction="up", payload_bits=2 * 32),
+    )
+    arrived = (Traffic(counts_as="signs", direction="down", wire_bytes=500),)
+    return RoundApplied(
+        correct=correct,
+        total=total,
+        loss=loss,
+        training_s=training_s,
+        evaluation_s=0.5,
+        traffic=(*(sent if up else ()), *arrived),
+    )
+
+
+def released(reports: dict[PartyId, RoundApplied]) -> Round:
+    """A round that the aggregators released to all three clients."""
+    down = (
+        Traffic(counts_as="signs", direction="up", wire_bytes=700),
+        Traffic(counts_as="signs", direction="down", payload_bits=3 * 300),
+        Traffic(counts_as="factors", direction="down", payload_bits=3 * 32),
+    )
+    receipts = {
+        client: {
+            server: make_receipt(MANIFEST, aggregator=server, client=client) for server in MANIFEST.aggregators
+        }
+        for client in reports
+    }
+    rows = [(server, row) for server in MANIFEST.aggregators for row in down]
+    rows += [(client, row) for client, each in reports.items() for row in each.traffic]
+    return replace(
+        EMPTY,
+        records=(PhaseRecord(opened_at_s=10.0, receipts=receipts),),
+        members=frozenset(reports),
+        applied=reports,
+        traffic=tuple(rows),
+        began_at_s=10.0,
+        ended_at_s=20.0,
+    )
+
+
+ONE, TWO, THREE = MANIFEST.clients
+FULL = released(
+    {
+        ONE: report(correct=10, total=10, loss=1.0, training_s=3.0),
+        TWO: report(correct=0, total=30, loss=2.0, training_s=5.0),
+        THREE: report(correct=5, total=10, loss=4.0, training_s=4.0),
+    }
+)
+
+
+def test_accuracy_is_all_correct_answers_over_all_samples_not_a_mean_of_means() -> None:
+    assert accuracy(FULL) == pytest.approx(15 / 50)
+    assert account(FULL).loss == pytest.approx((10 * 1.0 + 30 * 2.0 + 10 * 4.0) / 50)
+
+
+def test_payload_of_a_full_round_is_the_papers_formula_to_the_bit() -> None:
+    assert costs(FULL) == {
+        "signs": Cost(payload_bits=2 * 2 * 3 * 300, predicted_bits=2 * 2 * 3 * 300, wire_bytes=2 * 700 + 3 * 500),
+        "factors": Cost(payload_bits=2 * 2 * 3 * 32, predicted_bits=2 * 2 * 3 * 32, wire_bytes=0),
+    }
+
+
+def test_with_a_client_that_sent_nothing_uploads_count_senders_and_downloads_recipients() -> None:
+    silent = report(correct=5, total=10, loss=4.0, training_s=4.0, up=False)
+    data = replace(released({**FULL.applied, THREE: silent}), members=frozenset({ONE, TWO}))
+    signs = costs(data)["signs"]
+    assert signs.payload_bits == signs.predicted_bits == 2 * (2 + 3) * 300
+    assert account(data).members == (ONE, TWO)
+
+
+def test_what_was_measured_and_not_predicted_shows() -> None:
+    extra = Traffic(counts_as="signs", direction="up", payload_bits=1)
+    data = replace(FULL, traffic=(*FULL.traffic, (ONE, extra)))
+    signs = costs(data)["signs"]
+    assert signs.payload_bits == signs.predicted_bits + 1
+
+
+def test_the_account_of_a_round() -> None:
+    result = account(FULL)
+    assert (result.round, result.members, result.union_size) == (4, MANIFEST.clients, 100)
+    assert result.fedavg_bits == 2 * 3 * 32 * 100
+    assert (result.training_s, result.evaluation_s) == (5.0, 0.5)
+    assert result.protocol_s == pytest.approx(10.0 - 5.0 - 0.5)
+
+
+def test_before_anything_is_reported_nothing_is_claimed() -> None:
+    assert accuracy(EMPTY) is None
+    assert union_size(EMPTY) is None
+    assert costs(EMPTY) == {}
+    begun = replace(EMPTY, records=(PhaseRecord(opened_at_s=10.0),))
+    assert union_size(begun) is None
+    assert costs(begun) == {}
+
+
+def test_clients_without_test_samples_do_not_divide_by_zero() -> None:
+    data = released({ONE: report(correct=0, total=0, loss=0.0, training_s=1.0)})
+    assert accuracy(data) is None
+    assert (account(data).accuracy, account(data).loss) == (0.0, 0.0)

@@ -1,0 +1,225 @@
+"""The REST interface over a real federation in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.events import ReceiptArrived
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_local.federation import start_federation
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.workspace import digest
+from support.aio import aio
+from support.builders import make_manifest
+from support.held_task import HeldTask, Silence
+
+TASK = SyntheticTask(1_003)
+MANIFEST = make_manifest(
+    clients=3,
+    servers=2,
+    rounds=2,
+    parameters=TASK.count_parameters(),
+    task=TASK.name,
+    initial_model_sha256=digest(TASK.initial_model(7)),
+)
+RUN = f"/api/v1/runs/{MANIFEST.run_id}"
+JSON = {"content-type": "application/json"}
+FULL_SIGNS_BITS = 2 * 2 * 3 * 1_003 * 3
+Json = Any  # What a server answers; the assertions are its types.
+
+
+class Scene:
+    """A federation whose last client is silent in round 1 until it is let go."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, silence: Silence, stalled: asyncio.Event, over: asyncio.Event
+    ) -> None:
+        self.client = client
+        self.silence = silence
+        self.stalled = stalled
+        self.over = over
+
+    async def post_manifest(self, manifest: Manifest = MANIFEST) -> httpx.Response:
+        return await self.client.post("/api/v1/runs", content=manifest.model_dump_json(), headers=JSON)
+
+    async def get(self, path: str) -> Json:
+        answer = await self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@asynccontextmanager
+async def scene_of(folder: Path) -> AsyncIterator[Scene]:
+    silence, stalled, over = Silence((2, 1)), asyncio.Event(), asyncio.Event()
+
+    def observe(moment: Moment) -> None:
+        match moment:
+            case Moment(event=ReceiptArrived(), data=rounds.Round() as data):
+                if data.missing() == MANIFEST.clients[2:]:
+                    stalled.set()
+        if moment.after in runs.OUTCOMES:
+            over.set()
+
+    async with start_federation(
+        MANIFEST, folder=folder, load_task=HeldTask(TASK, silence).load, demo_seed=1, observer=observe
+    ) as federation:
+        transport = httpx.ASGITransport(create_app(federation.coordinator))
+        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
+            try:
+                yield Scene(client, silence, stalled, over)
+            finally:
+                silence.lift_all()
+
+
+@pytest.mark.parametrize("again", [False, True])
+@aio
+async def test_a_manifest_begins_a_run_once(tmp_path: Path, *, again: bool) -> None:
+    async with scene_of(tmp_path) as scene:
+        answer = await scene.post_manifest()
+        assert answer.status_code == 201
+        assert answer.json()["run"] == MANIFEST.run_id
+        assert answer.json()["state"] == "enrolling"
+        if again:
+            answer = await scene.post_manifest()
+            assert answer.status_code == 409
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert "needs a new nonce" in answer.json()["detail"]
+            assert len(await scene.get("/api/v1/runs")) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"rho": 1.5}, "rho"),
+        ({"rho": 0.0001}, "rho"),
+        ({"min_clients": 9}, "min_clients"),
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": "3"}, "rounds"),
+        ({"colour": "blue"}, "colour"),
+        ({"nonce": "zz"}, "nonce"),
+        ({"aggregators": ["aggregator-1"]}, "aggregators"),
+        ({"strategy": "magic"}, "no strategy 'magic'"),
+        ({"coordinator": "another"}, "another"),
+    ],
+)
+@aio
+async def test_an_invalid_manifest_is_refused_by_field(
+    tmp_path: Path, change: dict[str, object], field: str
+) -> None:
+    document = {**json.loads(MANIFEST.model_dump_json()), **change}
+    async with scene_of(tmp_path) as scene:
+        answer = await scene.client.post("/api/v1/runs", json=document)
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert field in answer.json()["detail"]
+        assert await scene.get("/api/v1/runs") == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"rounds": 2}'])
+@aio
+async def test_what_is_no_manifest_at_all_is_refused(tmp_path: Path, body: bytes) -> None:
+    async with scene_of(tmp_path) as scene:
+        answer = await scene.client.post("/api/v1/runs", content=body, headers=JSON)
+        assert answer.status_code == 422
+        assert "not a manifest" in answer.json()["detail"]
+
+
+@aio
+async def test_an_unknown_run_is_not_found(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        for path in (RUN, f"{RUN}/rounds", f"{RUN}/rounds/1", f"{RUN}/cost"):
+            answer = await scene.client.get(path)
+            assert answer.status_code == 404
+            assert MANIFEST.run_id in answer.json()["detail"]
+        assert (await scene.client.post(f"{RUN}/cancel")).status_code == 404
+        assert (await scene.client.get("/api/v1/runs/nonsense")).status_code == 422
+
+
+@aio
+async def test_a_run_can_be_followed_while_it_goes_on(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        await scene.post_manifest()
+        await scene.stalled.wait()
+        run = await scene.get(RUN)
+        assert (run["state"], run["round"], run["rounds_released"], run["accuracy"]) == ("running", 1, 0, None)
+        assert Manifest.model_validate_json(json.dumps(run["manifest"])) == MANIFEST
+        status = {each["name"]: each for each in run["participants"]}
+        assert {name: each["role"] for name, each in status.items()} == {
+            **dict.fromkeys(MANIFEST.aggregators, "aggregator"),
+            **dict.fromkeys(MANIFEST.clients, "client"),
+        }
+        assert all(each["joined"] for each in status.values())
+        assert status["client-1"]["status"] == "delivered signs to 2 of 2 aggregators"
+        assert status["client-3"]["status"] == "training or sending"
+        assert status["aggregator-1"]["status"] == "holds 2 share sets"
+        (first,) = await scene.get(f"{RUN}/rounds")
+        assert (first["state"], first["phase"], first["missing"]) == ("collecting", "signs", ["client-3"])
+        assert first["phases"][0]["delivered"] == {
+            client: list(MANIFEST.aggregators) for client in ("client-1", "client-2")
+        }
+        assert first["phases"][0]["closed_at_s"] is None
+        cost = await scene.get(f"{RUN}/cost")
+        assert cost["fedavg_bits"] == 0
+
+
+@aio
+async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        await scene.post_manifest()
+        scene.silence.lift_all()
+        await scene.over.wait()
+        (run,) = await scene.get("/api/v1/runs")
+        assert (run["state"], run["rounds_released"], run["rounds_void"]) == ("completed", 2, 0)
+        assert 0 < run["accuracy"] <= 1
+        first, second = await scene.get(f"{RUN}/rounds")
+        assert [each["state"] for each in (first, second)] == ["released"] * 2
+        assert first["members"] == list(MANIFEST.clients)
+        assert first["union_size"] == 1_003
+        signs = first["cost"]["signs"]
+        assert signs["payload_bits"] == signs["predicted_bits"] == FULL_SIGNS_BITS
+        assert await scene.get(f"{RUN}/rounds/2") == second
+        assert (await scene.client.get(f"{RUN}/rounds/3")).status_code == 404
+        cost = await scene.get(f"{RUN}/cost")
+        assert cost["total"]["signs"]["payload_bits"] == 2 * FULL_SIGNS_BITS
+        assert cost["fedavg_bits"] == 2 * (2 * 3 * 32 * 1_003)
+        assert list(cost["rounds"]) == ["1", "2"]
+        status = {each["name"]: each["status"] for each in (await scene.get(RUN))["participants"]}
+        assert status["client-3"] == "applied round 2"
+        assert status["aggregator-2"] == "released"
+
+
+@aio
+async def test_a_run_can_be_cancelled_once(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        await scene.post_manifest()
+        await scene.stalled.wait()
+        answer = await scene.client.post(f"{RUN}/cancel")
+        assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+        assert answer.json()["reason"] == "an operator cancelled it"
+        again = await scene.client.post(f"{RUN}/cancel")
+        assert again.status_code == 409
+        assert "cancelled already" in again.json()["detail"]
+        assert len(await scene.get(f"{RUN}/rounds")) == 1
+
+
+@aio
+async def test_health_metrics_and_the_description_of_the_interface(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        assert (await scene.get("/healthz"))["status"] == "ok"
+        metrics = await scene.client.get("/metrics")
+        assert 'hubbub_messages_rejected_total{reason="malformed"} 0.0' in metrics.text
+        described = await scene.get("/openapi.json")
+        body = described["paths"]["/api/v1/runs"]["post"]["requestBody"]
+        reference = body["content"]["application/json"]["schema"]["$ref"]
+        manifest = described["components"]["schemas"][reference.rsplit("/", 1)[1]]
+        assert "initial_model_sha256" in manifest["required"]

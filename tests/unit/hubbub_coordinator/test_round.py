@@ -1,0 +1,503 @@
+"""The coordinator's round by scenario: what it closes over, what voids, what contradicts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hubbub.errors import RejectReason, UnexpectedEvent
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, SetTimer, Tell
+from hubbub.machine.table import Step, step
+from hubbub.messages.manifest import CohortMember, Manifest
+from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, VoidPhase
+from hubbub.messages.shares import Receipt, VectorClaim
+from hubbub.messages.traffic import Traffic
+from hubbub.strategies.registry import STRATEGIES
+from hubbub_coordinator.events import (
+    Began,
+    DeadlinePassed,
+    OrderDeclined,
+    ReceiptArrived,
+    RoundEnded,
+    RoundVerdict,
+    SetSpoilt,
+    SumReleased,
+    UpdateApplied,
+    UpdateDropped,
+    VoidConfirmed,
+)
+from hubbub_coordinator.phases.round import TRANSITIONS, Round, State
+from support.builders import make_manifest
+from support.two_phases import NAME, TwoPhases
+
+SETS = {number: SetId(f"{number:032x}") for number in range(10)}
+SHORT = (VectorClaim(name="signs", length=7, modulus=7),)
+LONG = (VectorClaim(name="signs", length=8, modulus=7),)
+
+
+class Play:
+    """A round and everything it asked for, fed event by event."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.run = Key("run", manifest.run_id)
+        self.state = State.COLLECTING
+        self.data = Round(run=self.run, number=1, manifest=manifest)
+        self.effects: tuple[Effect, ...] = ()
+        self.feed(Began(at_s=1.0))
+
+    def feed(self, event: object) -> Step[State, Round]:
+        result = step(TRANSITIONS, self.state, self.data, event)
+        self.state, self.data, self.effects = result.state, result.data, result.effects
+        return result
+
+    def expect(self, state: State) -> None:
+        assert self.state is state
+
+    def receive(
+        self,
+        client: PartyId,
+        *,
+        aggregators: Sequence[PartyId] | None = None,
+        set_id: SetId | None = None,
+        vectors: tuple[VectorClaim, ...] = SHORT,
+        phase: str | None = None,
+    ) -> None:
+        """Receipts for a client's set, of all aggregators unless told otherwise."""
+        number = (*self.manifest.clients, client).index(client)
+        for aggregator in aggregators if aggregators is not None else self.manifest.aggregators:
+            receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id or SETS[number], vectors=vectors)
+            self.feed(ReceiptArrived(at_s=2.0, phase=phase or self.data.current.name, receipt=receipt))
+
+    def receive_all(self) -> None:
+        for client in self.data.awaited:
+            self.receive(client)
+
+    def release(
+        self, aggregator: PartyId, *, phase: str | None = None, members: frozenset[PartyId] | None = None
+    ) -> None:
+        self.feed(
+            SumReleased(
+                at_s=4.0,
+                phase=phase or self.data.current.name,
+                aggregator=aggregator,
+                members=self.data.members if members is None else members,
+                traffic=(Traffic(counts_as="signs", direction="down", payload_bits=10),),
+            )
+        )
+
+    def release_all(self) -> None:
+        for aggregator in self.manifest.aggregators:
+            self.release(aggregator)
+
+    def apply(self, client: PartyId) -> None:
+        self.feed(UpdateApplied(at_s=5.0, client=client, report=REPORT))
+
+    def orders(self) -> list[tuple[PartyId, ClosePhase | VoidPhase]]:
+        return [
+            (effect.to, effect.body)
+            for effect in self.effects
+            if isinstance(effect, Publish) and isinstance(effect.body, ClosePhase | VoidPhase)
+        ]
+
+    def verdict(self) -> RoundEnded:
+        told = [effect for effect in self.effects if isinstance(effect, Tell)]
+        assert len(told) == 1
+        assert told[0].to == self.run
+        assert isinstance(told[0].event, RoundEnded)
+        return told[0].event
+
+
+REPORT = RoundApplied(
+    correct=9,
+    total=10,
+    loss=0.5,
+    training_s=1.0,
+    evaluation_s=0.5,
+    traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),),
+)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play(make_manifest(clients=4, servers=2, min_clients=3))
+
+
+@pytest.fixture
+def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
+    return Play(make_manifest(clients=4, servers=2, min_clients=3, strategy=NAME))
+
+
+def test_a_round_begins_with_a_deadline_and_an_order_to_every_client() -> None:
+    manifest = make_manifest(phase_timeout_s=60.0)
+    play = Play(manifest)
+    assert play.effects[0] == SetTimer("deadline", 61.0, DeadlinePassed)
+    assert play.effects[1:] == tuple(Publish(client, Role.CLIENT, RoundOpened()) for client in manifest.clients)
+
+
+def test_all_receipts_close_the_phase_over_everybody(play: Play) -> None:
+    for client in play.manifest.clients[:-1]:
+        play.receive(client)
+        play.expect(State.COLLECTING)
+        assert not play.effects
+    play.receive(play.manifest.clients[-1])
+    play.expect(State.RELEASING)
+    assert CancelTimer("deadline") in play.effects
+    assert [to for to, _ in play.orders()] == list(play.manifest.aggregators)
+    for _, order in play.orders():
+        assert isinstance(order, ClosePhase)
+        assert order.members == play.manifest.clients
+        shown = {(receipt.client, receipt.aggregator) for receipt in order.receipts}
+        assert shown == {(client, server) for client in order.members for server in play.manifest.aggregators}
+        assert len(order.receipts) == len(shown)
+
+
+def test_a_receipt_that_comes_twice_changes_nothing(play: Play) -> None:
+    play.receive(play.manifest.clients[0])
+    before = play.data
+    play.receive(play.manifest.clients[0])
+    assert play.data == before
+
+
+def test_a_receipt_of_another_phase_does_not_count(play: Play) -> None:
+    before = play.data
+    play.receive(play.manifest.clients[0], phase="union")
+    assert play.data == before
+
+
+def test_at_the_deadline_those_who_are_there_are_the_members(play: Play) -> None:
+    there = play.manifest.clients[:3]
+    for client in there:
+        play.receive(client)
+    play.receive(play.manifest.clients[3], aggregators=play.manifest.aggregators[:1])
+    assert play.data.missing() == play.manifest.clients[3:]
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.RELEASING)
+    assert play.data.members == frozenset(there)
+    for _, order in play.orders():
+        assert isinstance(order, ClosePhase)
+        assert order.members == there
+        assert {receipt.client for receipt in order.receipts} == set(there)
+
+
+def test_at_the_deadline_too_few_make_the_round_void(play: Play) -> None:
+    for client in play.manifest.clients[:2]:
+        play.receive(client)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.VOIDING)
+    assert CancelTimer("deadline") in play.effects
+    assert [to for to, _ in play.orders()] == list(play.manifest.aggregators)
+    assert all(isinstance(order, VoidPhase) for _, order in play.orders())
+    assert "client-3, client-4 did not deliver" in play.data.reason
+
+
+@pytest.mark.parametrize(
+    "confuse",
+    [
+        pytest.param({"set_id": SETS[9]}, id="another-set-id"),
+        pytest.param({"vectors": LONG}, id="other-vectors"),
+    ],
+)
+def test_receipts_that_differ_between_aggregators_do_not_count(
+    play: Play, confuse: dict[str, SetId | tuple[VectorClaim, ...]]
+) -> None:
+    for client in play.manifest.clients[:3]:
+        play.receive(client)
+    odd, (first, second) = play.manifest.clients[3], play.manifest.aggregators
+    play.receive(odd, aggregators=[first])
+    play.receive(odd, aggregators=[second], **confuse)  # type: ignore[arg-type]  # One argument at a time.
+    play.expect(State.COLLECTING)
+    assert play.data.missing() == (odd,)
+
+
+def cohort(*organisations: str) -> tuple[CohortMember, ...]:
+    return tuple(
+        CohortMember(name=PartyId(f"client-{number}"), organisation=PartyId(organisation))
+        for number, organisation in enumerate(organisations, 1)
+    )
+
+
+def test_the_largest_group_is_counted_in_organisations() -> None:
+    """Three clients of two organisations lose against two clients... of three organisations win."""
+    manifest = make_manifest(
+        clients=7, cohort=cohort("a", "a", "a", "b", "b", "c", "d"), min_clients=3, parameters=100
+    )
+    play = Play(manifest)
+    many, diverse = manifest.clients[:4], manifest.clients[4:]
+    for client in many:
+        play.receive(client, vectors=SHORT)
+    for client in diverse:
+        play.receive(client, vectors=LONG)
+    play.expect(State.COLLECTING)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.RELEASING)
+    assert play.data.members == frozenset(diverse)
+
+
+def test_enough_clients_of_too_few_organisations_are_too_few() -> None:
+    manifest = make_manifest(clients=5, cohort=cohort("a", "a", "a", "b", "c"), min_clients=3)
+    play = Play(manifest)
+    for client in manifest.clients[:4]:
+        play.receive(client)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.VOIDING)
+
+
+def test_receipts_for_a_stranger_never_make_a_member(play: Play) -> None:
+    play.receive(PartyId("stranger"), set_id=SETS[9])
+    for client in play.manifest.clients[:3]:
+        play.receive(client)
+    play.feed(DeadlinePassed(at_s=9.0))
+    assert play.data.members == frozenset(play.manifest.clients[:3])
+
+
+def test_a_spoilt_set_is_remembered_with_its_reason(play: Play) -> None:
+    client, server = play.manifest.clients[0], play.manifest.aggregators[0]
+    play.feed(
+        SetSpoilt(
+            at_s=2.0, phase="signs", aggregator=server, client=client, reason=RejectReason.RESIDUE_OUT_OF_RANGE
+        )
+    )
+    play.expect(State.COLLECTING)
+    assert "residue-out-of-range" in play.data.record.spoilt[client]
+
+
+# Releasing and applying ---------------------------------------------------------------------------------
+
+
+def test_a_round_is_released_when_every_sum_is_out_and_every_client_has_applied_it(play: Play) -> None:
+    play.receive_all()
+    play.release(play.manifest.aggregators[0])
+    play.expect(State.RELEASING)
+    play.release(play.manifest.aggregators[1])
+    play.expect(State.APPLYING)
+    for client in play.manifest.clients:
+        play.expect(State.APPLYING)
+        play.apply(client)
+    play.expect(State.RELEASED)
+    assert play.verdict() == RoundEnded(at_s=5.0, number=1, verdict=RoundVerdict.RELEASED)
+
+
+def test_who_was_left_out_is_waited_for_too(play: Play) -> None:
+    for client in play.manifest.clients[:3]:
+        play.receive(client)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.release_all()
+    for client in play.manifest.clients[:3]:
+        play.apply(client)
+    play.expect(State.APPLYING)
+    play.apply(play.manifest.clients[3])
+    play.expect(State.RELEASED)
+
+
+def test_a_client_that_hears_the_sums_before_we_hear_of_them_is_counted(play: Play) -> None:
+    play.receive_all()
+    play.release(play.manifest.aggregators[0])
+    for client in play.manifest.clients:
+        play.apply(client)
+        play.expect(State.RELEASING)
+    play.release(play.manifest.aggregators[1])
+    play.expect(State.RELEASED)
+    assert play.verdict().verdict is RoundVerdict.RELEASED
+
+
+def test_repeated_reports_are_counted_once(play: Play) -> None:
+    play.receive_all()
+    first, client = play.manifest.aggregators[0], play.manifest.clients[0]
+    play.release(first)
+    play.apply(client)
+    before = play.data
+    play.release(first)
+    play.apply(client)
+    assert play.data == before
+    play.expect(State.RELEASING)
+    play.release(play.manifest.aggregators[1])
+    before = play.data
+    play.apply(client)
+    play.release(first)
+    assert play.data == before
+
+
+def test_late_receipts_and_deadlines_change_nothing_once_closed(play: Play) -> None:
+    play.receive_all()
+    before = play.data
+    play.receive(play.manifest.clients[0], set_id=SETS[9])
+    play.feed(DeadlinePassed(at_s=9.0))
+    assert (play.state, play.data, play.effects) == (State.RELEASING, before, ())
+
+
+def test_the_round_counts_when_a_client_never_acknowledges(play: Play) -> None:
+    play.receive_all()
+    play.release_all()
+    assert any(isinstance(effect, SetTimer) for effect in play.effects)
+    play.apply(play.manifest.clients[0])
+    play.feed(DeadlinePassed(at_s=99.0))
+    play.expect(State.RELEASED)
+    assert play.verdict().verdict is RoundVerdict.RELEASED
+
+
+def test_a_release_over_other_members_contradicts(play: Play) -> None:
+    play.receive_all()
+    play.release(play.manifest.aggregators[0], members=frozenset(play.manifest.clients[:3]))
+    play.expect(State.CONTRADICTED)
+    assert play.verdict().verdict is RoundVerdict.CONTRADICTED
+    assert "other members" in play.verdict().reason
+
+
+def test_a_void_where_a_release_was_ordered_contradicts(play: Play) -> None:
+    play.receive_all()
+    play.feed(VoidConfirmed(at_s=3.0, phase="signs", aggregator=play.manifest.aggregators[0]))
+    play.expect(State.CONTRADICTED)
+
+
+def test_a_refused_order_ends_the_run_and_says_whose_word_it_was(play: Play) -> None:
+    play.receive_all()
+    play.feed(
+        OrderDeclined(
+            at_s=3.0,
+            phase="signs",
+            aggregator=play.manifest.aggregators[1],
+            reason=RejectReason.MISSING_RECEIPT,
+            explanation="no receipt of client-2",
+        )
+    )
+    play.expect(State.CONTRADICTED)
+    assert "aggregator-2" in play.verdict().reason
+    assert "no receipt of client-2" in play.verdict().reason
+
+
+# Void ---------------------------------------------------------------------------------------------------
+
+
+def make_void(play: Play) -> None:
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.VOIDING)
+
+
+def test_a_round_is_void_when_every_aggregator_has_confirmed(play: Play) -> None:
+    make_void(play)
+    first, second = play.manifest.aggregators
+    for _ in range(2):  # The second time is a redelivery.
+        play.feed(VoidConfirmed(at_s=10.0, phase="signs", aggregator=first))
+        play.expect(State.VOIDING)
+    play.feed(VoidConfirmed(at_s=11.0, phase="signs", aggregator=second))
+    play.expect(State.VOID)
+    assert play.verdict().verdict is RoundVerdict.VOID
+    assert "did not deliver" in play.verdict().reason
+
+
+def test_what_is_late_changes_nothing_while_voiding(play: Play) -> None:
+    make_void(play)
+    before = play.data
+    play.receive_all()
+    play.feed(UpdateDropped(at_s=10.0, client=play.manifest.clients[0], training_s=1.0, traffic=()))
+    play.feed(DeadlinePassed(at_s=11.0))
+    assert (play.state, play.data, play.effects) == (State.VOIDING, before, ())
+
+
+def test_a_release_where_a_void_was_ordered_contradicts(play: Play) -> None:
+    make_void(play)
+    play.release(play.manifest.aggregators[0], members=frozenset(play.manifest.clients))
+    play.expect(State.CONTRADICTED)
+    assert play.verdict().verdict is RoundVerdict.CONTRADICTED
+
+
+def test_an_application_before_any_order_is_refused(play: Play) -> None:
+    before = play.data
+    with pytest.raises(UnexpectedEvent):
+        play.apply(play.manifest.clients[0])
+    assert (play.state, play.data) == (State.COLLECTING, before)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_failure_of_our_own_ends_the_run(play: Play, *, begun: bool) -> None:
+    """Also before the round could begin, when there is no record of any phase."""
+    if not begun:
+        play.data = Round(run=play.run, number=1, manifest=play.manifest)
+    play.feed(Failed("Began: the broker is away"))
+    play.expect(State.CONTRADICTED)
+    assert "the broker is away" in play.verdict().reason
+
+
+# Two phases ---------------------------------------------------------------------------------------------
+
+
+def test_the_next_phase_opens_when_the_one_before_is_released(two_phases: Play) -> None:
+    play = two_phases
+    play.receive_all()
+    play.release_all()
+    play.expect(State.COLLECTING)
+    assert play.data.current.name == "signs"
+    assert any(isinstance(effect, SetTimer) for effect in play.effects)
+    play.receive_all()
+    play.expect(State.RELEASING)
+    assert {effect.phase for effect in play.effects if isinstance(effect, Publish)} == {"signs"}
+    play.release_all()
+    play.expect(State.APPLYING)
+
+
+def test_a_member_missing_in_a_later_phase_voids_the_round(two_phases: Play) -> None:
+    play = two_phases
+    play.receive_all()
+    play.release_all()
+    for client in play.manifest.clients[:3]:  # Enough for min_clients, and still not the same set.
+        play.receive(client)
+    play.expect(State.COLLECTING)
+    play.feed(DeadlinePassed(at_s=20.0))
+    play.expect(State.VOIDING)
+    assert "members cannot change" in play.data.reason
+    assert {effect.phase for effect in play.effects if isinstance(effect, Publish)} == {"signs"}
+    for aggregator in play.manifest.aggregators:
+        play.release(aggregator, phase="count")  # Delivered twice; not of this phase, so no contradiction.
+        play.feed(VoidConfirmed(at_s=21.0, phase="signs", aggregator=aggregator))
+    play.expect(State.VOID)
+
+
+def left_out(play: Play) -> PartyId:
+    """Release the first phase without the last client."""
+    for client in play.manifest.clients[:3]:
+        play.receive(client)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.release_all()
+    play.expect(State.COLLECTING)
+    return play.manifest.clients[3]
+
+
+def test_who_was_left_out_of_the_first_phase_cannot_come_back_in_the_second(two_phases: Play) -> None:
+    play, outsider = two_phases, left_out(two_phases)
+    play.receive(outsider)
+    members = play.data.members
+    play.receive_all()
+    play.expect(State.RELEASING)
+    assert play.data.members == members == frozenset(play.manifest.clients) - {outsider}
+    for _, order in play.orders():
+        assert isinstance(order, ClosePhase)
+        assert outsider not in order.members
+        assert outsider not in {receipt.client for receipt in order.receipts}
+
+
+def test_receipts_and_releases_of_the_first_phase_delivered_again_change_nothing(two_phases: Play) -> None:
+    play = two_phases
+    play.receive_all()
+    play.release_all()
+    before = play.data
+    play.receive(play.manifest.clients[0], phase="count")
+    play.release(play.manifest.aggregators[0], phase="count")
+    assert (play.state, play.data) == (State.COLLECTING, before)
+    play.receive_all()
+    before = play.data
+    play.release(play.manifest.aggregators[0], phase="count", members=frozenset(play.manifest.clients[:3]))
+    assert (play.state, play.data) == (State.RELEASING, before)
+
+
+def test_the_data_that_a_handler_was_given_is_left_as_it_was(play: Play) -> None:
+    data = play.data
+    copy = replace(data)
+    receipt = Receipt(
+        aggregator=play.manifest.aggregators[0], client=play.manifest.clients[0], set_id=SETS[0], vectors=SHORT
+    )
+    step(TRANSITIONS, State.COLLECTING, data, ReceiptArrived(at_s=2.0, phase="signs", receipt=receipt))
+    assert data == copy
+    assert data.record.receipts == {}

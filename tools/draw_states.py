@@ -1,0 +1,100 @@
+"""Draw every state machine into docs/states.md, from the tables that the services run on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hubbub.machine.draw import draw
+from hubbub.machine.table import Table
+from hubbub_aggregator import events as aggregator_events
+from hubbub_aggregator.phases import accumulation, membership
+from hubbub_coordinator import events as coordinator_events
+from hubbub_coordinator.phases import round as coordinator_round
+from hubbub_coordinator.phases import run as coordinator_run
+from hubbub_trainer import events as trainer_events
+from hubbub_trainer.phases import enrolment
+from hubbub_trainer.phases import round as trainer_round
+
+TARGET = Path(__file__).parent.parent / "docs" / "states.md"
+
+OPENING = """\
+# State machines
+
+Every party is a few small machines. Each is a table in the code: for each state, for each event, a handler and
+every state that it may lead to. The pictures below are drawn from those tables by `make docs`.
+
+A pair of state and event that is not drawn, and not listed as changing nothing, is refused and leaves the machine
+as it was: such a message ends in the dead-letter queue.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine, where it is declared, and which events its service has."""
+
+    title: str
+    module: ModuleType
+    events: ModuleType
+    initial: Enum
+
+    # Machines of different types stand side by side here, as in the runner.
+    @property
+    def table(self) -> Table[Any, Any]:
+        """The table that the service runs on."""
+        table: Table[Any, Any] = self.module.TRANSITIONS
+        return table
+
+
+MACHINES = (
+    Machine("Coordinator: a run", coordinator_run, coordinator_events, coordinator_run.State.ENROLLING),
+    Machine("Coordinator: a round", coordinator_round, coordinator_events, coordinator_round.State.COLLECTING),
+    Machine("Aggregator: its part in a run", membership, aggregator_events, membership.State.INVITED),
+    Machine("Aggregator: a phase", accumulation, aggregator_events, accumulation.State.COLLECTING),
+    Machine("Trainer: its part in a run", enrolment, trainer_events, enrolment.State.INVITED),
+    Machine("Trainer: a round", trainer_round, trainer_events, trainer_round.State.QUEUED),
+)
+
+
+def write_page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([OPENING, *(line for machine in MACHINES for line in _write_machine(machine))])
+
+
+def _write_machine(machine: Machine) -> Iterator[str]:
+    """A heading, the module's own words, what changes nothing, and the picture."""
+    summary, states = _opening_words(machine.module)
+    picture = draw(machine.table, machine.initial).splitlines()
+    ignored = [line.strip().removeprefix("%% ") for line in picture if line.strip().startswith("%%")]
+    drawn = [line for line in picture if not line.strip().startswith("%%")]
+    yield f"## {machine.title}\n"
+    yield f"{summary} (`{machine.module.__name__}`)\n"
+    yield f"```text\n{states}\n```\n"
+    yield "\n".join(["```mermaid", *drawn, "```"]) + "\n"
+    if ignored:
+        yield "Changes nothing, because messages may be late or delivered twice:\n"
+        yield "\n".join(f"- {line}" for line in _by_state(ignored)) + "\n"
+
+
+def _opening_words(module: ModuleType) -> tuple[str, str]:
+    """The docstring's first paragraph and its list of states."""
+    summary, states, *_ = (module.__doc__ or "").split("\n\n")
+    lines = [line.removeprefix("    ") for line in states.splitlines()]
+    return summary.replace("\n", " "), "\n".join(lines)
+
+
+def _by_state(ignored: list[str]) -> list[str]:
+    """One line a state: "RUNNING: PartyJoined, ProposalDue"."""
+    found: dict[str, list[str]] = {}
+    for line in ignored:
+        state, event = line.split(" ignores ")
+        found.setdefault(state, []).append(event)
+    return [f"{state}: {', '.join(events)}" for state, events in found.items()]
+
+
+if __name__ == "__main__":
+    TARGET.parent.mkdir(exist_ok=True)
+    TARGET.write_text(write_page(), encoding="utf-8")
+    print(f"wrote {TARGET}")
