@@ -1,6 +1,5 @@
 """A real coordinator among parties made by hand: whom it believes, and what an outage leaves behind."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -157,7 +156,7 @@ async def test_a_message_of_an_unknown_run_is_put_aside() -> None:
     async with scene_of() as scene:
         await scene.say(CLIENT, RunJoined())
         while not scene.dead():  # It is taken before the run is submitted.
-            await asyncio.sleep(0)
+            await scene.broker.change()
         await scene.open_round()
         await scene.finish()
         assert scene.dead() == ["unknown-run"]
