@@ -19,6 +19,17 @@ def digest(theta: Theta) -> str:
     return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").tobytes()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenRound:
+    """A round without a verdict yet: this client's side of it, and the memory to go on with if it counts."""
+
+    client_round: ClientRound
+    memory: Theta | None
+
+    def __repr__(self) -> str:
+        return "<OpenRound>"
+
+
 @dataclass(slots=True)
 class Workspace:
     """The state of one client in one run. Nothing of it prints."""
@@ -28,15 +39,18 @@ class Workspace:
     secret: ClientSecret
     theta: Theta
     accumulator: Theta
-    rounds: dict[int, ClientRound] = field(default_factory=dict)
+    memory: Theta | None = None
+    """What the optimiser kept of the last round that counted."""
+    rounds: dict[int, OpenRound] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Workspace of {self.theta.size} parameters>"
 
-    def note_round(self, number: int) -> None:
-        """Write down, here and nowhere else, which model a round ended with."""
+    def note_round(self, number: int, alone_share: float | None) -> None:
+        """Write down, here and nowhere else, which model a round ended with and who chose alone."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"round": number, "model_sha256": digest(self.theta)})
+        record = {"round": number, "model_sha256": digest(self.theta), "alone_share": alone_share}
+        line = json.dumps(record)
         with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 

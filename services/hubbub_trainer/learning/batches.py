@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hubbub.errors import ConfigurationError, DataError
 from hubbub_trainer.learning.task import check_client
 
-# The paper keeps 10k of MNIST's 60k training images for validation (section 4.1); other sets keep the
+# The paper keeps 10k of MNIST's 60k training images for validation (section 5.1); other sets keep the
 # same part.
 _HELD_OUT_ONE_IN = 6
 

@@ -1,4 +1,4 @@
-"""The paper's LeNet on images of handwritten digits: 61,706 parameters, trained as in section 4.2.
+"""The paper's LeNet on images of handwritten digits: 61,706 parameters, trained as in section 5.2.
 
 Here is what needs no torch: the layout of θ, the initial model, who has which data. `lenet_training` has
 the rest and is imported when the first learner is made.

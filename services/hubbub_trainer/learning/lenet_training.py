@@ -5,7 +5,7 @@ of its own:
 
 - One torch thread per trainer. The setting is kept per thread, so each call makes it anew.
 - No random draws in torch: the order of batches is numpy's, from the round's seed.
-- All vectors are in memory that torch allocated: it aligns to 64 bytes, numpy to 16, and a kernel may
+- All vectors lie where torch allocated them: it aligns to 64 bytes, numpy to 16, and a kernel may
   choose its order of summation by alignment.
 """
 
@@ -20,9 +20,17 @@ from torch.nn import functional
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.idx import Bytes
 from hubbub_trainer.learning.lenet import PARAMETERS, SHAPES
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, check_theta, report_interval_steps
+from hubbub_trainer.learning.task import (
+    ProgressCallback,
+    Score,
+    Theta,
+    Training,
+    check_memory,
+    check_theta,
+    report_interval_steps,
+)
 
-# Beguier et al., section 4.2.
+# Beguier et al., section 5.2.
 _LEARNING_RATE = 0.01
 _MOMENTUM = 0.9
 _BATCH_SIZE = 64
@@ -63,14 +71,20 @@ class LenetLearner:
         """The number of training images that this client holds."""
         return len(self._training.labels)
 
-    def train(self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback) -> Theta:
-        """Take steps of stochastic gradient descent with momentum, batches in the order that `seed` gives."""
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        """Take steps of stochastic gradient descent with momentum, batches in the order that `seed` gives.
+
+        The memory is the velocity, one value per parameter; without it the velocity is zero.
+        """
         check_theta(theta, PARAMETERS)
+        check_memory(memory, PARAMETERS)
         torch.set_num_threads(1)
         order = torch.from_numpy(order_batches(self.samples, steps=steps, batch_size=_BATCH_SIZE, seed=seed))
         flat = torch.tensor(theta)
         parameters = [piece.requires_grad_() for piece in _views(flat)]
-        velocity = torch.zeros_like(flat)
+        velocity = torch.zeros_like(flat) if memory is None else torch.tensor(memory)
         interval = report_interval_steps(steps)
         for done, which in enumerate(order.unbind(), start=1):
             images, labels = (
@@ -85,8 +99,7 @@ class LenetLearner:
                 flat.add_(velocity, alpha=-_LEARNING_RATE)
             if done % interval == 0 or done == steps:
                 progress(done, steps)
-        trained: Theta = flat.numpy().copy()
-        return trained
+        return Training(theta=flat.numpy().copy(), memory=velocity.numpy().copy())
 
     def evaluate(self, theta: Theta) -> Score:
         """Score `theta` on this client's slice of the test set."""

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hubbub.errors import ConfigurationError
+from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.learning.batches import order_batches, slice_test_samples
 from hubbub_trainer.learning.task import (
     ProgressCallback,
     Score,
     Theta,
+    Training,
     check_client,
     check_theta,
     report_interval_steps,
@@ -130,9 +131,13 @@ class SyntheticLearner:
         """The number of training samples that this client holds."""
         return self._training.labels.size
 
-    def train(self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback) -> Theta:
-        """Take steps of plain gradient descent, batches in the order that `seed` gives."""
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        """Take steps of plain gradient descent, which has no memory, batches in the order that `seed` gives."""
         check_theta(theta, self._parameters)
+        if memory is not None:
+            raise LocalError("plain gradient descent has no memory, and was given another optimiser's: give None")
         order = order_batches(self.samples, steps=steps, batch_size=_BATCH_SIZE, seed=seed)
         trained = theta.copy()
         interval = report_interval_steps(steps)
@@ -141,7 +146,7 @@ class SyntheticLearner:
             _descend(trained, self._world.features_of(batch), batch.labels, self._world.learning_rate)
             if done % interval == 0 or done == steps:
                 progress(done, steps)
-        return trained
+        return Training(theta=trained, memory=None)
 
     def evaluate(self, theta: Theta) -> Score:
         """Score `theta` on this client's slice of the test set."""

@@ -6,20 +6,22 @@ from a given θ on that client's data and scores a θ on that client's slice of 
 
     theta = task.initial_model(seed=7)                        # every party computes the same bits
     learner = task.learner(index=0, clients=5, seed=7)        # stays with client 0
-    trained = learner.train(theta, steps=100, seed=..., progress=print)
-    update = trained - theta                                  # what the strategy compresses and shares
+    training = learner.train(theta, steps=100, seed=..., progress=print)
+    update = training.theta - theta                           # what the strategy compresses and shares
+    learner.train(..., memory=training.memory)                # the next round goes on with the momentum of this
 
 What a task must keep to:
 
 - `initial_model` gives the same bits at every party, on every machine: its digest is in the manifest.
   Draw from `numpy.random.Generator.random` and scale; do not use a framework's generator, whose bits may
   depend on its build.
-- `train` gives the same bits for the same (θ, steps, seed) in any thread of any process on one machine.
-  Learners train at the same time in several threads of a process: no global generator, no state shared
-  between learners.
-- `train` starts with a fresh optimiser each time: a round may be void, and is then trained anew from the
-  same θ.
-- `train` and `evaluate` leave the θ they are given as it is.
+- `train` gives the same bits for the same (θ, steps, seed, memory) in any thread of any process on one
+  machine. Learners train at the same time in several threads of a process: no global generator, no state
+  shared between learners.
+- The optimiser's memory is given and given back: what it carries from step to step (momentum) arrives as
+  `memory` and leaves in `Training.memory`, and the learner itself keeps nothing. A round may be void, and is
+  then trained anew from the same θ and the same memory; only the caller knows which rounds count.
+- `train` and `evaluate` leave the θ and the memory they are given as they are.
 - Heavy libraries are imported when a learner is made, not with the module: other services load tasks to
   read N.
 """
@@ -51,17 +53,33 @@ class Score:
     loss: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """What comes out of local training. It tells as much of the data as the update does, so it does not print."""
+
+    theta: Theta
+    memory: Theta | None
+    """What the optimiser keeps for the next round, such as its momentum; None if it keeps nothing."""
+
+    def __repr__(self) -> str:
+        memory = "no memory" if self.memory is None else f"a memory of {self.memory.shape}"
+        return f"<Training: a model of {self.theta.shape}, {memory}>"
+
+
 class Learner(Protocol):
-    """One client's side of a task: its data and its optimiser."""
+    """One client's side of a task: its data and its optimiser, but not the optimiser's memory."""
 
     @property
     def samples(self) -> int:
         """The number of training samples that this client holds."""
 
-    def train(self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback) -> Theta:
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
         """Take `steps` optimiser steps from `theta` (the paper's E) and return the new model.
 
-        `seed`, an integer of up to 128 bits, alone decides the order of the batches.
+        `seed`, an integer of up to 128 bits, alone decides the order of the batches. `memory` is what the last
+        round that counted returned; without it the optimiser begins afresh.
         """
 
     def evaluate(self, theta: Theta) -> Score:
@@ -90,10 +108,19 @@ class Task(Protocol):
 
 def check_theta(theta: Theta, parameters: int) -> None:
     """Refuse a vector that is not a model of this task."""
-    if theta.dtype != np.float32 or theta.shape != (parameters,):
+    _check_vector("a model of this task", theta, parameters)
+
+
+def check_memory(memory: Theta | None, parameters: int) -> None:
+    """Refuse a memory that is not one value per parameter; to have none is always right."""
+    if memory is not None:
+        _check_vector("the optimiser's memory in this task", memory, parameters)
+
+
+def _check_vector(what: str, vector: Theta, parameters: int) -> None:
+    if vector.dtype != np.float32 or vector.shape != (parameters,):
         raise LocalError(
-            f"a model of this task is a flat float32 vector of {parameters} elements, "
-            f"not {theta.dtype} of shape {theta.shape}"
+            f"{what} is a flat float32 vector of {parameters} elements, not {vector.dtype} of shape {vector.shape}"
         )
 
 

@@ -68,31 +68,77 @@ def reference_images(folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     )
 
 
-def test_training_is_what_torchs_own_modules_and_optimiser_compute(
-    task: LenetTask, learners: list[LenetLearner], folder: Path
-) -> None:
-    theta = task.initial_model(7)
+def reference_training(theta: Theta, folder: Path, *seeds: int) -> Theta:
+    """Train client 1 of 3 with torch's own modules and optimiser, in one go over the batches of all seeds."""
     images, labels, _, _ = reference_images(folder)
     mine = torch.from_numpy(deal_training_samples(600, index=1, clients=3, seed=7))
     network = reference_network(theta)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    for which in order_batches(len(mine), steps=STEPS, batch_size=64, seed=SEED):
+    orders = [order_batches(len(mine), steps=STEPS, batch_size=64, seed=seed) for seed in seeds]
+    for which in np.concatenate(orders):
         optimiser.zero_grad()
         batch = mine[torch.from_numpy(which)]
         nn.functional.cross_entropy(network(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # Torch's.
         optimiser.step()
-    expected = nn.utils.parameters_to_vector(network.parameters()).detach().numpy()
+    trained: Theta = nn.utils.parameters_to_vector(network.parameters()).detach().numpy()
+    return trained
 
-    trained = learners[1].train(theta, steps=STEPS, seed=SEED, progress=ignore)
+
+def test_training_is_what_torchs_own_modules_and_optimiser_compute(
+    task: LenetTask, learners: list[LenetLearner], folder: Path
+) -> None:
+    theta = task.initial_model(7)
+    expected = reference_training(theta, folder, SEED)
+
+    trained = learners[1].train(theta, steps=STEPS, seed=SEED, progress=ignore).theta
 
     np.testing.assert_allclose(trained, expected, rtol=0, atol=1e-6)
     assert np.abs(trained - theta).max() > 1e-3
 
 
+def test_going_on_with_the_memory_is_one_longer_run_of_torchs_optimiser(
+    task: LenetTask, learners: list[LenetLearner], folder: Path
+) -> None:
+    theta = task.initial_model(7)
+    expected = reference_training(theta, folder, SEED, SEED + 1)
+
+    first = learners[1].train(theta, steps=STEPS, seed=SEED, progress=ignore)
+    second = learners[1].train(first.theta, steps=STEPS, seed=SEED + 1, progress=ignore, memory=first.memory)
+    afresh = learners[1].train(first.theta, steps=STEPS, seed=SEED + 1, progress=ignore)
+
+    np.testing.assert_allclose(second.theta, expected, rtol=0, atol=2e-6)
+    assert np.abs(afresh.theta - expected).max() > 1e-3
+
+
+def test_training_again_from_the_same_model_and_memory_gives_the_same_bits(
+    task: LenetTask, learners: list[LenetLearner]
+) -> None:
+    theta = task.initial_model(7)
+    memory = learners[0].train(theta, steps=STEPS, seed=SEED, progress=ignore).memory
+    assert memory is not None
+    kept = memory.copy()
+    memory.flags.writeable = False
+    elsewhere = np.concatenate([np.zeros(5, dtype=np.float32), memory])[5:]
+
+    def train(memory: Theta | None) -> list[str]:
+        training = learners[0].train(theta, steps=STEPS, seed=SEED + 1, progress=ignore, memory=memory)
+        assert training.memory is not None
+        return [digest(training.theta), digest(training.memory)]
+
+    first = train(memory)
+    afresh = train(None)
+
+    assert train(memory) == first
+    assert train(elsewhere) == first
+    assert np.array_equal(memory, kept)
+    assert train(np.zeros_like(theta)) == afresh
+    assert not set(afresh) & set(first)
+
+
 def test_scores_of_all_slices_make_up_the_score_of_the_test_set(
     task: LenetTask, learners: list[LenetLearner], folder: Path
 ) -> None:
-    theta = learners[0].train(task.initial_model(7), steps=STEPS, seed=SEED, progress=ignore)
+    theta = learners[0].train(task.initial_model(7), steps=STEPS, seed=SEED, progress=ignore).theta
     _, _, images, labels = reference_images(folder)
     with torch.inference_mode():
         logits = reference_network(theta)(images)
@@ -108,7 +154,7 @@ def test_scores_of_all_slices_make_up_the_score_of_the_test_set(
 def test_network_learns(task: LenetTask, learners: list[LenetLearner]) -> None:
     theta = task.initial_model(7)
 
-    trained = learners[0].train(theta, steps=60, seed=SEED, progress=ignore)
+    trained = learners[0].train(theta, steps=60, seed=SEED, progress=ignore).theta
 
     before, after = learners[0].evaluate(theta), learners[0].evaluate(trained)
     assert before.correct <= before.total // 2
@@ -122,7 +168,7 @@ def test_bits_are_the_same_in_threads_and_in_a_process_of_its_own(
     theta = task.initial_model(7)
 
     def train(index: int) -> str:
-        trained = learners[index].train(theta, steps=STEPS, seed=SEED + index, progress=ignore)
+        trained = learners[index].train(theta, steps=STEPS, seed=SEED + index, progress=ignore).theta
         return f"{digest(trained)} {learners[index].evaluate(trained).loss.hex()}"
 
     expected = [train(index) for index in range(3)]
@@ -136,7 +182,7 @@ task = load_task("lenet", data={str(folder)!r}, cache_folder=Path("unused"))
 for index in range(3):
     learner = task.learner(index=index, clients=3, seed=7)
     theta = task.initial_model(7)
-    trained = learner.train(theta, steps={STEPS}, seed={SEED} + index, progress=lambda *_: None)
+    trained = learner.train(theta, steps={STEPS}, seed={SEED} + index, progress=lambda *_: None).theta
     print(hashlib.sha256(trained.tobytes()).hexdigest(), learner.evaluate(trained).loss.hex())
 """
     in_process = subprocess.run(
@@ -152,13 +198,14 @@ def test_bits_do_not_depend_on_threads_that_others_set_nor_on_where_the_model_li
     task: LenetTask, learners: list[LenetLearner]
 ) -> None:
     theta = task.initial_model(7)
-    expected = digest(learners[0].train(theta, steps=STEPS, seed=SEED, progress=ignore))
+    expected = digest(learners[0].train(theta, steps=STEPS, seed=SEED, progress=ignore).theta)
 
     for shift in (0, 1, 5):
         room = np.empty(theta.size + 8, dtype=np.float32)
         room[shift : shift + theta.size] = theta
         torch.set_num_threads(2)
-        trained = learners[0].train(room[shift : shift + theta.size], steps=STEPS, seed=SEED, progress=ignore)
+        shifted = room[shift : shift + theta.size]
+        trained = learners[0].train(shifted, steps=STEPS, seed=SEED, progress=ignore).theta
         assert digest(trained) == expected
         assert torch.get_num_threads() == 1
 
@@ -174,12 +221,14 @@ def test_torchs_global_generator_is_left_alone(task: LenetTask, learners: list[L
 def test_model_that_is_given_stays_as_it_is(task: LenetTask, learners: list[LenetLearner]) -> None:
     theta = task.initial_model(7)
 
-    trained = learners[0].train(theta, steps=1, seed=SEED, progress=ignore)
+    training = learners[0].train(theta, steps=1, seed=SEED, progress=ignore)
     learners[0].evaluate(theta)
 
     assert np.array_equal(theta, task.initial_model(7))
-    assert trained.flags.writeable
-    assert trained.flags.owndata
+    for vector in (training.theta, training.memory):
+        assert vector is not None
+        assert vector.flags.writeable
+        assert vector.flags.owndata
 
 
 def test_progress_ends_with_the_last_step(task: LenetTask, learners: list[LenetLearner]) -> None:
@@ -198,3 +247,13 @@ def test_model_of_another_size_is_refused(learners: list[LenetLearner]) -> None:
         learners[0].train(np.zeros(61_705, dtype=np.float32), steps=1, seed=SEED, progress=ignore)
     with pytest.raises(LocalError, match="61706 elements"):
         learners[0].evaluate(np.zeros(1, dtype=np.float32))
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(61_705, np.float32), (61_706, np.float64)])
+def test_memory_of_another_size_or_type_is_refused(
+    task: LenetTask, learners: list[LenetLearner], size: int, dtype: type[np.float32]
+) -> None:
+    memory = np.zeros(size, dtype=dtype)
+
+    with pytest.raises(LocalError, match="memory in this task is a flat float32 vector of 61706 elements"):
+        learners[0].train(task.initial_model(7), steps=1, seed=SEED, progress=ignore, memory=memory)

@@ -41,7 +41,7 @@ from hubbub_trainer.learning import datasets, registry, synthetic, task
 folder = Path({str(tmp_path)!r})
 task = registry.load_task("synthetic", data="auto", cache_folder=folder)
 learner = task.learner(index=0, clients=2, seed=1)
-learner.evaluate(learner.train(task.initial_model(1), steps=2, seed=1, progress=print))
+learner.evaluate(learner.train(task.initial_model(1), steps=2, seed=1, progress=print).theta)
 registry.load_task("lenet", data="auto", cache_folder=folder).initial_model(1)
 datasets.load_images("digits", folder, print)
 heavy = {{"torch", "torchvision", "sklearn", "scipy"}} & set(sys.modules)

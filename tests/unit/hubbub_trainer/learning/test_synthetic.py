@@ -21,9 +21,8 @@ def train(index: int, theta: Theta | None = None) -> str:
     """Train one client of five and return the digest of its model."""
     task = SyntheticTask()
     start = task.initial_model(7) if theta is None else theta
-    trained = task.learner(index=index, clients=5, seed=7).train(
-        start, steps=20, seed=SEED + index, progress=ignore
-    )
+    learner = task.learner(index=index, clients=5, seed=7)
+    trained = learner.train(start, steps=20, seed=SEED + index, progress=ignore).theta
     return hashlib.sha256(trained.tobytes()).hexdigest()
 
 
@@ -34,7 +33,7 @@ def test_model_learns_in_a_few_rounds() -> None:
     before = [learner.evaluate(theta) for learner in learners]
 
     for turn in range(3):
-        models = [learner.train(theta, steps=10, seed=turn, progress=ignore) for learner in learners]
+        models = [learner.train(theta, steps=10, seed=turn, progress=ignore).theta for learner in learners]
         theta = np.mean(models, axis=0, dtype=np.float32)
 
     after = [learner.evaluate(theta) for learner in learners]
@@ -55,7 +54,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 task = SyntheticTask()
 for index in range(4):
     learner = task.learner(index=index, clients=5, seed=7)
-    trained = learner.train(task.initial_model(7), steps=20, seed={SEED} + index, progress=lambda *_: None)
+    trained = learner.train(task.initial_model(7), steps=20, seed={SEED} + index, progress=lambda *_: None).theta
     print(hashlib.sha256(trained.tobytes()).hexdigest())
 """
     in_process = subprocess.run(
@@ -82,23 +81,33 @@ def test_model_that_is_given_stays_as_it_is() -> None:
     theta = task.initial_model(7)
     theta.flags.writeable = False
 
-    trained = task.learner(index=0, clients=2, seed=7).train(theta, steps=3, seed=1, progress=ignore)
+    trained = task.learner(index=0, clients=2, seed=7).train(theta, steps=3, seed=1, progress=ignore).theta
 
     assert trained is not theta
     assert np.array_equal(theta, task.initial_model(7))
     assert not np.array_equal(trained, theta)
 
 
+def test_plain_descent_has_no_memory_and_takes_none() -> None:
+    task = SyntheticTask()
+    theta = task.initial_model(7)
+    learner = task.learner(index=0, clients=2, seed=7)
+
+    assert learner.train(theta, steps=1, seed=1, progress=ignore).memory is None
+    with pytest.raises(LocalError, match="has no memory"):
+        learner.train(theta, steps=1, seed=1, progress=ignore, memory=np.zeros_like(theta))
+
+
 def test_each_seed_decides_on_its_own_part() -> None:
     task = SyntheticTask()
     theta = task.initial_model(7)
     learner = task.learner(index=0, clients=2, seed=7)
-    trained = learner.train(theta, steps=3, seed=1, progress=ignore)
+    trained = learner.train(theta, steps=3, seed=1, progress=ignore).theta
 
     assert not np.array_equal(theta, task.initial_model(8))
-    assert not np.array_equal(trained, learner.train(theta, steps=3, seed=2, progress=ignore))
+    assert not np.array_equal(trained, learner.train(theta, steps=3, seed=2, progress=ignore).theta)
     other_data = task.learner(index=0, clients=2, seed=8)
-    assert not np.array_equal(trained, other_data.train(theta, steps=3, seed=1, progress=ignore))
+    assert not np.array_equal(trained, other_data.train(theta, steps=3, seed=1, progress=ignore).theta)
 
 
 @pytest.mark.parametrize("parameters", [10, 11, 19, 4_096])
@@ -106,7 +115,7 @@ def test_every_parameter_is_trained_at_any_size(parameters: int) -> None:
     task = SyntheticTask(parameters)
     theta = task.initial_model(7)
 
-    trained = task.learner(index=0, clients=2, seed=7).train(theta, steps=5, seed=1, progress=ignore)
+    trained = task.learner(index=0, clients=2, seed=7).train(theta, steps=5, seed=1, progress=ignore).theta
 
     assert trained.shape == (parameters,)
     assert trained.dtype == np.float32

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub_trainer.learning.task import check_client, check_theta, report_interval_steps
+from hubbub_trainer.learning.task import Training, check_client, check_memory, check_theta, report_interval_steps
 
 
 def test_model_of_the_right_type_and_length_passes() -> None:
@@ -13,6 +13,21 @@ def test_model_of_the_right_type_and_length_passes() -> None:
 def test_any_other_vector_is_refused(shape: tuple[int, ...], dtype: type[np.float32]) -> None:
     with pytest.raises(LocalError, match="flat float32 vector of 7 elements"):
         check_theta(np.zeros(shape, dtype=dtype), 7)
+
+
+def test_a_memory_is_none_or_as_long_as_the_model() -> None:
+    check_memory(None, 7)
+    check_memory(np.zeros(7, dtype=np.float32), 7)
+
+    with pytest.raises(LocalError, match=r"memory in this task is a flat .* of 7 elements, not float64"):
+        check_memory(np.zeros(7), 7)  # type: ignore[arg-type]  # That is the point.
+
+
+def test_what_was_trained_prints_its_shapes_alone() -> None:
+    vector = np.full(3, 0.744140625, dtype=np.float32)
+
+    assert repr(Training(vector, vector)) == "<Training: a model of (3,), a memory of (3,)>"
+    assert str(Training(vector, None)) == "<Training: a model of (3,), no memory>"
 
 
 @pytest.mark.parametrize(("index", "clients"), [(5, 5), (-1, 5), (0, 0)])
