@@ -38,6 +38,7 @@ class ChunkArrived:
     client: PartyId
     set_id: SetId
     vectors: tuple[Vector, ...]
+    weight: int
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
@@ -78,6 +79,7 @@ class VoidOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumSent:
-    """The sum has gone out to every client."""
+    """What is released has gone out to every client."""
 
+    vectors: tuple[Vector, ...]
     traffic: tuple[Traffic, ...]

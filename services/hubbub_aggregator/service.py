@@ -16,8 +16,9 @@ from hubbub.messages.rounds import ClosePhase, VoidPhase
 from hubbub.messages.runs import RunEnded, RunProposed
 from hubbub.messages.shares import ShareChunk, declare
 from hubbub.messages.sums import SumChunk
-from hubbub.messages.traffic import count_payload, share_wire_bytes
-from hubbub.protocol.layout import chunk_payload_bytes, plan_chunks
+from hubbub.messages.traffic import Traffic, count_payload, share_wire_bytes
+from hubbub.protocol.layout import Vector, check_payload, pack_chunk, plan_chunks
+from hubbub.protocol.ring import Residues
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_manifest, check_sender
 from hubbub.runtime.post import Identity
@@ -25,7 +26,7 @@ from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.runtime.telemetry import Counters
 from hubbub.runtime.tombstones import Tombstones
-from hubbub.strategies.base import Phase
+from hubbub.strategies.base import Gathering, Phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub_aggregator.events import (
@@ -42,7 +43,7 @@ from hubbub_aggregator.journal import Journal
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
-from hubbub_aggregator.summing import add_chunk, check_chunk
+from hubbub_aggregator.summing import add_chunk, assemble, check_chunk
 
 log = logging.getLogger(__name__)
 
@@ -112,26 +113,23 @@ class Aggregator:
         return [(run, Proposed())]
 
     def _receive_chunk(self, data: Membership, envelope: Envelope, body: ShareChunk, size: int) -> Sequence[Fed]:
-        if self._is_over(data, envelope):
+        over = self._is_over(data, envelope)
+        phase = self._phase(data.manifest.strategy, envelope.phase)
+        if data.me not in phase.aggregators(data.manifest.aggregators):
+            raise PeerError(RejectReason.UNKNOWN_PHASE, f"{data.me} takes no part in {envelope.phase}")
+        if over:
             return self._ignore(envelope)
         vectors = tuple(claim.vector for claim in body.vectors)
         find_strategy(data.manifest.strategy).admit(data.manifest.protocol_parameters, envelope.phase, vectors)
         plan = plan_chunks(vectors, data.manifest.chunk_bytes)
-        if body.index >= len(plan):
-            raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {body.index} among {len(plan)}")
-        sizes = chunk_payload_bytes(plan[body.index], vectors)
-        if len(envelope.payload) != sum(sizes.values()):
-            raise PeerError(
-                RejectReason.WRONG_LENGTH,
-                f"chunk {body.index} holds {len(envelope.payload)} bytes where it needs {sum(sizes.values())}",
-            )
         event = ChunkArrived(
             client=envelope.sender,
             set_id=body.set_id,
             vectors=vectors,
+            weight=body.weight,
             index=body.index,
             chunks=len(plan),
-            wire_bytes=share_wire_bytes(sizes, size),
+            wire_bytes=share_wire_bytes(check_payload(plan, vectors, body.index, envelope.payload), size),
         )
         return [(self._phase_key(data, envelope), event)]
 
@@ -139,26 +137,28 @@ class Aggregator:
         self, data: Membership, envelope: Envelope, event: CloseOrdered | VoidOrdered
     ) -> Sequence[Fed]:
         key = Key("phase", envelope.run, envelope.round, envelope.phase)
-        if key in self._over:
-            return self._ignore(envelope)
         if key in self.runner.machines:
             return [(key, event)]
-        if self._is_over(data, envelope):
+        # A void ends the whole round, so it is for every aggregator, whatever phases it takes part in.
+        ends_round = isinstance(event, VoidOrdered) and envelope.round == data.round
+        if key in self._over or (self._is_over(data, envelope) and not ends_round):
             return self._ignore(envelope)
         return [(self._phase_key(data, envelope), event)]
 
     def _is_over(self, data: Membership, envelope: Envelope) -> bool:
         """Whether the phase lies behind us; one that lies ahead is refused."""
-        if envelope.phase not in data.phase_names:
+        names = [phase.name for phase in find_strategy(data.manifest.strategy).phases]
+        if envelope.phase not in names:
             raise PeerError(RejectReason.UNKNOWN_PHASE, f"the strategy has no phase {envelope.phase!r}")
-        position = (envelope.round, data.phase_names.index(envelope.phase))
-        if position > (data.round, data.phase):
+        here = (data.round, names.index(data.phase_names[data.phase]))
+        there = (envelope.round, names.index(envelope.phase))
+        if there > here:
             raise PeerError(
                 RejectReason.TOO_EARLY,
                 f"this is of round {envelope.round}, phase {envelope.phase}; round {data.round}, phase "
                 f"{data.phase_names[data.phase]} has no verdict yet",
             )
-        return position < (data.round, data.phase)
+        return there < here
 
     def _phase_key(self, data: Membership, envelope: Envelope) -> Key:
         """The machine of the phase that is open now, set up when the first message of it arrives."""
@@ -229,16 +229,52 @@ class Aggregator:
 
     async def _release(self, key: Key, members: Sequence[PartyId]) -> SumSent:
         data = self._accumulation(key)
-        vectors = data.sets[members[0]].vectors
         phase = self._phase(data.manifest.strategy, key.phase)
+        gathering = phase.gather(data.manifest.protocol_parameters)
+        if gathering is None:
+            return await self._release_sum(key, data, phase, members)
+        return await self._release_gathered(key, data, gathering, members)
+
+    async def _release_sum(
+        self, key: Key, data: Accumulation, phase: Phase, members: Sequence[PartyId]
+    ) -> SumSent:
+        """Add chunk by chunk, and send each chunk of the sum to everybody."""
+        vectors = data.sets[members[0]].vectors
         for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
             refs = [ChunkRef(member, data.sets[member].set_id, index) for member in members]
             reads = [partial(self._spool.read, key, ref) for ref in refs]
             payload = await asyncio.to_thread(add_chunk, phase, chunk, vectors, reads)
-            body = SumChunk(members=tuple(members), vectors=declare(vectors), index=index)
+            body = SumChunk(members=data.members, vectors=declare(vectors), index=index)
             for client in data.manifest.clients:
                 await self.runner.post.send(key, to=client, role=Role.CLIENT, body=body, payload=payload)
-        return SumSent(traffic=count_payload(vectors, "down", copies=len(data.manifest.clients)))
+        recipients = len(data.manifest.clients)
+        return SumSent(vectors=vectors, traffic=count_payload(vectors, "down", copies=recipients))
+
+    async def _release_gathered(
+        self, key: Key, data: Accumulation, gathering: Gathering, members: Sequence[PartyId]
+    ) -> SumSent:
+        """Compute on whole vectors, and send each client what is for it."""
+        for member in members:
+            values = await asyncio.to_thread(self._assemble, key, data, member)
+            await asyncio.to_thread(gathering.add, values, data.sets[member].weight)
+        traffic: list[Traffic] = []
+        vectors: tuple[Vector, ...] = ()
+        for place, client in enumerate(data.manifest.clients):
+            release = await asyncio.to_thread(gathering.finish, place)
+            vectors = release.vectors
+            for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
+                pieces = [release.values[piece.vector][piece.elements] for piece in chunk]
+                payload = await asyncio.to_thread(pack_chunk, chunk, vectors, pieces)
+                body = SumChunk(members=data.members, vectors=declare(vectors), index=index)
+                await self.runner.post.send(key, to=client, role=Role.CLIENT, body=body, payload=payload)
+            traffic.extend(count_payload(vectors, "down", copies=1))
+        return SumSent(vectors=vectors, traffic=tuple(traffic))
+
+    def _assemble(self, key: Key, data: Accumulation, member: PartyId) -> list[Residues]:
+        share_set = data.sets[member]
+        plan = plan_chunks(share_set.vectors, data.manifest.chunk_bytes)
+        refs = [ChunkRef(member, share_set.set_id, index) for index in range(len(plan))]
+        return assemble(plan, share_set.vectors, [partial(self._spool.read, key, ref) for ref in refs])
 
     def _accumulation(self, key: Key) -> Accumulation:
         data = self.runner.machines[key].data

@@ -17,6 +17,17 @@ def check_chunk(chunk: Chunk, vectors: Sequence[Vector], payload: bytes) -> None
         pass
 
 
+def assemble(
+    plan: Sequence[Chunk], vectors: Sequence[Vector], payloads: Sequence[Callable[[], bytes]]
+) -> list[Residues]:
+    """Put one member's chunks together to whole vectors."""
+    values: list[Residues] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+    for chunk, read in zip(plan, payloads, strict=True):
+        for piece, residues in unpack_chunk(chunk, vectors, read()):
+            values[piece.vector][piece.elements] = residues
+    return values
+
+
 def add_chunk(
     phase: Phase,
     chunk: Chunk,

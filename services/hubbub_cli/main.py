@@ -19,6 +19,7 @@ from rich.console import Console
 from hubbub import __version__
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.runtime.telemetry import log_as_json
+from hubbub_cli.plan import plan
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -39,6 +40,11 @@ TaskName = Annotated[str, typer.Option("--task", help="lenet, synthetic or synth
 Data = Annotated[str, typer.Option(help="mnist, digits, a folder, or auto: MNIST, else digits.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run.")]
 LocalSteps = Annotated[int, typer.Option(min=1, help="Local steps a round (the paper's E).")]
+Q = Annotated[int, typer.Option("--q", help="Bits of a mark in sec-union, 1 to 32.")]
+Alpha = Annotated[str, typer.Option(help="Scaling factor: norm (the paper's) or mean (of the chosen entries).")]
+Feedback = Annotated[
+    str, typer.Option(help="Indices that sec-union lost: lost (they come back) or paper (Alg. 2 to the letter).")
+]
 Rho = Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")]
 Seed = Annotated[int, typer.Option(min=0, help="Public seed: initial model and partition of the data.")]
 
@@ -71,6 +77,9 @@ def demo(
     rounds: Rounds = 5,
     local_steps: LocalSteps = 100,
     rho: Rho = 0.1,
+    q: Q = 1,
+    alpha: Alpha = "norm",
+    feedback: Feedback = "lost",
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write what was measured to this file.")] = None,
     log: Annotated[Path | None, typer.Option(help="Write the services' log lines to this file.")] = None,
@@ -88,6 +97,9 @@ def demo(
         rounds=rounds,
         local_steps=local_steps,
         rho=rho,
+        q=q,
+        alpha_rule=alpha,
+        feedback=feedback,
         seed=seed,
         json=json,
     )
@@ -106,6 +118,9 @@ def _log_to(path: Path | None) -> Iterator[None]:
         raise ConfigurationError(f"--log: {error.filename} cannot be written: {error.strerror}") from None
 
 
+app.command()(plan)
+
+
 @manifests.command("new")
 def new_manifest(
     clients: Annotated[str, typer.Option(help="The cohort's names, separated by commas.")],
@@ -117,6 +132,9 @@ def new_manifest(
     rounds: Rounds = 20,
     local_steps: LocalSteps = 100,
     rho: Rho = 0.1,
+    q: Q = 1,
+    alpha: Alpha = "norm",
+    feedback: Feedback = "lost",
     seed: Seed = 0,
     min_clients: Annotated[int | None, typer.Option(help="Fewest members of a released sum.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
@@ -135,6 +153,9 @@ def new_manifest(
         strategy=strategy,
         wire=wire,
         rho=rho,
+        q=q,
+        alpha_rule=alpha,
+        feedback=feedback,
         local_steps=local_steps,
         rounds=rounds,
         seed=seed,

@@ -41,26 +41,17 @@ def accuracy(data: Round) -> float | None:
 
 
 def union_size(data: Round) -> int | None:
-    """How many elements the last phase summed: |V|. Known from the receipts of that phase."""
-    if data.phase + 1 < len(data.phases) or not data.records or not data.record.receipts:
+    """|V|, known from what the last phase released."""
+    if data.phase + 1 < len(data.phases) or not data.records or not data.record.released:
         return None
-    receipts = next(iter(data.record.receipts.values()))
-    return next(iter(receipts.values())).vectors[0].length
+    released = [claim.vector for claim in data.record.released]
+    return find_strategy(data.manifest.strategy).union_size(released)
 
 
 def costs(data: Round) -> dict[str, Cost]:
     """Measured so far, beside the formula of the wire mode for as many senders and recipients as there were."""
-    size = union_size(data)
-    senders = {party for party, row in data.traffic if row.direction == "up" and row.payload_bits}
-    heads = Headcount(
-        cohort=len(data.manifest.cohort),
-        senders=len(senders),
-        recipients=len(data.manifest.cohort),
-        servers=len(data.manifest.aggregators),
-    )
-    strategy = find_strategy(data.manifest.strategy)
-    predicted = strategy.predict_bits(data.manifest.protocol_parameters, heads, size) if size is not None else {}
     rows = [row for _, row in data.traffic]
+    predicted = predict(data)
     return {
         name: Cost(
             payload_bits=sum(row.payload_bits for row in rows if row.counts_as == name),
@@ -69,6 +60,34 @@ def costs(data: Round) -> dict[str, Cost]:
         )
         for name in dict.fromkeys([*predicted, *(row.counts_as for row in rows)])
     }
+
+
+def predict(data: Round) -> dict[str, int]:
+    """Payload by the formula, by what it counts as; nothing while |V| is not known."""
+    size = union_size(data)
+    if size is None:
+        return {}
+    strategy, parameters = find_strategy(data.manifest.strategy), data.manifest.protocol_parameters
+    everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
+    return {
+        name: strategy.predict_bits(parameters, _count_heads(data, name), size)[name]
+        for name in strategy.predict_bits(parameters, everybody, size)
+    }
+
+
+def _count_heads(data: Round, name: str) -> Headcount:
+    """Who sent and who received what counts as this."""
+    senders = {
+        party
+        for party, row in data.traffic
+        if row.counts_as == name and row.direction == "up" and row.payload_bits
+    }
+    return Headcount(
+        cohort=len(data.manifest.cohort),
+        senders=len(senders),
+        recipients=len(data.manifest.cohort),
+        servers=len(data.manifest.aggregators),
+    )
 
 
 def account(data: Round) -> Account:

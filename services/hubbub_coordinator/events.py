@@ -8,7 +8,7 @@ from enum import StrEnum
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.shares import Receipt
+from hubbub.messages.shares import Receipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 
 
@@ -108,6 +108,7 @@ class SumReleased(Event):
     phase: str
     aggregator: PartyId
     members: frozenset[PartyId]
+    vectors: tuple[VectorClaim, ...]
     traffic: tuple[Traffic, ...]
 
 

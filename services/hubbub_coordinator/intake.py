@@ -44,9 +44,15 @@ def read_round_event(envelope: Envelope, at_s: float) -> Event:
             return ReceiptArrived(at_s=at_s, phase=phase, receipt=receipt)
         case SetRefused(client=client, reason=reason):
             return SetSpoilt(at_s=at_s, phase=phase, aggregator=sender, client=client, reason=reason)
-        case PhaseReleased(members=members, traffic=traffic):
-            named = frozenset(members)
-            return SumReleased(at_s=at_s, phase=phase, aggregator=sender, members=named, traffic=traffic)
+        case PhaseReleased(members=members, vectors=vectors, traffic=traffic):
+            return SumReleased(
+                at_s=at_s,
+                phase=phase,
+                aggregator=sender,
+                members=frozenset(members),
+                vectors=vectors,
+                traffic=traffic,
+            )
         case PhaseVoided():
             return VoidConfirmed(at_s=at_s, phase=phase, aggregator=sender)
         case OrderRefused(reason=reason, explanation=why):

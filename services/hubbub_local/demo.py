@@ -12,6 +12,7 @@ from rich.console import Console
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
+from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.board import Board
 from hubbub_local.federation import start_federation
@@ -36,6 +37,9 @@ class DemoOptions:
     rounds: int = 5
     local_steps: int = 100
     rho: float = 0.1
+    q: int = 1
+    alpha_rule: str = "norm"
+    feedback: str = "lost"
     seed: int = 0
     json: Path | None = None
 
@@ -53,6 +57,9 @@ def draw_up(options: DemoOptions, task: Task) -> Manifest:
         rounds=options.rounds,
         seed=options.seed,
         wire=options.wire,
+        q=options.q,
+        alpha_rule=options.alpha_rule,
+        feedback=options.feedback,
     )
 
 
@@ -70,6 +77,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     manifest = draw_up(options, task)
     board = Board(manifest, announcements)
     _introduce(manifest, console)
+    _warn(manifest, console)
     with tempfile.TemporaryDirectory(prefix="hubbub-demo-") as folder:
         async with start_federation(
             manifest,
@@ -84,14 +92,25 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
             if state is not runs.State.COMPLETED:
                 raise ProtocolError(f"the run {state.value}: {run.reason}")
             digests = set(federation.model_digests(manifest).values())
+            alone = federation.alone_shares(manifest)
     if len(digests) != 1:
         raise ProtocolError(f"the clients ended with {len(digests)} different models")
     digest = digests.pop()
-    console.print(draw_report(manifest, board.accounts, digest))
+    console.print(draw_report(manifest, board.accounts, digest, alone))
     if options.json:
-        report = write_report(manifest, board.accounts, digest, data=options.data)
+        report = write_report(manifest, board.accounts, digest, alone, data=options.data)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)
+
+
+def _warn(manifest: Manifest, console: Console) -> None:
+    revealed = find_strategy(manifest.strategy).reveals
+    if revealed:
+        console.print(
+            f"{manifest.strategy} is not private: {revealed}. It is here to be compared with.",
+            highlight=False,
+            style="yellow",
+        )
 
 
 def _introduce(manifest: Manifest, console: Console) -> None:

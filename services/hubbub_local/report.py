@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,7 +16,14 @@ from hubbub_local.board import show_bytes
 Json = dict[str, object]
 
 
-def write_report(manifest: Manifest, accounts: Sequence[Account], model_sha256: str, *, data: str) -> Json:
+def write_report(
+    manifest: Manifest,
+    accounts: Sequence[Account],
+    model_sha256: str,
+    alone: Mapping[int, float],
+    *,
+    data: str,
+) -> Json:
     """Everything that was measured, as JSON."""
     return {
         "run": manifest.run_id,
@@ -31,17 +38,21 @@ def write_report(manifest: Manifest, accounts: Sequence[Account], model_sha256: 
         "local_steps": manifest.local_steps,
         "seed": manifest.seed,
         "model_sha256": model_sha256,
-        "rounds": [_write_round(each) for each in accounts],
+        "q": manifest.q,
+        "alpha_rule": manifest.alpha_rule,
+        "feedback": manifest.feedback,
+        "rounds": [_write_round(each, alone.get(each.round)) for each in accounts],
     }
 
 
-def _write_round(each: Account) -> Json:
+def _write_round(each: Account, alone: float | None) -> Json:
     return {
         "round": each.round,
         "accuracy": each.accuracy,
         "loss": each.loss,
         "members": list(each.members),
         "union_size": each.union_size,
+        "alone_share": alone,
         "phases": {
             name: {
                 "payload_bits": cost.payload_bits,
@@ -58,15 +69,19 @@ def _write_round(each: Account) -> Json:
     }
 
 
-def draw_report(manifest: Manifest, accounts: Sequence[Account], model_sha256: str) -> RenderableType:
+def draw_report(
+    manifest: Manifest, accounts: Sequence[Account], model_sha256: str, alone: Mapping[int, float]
+) -> RenderableType:
     """Accuracy by round; communication measured, predicted and against dense FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
-    return Group(_draw_rounds(accounts), _draw_cost(manifest, accounts), Text(), closing)
+    return Group(_draw_rounds(accounts, alone), _draw_cost(manifest, accounts), Text(), closing)
 
 
-def _draw_rounds(accounts: Sequence[Account]) -> Table:
-    table = Table(title="Rounds", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("round", "members", "accuracy", "|V|", "payload", "training", "protocol"):
+def _draw_rounds(accounts: Sequence[Account], alone: Mapping[int, float]) -> Table:
+    caption = "alone: the share of V that a single client chose, as far as clients can tell" if alone else None
+    table = Table(title="Rounds", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
+    extra = ("alone",) if alone else ()
+    for column in ("round", "members", "accuracy", "|V|", *extra, "payload", "training", "protocol"):
         table.add_column(column, justify="right")
     for each in accounts:
         payload = sum(cost.payload_bits for cost in each.costs.values()) / 8
@@ -75,6 +90,7 @@ def _draw_rounds(accounts: Sequence[Account]) -> Table:
             str(len(each.members)),
             f"{each.accuracy:.2%}",
             f"{each.union_size:,}",
+            *([f"{alone[each.round]:.1%}" if each.round in alone else "-"] if alone else []),
             show_bytes(payload),
             f"{each.training_s:.2f} s",
             f"{each.protocol_s:.2f} s",

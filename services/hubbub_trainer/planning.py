@@ -28,6 +28,9 @@ def draw_up_manifest(
     seed: int,
     min_clients: int | None = None,
     wire: str = "paper",
+    q: int = 1,
+    alpha_rule: str = "norm",
+    feedback: str = "lost",
 ) -> Manifest:
     """Draw up a manifest; each client counts as an organisation of its own."""
     find_strategy(strategy)
@@ -40,6 +43,9 @@ def draw_up_manifest(
         "rho": rho,
         "parameters": task.count_parameters(),
         "wire": wire,
+        "q": q,
+        "alpha_rule": alpha_rule,
+        "feedback": feedback,
         "task": task.name,
         "local_steps": local_steps,
         "rounds": rounds,

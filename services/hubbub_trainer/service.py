@@ -33,7 +33,7 @@ from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.runtime.telemetry import Counters
 from hubbub.runtime.tombstones import Tombstones
-from hubbub.strategies.base import ClientRound, Theta
+from hubbub.strategies.base import ClientInput, Release
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub_trainer.dealing import deal_chunk, recombine_chunks
@@ -55,7 +55,7 @@ from hubbub_trainer.phases import enrolment
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.enrolment import Enrolment
 from hubbub_trainer.phases.round import Round
-from hubbub_trainer.workspace import Workspace, digest
+from hubbub_trainer.workspace import OpenRound, Workspace, digest
 
 log = logging.getLogger(__name__)
 
@@ -229,29 +229,36 @@ class Trainer:
             space.rounds[key.round] = await asyncio.to_thread(self._train_locally, key, manifest, space)
         return Trained(training_s=time.monotonic() - began_s)
 
-    def _train_locally(self, key: Key, manifest: Manifest, space: Workspace) -> ClientRound:
+    def _train_locally(self, key: Key, manifest: Manifest, space: Workspace) -> OpenRound:
         def report(done: int, steps: int) -> None:
             if self._stopping.is_set():
                 raise Stopping("the trainer is being stopped")
             self._progress(self.runner.identity.name, key.round, done, steps)
 
         seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
-        trained = space.learner.train(space.theta, steps=manifest.local_steps, seed=seed, progress=report)
-        update: Theta = trained - space.theta
-        return find_strategy(manifest.strategy).begin(
-            manifest.protocol_parameters, theta=space.theta, update=update, accumulator=space.accumulator
+        training = space.learner.train(
+            space.theta, steps=manifest.local_steps, seed=seed, progress=report, memory=space.memory
         )
+        mine = ClientInput(
+            theta=space.theta,
+            update=training.theta - space.theta,
+            accumulator=space.accumulator,
+            samples=space.learner.samples,
+            stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
+        )
+        client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
+        return OpenRound(client_round, training.memory)
 
     async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
         data = self._round(key)
-        client_round = self._spaces[key.run].rounds[key.round]
+        client_round = self._spaces[key.run].rounds[key.round].client_round
         phase = next(phase for phase in data.phases if phase.name == phase_name)
         servers = phase.aggregators(data.manifest.aggregators)
         vectors, values = client_round.vectors(phase_name), client_round.contribute(phase_name)
         set_id, stream = SetId(secrets.token_hex(16)), AesCtrStream.from_os()
         for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
             payloads = await asyncio.to_thread(deal_chunk, phase, chunk, vectors, values, len(servers), stream)
-            body = ShareChunk(set_id=set_id, vectors=declare(vectors), index=index)
+            body = ShareChunk(set_id=set_id, vectors=declare(vectors), weight=client_round.weight, index=index)
             for server, payload in zip(servers, payloads, strict=True):
                 await self.runner.post.send(
                     key, to=server, role=Role.AGGREGATOR, body=body, phase=phase_name, payload=payload
@@ -260,10 +267,8 @@ class Trainer:
 
     def _decode(self, key: Key, job: rounds.DecodeSums) -> None:
         data = self._round(key)
-        client_round = self._spaces[key.run].rounds[key.round]
+        client_round = self._spaces[key.run].rounds[key.round].client_round
         phase = next(phase for phase in data.phases if phase.name == job.phase)
-        if client_round.vectors(job.phase) != job.vectors:
-            raise PeerError(RejectReason.WRONG_LENGTH, f"the sums of {job.phase} are not of our vectors")
         servers = phase.aggregators(data.manifest.aggregators)
 
         def read(server: int, index: int) -> bytes:
@@ -271,7 +276,7 @@ class Trainer:
 
         plan = plan_chunks(job.vectors, data.manifest.chunk_bytes)
         sums = recombine_chunks(phase, plan, job.vectors, len(servers), read)
-        client_round.absorb(job.phase, sums, len(job.members))
+        client_round.absorb(job.phase, Release(job.vectors, tuple(sums)), len(job.members))
 
     async def _conclude(self, key: Key, *, took_part: bool) -> Concluded:
         space = self._spaces[key.run]
@@ -282,9 +287,10 @@ class Trainer:
 
     @staticmethod
     def _move_on(key: Key, space: Workspace, *, took_part: bool) -> Score:
-        conclusion = space.rounds.pop(key.round).conclude(took_part=took_part)
-        space.theta, space.accumulator = conclusion.theta, conclusion.accumulator
-        space.note_round(key.round)
+        over = space.rounds.pop(key.round)
+        conclusion = over.client_round.conclude(took_part=took_part)
+        space.theta, space.accumulator, space.memory = conclusion.theta, conclusion.accumulator, over.memory
+        space.note_round(key.round, conclusion.alone_share)
         return space.learner.evaluate(space.theta)
 
     def _round(self, key: Key) -> Round:
@@ -294,7 +300,7 @@ class Trainer:
         return data
 
     def retire(self, key: Key, live: Live) -> None:
-        """Forget what is over: the update of a void round too."""
+        """Forget what is over: the update of a void round too, and the memory that it would have left."""
         del live
         self._over.add(key)
         if key.kind == "round":

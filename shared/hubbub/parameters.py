@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from hubbub.errors import ConfigurationError
 from hubbub.protocol import signs
-from hubbub.protocol.compression import count_kept
+from hubbub.protocol.compression import AlphaRule, count_kept
 from hubbub.protocol.fixed_point import FixedPoint
 from hubbub.protocol.sharing import check_servers
+from hubbub.protocol.unions import check_q
 
 MIN_CLIENTS = 2
+
+Feedback = Literal["lost", "paper"]
 
 # The sum of the factors is applied to the model in float32.
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -17,10 +21,12 @@ LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """N, C, S, ρ and the fixed point, in the letters of Beguier et al.
+    """N, C, S, ρ, q and the fixed point, in the letters of Beguier et al.
 
     `alpha_max` bounds a client's scaling factor (what is clipped stays in its error accumulator);
-    `factor_bits` is λ.
+    `factor_bits` is λ. `q` is for SecUnion alone. `feedback` says what leaves the accumulator of a client whose
+    indices SecUnion lost: everything that it sent (`paper`, Alg. 2 to the letter) or only what arrived (`lost`, so
+    that what was lost comes back).
     """
 
     parameters: int
@@ -29,6 +35,9 @@ class Parameters:
     rho: float
     alpha_max: float = 16.0
     factor_bits: int = 32
+    q: int = 1
+    alpha_rule: AlphaRule = "norm"
+    feedback: Feedback = "lost"
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
@@ -42,6 +51,7 @@ class Parameters:
             raise ConfigurationError(
                 f"{self.clients} factors of up to {self.alpha_max} overflow a 32-bit float; lower alpha_max"
             )
+        check_q(self.q)
         # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows.
         _ = self.kept, self.signs_modulus, self.fixed_point
 

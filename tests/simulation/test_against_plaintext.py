@@ -1,33 +1,40 @@
 """The federation in one process gives, after every round, the very model of the plaintext algorithm."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from hubbub.crypto.secret import ClientSecret
 from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment
 from hubbub.strategies.registry import STRATEGIES
+from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator import accounts
 from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import Federation, start_federation
+from hubbub_local.federation import Connect, Federation, start_federation
+from hubbub_trainer.learning.lenet import LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
+from support.held_transport import Hold, connect_held
 from support.plain_federation import PlainFederation
+from support.plain_run import run_plainly
 from support.two_phases import NAME, TwoPhases
 
 TASK = SyntheticTask(1_003)
 SEED = 7
 DEMO_SEED = 11
+History = dict[int, tuple[str, int]]
+"""Round to the model's digest and |V|."""
 
 
 def manifest_for(*, clients: int, servers: int, rounds_wanted: int, **overrides: object) -> Manifest:
@@ -42,20 +49,8 @@ def manifest_for(*, clients: int, servers: int, rounds_wanted: int, **overrides:
     return make_manifest(clients=clients, servers=servers, rounds=rounds_wanted, **{**fields, **overrides})
 
 
-def plain(manifest: Manifest) -> PlainFederation:
-    def batch_seed(index: int, number: int) -> int:
-        secret = ClientSecret.for_demo(DEMO_SEED, index)
-        return secret.seed_for("batches", run=manifest.run_id, round_number=number)
-
-    return PlainFederation(
-        TASK,
-        clients=len(manifest.clients),
-        rho=manifest.rho,
-        local_steps=manifest.local_steps,
-        seed=manifest.seed,
-        alpha_max=manifest.alpha_max,
-        batch_seed=batch_seed,
-    )
+def plain(manifest: Manifest, task: Task = TASK) -> PlainFederation:
+    return run_plainly(manifest, task, demo_seed=DEMO_SEED)
 
 
 def written(folder: Path, manifest: Manifest, client: PartyId) -> dict[int, str]:
@@ -105,16 +100,130 @@ async def test_every_round_equals_the_plaintext_algorithm(tmp_path: Path, client
     assert results[-1].accuracy > results[0].accuracy
 
 
+# Every strategy -----------------------------------------------------------------------------------------
+
+METHODS: dict[str, dict[str, object]] = {
+    **{name: {"strategy": name} for name in STRATEGIES},
+    **{f"sec-union, q = {q}": {"strategy": "sec-union", "q": q} for q in (2, 9, 32)},
+    **{
+        f"{name}, {field} = {value}": {"strategy": name, field: value}
+        for name in ("sec-union", "partial-sec-union", "topbinary-direct")
+        for field, value in (("alpha_rule", "mean"), ("feedback", "paper"))
+    },
+    "sec-union, all indices": {"strategy": "sec-union", "q": 3, "rho": 1.0},
+    "sec-union, one index": {"strategy": "sec-union", "q": 3, "rho": 0.001},
+    "topbinary-sep, all indices": {"strategy": "topbinary-sep", "rho": 1.0},
+}
+
+
+def play(reference: PlainFederation, numbers: Iterable[int], *, without: dict[int, int] | None = None) -> History:
+    """Play these rounds, each without the client that is named for it."""
+    history: History = {}
+    for number in numbers:
+        everybody = range(len(reference.clients))
+        reference.play_round(number, [index for index in everybody if (without or {}).get(number) != index])
+        history[number] = (reference.digest(), reference.union.size)
+    return history
+
+
+def check_history(folder: Path, manifest: Manifest, results: list[accounts.Account], expected: History) -> None:
+    check_models(folder, manifest, {number: model for number, (model, _) in expected.items()})
+    assert {result.round: result.union_size for result in results} == {
+        number: size for number, (_, size) in expected.items()
+    }
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@aio
+async def test_every_round_of_every_strategy_equals_its_plaintext_algorithm(
+    tmp_path: Path, method: dict[str, object]
+) -> None:
+    manifest = manifest_for(clients=4, servers=2, rounds_wanted=3, chunk_bytes=1_024, **method)
+    async with federation_for(manifest, tmp_path) as federation:
+        state, run = await federation.run(manifest)
+        assert state is runs.State.COMPLETED, run.reason
+        results = check_costs(federation, manifest)
+    expected = play(plain(manifest), (1, 2, 3))
+    assert len({model for model, _ in expected.values()}) == 3
+    check_history(tmp_path, manifest, results, expected)
+
+
+@pytest.mark.parametrize("q", [1, 3])
+@aio
+async def test_feedback_brings_back_what_the_union_lost(tmp_path: Path, q: int) -> None:
+    """With the paper's letter it is gone: the two histories part after the first round."""
+    ends = {}
+    for feedback in ("lost", "paper"):
+        manifest = manifest_for(
+            clients=4, servers=2, rounds_wanted=2, strategy="sec-union", q=q, feedback=feedback
+        )
+        history = play(plain(manifest), (1, 2))
+        async with federation_for(manifest, tmp_path / feedback) as federation:
+            await federation.run(manifest)
+            check_history(tmp_path / feedback, manifest, check_costs(federation, manifest), history)
+        ends[feedback] = history
+    assert ends["lost"][1] == ends["paper"][1]
+    assert ends["lost"][2] != ends["paper"][2]
+
+
+@aio
+async def test_partial_sec_union_tells_each_client_how_many_indices_only_one_chose(tmp_path: Path) -> None:
+    manifest = manifest_for(clients=4, servers=2, rounds_wanted=2, strategy="partial-sec-union")
+    async with federation_for(manifest, tmp_path) as federation:
+        await federation.run(manifest)
+    reference = plain(manifest)
+    for number in (1, 2):
+        reference.play_round(number)
+        assert reference.alone_share is not None
+        assert 0 < reference.alone_share < 1
+        for client in manifest.clients:
+            lines = (tmp_path / client / "runs" / manifest.run_id / "rounds.jsonl").read_text("utf-8").splitlines()
+            assert json.loads(lines[number - 1])["alone_share"] == reference.alone_share
+
+
+@aio
+async def test_momentum_lives_on_as_in_the_plaintext_algorithm(tmp_path: Path) -> None:
+    task = LenetTask(data="digits", cache_folder=tmp_path, announce=print)
+    manifest = manifest_for(
+        clients=3,
+        servers=2,
+        rounds_wanted=2,
+        task=task.name,
+        parameters=task.count_parameters(),
+        initial_model_sha256=digest(task.initial_model(SEED)),
+        chunk_bytes=2**14,
+    )
+    async with federation_for(manifest, tmp_path, task=task) as federation:
+        state, _ = await federation.run(manifest)
+        assert state is runs.State.COMPLETED
+    reference, expected = plain(manifest, task), {}
+    for number in (1, 2):
+        reference.play_round(number)
+        expected[number] = reference.digest()
+    check_models(tmp_path, manifest, expected)
+    forgetful = plain(manifest, task)
+    for number in (1, 2):
+        for client in forgetful.clients:
+            client.memory = None
+        forgetful.play_round(number)
+    assert forgetful.digest() != expected[2], "that momentum lives on makes a difference here"
+
+
 # Clients that drop out ----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def federation_for(
-    manifest: Manifest, folder: Path, silence: Silence | None = None, watch: Callable[[Moment], None] | None = None
+    manifest: Manifest,
+    folder: Path,
+    silence: Silence | None = None,
+    watch: Callable[[Moment], None] | None = None,
+    task: Task = TASK,
+    connect: Connect | None = None,
 ) -> AsyncIterator[Federation]:
     """A federation whose deadlines pass, without waiting, as soon as only silent clients are missing."""
     silence = silence or Silence()
-    task = HeldTask(TASK, silence)
+    held_task = HeldTask(task, silence)
 
     def observe(moment: Moment) -> None:
         if watch is not None:
@@ -129,7 +238,12 @@ async def federation_for(
             silence.lift(data.number)
 
     async with start_federation(
-        manifest, folder=folder, load_task=task.load, demo_seed=DEMO_SEED, observer=observe
+        manifest,
+        folder=folder,
+        load_task=held_task.load,
+        demo_seed=DEMO_SEED,
+        connect=connect,
+        observer=observe,
     ) as federation:
         try:
             yield federation
@@ -159,6 +273,24 @@ async def test_a_client_left_out_keeps_its_update_and_the_history_equals_the_pla
         if number in silent:
             forgetful.clients[silent[number]].delta[:] = 0
     assert forgetful.digest() != expected[5], "that it keeps its update makes a difference here"
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@aio
+async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_later(
+    tmp_path: Path, strategy: str
+) -> None:
+    manifest = manifest_for(
+        clients=4, servers=2, rounds_wanted=4, min_clients=3, strategy=strategy, q=2, chunk_bytes=1_024
+    )
+    silent = {2: 3, 3: 0}
+    silence = Silence(*((index, number) for number, index in silent.items()))
+    async with federation_for(manifest, tmp_path, silence) as federation:
+        state, run = await federation.run(manifest)
+        assert (state, run.released, run.void) == (runs.State.COMPLETED, 4, 0)
+        results = check_costs(federation, manifest)
+    check_history(tmp_path, manifest, results, play(plain(manifest), range(1, 5), without=silent))
+    assert [len(result.members) for result in results] == [4, 3, 3, 4]
 
 
 @aio
@@ -245,3 +377,46 @@ async def test_two_phases_go_through_the_same_services(tmp_path: Path) -> None:
     assert [[record.ended for record in data.records] for _, data in found] == [
         [frozenset(manifest.aggregators)] * 2
     ] * 3
+
+
+TWO_PHASES = sorted(name for name, strategy in STRATEGIES.items() if len(strategy.phases) > 1)
+
+
+@pytest.mark.parametrize("strategy", TWO_PHASES)
+@pytest.mark.parametrize("phase", ["union", "signs"])
+@aio
+async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
+    tmp_path: Path, strategy: str, phase: str
+) -> None:
+    """A member that is missing in the union could be left out, were the others enough; later it cannot."""
+    manifest = manifest_for(
+        clients=3,
+        servers=3,
+        rounds_wanted=3,
+        min_clients=3 if phase == "union" else 2,
+        strategy=strategy,
+        q=2,
+        chunk_bytes=1_024,
+    )
+    void, absent = 2, manifest.clients[1]
+    hold = Hold((absent, void, phase))
+
+    def let_time_pass(moment: Moment) -> None:
+        data = moment.data
+        if not isinstance(data, rounds.Round) or data.number != void:
+            return
+        waits_in_vain = data.current.name == phase and moment.after is rounds.State.COLLECTING
+        if waits_in_vain and isinstance(moment.event, ReceiptArrived) and data.missing() == (absent,):
+            federation.coordinator.runner.feed_soon(moment.key, DeadlinePassed(at_s=moment.at_s))
+        if moment.after is rounds.State.VOID:
+            hold.lift(void)  # Its shares arrive when all is over, and change nothing.
+
+    async with federation_for(manifest, tmp_path, watch=let_time_pass, connect=connect_held(hold)) as federation:
+        state, run = await federation.run(manifest)
+        assert (state, run.released, run.void) == (runs.State.COMPLETED, 3, 1)
+        verdicts = [each for each, _ in federation.coordinator.find_rounds(manifest.run_id)]
+        assert verdicts == [rounds.State.RELEASED, rounds.State.VOID, rounds.State.RELEASED, rounds.State.RELEASED]
+        results = check_costs(federation, manifest)
+        key = Key("phase", manifest.run_id, void, phase)
+        assert [aggregator.journal.find(key) for aggregator in federation.aggregators] == [Verdict(())] * 3
+    check_history(tmp_path, manifest, results, play(plain(manifest), (1, 3, 4)))

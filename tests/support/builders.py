@@ -128,7 +128,7 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         RoundOpened(),
         ClosePhase(members=manifest.clients, receipts=(receipt,)),
         VoidPhase(reason="too few members"),
-        PhaseReleased(members=manifest.clients, traffic=traffic),
+        PhaseReleased(members=manifest.clients, vectors=claims, traffic=traffic),
         PhaseVoided(),
         OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS, explanation="1 of 3 organisations"),
         RoundApplied(correct=90, total=100, loss=0.25, training_s=1.5, evaluation_s=0.5, traffic=traffic),

@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass
 
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
 
 PATIENCE_S = 30.0
 
@@ -45,10 +45,12 @@ class HeldLearner:
     def samples(self) -> int:
         return self.inner.samples
 
-    def train(self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback) -> Theta:
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
         self.number += 1
         self.silence.wait(self.index, self.number)
-        return self.inner.train(theta, steps=steps, seed=seed, progress=progress)
+        return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
     def evaluate(self, theta: Theta) -> Score:
         return self.inner.evaluate(theta)

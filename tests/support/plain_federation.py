@@ -1,24 +1,28 @@
-"""Algorithm 2 of Beguier et al. with V = [1, N], in the open: what the secure federation must equal, bit for bit.
+"""Every strategy of Beguier et al. in the open: what the federation must equal, bit for bit.
 
-Written from the paper with numpy alone; nothing is shared, packed or sent. Signs and factors are added as plain
-integers, and dropout is what it means for the sums: members contribute, everybody steps, who was left out keeps
-its whole update.
+Written from the paper with numpy alone; nothing is shared, packed or sent. Marks, signs and factors are added as
+plain integers, and dropout is what it means for the sums: members contribute, everybody steps, who was left out
+keeps its whole update.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.crypto.stream import AesCtrStream
 from hubbub_trainer.learning.task import Learner, Task
 
 Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
 BatchSeed = Callable[[int, int], int]
 """Client index and round number to the seed of its batches."""
+MarksKey = Callable[[int, int], bytes]
+"""Client index and round number to the key of the stream that its marks are drawn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,29 @@ class PlainClient:
     learner: Learner
     delta: Floats
     """δ, the error accumulator."""
+    memory: Floats | None = None
+    """The optimiser's, which lives on from round to round."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A client whose input is in the sums: X, and D and α of TopBinary."""
+
+    client: PlainClient
+    x: Floats
+    signs: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    alpha: float = 0.0
+    marks: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What the clients agreed to do."""
+
+    strategy: str = "no-union"
+    q: int = 1
+    alpha_rule: str = "norm"
+    feedback: str = "lost"
 
 
 class PlainFederation:
@@ -62,11 +89,19 @@ class PlainFederation:
         seed: int,
         alpha_max: float,
         batch_seed: BatchSeed,
+        method: Method | None = None,
+        marks_key: MarksKey = lambda *_: bytes(32),
     ) -> None:
         self.theta: Floats = task.initial_model(seed)
+        self.union: Integers = np.arange(self.theta.size)
+        """V of the last round."""
+        self.alone_share: float | None = None
+        """Of V, how much a single member chose."""
         self._kept = math.floor(Fraction(str(rho)) * self.theta.size)
         self._steps = local_steps
         self._batch_seed = batch_seed
+        self._method = method or Method()
+        self._marks_key = marks_key
         self._q = FixedPoint.for_clients(clients, alpha_max)
         self.clients = [
             PlainClient(task.learner(index=index, clients=clients, seed=seed), np.zeros_like(self.theta))
@@ -76,39 +111,131 @@ class PlainFederation:
     def play_round(self, number: int, members: Collection[int] | None = None) -> None:
         """One round over these members (by default all); everybody steps, also who is no member."""
         chosen = range(len(self.clients)) if members is None else members
-        signs_sum = np.zeros(self.theta.size, dtype=np.int64)
-        factor_sum = 0
+        inside: list[Member] = []
         for index, client in enumerate(self.clients):
-            x = self._train(index, number) + client.delta
-            client.delta = x
+            client.delta = self._train(index, number) + client.delta
             if index in chosen:
-                signs, factor = self._compress(x)
-                signs_sum += signs
-                factor_sum += factor
-                client.delta = x - np.float32(self._q.read(factor)) * signs.astype(np.float32)
-        mean_signs = signs_sum.astype(np.float32) / np.float32(len(chosen))
-        mean_factor = np.float32(self._q.read(factor_sum) / len(chosen))
-        self.theta = mean_signs * mean_factor + self.theta
+                member = Member(client, client.delta)
+                self._compress(member, self._marks_key(index, number))
+                inside.append(member)
+        rules = {
+            "fedavg": self._average,
+            "topbinary-direct": self._aggregate_directly,
+            "topbinary-sep": self._aggregate_separately,
+        }
+        rules.get(self._method.strategy, self._aggregate_securely)(inside)
 
     def _train(self, index: int, number: int) -> Floats:
-        seed = self._batch_seed(index, number)
-        trained = self.clients[index].learner.train(
-            self.theta, steps=self._steps, seed=seed, progress=lambda *_: None
+        client, seed = self.clients[index], self._batch_seed(index, number)
+        training = client.learner.train(
+            self.theta, steps=self._steps, seed=seed, progress=lambda *_: None, memory=client.memory
         )
-        return trained - self.theta
+        client.memory = training.memory
+        return training.theta - self.theta
 
-    def _compress(self, x: Floats) -> tuple[NDArray[np.int64], int]:
-        """D = sgn(Top-k(X)) and Q(α) with α = ‖X‖₂ / ‖D‖₂; ties go to the lower index."""
-        largest_first = np.lexsort((np.arange(x.size), -np.abs(x)))
-        signs = np.zeros(x.size, dtype=np.int64)
-        kept = largest_first[: self._kept]
-        signs[kept] = np.sign(x[kept]).astype(np.int64)
-        nonzeros = int(np.abs(signs).sum())
-        if not nonzeros:
-            return signs, 0
-        norm = math.sqrt(math.fsum(float(value) ** 2 for value in x))
-        return signs, self._q.write(norm / math.sqrt(nonzeros))
+    # TopBinary (section 3.1) ----------------------------------------------------------------------------
+
+    def _compress(self, member: Member, key: bytes) -> None:
+        """D = sgn(Top-k(X)), and α by the rule; ties go to the lower index."""
+        x = member.x
+        kept = np.lexsort((np.arange(x.size), -np.abs(x)))[: self._kept]
+        member.signs = np.zeros(x.size, dtype=np.int64)
+        member.signs[kept] = np.sign(x[kept]).astype(np.int64)
+        if self._method.strategy.startswith("topbinary"):
+            member.signs[kept] = np.where(x[kept] < 0, -1, 1)  # A bit a sign: a zero's has to be one of the two.
+        member.alpha = self._choose_alpha(x, np.flatnonzero(member.signs))
+        member.marks = draw_marks(np.flatnonzero(member.signs), x.size, self._method, key)
+
+    def _choose_alpha(self, x: Floats, chosen: Integers) -> float:
+        if not chosen.size:
+            return 0.0
+        if self._method.alpha_rule == "mean":
+            return math.fsum(abs(float(value)) for value in x[chosen]) / chosen.size
+        return math.sqrt(math.fsum(float(value) ** 2 for value in x)) / math.sqrt(chosen.size)
+
+    # What the members' inputs come to -------------------------------------------------------------------
+
+    def _average(self, members: Sequence[Member]) -> None:
+        """FedAvg: every member weighs as much as it has samples (Eq. 2)."""
+        weights = [member.client.learner.samples for member in members]
+        total = np.zeros(self.theta.size, dtype=np.float64)
+        for member, weight in zip(members, weights, strict=True):
+            total += member.x.astype(np.float64) * weight
+            member.client.delta = np.zeros_like(member.x)
+        self.theta = self.theta + (total / sum(weights)).astype(np.float32)
+
+    def _aggregate_directly(self, members: Sequence[Member]) -> None:
+        """DirectAgg: (1/C)·Σ α_i·D_i."""
+        total = np.zeros(self.theta.size, dtype=np.float64)
+        for member in members:
+            alpha = self._send_float(member)
+            total += float(alpha) * member.signs
+        self._unite(members)
+        self.theta = self.theta + (total / len(members)).astype(np.float32)
+
+    def _aggregate_separately(self, members: Sequence[Member]) -> None:
+        """SepAgg: (1/C)·Σ α_i times (1/C)·Σ D_i."""
+        alpha = np.float32(sum(float(self._send_float(member)) for member in members))
+        self._unite(members)
+        self._step(members, float(alpha))
+
+    def _aggregate_securely(self, members: Sequence[Member]) -> None:
+        """SepAgg on V, with α in fixed point (section 3.2)."""
+        self._unite(members)
+        factors = [self._q.write(member.alpha) for member in members]
+        inside = np.isin(np.arange(self.theta.size), self.union)
+        for member, factor in zip(members, factors, strict=True):
+            lost_too = self._method.feedback == "paper"
+            sent = member.signs if lost_too else np.where(inside, member.signs, 0)
+            member.client.delta = member.x - np.float32(self._q.read(factor)) * sent.astype(np.float32)
+        self._step(members, self._q.read(sum(factors)))
+
+    @staticmethod
+    def _send_float(member: Member) -> np.float32:
+        """α as a 32-bit float; α·D leaves the accumulator."""
+        alpha = np.float32(member.alpha)
+        member.client.delta = member.x - alpha * member.signs.astype(np.float32)
+        return alpha
+
+    def _unite(self, members: Sequence[Member]) -> None:
+        """V, by the marks (section 3.2.2)."""
+        choosers = np.sum([member.signs != 0 for member in members], axis=0)
+        self.union = np.flatnonzero(choosers)
+        if self._method.strategy == "no-union":
+            self.union = np.arange(self.theta.size)
+        if self._method.strategy == "sec-union":
+            total = np.sum([member.marks for member in members], axis=0)
+            self.union = np.flatnonzero(total % 2**self._method.q)
+        alone = int(np.count_nonzero(choosers == 1))
+        self.alone_share = alone / np.count_nonzero(choosers) if choosers.any() else None
+
+    def _step(self, members: Sequence[Member], alpha: float) -> None:
+        directions = np.sum([member.signs for member in members], axis=0)[self.union]
+        mean_signs = directions.astype(np.float32) / np.float32(len(members))
+        theta = self.theta.copy()
+        theta[self.union] = mean_signs * np.float32(alpha / len(members)) + theta[self.union]
+        self.theta = theta
 
     def digest(self) -> str:
         """SHA-256 of θ as little-endian float32."""
         return hashlib.sha256(self.theta.astype("<f4").tobytes()).hexdigest()
+
+
+def draw_marks(chosen: Integers, n: int, method: Method, key: bytes) -> Integers:
+    """R ∈ Z*_{2^q} at the chosen indices, in their order: each is 1 + a word of the stream, reduced.
+
+    Words have 1, 2 or 4 bytes, little-endian. Those from the largest multiple of 2^q - 1 on are left out, for they
+    would make small marks likelier. With q = 1 there is one mark and nothing is drawn.
+    """
+    marks = np.zeros(n, dtype=np.int64)
+    values = 2**method.q - 1
+    size = 1 if method.q <= 8 else 2 if method.q <= 16 else 4
+    limit = 256**size // values * values
+    stream, word = AesCtrStream(key), np.zeros(size, dtype=np.uint8)
+    for index in chosen:
+        drawn = limit if method.q > 1 else 0
+        while drawn >= limit:
+            stream.fill(word)
+            drawn = int.from_bytes(word.tobytes(), "little")
+        marks[index] = 1 + drawn % values
+    return marks

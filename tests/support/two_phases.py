@@ -10,9 +10,11 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
-from hubbub.strategies.base import Conclusion, Phase, Theta
-from hubbub.strategies.secure import NoUnion, NoUnionRound
+from hubbub.strategies.base import ClientInput, Conclusion, Phase, Release
+from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.secure import SecureRound
 
+NO_UNION = STRATEGIES["no-union"]
 NAME = "two-phases"
 COUNT_ELEMENTS = 130
 """Two chunks of 64 and a rest: phases may differ in length."""
@@ -21,9 +23,11 @@ COUNT_ELEMENTS = 130
 class TwoPhasesRound:
     """First everybody counts the members together, then no-union."""
 
-    def __init__(self, parameters: Parameters, inner: NoUnionRound) -> None:
+    weight = 1
+
+    def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
         self._parameters = parameters
-        self._inner = inner
+        self._inner = SecureRound(None, parameters, mine)
         self.counted = 0
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
@@ -34,13 +38,13 @@ class TwoPhasesRound:
             return (np.ones(COUNT_ELEMENTS, dtype=np.uint32),)
         return self._inner.contribute(phase)
 
-    def absorb(self, phase: str, sums: Sequence[Residues], members: int) -> None:
+    def absorb(self, phase: str, release: Release, members: int) -> None:
         if phase == "count":
-            if not (sums[0] == members).all():
+            if not (release.values[0] == members).all():
                 raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"{members} members do not add up")
             self.counted = members
             return
-        self._inner.absorb(phase, sums, members)
+        self._inner.absorb(phase, release, members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         return self._inner.conclude(took_part=took_part)
@@ -54,17 +58,23 @@ def count_vector(parameters: Parameters) -> Vector:
 class TwoPhases:
     name: str = NAME
     phases: tuple[Phase, ...] = (Phase("count"), Phase("signs"))
+    reveals: str = ""
 
-    def begin(self, parameters: Parameters, *, theta: Theta, update: Theta, accumulator: Theta) -> TwoPhasesRound:
-        inner = NoUnion().begin(parameters, theta=theta, update=update, accumulator=accumulator)
-        return TwoPhasesRound(parameters, inner)
+    def begin(self, parameters: Parameters, mine: ClientInput) -> TwoPhasesRound:
+        return TwoPhasesRound(parameters, mine)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
         if phase == "signs":
-            NoUnion().admit(parameters, phase, vectors)
+            NO_UNION.admit(parameters, phase, vectors)
         elif tuple(vectors) != (count_vector(parameters),):
             raise PeerError(RejectReason.WRONG_LENGTH, "not the vector of a count")
 
+    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        self.admit(parameters, phase, vectors)
+
+    def union_size(self, released: Sequence[Vector]) -> int:
+        return NO_UNION.union_size(released)
+
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         count = secure_sum_bits(COUNT_ELEMENTS, parameters.signs_modulus, heads)
-        return {"count": count, **NoUnion().predict_bits(parameters, heads, union_size)}
+        return {"count": count, **NO_UNION.predict_bits(parameters, heads, union_size)}

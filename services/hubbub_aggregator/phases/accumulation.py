@@ -55,6 +55,7 @@ class ShareSet:
 
     set_id: SetId
     vectors: tuple[Vector, ...]
+    weight: int
     chunks: int
     arrived: frozenset[int] = field(default_factory=frozenset)
     checked: frozenset[int] = field(default_factory=frozenset)
@@ -124,9 +125,12 @@ class SumAndRelease(Job):
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
     """Spool a chunk and have it checked; the same chunk again changes nothing, nor does one of a spoilt set."""
     known = data.sets.get(event.client)
-    if known and (known.set_id, known.vectors) != (event.set_id, event.vectors):
+    declared = (event.set_id, event.vectors, event.weight)
+    if known and (known.set_id, known.vectors, known.weight) != declared:
         raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
-    share_set = known or ShareSet(set_id=event.set_id, vectors=event.vectors, chunks=event.chunks)
+    share_set = known or ShareSet(
+        set_id=event.set_id, vectors=event.vectors, weight=event.weight, chunks=event.chunks
+    )
     if share_set.spoilt or event.index in share_set.arrived:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, arrived=share_set.arrived | {event.index})
@@ -261,7 +265,7 @@ def _refuse_late(data: Accumulation) -> Step[State, Accumulation]:
 def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulation]:
     """The sum is out: say so, with what was counted."""
     arrived = count_arrivals(data.wire_bytes, "up")
-    body = PhaseReleased(members=data.members, traffic=(*arrived, *event.traffic))
+    body = PhaseReleased(members=data.members, vectors=declare(event.vectors), traffic=(*arrived, *event.traffic))
     return Step(State.RELEASED, data, (_report(data, body),))
 
 

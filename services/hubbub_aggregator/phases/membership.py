@@ -46,8 +46,10 @@ class Membership:
 
     @property
     def phase_names(self) -> tuple[str, ...]:
-        """The strategy's phases."""
-        return tuple(phase.name for phase in STRATEGIES[self.manifest.strategy].phases)
+        """The strategy's phases that this aggregator takes part in; all of them if it takes part in none."""
+        phases = STRATEGIES[self.manifest.strategy].phases
+        ours = [phase for phase in phases if self.me in phase.aggregators(self.manifest.aggregators)]
+        return tuple(phase.name for phase in ours or phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def repeat_answer(data: Membership, event: Proposed) -> Step[State, Membership]:
 
 def move_on(data: Membership, event: PhaseEnded) -> Step[State, Membership]:
     """Open the next phase of the round, or the next round after the last phase or a void one."""
-    if (event.round, event.phase) != (data.round, data.phase_names[data.phase]):
+    if event.round != data.round:
         return Step(State.JOINED, data)
     last = data.phase + 1 == len(data.phase_names)
     if last or not event.members:

@@ -24,7 +24,7 @@ from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Se
 from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, VoidPhase
-from hubbub.messages.shares import Receipt
+from hubbub.messages.shares import Receipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
@@ -65,6 +65,7 @@ class PhaseRecord:
     receipts: Mapping[PartyId, Mapping[PartyId, Receipt]] = field(default_factory=dict)
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
+    released: tuple[VectorClaim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,8 @@ class Round:
     phase: int = 0
     records: tuple[PhaseRecord, ...] = ()
     members: frozenset[PartyId] = field(default_factory=frozenset)
+    early: tuple[Receipt, ...] = ()
+    """Receipts of the next phase that came before the last report on this one."""
     applied: Mapping[PartyId, RoundApplied] = field(default_factory=dict)
     dropped: frozenset[PartyId] = field(default_factory=frozenset)
     traffic: tuple[tuple[PartyId, Traffic], ...] = ()
@@ -148,13 +151,24 @@ def begin(data: Round, event: Began) -> Step[State, Round]:
 
 def collect(data: Round, event: ReceiptArrived) -> Step[State, Round]:
     """Note a receipt; close the phase when nobody is missing."""
-    if event.phase != data.current.name:
-        return Step(State.COLLECTING, data)  # A receipt of the phase before, delivered late.
-    receipt = event.receipt
+    if event.phase != data.current.name or event.receipt.aggregator not in data.aggregators:
+        return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
+    data = _with_receipt(data, event.receipt)
+    return Step(State.COLLECTING, data) if data.missing() else _close(data, event.at_s)
+
+
+def _with_receipt(data: Round, receipt: Receipt) -> Round:
     record = data.record
     of_client = {**record.receipts.get(receipt.client, {}), receipt.aggregator: receipt}
-    data = _with_record(data, replace(record, receipts={**record.receipts, receipt.client: of_client}))
-    return Step(State.COLLECTING, data) if data.missing() else _close(data, event.at_s)
+    return _with_record(data, replace(record, receipts={**record.receipts, receipt.client: of_client}))
+
+
+def keep_early_receipt(data: Round, event: ReceiptArrived) -> Step[State, Round]:
+    """Keep a receipt of the next phase: clients go on when they have all sums, which we may hear of later."""
+    ahead = [phase.name for phase in data.phases[data.phase + 1 :]]
+    if event.phase in ahead[:1]:
+        data = replace(data, early=(*data.early, event.receipt))
+    return Step(State.RELEASING, data)  # Another one is late or repeated: the member set is closed.
 
 
 def close_or_void(data: Round, event: DeadlinePassed) -> Step[State, Round]:
@@ -193,24 +207,34 @@ def _no_deadline() -> Effect:
 
 def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
     """Note a release; when all are out, the next phase or the clients' turn."""
-    if event.phase != data.current.name:
+    if event.phase != data.current.name or event.aggregator not in data.aggregators:
         return Step(State.RELEASING, data)
     if event.members != data.members:
         return _contradict(data, f"{event.aggregator} released a sum over other members", event.at_s)
+    if data.record.released not in {(), event.vectors}:
+        return _contradict(data, f"{event.aggregator} released other vectors than another did", event.at_s)
     if event.aggregator not in data.record.ended:
         data = replace(data, traffic=data.traffic + tuple((event.aggregator, row) for row in event.traffic))
-    record = replace(data.record, ended=data.record.ended | {event.aggregator})
+    ended = data.record.ended | {event.aggregator}
+    record = replace(data.record, ended=ended, released=event.vectors)
     data = _with_record(data, record)
     if record.ended != set(data.aggregators):
         return Step(State.RELEASING, data)
     data = _with_record(data, replace(record, released_at_s=event.at_s))
     if data.phase + 1 < len(data.phases):
-        data, timer = _enter_phase(data, data.phase + 1, event.at_s)
-        return Step(State.COLLECTING, data, (timer,))
+        return _enter_next_phase(data, event.at_s)
     deadline = SetTimer("deadline", event.at_s + data.manifest.phase_timeout_s, DeadlinePassed)
     if data.applied.keys() == set(data.manifest.clients):
         return _finish(data, event.at_s)
     return Step(State.APPLYING, data, (deadline,))
+
+
+def _enter_next_phase(data: Round, at_s: float) -> Step[State, Round]:
+    data, timer = _enter_phase(data, data.phase + 1, at_s)
+    for receipt in data.early:
+        data = _with_receipt(data, receipt) if receipt.aggregator in data.aggregators else data
+    data = replace(data, early=())
+    return Step(State.COLLECTING, data, (timer,)) if data.missing() else _close(data, at_s)
 
 
 def note_early_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
@@ -309,7 +333,7 @@ TRANSITIONS: Table[State, Round] = {
         UpdateApplied: To(note_early_application, State.RELEASING),
         VoidConfirmed: To(refuse_void, State.CONTRADICTED),
         OrderDeclined: To(decline, State.CONTRADICTED),
-        ReceiptArrived: STAY,  # Late or repeated: the member set is closed.
+        ReceiptArrived: To(keep_early_receipt, State.RELEASING),
         SetSpoilt: STAY,
         DeadlinePassed: STAY,
         Failed: To(break_off, State.CONTRADICTED),

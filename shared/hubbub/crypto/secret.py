@@ -37,9 +37,14 @@ class ClientSecret:
 
     def seed_for(self, purpose: str, *, run: RunId, round_number: int) -> int:
         """A seed for one purpose in one round."""
+        key = self.key_for(purpose, run=run, round_number=round_number)
+        return int.from_bytes(key[:SEED_BYTES], "big")
+
+    def key_for(self, purpose: str, *, run: RunId, round_number: int) -> bytes:
+        """32 bytes for one purpose in one round, to key a stream with."""
         parts = [part.encode() for part in (purpose, run if self._bind_run else "", str(round_number))]
         message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-        return int.from_bytes(hmac.digest(self._key, message, "sha256")[:SEED_BYTES], "big")
+        return hmac.digest(self._key, message, "sha256")
 
     def __repr__(self) -> str:
         return "<ClientSecret>"

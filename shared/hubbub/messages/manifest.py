@@ -17,7 +17,8 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Claim
-from hubbub.parameters import Parameters
+from hubbub.parameters import Feedback, Parameters
+from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
@@ -55,6 +56,9 @@ class Manifest(Claim):
     parameters: Count
     alpha_max: float = 16.0
     factor_bits: Literal[32] = 32
+    q: int = 1
+    alpha_rule: AlphaRule = "norm"
+    feedback: Feedback = "lost"
     wire: Literal["paper"] = "paper"
     chunk_bytes: Annotated[int, Field(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
     task: str
@@ -114,6 +118,9 @@ class Manifest(Claim):
             rho=self.rho,
             alpha_max=self.alpha_max,
             factor_bits=self.factor_bits,
+            q=self.q,
+            alpha_rule=self.alpha_rule,
+            feedback=self.feedback,
         )
 
     @property

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from hubbub.errors import RejectReason
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Message
 from hubbub.messages.manifest import Name
-from hubbub.messages.shares import Receipt
+from hubbub.messages.shares import Receipt, Vectors
 from hubbub.messages.traffic import Traffic
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -52,6 +52,7 @@ class PhaseReleased(Message):
     recipients = COORDINATOR
 
     members: Members
+    vectors: Vectors
     traffic: tuple[Traffic, ...]
 
 

@@ -12,6 +12,7 @@ from hubbub.protocol.layout import Vector
 
 ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
+Weight = Annotated[int, Field(ge=1, lt=2**53)]
 
 
 class VectorClaim(Claim):
@@ -44,6 +45,7 @@ class ShareChunk(Message):
 
     set_id: ShareSetId
     vectors: Vectors
+    weight: Weight = 1
     index: Index
 
 

@@ -24,7 +24,7 @@ class Traffic(Claim):
 def count_payload(vectors: Sequence[Vector], direction: Direction, *, copies: int) -> tuple[Traffic, ...]:
     """Payload of these vectors, sent to that many recipients."""
     return tuple(
-        Traffic(counts_as=vector.name, direction=direction, payload_bits=vector.payload_bits * copies)
+        Traffic(counts_as=vector.counts_as, direction=direction, payload_bits=vector.payload_bits * copies)
         for vector in vectors
     )
 

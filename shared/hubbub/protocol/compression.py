@@ -10,12 +10,16 @@ rounding and clipping of α are made up for in later rounds.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, ConfigurationError
 from hubbub.protocol.residues import BLOCK
+
+AlphaRule = Literal["norm", "mean"]
+"""How α is chosen; see `scaling_factor`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +50,7 @@ def top_k(x: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Find the k elements of largest magnitude, in O(N); indices ascend."""
     if not 1 <= k <= x.size:
         raise ConfigurationError(f"cannot keep {k} of {x.size} elements")
-    _check_finite(x)
+    check_finite(x)
     magnitudes = np.abs(x)
     threshold = np.partition(magnitudes, x.size - k)[x.size - k]
     kept = magnitudes > threshold
@@ -55,14 +59,25 @@ def top_k(x: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     return np.flatnonzero(kept).astype(np.int64, copy=False)
 
 
-def top_binary(x: NDArray[np.float32], k: int) -> TopBinary:
+def top_binary(x: NDArray[np.float32], k: int, *, rule: AlphaRule = "norm") -> TopBinary:
     """TopBinary(X; k) = α·D (Eq. 6); an all-zero X gives α = 0 and D = 0."""
     indices = top_k(x, k)
     signs = np.zeros(x.size, dtype=np.int8)
     signs[indices] = np.sign(x[indices])
-    nonzeros = np.count_nonzero(signs)
-    alpha = math.sqrt(_squared_norm(x) / nonzeros) if nonzeros else 0.0
-    return TopBinary(alpha=alpha, signs=signs)
+    return TopBinary(alpha=scaling_factor(x, np.flatnonzero(signs), rule=rule), signs=signs)
+
+
+def scaling_factor(x: NDArray[np.float32], chosen: NDArray[np.int64], *, rule: AlphaRule = "norm") -> float:
+    """α for these chosen entries; 0 if there are none.
+
+    `norm` is the paper's: ‖X‖₂ over the root of their number, which preserves the norm of X. `mean` is their mean
+    magnitude, as in Sparse Binary Compression, which is smaller: what was not chosen adds nothing to it.
+    """
+    if not chosen.size:
+        return 0.0
+    if rule == "mean":
+        return float(np.abs(x[chosen]).sum(dtype=np.float64)) / chosen.size
+    return math.sqrt(_squared_norm(x) / chosen.size)
 
 
 def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[np.int8]) -> NDArray[np.float32]:
@@ -73,7 +88,8 @@ def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[n
     return error
 
 
-def _check_finite(x: NDArray[np.float32]) -> None:
+def check_finite(x: NDArray[np.float32]) -> None:
+    """Refuse an update that cannot be sent."""
     for start in range(0, x.size, BLOCK):
         if not np.isfinite(x[start : start + BLOCK]).all():
             raise BadUpdate("the update holds NaN or infinity; look at the learning rate and the data")

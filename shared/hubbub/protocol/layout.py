@@ -31,6 +31,11 @@ class Vector:
     modulus: int
 
     @property
+    def counts_as(self) -> str:
+        """What its bits are counted as: the name, up to a dot."""
+        return self.name.partition(".")[0]
+
+    @property
     def payload_bits(self) -> int:
         """Elements times bits per element, the number that the paper's formulas count."""
         return self.length * ring.element_bits(self.modulus)
@@ -91,22 +96,30 @@ def pack_chunk(chunk: Chunk, vectors: Sequence[Vector], values: Sequence[Residue
 
 
 def chunk_payload_bytes(chunk: Chunk, vectors: Sequence[Vector]) -> dict[str, int]:
-    """How many bytes of a chunk belong to which vector."""
-    sizes = dict.fromkeys((vector.name for vector in vectors), 0)
+    """How many bytes of a chunk count as what."""
+    sizes = dict.fromkeys((vector.counts_as for vector in vectors), 0)
     for piece in chunk:
         vector = vectors[piece.vector]
-        sizes[vector.name] += ring.packed_bytes(piece.stop - piece.start, vector.modulus)
+        sizes[vector.counts_as] += ring.packed_bytes(piece.stop - piece.start, vector.modulus)
+    return sizes
+
+
+def check_payload(plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, payload: bytes) -> dict[str, int]:
+    """Refuse a chunk that is not in the plan, or not as long; say how many of its bytes count as what."""
+    if index >= len(plan):
+        raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {index} among {len(plan)}")
+    sizes = chunk_payload_bytes(plan[index], vectors)
+    if len(payload) != sum(sizes.values()):
+        raise PeerError(
+            RejectReason.WRONG_LENGTH,
+            f"chunk {index} holds {len(payload)} bytes where its vectors need {sum(sizes.values())}",
+        )
     return sizes
 
 
 def unpack_chunk(chunk: Chunk, vectors: Sequence[Vector], payload: bytes) -> Iterator[tuple[Piece, Residues]]:
     """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
-    expected = sum(chunk_payload_bytes(chunk, vectors).values())
-    if len(payload) != expected:
-        raise PeerError(
-            RejectReason.WRONG_LENGTH,
-            f"the chunk holds {len(payload)} bytes where its declared vectors need {expected}",
-        )
+    check_payload([chunk], vectors, 0, payload)
     view = memoryview(payload)
     for piece in chunk:
         modulus = vectors[piece.vector].modulus

@@ -21,7 +21,7 @@ def cancel_probability(choosers: int, q: int) -> float:
     if choosers == 0:
         return 1.0
     sign = 1 if choosers % 2 == 0 else -1
-    return (1 + sign / math.pow(2**q - 1, choosers - 1)) / math.pow(2, q)
+    return (1 + sign * math.pow(2**q - 1, 1 - choosers)) / math.pow(2, q)
 
 
 def expected_union(n: int, rho: float, clients: int) -> float:
@@ -53,7 +53,8 @@ def alone_probability(rho: float, clients: int, q: int) -> float:
         choosing_probability(others, rho, choosers) * cancel_probability(choosers, q)
         for choosers in range(2, others + 1)
     )
-    return alone / (alone + hidden)
+    # Everybody chooses everything and nothing cancels: the sum is never a single mark.
+    return alone / (alone + hidden) if alone + hidden else 0.0
 
 
 def paper_alone_probability(rho: float, clients: int, q: int) -> float:

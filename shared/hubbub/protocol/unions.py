@@ -57,6 +57,15 @@ def check_union(union_size: int, members: int, kept: int) -> None:
         )
 
 
+def check_directions(counts: Residues, directions: NDArray[np.int32]) -> None:
+    """Refuse sums of signs that the counts of choosers do not allow: |D| > B, or of the other parity."""
+    magnitudes = np.abs(directions)
+    if (magnitudes > counts).any() or ((magnitudes ^ counts.astype(np.int32)) & 1).any():
+        raise PeerError(
+            RejectReason.IMPOSSIBLE_SUM, "signs add up to what their number cannot, in size or in parity"
+        )
+
+
 def check_counts(counts: Residues, members: int) -> None:
     """Refuse counts of choosers that exceed the members (PartialSecUnion)."""
     largest = int(counts.max(initial=0))

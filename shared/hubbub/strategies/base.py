@@ -3,17 +3,31 @@
 A strategy says which phases a round has and what each side does in them. The services know no strategy by
 name: a trainer asks it what to contribute and hands it the sums, an aggregator asks it whether declared
 vectors are admissible and how to add them, the coordinator asks it for the phases and the predicted cost.
+Everything here is pure: no I/O, no clock, and randomness arrives as a stream. Adding a strategy is a class in a
+file of this package and its name in the registry.
 
-Everything here is pure: no I/O, no clock, and randomness arrives as a stream.
-
-Seen by an aggregator every phase is the same (collect share sets, be told a member set, add, release one
-sum), so a phase is described by three small functions on residues, which act chunk by chunk:
+Seen by an aggregator every phase is the same: collect share sets, be told a member set, add, release. A phase
+is described by three small functions on residues, which act chunk by chunk:
 
     deal       a client's values to one share per aggregator of the phase
     combine    one more share into the running total of an aggregator
     recombine  the aggregators' totals to what the clients decode
 
-Additive sharing is the default for all three. A phase that shows a server plaintext overrides them.
+Additive sharing is the default for all three, and memory is that of a chunk. A phase in which a server computes
+on whole vectors of single clients (the plaintext baselines do) gives a `Gathering` instead, which is fed one
+client after the other and says what is released to whom; it may have other vectors than were sent.
+
+How other protocols fit
+    *Practical Secure Aggregation* (Bonawitz et al., 2017) has one server, so four phases on the first aggregator.
+    advertise, a gathering: every client sends its public keys, the release is all of them. share-keys, a
+    gathering: client i sends C ciphertexts, the release to client j is the j-th of each, which is why `finish` is
+    told for whom. masked: `combine` adds masked inputs mod 2^32, chunk by chunk. unmask, a gathering: the clients
+    that are left send the shares that they hold, which give the masks and so the sum. A phase there may close over
+    fewer members than the one before; here that is forbidden, so such a phase needs a flag that allows it, and
+    privacy then rests on that protocol's own threshold.
+    *EaSTLy* has one phase. With threshold sharing, `deal` makes Shamir shares over a prime field, `combine` adds
+    them and `recombine` interpolates. With Paillier, `deal` encrypts to a key that the clients share, elements are
+    ciphertexts cut into 32-bit residues, and a gathering multiplies them.
 """
 
 from __future__ import annotations
@@ -25,14 +39,33 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
-from hubbub.protocol import ring, sharing
+from hubbub.protocol import sharing
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
 
 Theta = NDArray[np.float32]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """What an aggregator gives a client at the end of a phase."""
+
+    vectors: tuple[Vector, ...]
+    values: tuple[Residues, ...] = field(repr=False)
+
+
+class Gathering(Protocol):
+    """A server's side of a phase in which it computes on whole vectors."""
+
+    def add(self, values: Sequence[Residues], weight: int) -> None:
+        """Take in one member's vectors; the members come in manifest order."""
+
+    def finish(self, client: int) -> Release:
+        """What the client at this place of the cohort is given; the same object where it is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +84,47 @@ class Phase:
 
     def combine(self, total: Residues, share: Residues, modulus: int) -> None:
         """Add a share into an aggregator's total, in place."""
-        ring.add_into(total, share, modulus)
+        sharing.accumulate(total, share, modulus)
 
     def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
         """Turn the aggregators' totals into the sum over the members."""
         return sharing.recombine(totals, modulus)
+
+    def gather(self, parameters: Parameters) -> Gathering | None:
+        """Begin to compute on whole vectors; None where the phase adds chunk by chunk."""
+        del parameters
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPhase(Phase):
+    """A phase in which the first server alone takes part, and sees what each client sends."""
+
+    def aggregators(self, named: Sequence[T]) -> tuple[T, ...]:
+        """The first one."""
+        return tuple(named[:1])
+
+    def deal(self, values: Residues, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
+        """Hide nothing."""
+        del modulus, servers, stream
+        return [values]
+
+    def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
+        """There is one total."""
+        del modulus
+        return totals[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientInput:
+    """What a client goes into a round with. It is secret, so it does not print."""
+
+    theta: Theta = field(repr=False)
+    update: Theta = field(repr=False)
+    accumulator: Theta = field(repr=False)
+    samples: int
+    stream: RandomStream = field(repr=False)
+    """For what a strategy draws at random, other than shares: it follows from the client's own secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +134,26 @@ class Conclusion:
     theta: Theta = field(repr=False)
     accumulator: Theta = field(repr=False)
     union_size: int
+    alone_share: float | None = None
+    """Of V's indices, the share that a single client chose, as far as this client can tell. It stays here: it may
+    depend on the client's own input."""
 
 
 class ClientRound(Protocol):
     """One client's side of one round. It holds the client's secrets, so it does not print them."""
 
+    @property
+    def weight(self) -> int:
+        """How much this client counts in an average; 1 where all count alike."""
+
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """What is sent and summed in a phase; known once the phases before it are absorbed."""
+        """What this client sends in a phase; known once the phases before it are absorbed."""
 
     def contribute(self, phase: str) -> tuple[Residues, ...]:
         """This client's values, one vector for each of `vectors(phase)`."""
 
-    def absorb(self, phase: str, sums: Sequence[Residues], members: int) -> None:
-        """Take in a phase's sums over that many members; an impossible sum is refused with `PeerError`."""
+    def absorb(self, phase: str, release: Release, members: int) -> None:
+        """Take in what a phase released over that many members; what cannot be is refused with `PeerError`."""
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Apply the round. A client that was left out keeps its whole update in its accumulator."""
@@ -94,11 +170,50 @@ class Strategy(Protocol):
     def phases(self) -> tuple[Phase, ...]:
         """The phases of a round, in order."""
 
-    def begin(self, parameters: Parameters, *, theta: Theta, update: Theta, accumulator: Theta) -> ClientRound:
+    @property
+    def reveals(self) -> str:
+        """What a server learns of a single client; empty if nothing."""
+
+    def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Begin a client's round after local training."""
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
         """Refuse, with `PeerError`, vectors that no honest client declares in this phase."""
 
+    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """Refuse, with `PeerError`, vectors that no honest aggregator releases in this phase."""
+
+    def union_size(self, released: Sequence[Vector]) -> int:
+        """|V|, from the vectors that the last phase released."""
+
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Payload of a round by the paper's formula, by what it counts as."""
+
+
+def admit_exactly(expected: Sequence[Vector], declared: Sequence[Vector]) -> None:
+    """Refuse declared vectors that differ from the expected ones, saying in what."""
+    admit_up_to(expected, declared)
+    for have, want in zip(declared, expected, strict=True):
+        if have.length != want.length:
+            raise PeerError(
+                RejectReason.WRONG_LENGTH,
+                f"{have.name} has {have.length} elements where the manifest asks for {want.length}",
+            )
+
+
+def admit_up_to(largest: Sequence[Vector], declared: Sequence[Vector]) -> None:
+    """Refuse declared vectors with other names or rings, or longer than these."""
+    if [vector.name for vector in declared] != [vector.name for vector in largest]:
+        names = ", ".join(vector.name for vector in largest)
+        raise PeerError(RejectReason.WRONG_LENGTH, f"the set must hold exactly the vectors {names}")
+    for have, limit in zip(declared, largest, strict=True):
+        if have.length > limit.length:
+            raise PeerError(
+                RejectReason.WRONG_LENGTH,
+                f"{have.name} has {have.length} elements where at most {limit.length} are possible",
+            )
+        if have.modulus != limit.modulus:
+            raise PeerError(
+                RejectReason.WRONG_RING,
+                f"{have.name} is over Z_{have.modulus} where the manifest asks for Z_{limit.modulus}",
+            )

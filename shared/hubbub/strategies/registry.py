@@ -1,10 +1,13 @@
 """Strategies by name."""
 
 from hubbub.errors import ConfigurationError
+from hubbub.strategies import plaintext, secure
 from hubbub.strategies.base import Strategy
-from hubbub.strategies.secure import NoUnion
 
-STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in (NoUnion(),)}
+STRATEGIES: dict[str, Strategy] = {
+    **{strategy.name: strategy for strategy in plaintext.STRATEGIES},
+    **{strategy.name: strategy for strategy in secure.STRATEGIES},
+}
 
 
 def find_strategy(name: str) -> Strategy:

@@ -41,6 +41,9 @@ def test_what_follows_from_the_papers_setting() -> None:
         ({"factor_bits": 0}, "from 1 to 32"),
         ({"factor_bits": 33}, "from 1 to 32"),
         ({"factor_bits": 2}, "use more bits"),
+        ({"q": 0}, "q is 0; marks of SecUnion have from 1 to 32 bits"),
+        ({"q": 33}, "q is 33"),
+        ({"q": -1}, "q is -1"),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(changes: dict[str, float], message: str) -> None:
@@ -48,7 +51,9 @@ def test_parameters_that_cannot_work_are_refused(changes: dict[str, float], mess
         lenet(**changes)
 
 
-@pytest.mark.parametrize("changes", [{"rho": 1.0}, {"rho": 1}, {"clients": 2}, {"servers": 7}, {"factor_bits": 3}])
+@pytest.mark.parametrize(
+    "changes", [{"rho": 1.0}, {"rho": 1}, {"clients": 2}, {"servers": 7}, {"factor_bits": 3}, {"q": 32}]
+)
 def test_parameters_at_the_edge_are_taken(changes: dict[str, float]) -> None:
     assert lenet(**changes).kept >= 1
 

@@ -18,13 +18,15 @@ from hubbub.ids import PartyId
 from hubbub.messages.shares import ShareChunk
 from hubbub.parameters import Parameters
 from hubbub.protocol.compression import TopBinary
+from hubbub.protocol.layout import Vector
 from hubbub.runtime.runner import _Turn
 from hubbub.runtime.settings import ServiceSettings
-from hubbub.strategies.base import Conclusion
-from hubbub.strategies.secure import NoUnion
+from hubbub.strategies.base import ClientInput, Conclusion, Release
+from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import DeadLetter, Delivery
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import Workspace
+from hubbub_trainer.learning.task import Training
+from hubbub_trainer.workspace import OpenRound, Workspace
 from support.builders import SET_ID, make_claims, make_envelope, make_manifest
 
 MANIFEST = make_manifest(parameters=4, rho=0.5)
@@ -39,9 +41,13 @@ class PartySettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="HUBBUB_PRINTED_")
 
 
-def no_union_round() -> object:
+def client_input() -> ClientInput:
+    return ClientInput(theta=VECTOR, update=VECTOR, accumulator=VECTOR, samples=10, stream=AesCtrStream(SECRET))
+
+
+def round_of(strategy: str) -> Callable[[], object]:
     parameters = Parameters(parameters=4, clients=3, servers=2, rho=0.5)
-    return NoUnion().begin(parameters, theta=VECTOR, update=VECTOR, accumulator=VECTOR)
+    return lambda: STRATEGIES[strategy].begin(parameters, client_input())
 
 
 def workspace() -> Workspace:
@@ -52,6 +58,8 @@ def workspace() -> Workspace:
         secret=ClientSecret(SECRET, bind_run=True),
         theta=VECTOR,
         accumulator=VECTOR,
+        memory=VECTOR,
+        rounds={1: OpenRound(Mock(), VECTOR)},
     )
 
 
@@ -72,8 +80,12 @@ HOLDERS: dict[str, Callable[[], object]] = {
     "Delivery": lambda: Delivery(SECRET, redelivered=False),
     "DeadLetter": lambda: DeadLetter(SECRET, "hubbub.inbox.client-1", "malformed"),
     "TopBinary": lambda: TopBinary(alpha=NUMBER, signs=np.array([1, 0, -1, 0], np.int8)),
-    "NoUnionRound": no_union_round,
+    "ClientInput": client_input,
+    **{f"a round of {name}": round_of(name) for name in STRATEGIES},
+    "Release": lambda: Release((Vector("update", 4, 2**32),), (VECTOR.view(np.uint32),)),
     "Conclusion": lambda: Conclusion(VECTOR, VECTOR, 4),
+    "Training": lambda: Training(VECTOR, VECTOR),
+    "OpenRound": lambda: OpenRound(Mock(), VECTOR),
     "Workspace": workspace,
     "Settings": lambda: PartySettings(
         name=PartyId("client-1"), amqp_url=SecretStr(f"amqp://client-1:{WORD}@broker/"), folder=Path("data")

@@ -72,13 +72,20 @@ class Play:
         assert self.state is state
 
     def chunk(
-        self, client: PartyId, index: int, *, set_id: SetId | None = None, vectors: tuple[Vector, ...] = SHORT
+        self,
+        client: PartyId,
+        index: int,
+        *,
+        set_id: SetId | None = None,
+        vectors: tuple[Vector, ...] = SHORT,
+        weight: int = 1,
     ) -> None:
         self.feed(
             ChunkArrived(
                 client=client,
                 set_id=set_id or set_of(client),
                 vectors=vectors,
+                weight=weight,
                 index=index,
                 chunks=CHUNKS,
                 wire_bytes={"signs": 10},
@@ -177,6 +184,15 @@ def test_a_second_set_is_refused(play: Play, set_id: SetId | None, vectors: tupl
         play.chunk(client, 1, set_id=set_id, vectors=vectors)
     assert caught.value.reason is RejectReason.SECOND_SET
     assert play.data is before
+
+
+def test_a_set_that_changes_its_weight_on_the_way_is_refused(play: Play) -> None:
+    client = play.manifest.clients[0]
+    play.chunk(client, 0, weight=7)
+    assert play.data.sets[client].weight == 7
+    with pytest.raises(PeerError) as caught:
+        play.chunk(client, 1, weight=8)
+    assert caught.value.reason is RejectReason.SECOND_SET
 
 
 def break_chunk(play: Play, client: PartyId, index: int) -> None:
@@ -411,10 +427,13 @@ def test_late_chunks_change_nothing_once_the_members_are_frozen(full: Play) -> N
 def test_the_release_is_reported_with_what_was_counted(full: Play) -> None:
     full.order(full.manifest.clients)
     sent = Traffic(counts_as="signs", direction="down", payload_bits=1200)
-    full.feed(SumSent(traffic=(sent,)))
+    full.feed(SumSent(vectors=LONG, traffic=(sent,)))
     full.expect(State.RELEASED)
     arrived = Traffic(counts_as="signs", direction="up", wire_bytes=10 * CHUNKS * 4)
-    assert full.said() == [PhaseReleased(members=full.manifest.clients, traffic=(arrived, sent))]
+    # What is released may look otherwise than what was sent.
+    assert full.said() == [
+        PhaseReleased(members=full.manifest.clients, vectors=declare(LONG), traffic=(arrived, sent))
+    ]
 
 
 def test_a_void_is_journalled_before_anybody_hears_of_it(full: Play) -> None:

@@ -75,6 +75,29 @@ def test_a_void_phase_ends_its_round(monkeypatch: pytest.MonkeyPatch, phase: str
     assert (data.round, data.phase, data.members) == (2, 0, frozenset())
 
 
+@pytest.mark.parametrize(
+    ("strategy", "place", "names"),
+    [
+        ("sec-union", 0, ("union", "signs")),
+        ("sec-union", 1, ("union", "signs")),
+        ("plaintext-union", 0, ("union", "signs")),
+        ("plaintext-union", 1, ("signs",)),
+        ("fedavg", 0, ("update",)),
+        ("fedavg", 1, ("update",)),
+    ],
+)
+def test_the_phases_that_an_aggregator_takes_part_in(strategy: str, place: int, names: tuple[str, ...]) -> None:
+    manifest = make_manifest(strategy=strategy)
+    assert Membership(me=manifest.aggregators[place], manifest=manifest).phase_names == names
+
+
+def test_who_takes_part_in_the_second_phase_alone_goes_from_round_to_round() -> None:
+    manifest = make_manifest(strategy="plaintext-union")
+    data = Membership(me=manifest.aggregators[1], manifest=manifest)
+    assert ended(data, "signs", MEMBERS).round == 2
+    assert ended(data, "union", frozenset()).round == 2, "a void of any phase ends the round"
+
+
 def test_a_verdict_that_is_not_on_the_open_phase_changes_nothing() -> None:
     data = Membership(me=ME, manifest=MANIFEST, round=3)
     assert ended(data, "signs", MEMBERS, number=2) is data

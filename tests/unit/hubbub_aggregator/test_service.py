@@ -19,7 +19,7 @@ from hubbub.messages.runs import RunEnded, RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import Receipt, SetReceived, SetRefused, ShareChunk, VectorClaim, declare
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol import ring
-from hubbub.protocol.layout import pack_chunk, plan_chunks, unpack_chunk
+from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import dead_letter_queue, topology_for
@@ -489,3 +489,92 @@ async def test_a_run_that_does_not_name_it_is_refused(tmp_path: Path) -> None:
         )
         ((_, refusal),) = await scene.coordinator.hear(RunRefused)
         assert "not among the manifest's aggregators" in refusal.reason
+
+
+# Phases that only the first aggregator takes part in ----------------------------------------------------
+
+
+def manifest_of(strategy: str, *, second: bool = False) -> Manifest:
+    """This aggregator comes first or second."""
+    order = (OTHER, ME) if second else (ME, OTHER)
+    return make_manifest(
+        clients=3, servers=2, min_clients=2, parameters=100, rho=0.03, strategy=strategy, aggregators=order
+    )
+
+
+@aio
+async def test_fedavg_averages_by_weight_and_sends_everybody_the_same(tmp_path: Path) -> None:
+    manifest = manifest_of("fedavg")
+    vectors = (Vector("update", 100, 2**32),)
+    updates = [np.random.default_rng(number).standard_normal(100).astype(np.float32) for number in range(3)]
+    weights = (1, 2, 5)
+    async with running_scene(tmp_path) as scene:
+        await scene.propose(manifest)
+        scene.run = manifest.run_id
+        for client, update, weight in zip(CLIENTS, updates, weights, strict=True):
+            body = ShareChunk(set_id=make_set(client, 1).set_id, vectors=declare(vectors), weight=weight, index=0)
+            await scene.clients[client].say(
+                body,
+                to=ME,
+                role=Role.AGGREGATOR,
+                run=scene.run,
+                round_number=1,
+                phase="update",
+                payload=update.astype("<f4").tobytes(),
+            )
+        received = await scene.coordinator.hear(SetReceived, 3)
+        receipts = tuple(body.receipt for _, body in received)
+        order = ClosePhase(members=CLIENTS, receipts=receipts)
+        await scene.coordinator.say(
+            order, to=ME, role=Role.AGGREGATOR, run=scene.run, round_number=1, phase="update"
+        )
+        total = sum(update.astype(np.float64) * weight for update, weight in zip(updates, weights, strict=True))
+        expected = np.asarray(total / 8).astype("<f4").tobytes()
+        for listener in scene.clients.values():
+            ((envelope, _),) = await listener.hear(SumChunk)
+            assert envelope.payload == expected
+        ((_, released),) = await scene.coordinator.hear(PhaseReleased)
+        assert released.vectors == declare(vectors)
+        assert sum(row.payload_bits for row in released.traffic if row.direction == "down") == 3 * 3_200
+
+
+@aio
+async def test_marks_in_the_open_are_for_the_first_aggregator_alone(tmp_path: Path) -> None:
+    manifest = manifest_of("plaintext-union", second=True)
+    async with running_scene(tmp_path) as scene:
+        await scene.propose(manifest)
+        body = ShareChunk(set_id=SetId("a" * 32), vectors=declare((Vector("union", 100, 2),)), index=0)
+        await scene.client.say(
+            body,
+            to=ME,
+            role=Role.AGGREGATOR,
+            run=manifest.run_id,
+            round_number=1,
+            phase="union",
+            payload=bytes(13),
+        )
+        await scene.play_good_round(1)  # Of the other run.
+        assert scene.dead() == [RejectReason.UNKNOWN_PHASE.value]
+
+
+@pytest.mark.parametrize("phase", ["union", "signs"])
+@aio
+async def test_a_void_of_any_phase_ends_the_round_for_an_aggregator_with_part_in_one(
+    tmp_path: Path, phase: str
+) -> None:
+    manifest = manifest_of("plaintext-union", second=True)
+    async with running_scene(tmp_path) as scene:
+        await scene.propose(manifest)
+        for number in (1, 2):
+            await scene.coordinator.say(
+                VoidPhase(reason="somebody is missing"),
+                to=ME,
+                role=Role.AGGREGATOR,
+                run=manifest.run_id,
+                round_number=number,
+                phase=phase,
+            )
+            await scene.coordinator.hear(PhaseVoided, round_number=number)
+            for client in scene.clients.values():
+                await client.hear(VoidNotice, round_number=number)
+        assert scene.dead() == []

@@ -10,7 +10,7 @@ from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.traffic import Traffic
 from hubbub_coordinator.accounts import Cost, account, accuracy, costs, union_size
 from hubbub_coordinator.phases.round import PhaseRecord, Round
-from support.builders import make_manifest, make_receipt
+from support.builders import make_claims, make_manifest, make_receipt
 
 # N = 100 over Z_7 takes 3 bits an element; a factor takes 32.
 MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
@@ -50,7 +50,7 @@ def released(reports: dict[PartyId, RoundApplied]) -> Round:
     rows += [(client, row) for client, each in reports.items() for row in each.traffic]
     return replace(
         EMPTY,
-        records=(PhaseRecord(opened_at_s=10.0, receipts=receipts),),
+        records=(PhaseRecord(opened_at_s=10.0, receipts=receipts, released=make_claims(MANIFEST)),),
         members=frozenset(reports),
         applied=reports,
         traffic=tuple(rows),

@@ -75,7 +75,12 @@ class Play:
             self.receive(client)
 
     def release(
-        self, aggregator: PartyId, *, phase: str | None = None, members: frozenset[PartyId] | None = None
+        self,
+        aggregator: PartyId,
+        *,
+        phase: str | None = None,
+        members: frozenset[PartyId] | None = None,
+        vectors: tuple[VectorClaim, ...] = SHORT,
     ) -> None:
         self.feed(
             SumReleased(
@@ -83,6 +88,7 @@ class Play:
                 phase=phase or self.data.current.name,
                 aggregator=aggregator,
                 members=self.data.members if members is None else members,
+                vectors=vectors,
                 traffic=(Traffic(counts_as="signs", direction="down", payload_bits=10),),
             )
         )
@@ -490,6 +496,95 @@ def test_receipts_and_releases_of_the_first_phase_delivered_again_change_nothing
     before = play.data
     play.release(play.manifest.aggregators[0], phase="count", members=frozenset(play.manifest.clients[:3]))
     assert (play.state, play.data) == (State.RELEASING, before)
+
+
+def test_receipts_that_overtake_the_last_report_on_the_phase_before_are_kept(two_phases: Play) -> None:
+    play = two_phases
+    play.receive_all()
+    first, last = play.manifest.aggregators
+    play.release(first)
+    early, *others = play.manifest.clients
+    play.receive(early, phase="signs")  # It has both sums, and we have not heard of the second.
+    play.expect(State.RELEASING)
+    play.release(last)
+    play.expect(State.COLLECTING)
+    assert play.data.missing() == tuple(others)
+    for client in others:
+        play.receive(client)
+    play.expect(State.RELEASING)
+    assert {order.members for _, order in play.orders() if isinstance(order, ClosePhase)} == {
+        play.manifest.clients
+    }
+
+
+def test_a_phase_whose_receipts_all_came_early_closes_as_it_opens(two_phases: Play) -> None:
+    play = two_phases
+    play.receive_all()
+    first, last = play.manifest.aggregators
+    play.release(first)
+    for client in play.manifest.clients:
+        play.receive(client, phase="signs")
+    play.release(last)
+    play.expect(State.RELEASING)
+    assert play.data.current.name == "signs"
+    assert {server for server, _ in play.orders()} == {first, last}
+    play.release_all()
+    play.expect(State.APPLYING)
+
+
+def test_aggregators_that_released_different_vectors_contradict(play: Play) -> None:
+    play.receive_all()
+    first, last = play.manifest.aggregators
+    play.release(first, vectors=SHORT)
+    play.release(last, vectors=LONG)
+    play.expect(State.CONTRADICTED)
+    assert "other vectors" in play.verdict().reason
+
+
+# A phase that only the first aggregator takes part in ---------------------------------------------------
+
+
+@pytest.fixture
+def first_alone() -> Play:
+    return Play(make_manifest(clients=4, servers=3, min_clients=3, strategy="plaintext-union"))
+
+
+def test_only_those_who_take_part_are_awaited_and_ordered(first_alone: Play) -> None:
+    play = first_alone
+    first, *others = play.manifest.aggregators
+    play.receive(play.manifest.clients[0], aggregators=others)  # They have no say here.
+    for client in play.manifest.clients:
+        play.receive(client, aggregators=[first])
+    play.expect(State.RELEASING)
+    ((server, order),) = play.orders()
+    assert isinstance(order, ClosePhase)
+    assert server == first
+    assert {receipt.aggregator for receipt in order.receipts} == {first}
+    play.release(others[0])
+    play.expect(State.RELEASING)
+    play.release(first)
+    play.expect(State.COLLECTING)
+    play.receive_all()
+    assert {server for server, _ in play.orders()} == set(play.manifest.aggregators)
+
+
+@pytest.mark.parametrize("phase", ["union", "signs"])
+def test_a_void_is_ordered_of_everybody_in_whatever_phase(first_alone: Play, phase: str) -> None:
+    play = first_alone
+    first = play.manifest.aggregators[0]
+    if phase == "signs":
+        for client in play.manifest.clients:
+            play.receive(client, aggregators=[first])
+        play.release(first)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.VOIDING)
+    assert [(server, type(order)) for server, order in play.orders()] == [
+        (server, VoidPhase) for server in play.manifest.aggregators
+    ]
+    for server in play.manifest.aggregators:
+        play.expect(State.VOIDING)
+        play.feed(VoidConfirmed(at_s=9.5, phase=phase, aggregator=server))
+    play.expect(State.VOID)
 
 
 def test_the_data_that_a_handler_was_given_is_left_as_it_was(play: Play) -> None:

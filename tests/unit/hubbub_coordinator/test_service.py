@@ -20,7 +20,7 @@ from hubbub_coordinator.api.app import create_app
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, UnknownRun
 from support.aio import aio
-from support.builders import make_manifest, make_receipt
+from support.builders import make_claims, make_manifest, make_receipt
 from support.stand_in import StandIn, stand_in
 
 MANIFEST = make_manifest(clients=3, servers=2, rounds=1)
@@ -69,7 +69,11 @@ class Scene:
                 await self.say(server, body, round_number=1)
         for server in MANIFEST.aggregators:
             ((_, order),) = await self.parties[server].hear(ClosePhase)
-            await self.say(server, PhaseReleased(members=order.members, traffic=()), round_number=1)
+            await self.say(
+                server,
+                PhaseReleased(members=order.members, vectors=make_claims(MANIFEST), traffic=()),
+                round_number=1,
+            )
         for client in MANIFEST.clients:
             await self.say(client, REPORT, round_number=1)
         for party in self.parties.values():

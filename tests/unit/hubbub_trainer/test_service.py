@@ -20,7 +20,7 @@ from hubbub.protocol.layout import pack_chunk, plan_chunks, unpack_chunk
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import dead_letter_queue, topology_for
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
 from support.aio import aio
@@ -282,6 +282,64 @@ async def test_a_void_round_is_dropped_and_the_model_stays(tmp_path: Path) -> No
         assert len(scene.digests()) == 1
 
 
+@dataclass
+class RememberingLearner:
+    """Writes down the memory it is given; the one it returns says in which training it was made."""
+
+    inner: Learner
+    given: list[float | None]
+
+    @property
+    def samples(self) -> int:
+        return self.inner.samples
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        self.given.append(None if memory is None else float(memory[0]))
+        trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
+        return Training(trained, np.full_like(theta, len(self.given)))
+
+    def evaluate(self, theta: Theta) -> Score:
+        return self.inner.evaluate(theta)
+
+
+class RememberingTask(SyntheticTask):
+    def __init__(self) -> None:
+        super().__init__(1_003)
+        self.given: list[float | None] = []
+
+    def learner(self, *, index: int, clients: int, seed: int) -> RememberingLearner:  # type: ignore[override]  # A Task.
+        return RememberingLearner(super().learner(index=index, clients=clients, seed=seed), self.given)
+
+
+@aio
+async def test_the_optimisers_memory_lives_on_except_through_a_void_round(tmp_path: Path) -> None:
+    task = RememberingTask()
+    async with joined_scene(tmp_path, task) as scene:
+        await scene.play_good_round(1)
+        await scene.open_round(2)
+        for aggregator in scene.aggregators:
+            await scene.shares(aggregator, 2)
+            await scene.say(aggregator, VoidNotice(reason="too few"), round_number=2)
+        await scene.coordinator.hear(RoundDropped, round_number=2)
+        await scene.play_good_round(3)
+        await scene.play_good_round(4)
+        assert task.given == [None, 1.0, 1.0, 3.0]
+
+
+@aio
+async def test_who_is_left_out_goes_on_with_the_memory_of_its_own_training(tmp_path: Path) -> None:
+    task = RememberingTask()
+    async with joined_scene(tmp_path, task) as scene:
+        await scene.open_round(1)
+        for aggregator in scene.aggregators:
+            await scene.release(aggregator, members=(SECOND, THIRD))
+        await scene.coordinator.hear(RoundApplied, round_number=1)
+        await scene.play_good_round(2)
+        assert task.given == [None, 1.0]
+
+
 @aio
 async def test_a_release_beside_a_void_ends_in_a_failure(tmp_path: Path) -> None:
     async with joined_scene(tmp_path) as scene:
@@ -325,10 +383,12 @@ class BrokenLearner:
     def samples(self) -> int:
         return self.inner.samples
 
-    def train(self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback) -> Theta:
-        trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress)
-        trained[5] = np.nan
-        return trained
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        training = self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
+        training.theta[5] = np.nan
+        return training
 
     def evaluate(self, theta: Theta) -> Score:
         return self.inner.evaluate(theta)

@@ -60,3 +60,14 @@ def test_nothing_of_the_key_prints() -> None:
     secret = ClientSecret(b"not for your eyes", bind_run=True)
 
     assert repr(secret) == str(secret) == f"{secret}" == "<ClientSecret>"
+
+
+def test_keys_have_32_bytes_and_seeds_are_their_beginning() -> None:
+    secret = ClientSecret.from_os()
+    key = secret.key_for("strategy", run=RUN, round_number=1)
+
+    assert len(key) == 32
+    assert seed(secret, purpose="strategy") == int.from_bytes(key[:16], "big")
+    assert key != secret.key_for("strategy", run=RUN, round_number=2)
+    assert key != secret.key_for("strategy", run=OTHER_RUN, round_number=1)
+    assert key != secret.key_for("batches", run=RUN, round_number=1)

@@ -72,7 +72,7 @@ def test_the_run_id_is_the_sha256_of_the_canonical_form() -> None:
 
 def test_the_run_id_of_a_manifest_never_changes() -> None:
     """Other parties compute it too: a change of this value is a change of the format."""
-    assert make_manifest().run_id == "f5a9066dbe1c4320a836ba41a008ef3e4d3d0d91ce71121381141830dd50ed13"
+    assert make_manifest().run_id == "e788aecb8a4dc93f7937809fa0c0396562e14c08718ab74462fc1511a751dfa1"
 
 
 OTHER_VALUES: dict[str, object] = {
@@ -84,6 +84,9 @@ OTHER_VALUES: dict[str, object] = {
     "rho": 0.2,
     "parameters": 101,
     "alpha_max": 8.0,
+    "q": 2,
+    "alpha_rule": "mean",
+    "feedback": "paper",
     "chunk_bytes": 2 * CHUNK_BYTES,
     "task": "lenet",
     "local_steps": 3,

@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from hubbub.messages.shares import VectorClaim, declare
 from hubbub.messages.traffic import Traffic, count_arrivals, count_payload, share_wire_bytes
 from hubbub.protocol.costs import Headcount, no_union_bits
-from hubbub.protocol.layout import Vector
+from hubbub.protocol.layout import Vector, chunk_payload_bytes, plan_chunks
 
 VECTORS = (Vector("signs", 1_000, 11), Vector("factors", 1, 2**32))
 
@@ -53,3 +53,16 @@ def test_a_declared_vector_is_the_vector() -> None:
 
     assert claims[0] == VectorClaim(name="signs", length=1_000, modulus=11)
     assert tuple(claim.vector for claim in claims) == VECTORS
+
+
+def test_vectors_that_count_as_one_are_added_up() -> None:
+    """The parts of a coded update: a factor, a bit for every parameter, and the signs."""
+    vectors = [Vector("update.factor", 1, 2**32), Vector("update.indices", 100, 2), Vector("union", 100, 6)]
+
+    assert [(row.counts_as, row.payload_bits) for row in count_payload(vectors, "up", copies=2)] == [
+        ("update", 64),
+        ("update", 200),
+        ("union", 600),
+    ]
+    (chunk,) = plan_chunks(vectors, 1_024)
+    assert chunk_payload_bytes(chunk, vectors) == {"update": 4 + 13, "union": 38}

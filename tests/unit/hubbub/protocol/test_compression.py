@@ -140,3 +140,13 @@ def test_error_of_slices_joins_to_the_error_of_the_whole() -> None:
 
 def test_text_form_does_not_show_the_update() -> None:
     assert repr(TopBinary(alpha=12.5, signs=np.ones(3, dtype=np.int8))) == "TopBinary(<secret>, n=3)"
+
+
+def test_the_mean_rule_is_the_mean_magnitude_of_the_chosen_entries() -> None:
+    x = np.array([4, -2, 1, 0.5, 0, 0], dtype=np.float32)
+
+    assert top_binary(x, 2, rule="mean").alpha == 3.0
+    assert top_binary(x, 2).alpha == pytest.approx(math.sqrt((16 + 4 + 1 + 0.25) / 2))
+    assert top_binary(x, 6, rule="mean").alpha == 7.5 / 4, "zeros are not chosen"
+    assert top_binary(np.zeros(6, np.float32), 2, rule="mean").alpha == 0.0
+    np.testing.assert_array_equal(top_binary(x, 2, rule="mean").signs, top_binary(x, 2).signs)

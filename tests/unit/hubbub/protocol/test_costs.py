@@ -30,3 +30,45 @@ def test_no_union_is_the_sum_of_its_phases() -> None:
 def test_more_parties_than_the_cohort_has_are_refused(senders: int, recipients: int) -> None:
     with pytest.raises(ConfigurationError, match="5 clients"):
         Headcount(cohort=5, senders=senders, recipients=recipients, servers=2)
+
+
+HEADS = Headcount(cohort=5, senders=4, recipients=3, servers=3)
+
+
+def test_sec_union_counts_q_bits_an_index() -> None:
+    assert costs.sec_union_bits(100, 7, HEADS) == 3 * (4 + 3) * 100 * 7
+    assert costs.sec_union_bits(100, 32, HEADS) == 3 * (4 + 3) * 100 * 32
+
+
+def test_ring_of_the_counts_follows_the_cohort_whoever_drops_out() -> None:
+    wide = Headcount(cohort=8, senders=3, recipients=3, servers=2)
+
+    assert costs.partial_sec_union_bits(100, HEADS) == 3 * (4 + 3) * 100 * 3
+    assert costs.partial_sec_union_bits(100, wide) == 2 * (3 + 3) * 100 * 4
+
+
+def test_plaintext_union_goes_to_and_from_one_server_however_many_there_are() -> None:
+    assert costs.plaintext_union_bits(100, HEADS) == (4 + 3) * 100
+
+
+def test_fedavg_with_dropout_is_the_paper_s_without() -> None:
+    assert costs.fedavg_update_bits(100, HEADS) == (4 + 3) * 32 * 100
+    assert costs.fedavg_update_bits(100, Headcount.complete(5, 2)) == costs.fedavg_bits(100, 5)
+
+
+def test_top_binary_counts_what_goes_up_by_sender_and_what_comes_down_by_recipient() -> None:
+    up = 4 * (32 + 100 + 10)
+
+    assert costs.top_binary_direct_bits(100, 10, 25, HEADS) == up + 3 * (100 + 32 * 25)
+    assert costs.top_binary_sep_bits(100, 10, 25, HEADS) == up + 3 * (32 + 100 + 25 * 4)
+
+
+def test_an_empty_union_costs_no_signs() -> None:
+    assert costs.signs_bits(0, HEADS) == 0
+    assert costs.top_binary_sep_bits(100, 10, 0, HEADS) == 4 * 142 + 3 * 132
+
+
+def test_key_sizes_of_the_related_work_can_be_chosen() -> None:
+    assert costs.bonawitz_bits(10, 2, key_bits=1, share_bits=1, modulus=2) == 2 * (4 + 6 + 20)
+    assert costs.eastly_he_bits(10, 2, precision_bits=3, padding_bits=4) == 4 * 2 * 10 * 7
+    assert costs.eastly_tss_bits(10, 8, 3) == 2 * 3 * 8 * 10 * 5

@@ -1,0 +1,28 @@
+"""What every strategy that compresses with TopBinary has in common (Beguier et al., section 3.1)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hubbub.errors import BadUpdate
+from hubbub.parameters import Parameters
+from hubbub.strategies.base import ClientInput, Theta
+
+
+def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
+    """X = U + δ: what a client wants to say, of the length that the run has."""
+    if mine.update.shape != (parameters.parameters,):
+        raise BadUpdate(
+            f"the update has shape {mine.update.shape} where the run has {parameters.parameters} parameters"
+        )
+    # What overflows here is refused by the compression, as infinity.
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted: Theta = mine.update + mine.accumulator
+    return wanted
+
+
+def require(theta: Theta | None) -> Theta:
+    """The next model, which is there once the round's sums are."""
+    if theta is None:
+        raise BadUpdate("a round is concluded after its sums were absorbed, not before")
+    return theta

@@ -1,0 +1,361 @@
+"""The baselines, which hide nothing from the server (Beguier et al., sections 2.2.2, 3.1 and 3.3).
+
+`fedavg` sends whole updates as 32-bit floats, `topbinary-direct` and `topbinary-sep` send TopBinary's factor, a
+bit for each parameter that says whether it is chosen, and a bit for the sign of each that is. One server averages
+and sends the result back, so that what is measured is what Table 2 counts. They are here to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.parameters import Parameters
+from hubbub.protocol import compression, costs, signs
+from hubbub.protocol.costs import Headcount
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import Residues
+from hubbub.strategies.base import (
+    ClientInput,
+    Conclusion,
+    Gathering,
+    Phase,
+    PlainPhase,
+    Release,
+    Theta,
+    admit_exactly,
+    admit_up_to,
+)
+from hubbub.strategies.compressed import add_up, require
+
+FLOATS = 2**32
+"""A 32-bit float travels as its bits, a residue of this ring."""
+REVEALS = "the first aggregator sees every client's update"
+
+
+def _to_bits(values: NDArray[np.float32]) -> Residues:
+    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+
+
+def _from_bits(residues: Residues) -> NDArray[np.float32]:
+    values = np.ascontiguousarray(residues).view(np.float32)
+    if not np.isfinite(values).all():
+        raise PeerError(RejectReason.IMPOSSIBLE_SUM, "a float that was sent is NaN or infinite")
+    return values
+
+
+# FedAvg -------------------------------------------------------------------------------------------------
+
+
+class _Averaging:
+    """Σ|D_i|·U_i / Σ|D_i| (Eq. 2), added up in double precision."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._vector = _update_vector(parameters)
+        self._total = np.zeros(parameters.parameters, dtype=np.float64)
+        self._weight = 0
+        self._release: Release | None = None
+
+    def add(self, values: Sequence[Residues], weight: int) -> None:
+        self._total += np.multiply(_from_bits(values[0]), weight, dtype=np.float64)
+        self._weight += weight
+
+    def finish(self, client: int) -> Release:
+        del client
+        if self._release is None:
+            average = (self._total / self._weight).astype(np.float32)
+            self._release = Release((self._vector,), (_to_bits(average),))
+        return self._release
+
+
+@dataclass(frozen=True, slots=True)
+class _AveragingPhase(PlainPhase):
+    def gather(self, parameters: Parameters) -> Gathering:
+        """Average."""
+        return _Averaging(parameters)
+
+
+def _update_vector(parameters: Parameters) -> Vector:
+    return Vector("update", parameters.parameters, FLOATS)
+
+
+class FedAvgRound:
+    """Federated averaging, seen by one client."""
+
+    def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
+        self.weight = mine.samples
+        self._parameters = parameters
+        self._theta = mine.theta
+        self._wanted = add_up(parameters, mine)
+        compression.check_finite(self._wanted)
+        self._next: Theta | None = None
+
+    def vectors(self, phase: str) -> tuple[Vector, ...]:
+        """N floats."""
+        del phase
+        return (_update_vector(self._parameters),)
+
+    def contribute(self, phase: str) -> tuple[Residues, ...]:
+        """U_i."""
+        del phase
+        return (_to_bits(self._wanted),)
+
+    def absorb(self, phase: str, release: Release, members: int) -> None:
+        """θ + average."""
+        del members
+        admit_exactly(self.vectors(phase), release.vectors)
+        self._next = self._theta + _from_bits(release.values[0])
+
+    def conclude(self, *, took_part: bool) -> Conclusion:
+        """Nothing is left over, unless this client was left out."""
+        kept = np.zeros_like(self._wanted) if took_part else self._wanted
+        return Conclusion(require(self._next), kept, self._parameters.parameters)
+
+    def __repr__(self) -> str:
+        return f"<FedAvgRound of {self._parameters.parameters} parameters>"
+
+
+@dataclass(frozen=True, slots=True)
+class FedAvg:
+    """Whole updates, in the clear."""
+
+    name: str = "fedavg"
+    phases: tuple[Phase, ...] = (_AveragingPhase("update"),)
+    reveals: str = REVEALS
+
+    def begin(self, parameters: Parameters, mine: ClientInput) -> FedAvgRound:
+        """Take the update as it is."""
+        return FedAvgRound(parameters, mine)
+
+    def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """N floats."""
+        del phase
+        admit_exactly((_update_vector(parameters),), vectors)
+
+    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """N floats."""
+        self.admit(parameters, phase, vectors)
+
+    def union_size(self, released: Sequence[Vector]) -> int:
+        """N."""
+        return released[0].length
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
+        """Table 2, first row."""
+        del union_size
+        return {"update": costs.fedavg_update_bits(parameters.parameters, heads)}
+
+
+# TopBinary ----------------------------------------------------------------------------------------------
+
+
+def _sent_vectors(parameters: Parameters) -> tuple[Vector, ...]:
+    return (
+        Vector("update.factor", 1, FLOATS),
+        Vector("update.indices", parameters.parameters, 2),
+        Vector("update.signs", parameters.kept, 2),
+    )
+
+
+def _read_sent(
+    parameters: Parameters, values: Sequence[Residues]
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
+    """A client's α, its indices and its signs."""
+    indices = np.flatnonzero(values[1])
+    if indices.size != parameters.kept:
+        raise PeerError(
+            RejectReason.WRONG_LENGTH, f"{indices.size} indices are marked where {parameters.kept} signs are sent"
+        )
+    return float(_from_bits(values[0])[0]), indices, values[2].astype(np.int64) * 2 - 1
+
+
+class _DirectSum:
+    """(1/M)·Σ α_i·D_i (DirectAgg), sent as V and a float for each of its indices."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._total = np.zeros(parameters.parameters, dtype=np.float64)
+        self._chosen = np.zeros(parameters.parameters, dtype=np.bool_)
+        self._members = 0
+        self._release: Release | None = None
+
+    def add(self, values: Sequence[Residues], weight: int) -> None:
+        del weight
+        alpha, indices, directions = _read_sent(self._parameters, values)
+        self._total[indices] += alpha * directions
+        self._chosen[indices] = True
+        self._members += 1
+
+    def finish(self, client: int) -> Release:
+        del client
+        if self._release is None:
+            support = np.flatnonzero(self._chosen)
+            mean = (self._total[support] / self._members).astype(np.float32)
+            vectors = _direct_vectors(self._parameters, support.size)
+            self._release = Release(vectors, (self._chosen.astype(np.uint32), _to_bits(mean)))
+        return self._release
+
+
+def _direct_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, ...]:
+    return (
+        Vector("update.indices", parameters.parameters, 2),
+        Vector("update.coefficients", union_size, FLOATS),
+    )
+
+
+class _SeparateSum:
+    """Σ α_i and Σ D_i apart (SepAgg), the latter as V and a residue mod 2C + 1 for each of its indices."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._alpha = 0.0
+        self._directions = np.zeros(parameters.parameters, dtype=np.int64)
+        self._chosen = np.zeros(parameters.parameters, dtype=np.bool_)
+        self._release: Release | None = None
+
+    def add(self, values: Sequence[Residues], weight: int) -> None:
+        del weight
+        alpha, indices, directions = _read_sent(self._parameters, values)
+        self._alpha += alpha
+        self._directions[indices] += directions
+        self._chosen[indices] = True
+
+    def finish(self, client: int) -> Release:
+        del client
+        if self._release is None:
+            support = np.flatnonzero(self._chosen)
+            summed = np.mod(self._directions[support], self._parameters.signs_modulus).astype(np.uint32)
+            values = (_to_bits(np.array([self._alpha])), self._chosen.astype(np.uint32), summed)
+            self._release = Release(_separate_vectors(self._parameters, support.size), values)
+        return self._release
+
+
+def _separate_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, ...]:
+    return (
+        Vector("update.factor", 1, FLOATS),
+        Vector("update.indices", parameters.parameters, 2),
+        Vector("update.signs", union_size, parameters.signs_modulus),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectPhase(PlainPhase):
+    def gather(self, parameters: Parameters) -> Gathering:
+        """Average the products."""
+        return _DirectSum(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _SeparatePhase(PlainPhase):
+    def gather(self, parameters: Parameters) -> Gathering:
+        """Add factors and signs apart."""
+        return _SeparateSum(parameters)
+
+
+class TopBinaryRound:
+    """FedAvg with TopBinary, seen by one client. It sends exactly k signs; that of a zero is +1."""
+
+    weight = 1
+
+    def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
+        self._parameters = parameters
+        self._theta = mine.theta
+        self._wanted = add_up(parameters, mine)
+        self._indices = compression.top_k(self._wanted, parameters.kept)
+        self._positive = self._wanted[self._indices] >= 0
+        self._alpha = np.float32(
+            compression.scaling_factor(self._wanted, self._indices, rule=parameters.alpha_rule)
+        )
+        self._next: Theta | None = None
+        self._size = 0
+
+    def vectors(self, phase: str) -> tuple[Vector, ...]:
+        """A float, N bits and k bits."""
+        del phase
+        return _sent_vectors(self._parameters)
+
+    def contribute(self, phase: str) -> tuple[Residues, ...]:
+        """α_i, V_i and the signs on it."""
+        del phase
+        chosen = np.zeros(self._parameters.parameters, dtype=np.uint32)
+        chosen[self._indices] = 1
+        return _to_bits(np.array([self._alpha])), chosen, self._positive.astype(np.uint32)
+
+    def absorb(self, phase: str, release: Release, members: int) -> None:
+        """θ + U, where U is what the server sent, or follows from it."""
+        del phase
+        names = [vector.name for vector in release.vectors]
+        chosen = release.values[names.index("update.indices")]
+        support = np.flatnonzero(chosen)
+        if support.size != release.vectors[-1].length:
+            raise PeerError(
+                RejectReason.WRONG_LENGTH, "there are not as many coefficients as there are marked indices"
+            )
+        self._size = support.size
+        self._next = self._theta.copy()
+        self._next[support] += self._read_step(release, members)
+
+    def _read_step(self, release: Release, members: int) -> NDArray[np.float32]:
+        if release.vectors[-1].name == "update.coefficients":
+            return _from_bits(release.values[-1])
+        alpha = float(_from_bits(release.values[0])[0])
+        directions = signs.from_ring(release.values[-1], self._parameters.clients).astype(np.float32)
+        step: NDArray[np.float32] = directions / np.float32(members) * np.float32(alpha / members)
+        return step
+
+    def conclude(self, *, took_part: bool) -> Conclusion:
+        """What was sent leaves the accumulator."""
+        kept = self._wanted
+        if took_part:
+            kept = self._wanted.copy()
+            kept[self._indices] -= self._alpha * np.where(self._positive, np.float32(1), np.float32(-1))
+        return Conclusion(require(self._next), kept, self._size)
+
+    def __repr__(self) -> str:
+        return f"<TopBinaryRound of {self._parameters.parameters} parameters>"
+
+
+@dataclass(frozen=True, slots=True)
+class TopBinary:
+    """k signs and a factor, in the clear; the server averages directly or separately."""
+
+    name: str
+    direct: bool
+    reveals: str = REVEALS
+    phases: tuple[Phase, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        phase: Phase = _DirectPhase("update") if self.direct else _SeparatePhase("update")
+        object.__setattr__(self, "phases", (phase,))
+
+    def begin(self, parameters: Parameters, mine: ClientInput) -> TopBinaryRound:
+        """Compress the update."""
+        return TopBinaryRound(parameters, mine)
+
+    def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """A float, N bits and k bits."""
+        del phase
+        admit_exactly(_sent_vectors(parameters), vectors)
+
+    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """N bits, and something for each index that is chosen."""
+        del phase
+        most = min(parameters.parameters, parameters.clients * parameters.kept)
+        describe = _direct_vectors if self.direct else _separate_vectors
+        admit_up_to(describe(parameters, most), vectors)
+
+    def union_size(self, released: Sequence[Vector]) -> int:
+        """As many as there are coefficients or sums of signs."""
+        return released[-1].length
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
+        """Table 2, second or third row."""
+        formula = costs.top_binary_direct_bits if self.direct else costs.top_binary_sep_bits
+        return {"update": formula(parameters.parameters, parameters.kept, union_size, heads)}
+
+
+STRATEGIES = (FedAvg(), TopBinary("topbinary-direct", direct=True), TopBinary("topbinary-sep", direct=False))

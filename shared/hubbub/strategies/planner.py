@@ -1,0 +1,308 @@
+"""What each strategy would cost and tell to whom, before a run is started (Beguier et al., Tables 1 and 2).
+
+Costs are payload bits of rounds that nobody misses. Probabilities are for clients that choose their indices
+independently; clients with similar data choose alike, so that their union is smaller and more of it collides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from hubbub.errors import ConfigurationError
+from hubbub.parameters import Parameters
+from hubbub.protocol import costs, leakage, unions
+from hubbub.protocol.costs import Headcount
+
+ServersLearn = Literal["nothing", "indices"]
+Support = Literal["dense", "union", "lossy union"]
+
+LEVELS: tuple[ServersLearn, ...] = get_args(ServersLearn)
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """What one server, or the servers but one, learn of the clients; what clients learn besides V."""
+
+    updates: bool = False
+    indices: bool = False
+    sums: bool = False
+    clients_learn: str = NOTHING
+
+    @property
+    def servers_learn(self) -> str:
+        """The most telling thing that a server learns."""
+        if self.updates:
+            return "updates"
+        return "indices" if self.indices else "sums" if self.sums else NOTHING
+
+    def within(self, level: ServersLearn) -> bool:
+        """Whether servers learn no more than that."""
+        return not self.updates and not self.sums and (level == "indices" or not self.indices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is planned: N, C, S, ρ, q and the number of rounds; |V| if it is known."""
+
+    parameters: int
+    clients: int
+    servers: int
+    rho: float
+    union_size: int | None = None
+    q: int = 1
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        unions.check_q(self.q)
+        if self.rounds < 1:
+            raise ConfigurationError(f"a plan is for at least one round, not {self.rounds}")
+        largest = min(self.parameters, self.clients * self.kept)
+        if self.union_size is not None and not 0 <= self.union_size <= largest:
+            raise ConfigurationError(
+                f"the union cannot have {self.union_size} indices: {self.clients} clients that choose "
+                f"{self.kept} of {self.parameters} each have from 0 to {largest} together"
+            )
+
+    @property
+    def kept(self) -> int:
+        """The indices that a client chooses, k = ⌊ρ·N⌋; N, C, S and ρ are checked on the way."""
+        run = Parameters(parameters=self.parameters, clients=self.clients, servers=self.servers, rho=self.rho)
+        return run.kept
+
+    @property
+    def chosen_share(self) -> float:
+        """k/N, the chance that a client chooses a given index."""
+        return self.kept / self.parameters
+
+    @property
+    def heads(self) -> Headcount:
+        """Nobody drops out."""
+        return Headcount.complete(self.clients, self.servers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leakage:
+    """The appendix on SecUnion, exactly and by the paper's formulas, for independent choices."""
+
+    expected_union: float
+    expected_lost: float
+    paper_expected_lost: float
+    alone_probability: float
+    paper_alone_probability: float
+    expected_alone_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One strategy's line of the plan. `phases` has the bits of a round by what they are spent on."""
+
+    strategy: str
+    q: int | None
+    runnable: bool
+    union_size: int
+    phases: Mapping[str, int]
+    rounds: int
+    exposure: Exposure
+
+    @property
+    def bits_per_round(self) -> int:
+        """Payload of all parties in both directions."""
+        return sum(self.phases.values())
+
+    @property
+    def bits_in_all(self) -> int:
+        """The same over all rounds."""
+        return self.rounds * self.bits_per_round
+
+    @property
+    def label(self) -> str:
+        """The strategy's name, with q where it has one."""
+        return self.strategy if self.q is None else f"{self.strategy} (q = {self.q})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer: every row of Table 2, and the cheapest strategy that keeps servers from learning more."""
+
+    question: Question
+    estimated: bool
+    rows: tuple[Row, ...]
+    leakage: Leakage
+    servers_learn: ServersLearn
+    recommended: Row
+    lossless: Row
+    """The cheapest among those that lose no index."""
+
+    def row(self, strategy: str) -> Row:
+        """Find a strategy's line."""
+        return next(each for each in self.rows if each.strategy == strategy)
+
+
+def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan:
+    """Work out Table 2 for the question, and choose.
+
+    Without a given |V| it is estimated from independent choices; what sec-union loses is taken off. A given
+    |V| is used in every row that restricts itself to V.
+    """
+    if servers_learn not in LEVELS:
+        raise ConfigurationError(f"servers can learn one of: {', '.join(LEVELS)}; not {servers_learn!r}")
+    told = assess(question)
+    rows = tuple(_row(kind, question, told) for kind in _KINDS)
+    # A union that is expected to lose everything is cheap and useless.
+    allowed = [row for row in rows if row.runnable and row.union_size and row.exposure.within(servers_learn)]
+    return Plan(
+        question=question,
+        estimated=question.union_size is None,
+        rows=rows,
+        leakage=told,
+        servers_learn=servers_learn,
+        recommended=_cheapest(allowed),
+        lossless=_cheapest([row for row in allowed if row.q is None]),
+    )
+
+
+def _cheapest(rows: Sequence[Row]) -> Row:
+    """Of two at the same price, the first in the table: it loses no index, or tells clients less."""
+    return min(rows, key=lambda row: row.bits_per_round)
+
+
+def assess(question: Question) -> Leakage:
+    """What SecUnion loses and tells with this q."""
+    n, rho, clients, q = question.parameters, question.chosen_share, question.clients, question.q
+    try:
+        return Leakage(
+            expected_union=leakage.expected_union(n, rho, clients),
+            expected_lost=leakage.expected_lost(n, rho, clients, q),
+            paper_expected_lost=leakage.paper_expected_lost(n, rho, clients, q),
+            # Where everybody chooses everything, nobody is alone; Bayes' rule may have 0/0 there.
+            alone_probability=leakage.alone_probability(rho, clients, q) if rho < 1 else 0.0,
+            paper_alone_probability=leakage.paper_alone_probability(rho, clients, q),
+            expected_alone_share=leakage.expected_alone_share(rho, clients),
+        )
+    except OverflowError:
+        raise ConfigurationError(
+            f"the probabilities for {clients} clients and q = {q} do not fit a float; plan with fewer clients"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A row of Table 2 before numbers are put in: its formula takes the question and |V|."""
+
+    strategy: str
+    support: Support
+    phases: Callable[[Question, int], Mapping[str, int]]
+    exposure: Exposure
+    runnable: bool = True
+
+
+def _row(kind: _Kind, question: Question, told: Leakage) -> Row:
+    size = _union_size(kind.support, question, told)
+    return Row(
+        strategy=kind.strategy,
+        q=question.q if kind.support == "lossy union" else None,
+        runnable=kind.runnable,
+        union_size=size,
+        phases=MappingProxyType(dict(kind.phases(question, size))),
+        rounds=question.rounds,
+        exposure=kind.exposure,
+    )
+
+
+def _union_size(support: Support, question: Question, told: Leakage) -> int:
+    if support == "dense":
+        return question.parameters
+    if question.union_size is not None:
+        return question.union_size
+    lost = told.expected_lost if support == "lossy union" else 0.0
+    return round(told.expected_union - lost)
+
+
+def _signs_and_factors(question: Question, size: int) -> dict[str, int]:
+    return {
+        "signs": costs.signs_bits(size, question.heads),
+        "factors": costs.factors_bits(question.heads),
+    }
+
+
+_KINDS = (
+    _Kind(
+        strategy="fedavg",
+        support="dense",
+        phases=lambda ask, _: {"update": costs.fedavg_bits(ask.parameters, ask.clients)},
+        exposure=Exposure(updates=True, indices=True, sums=True, clients_learn="the mean update"),
+    ),
+    _Kind(
+        strategy="topbinary-direct",
+        support="union",
+        phases=lambda ask, size: {
+            "update": costs.top_binary_direct_bits(ask.parameters, ask.kept, size, ask.heads)
+        },
+        # Where one client alone chose an index, the mean shows its factor, and so which indices are its own.
+        exposure=Exposure(updates=True, indices=True, sums=True, clients_learn="single factors"),
+    ),
+    _Kind(
+        strategy="topbinary-sep",
+        support="union",
+        phases=lambda ask, size: {"update": costs.top_binary_sep_bits(ask.parameters, ask.kept, size, ask.heads)},
+        exposure=Exposure(updates=True, indices=True, sums=True),
+    ),
+    _Kind(
+        strategy="no-union",
+        support="dense",
+        phases=_signs_and_factors,
+        exposure=Exposure(),
+    ),
+    _Kind(
+        strategy="plaintext-union",
+        support="union",
+        phases=lambda ask, size: {
+            "union": costs.plaintext_union_bits(ask.parameters, ask.heads),
+            **_signs_and_factors(ask, size),
+        },
+        exposure=Exposure(indices=True),
+    ),
+    _Kind(
+        strategy="partial-sec-union",
+        support="union",
+        phases=lambda ask, size: {
+            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads),
+            **_signs_and_factors(ask, size),
+        },
+        exposure=Exposure(clients_learn="chooser counts"),
+    ),
+    _Kind(
+        strategy="sec-union",
+        support="lossy union",
+        phases=lambda ask, size: {
+            "union": costs.sec_union_bits(ask.parameters, ask.q, ask.heads),
+            **_signs_and_factors(ask, size),
+        },
+        exposure=Exposure(clients_learn="whether alone"),
+    ),
+    _Kind(
+        strategy="bonawitz",
+        support="dense",
+        phases=lambda ask, _: {"all": costs.bonawitz_bits(ask.parameters, ask.clients)},
+        exposure=Exposure(sums=True, clients_learn="the mean update"),
+        runnable=False,
+    ),
+    _Kind(
+        strategy="eastly-tss",
+        support="dense",
+        phases=lambda ask, _: {"signs": costs.eastly_tss_bits(ask.parameters, ask.clients, ask.servers)},
+        exposure=Exposure(),
+        runnable=False,
+    ),
+    _Kind(
+        strategy="eastly-he",
+        support="dense",
+        phases=lambda ask, _: {"signs": costs.eastly_he_bits(ask.parameters, ask.clients)},
+        exposure=Exposure(),
+        runnable=False,
+    ),
+)

@@ -1,0 +1,35 @@
+"""The plaintext federation of a manifest, with the very seeds that the demo's trainers derive."""
+
+from hubbub.crypto.secret import ClientSecret
+from hubbub.messages.manifest import Manifest
+from hubbub_trainer.learning.task import Task
+from support.plain_federation import Method, PlainFederation
+
+
+def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFederation:
+    """Nobody has trained yet; every call of `play_round` is a round."""
+
+    def batch_seed(index: int, number: int) -> int:
+        secret = ClientSecret.for_demo(demo_seed, index)
+        return secret.seed_for("batches", run=manifest.run_id, round_number=number)
+
+    def marks_key(index: int, number: int) -> bytes:
+        secret = ClientSecret.for_demo(demo_seed, index)
+        return secret.key_for("strategy", run=manifest.run_id, round_number=number)
+
+    return PlainFederation(
+        task,
+        clients=len(manifest.clients),
+        rho=manifest.rho,
+        local_steps=manifest.local_steps,
+        seed=manifest.seed,
+        alpha_max=manifest.alpha_max,
+        batch_seed=batch_seed,
+        method=Method(
+            strategy="no-union" if manifest.strategy == "two-phases" else manifest.strategy,
+            q=manifest.q,
+            alpha_rule=manifest.alpha_rule,
+            feedback=manifest.feedback,
+        ),
+        marks_key=marks_key,
+    )

@@ -1,0 +1,87 @@
+"""One round of any strategy in pure code: no services, no chunks, no messages."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.parameters import Parameters
+from hubbub.protocol.ring import Residues, check_residues
+from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta
+
+N = 300
+
+
+def setting(
+    *,
+    clients: int = 5,
+    servers: int = 2,
+    rho: float = 0.1,
+    q: int = 1,
+    alpha_max: float = 16.0,
+    alpha_rule: str = "norm",
+    feedback: str = "lost",
+) -> Parameters:
+    plain = Parameters(parameters=N, clients=clients, servers=servers, rho=rho, q=q, alpha_max=alpha_max)
+    return replace(plain, alpha_rule=alpha_rule, feedback=feedback)  # type: ignore[arg-type]  # Literals, as text.
+
+
+def draw(seed: int, scale: float = 1.0) -> Theta:
+    return (np.random.default_rng(seed).standard_normal(N) * scale).astype(np.float32)
+
+
+def key_of(seed: int) -> bytes:
+    return seed.to_bytes(32, "big")
+
+
+def make_input(seed: int, *, theta: Theta, scale: float = 1.0, update: Theta | None = None) -> ClientInput:
+    """A client with an update and something in its accumulator; or with this update and nothing in it."""
+    return ClientInput(
+        theta=theta,
+        update=draw(seed, scale) if update is None else update,
+        accumulator=draw(seed + 1_000, scale / 10) if update is None else np.zeros(N, np.float32),
+        samples=10 + 7 * seed,
+        stream=AesCtrStream(key_of(seed)),
+    )
+
+
+def play(
+    strategy: Strategy, parameters: Parameters, inputs: Sequence[ClientInput], *, left_out: Sequence[int] = ()
+) -> list[Conclusion]:
+    """Deal, combine and recombine, or gather, phase after phase; everybody absorbs, members contribute."""
+    rounds = [strategy.begin(parameters, mine) for mine in inputs]
+    members = [each for place, each in enumerate(rounds) if place not in left_out]
+    for phase in strategy.phases:
+        gathering = phase.gather(parameters)
+        if gathering is not None:
+            for member in members:
+                gathering.add(member.contribute(phase.name), member.weight)
+        summed = None if gathering is not None else add_up(phase, parameters, members)
+        for place, each in enumerate(rounds):
+            release = summed or (gathering.finish(place) if gathering is not None else None)
+            assert release is not None
+            strategy.admit_release(parameters, phase.name, release.vectors)
+            each.absorb(phase.name, release, len(members))
+    return [each.conclude(took_part=place not in left_out) for place, each in enumerate(rounds)]
+
+
+def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound]) -> Release:
+    """What the clients send, split, added by every aggregator of the phase, and recombined."""
+    servers = len(phase.aggregators(range(parameters.servers)))
+    vectors = members[0].vectors(phase.name)
+    totals = [[np.zeros(vector.length, np.uint32) for vector in vectors] for _ in range(servers)]
+    for member in members:
+        assert member.vectors(phase.name) == vectors
+        for position, values in enumerate(member.contribute(phase.name)):
+            modulus = vectors[position].modulus
+            shares = phase.deal(values, modulus, servers, AesCtrStream.from_os())
+            for server, share in enumerate(shares):
+                phase.combine(totals[server][position], share, modulus)
+    sums: list[Residues] = [
+        phase.recombine([total[position] for total in totals], vector.modulus)
+        for position, vector in enumerate(vectors)
+    ]
+    for vector, values in zip(vectors, sums, strict=True):
+        check_residues(values, vector.modulus)  # Or it could not be packed.
+    return Release(vectors, tuple(sums))

@@ -1,0 +1,141 @@
+"""The exact formulas against enumeration, a second derivation, and simulation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.protocol import leakage, unions
+
+N_LENET = 61_706
+
+
+def enumerate_cancellations(choosers: int, q: int) -> Fraction:
+    """Of all ways to draw the marks, the share that adds up to zero."""
+    draws = list(product(range(1, 2**q), repeat=choosers))
+    return Fraction(sum(1 for marks in draws if sum(marks) % 2**q == 0), len(draws))
+
+
+@pytest.mark.parametrize(
+    ("choosers", "q"), [(t, q) for q, most in ((1, 9), (2, 8), (3, 5), (4, 4), (5, 3)) for t in range(most + 1)]
+)
+def test_chance_to_cancel_is_that_of_all_draws(choosers: int, q: int) -> None:
+    exact = enumerate_cancellations(choosers, q)
+
+    assert leakage.cancel_probability(choosers, q) == pytest.approx(float(exact), rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("choosers", range(1, 10))
+def test_with_one_bit_even_counts_cancel_and_odd_ones_never(choosers: int) -> None:
+    assert leakage.cancel_probability(choosers, 1) == (1.0 if choosers % 2 == 0 else 0.0)
+
+
+@pytest.mark.parametrize("q", [1, 2, 5, 10, 32])
+def test_one_mark_never_cancels_and_two_do_if_they_are_opposite(q: int) -> None:
+    assert leakage.cancel_probability(1, q) == 0.0
+    assert leakage.cancel_probability(2, q) == pytest.approx(1 / (2**q - 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("clients", [2, 5, 10])
+@pytest.mark.parametrize("rho", [0.001, 0.1, 0.5, 1.0])
+def test_numbers_of_choosers_are_a_distribution(clients: int, rho: float) -> None:
+    chances = [leakage.choosing_probability(clients, rho, t) for t in range(clients + 1)]
+
+    assert math.fsum(chances) == pytest.approx(1)
+    assert math.fsum(t * p for t, p in enumerate(chances)) == pytest.approx(clients * rho)
+
+
+def lost_by_characters(n: int, rho: float, clients: int, q: int) -> float:
+    """A second derivation, without conditioning on the number of choosers.
+
+    A client adds the character value 1 - ρ·M/(M - 1) on average, M = 2^q, for each of the M - 1 characters of
+    Z_M that are not trivial; the chance of a zero sum is the mean over all characters.
+    """
+    m = 2**q
+    zero = (1 + (m - 1) * (1 - rho * m / (m - 1)) ** clients) / m
+    return float(n * (zero - (1 - rho) ** clients))
+
+
+@pytest.mark.parametrize("clients", [2, 3, 5, 10])
+@pytest.mark.parametrize("rho", [0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("q", [1, 2, 5, 10])
+def test_expected_loss_agrees_with_a_second_derivation(clients: int, rho: float, q: int) -> None:
+    lost = leakage.expected_lost(N_LENET, rho, clients, q)
+
+    assert lost == pytest.approx(lost_by_characters(N_LENET, rho, clients, q), rel=1e-9, abs=1e-6)
+
+
+def simulate(n: int, rho: float, clients: int, q: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choices (clients by indices) and the marks that Hubbub gives them."""
+    chosen = np.random.default_rng(seed).random((clients, n)) < rho
+    stream = AesCtrStream(bytes([seed]) * 32)
+    marks = np.stack([unions.mark_at_random(each.astype(np.int8), q, stream) for each in chosen])
+    return chosen, marks.astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("clients", "rho", "q"), [(5, 0.1, 1), (5, 0.1, 2), (4, 0.4, 2), (8, 0.3, 3), (5, 0.1, 5)]
+)
+def test_simulation_agrees_within_four_standard_deviations(clients: int, rho: float, q: int) -> None:
+    n = 200_000
+    chosen, marks = simulate(n, rho, clients, q, seed=clients)
+    union = chosen.any(axis=0)
+    zero = marks.sum(axis=0) % 2**q == 0
+
+    lost, expected = int((union & zero).sum()), leakage.expected_lost(n, rho, clients, q)
+    assert abs(lost - expected) < 4 * math.sqrt(expected * (1 - expected / n))
+
+    size, expected = int(union.sum()), leakage.expected_union(n, rho, clients)
+    assert abs(size - expected) < 4 * math.sqrt(expected * (1 - expected / n))
+
+    alone, share = int((chosen.sum(axis=0) == 1).sum()), leakage.expected_alone_share(rho, clients)
+    assert abs(alone - share * size) < 4 * math.sqrt(size * share * (1 - share))
+
+
+@pytest.mark.parametrize(("clients", "rho", "q"), [(5, 0.1, 1), (5, 0.3, 2), (3, 0.5, 1), (8, 0.3, 3)])
+def test_who_sees_its_own_mark_was_alone_as_often_as_bayes_says(clients: int, rho: float, q: int) -> None:
+    chosen, marks = simulate(200_000, rho, clients, q, seed=10 + clients)
+    back = chosen[0] & (marks.sum(axis=0) % 2**q == marks[0])
+    alone = back & (chosen.sum(axis=0) == 1)
+
+    seen, chance = int(back.sum()), leakage.alone_probability(rho, clients, q)
+
+    assert abs(int(alone.sum()) - seen * chance) < 4 * math.sqrt(seen * chance * (1 - chance))
+
+
+def test_alone_is_enumerated_for_a_small_case() -> None:
+    """Three clients, q = 2: over all choices and marks, weighted."""
+    rho, weights = 0.25, Counter[bool]()
+    value = {0: 0.75, 1: rho / 3, 2: rho / 3, 3: rho / 3}
+    for first, second in product(value, repeat=2):
+        if (first + second) % 4 == 0:
+            weights[first == 0 and second == 0] += value[first] * value[second]  # type: ignore[assignment]  # Weights.
+
+    assert leakage.alone_probability(rho, 3, 2) == pytest.approx(weights[True] / weights.total())
+
+
+def test_of_two_clients_the_one_that_sees_its_own_mark_is_alone_for_sure() -> None:
+    assert leakage.alone_probability(0.1, 2, 1) == 1.0
+
+
+@pytest.mark.parametrize("q", [1, 2, 5])
+def test_the_papers_formulas_promise_more_than_there_is(q: int) -> None:
+    assert leakage.paper_expected_lost(N_LENET, 0.1, 5, q) < leakage.expected_lost(N_LENET, 0.1, 5, q)
+    assert leakage.paper_alone_probability(0.1, 5, q) > leakage.alone_probability(0.1, 5, q)
+
+
+def test_the_papers_formula_is_right_for_wide_marks() -> None:
+    exact = leakage.expected_lost(N_LENET, 0.1, 5, 20)
+
+    assert leakage.paper_expected_lost(N_LENET, 0.1, 5, 20) == pytest.approx(exact, rel=1e-5)
+
+
+def test_a_dense_choice_leaves_nobody_alone() -> None:
+    assert leakage.expected_union(100, 1.0, 5) == 100
+    assert leakage.expected_alone_share(1.0, 5) == 0.0

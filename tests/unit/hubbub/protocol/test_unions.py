@@ -1,0 +1,181 @@
+"""Sums of marks give the union; what SecUnion loses is exactly where marks cancel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.errors import ConfigurationError, PeerError, RejectReason
+from hubbub.protocol import unions
+from hubbub.protocol.ring import Residues
+from hubbub.protocol.sharing import accumulate, recombine, split
+from support.statistics import against_uniform, bound
+
+Signs = NDArray[np.int8]
+
+
+def choices(clients: int, n: int) -> st.SearchStrategy[list[Signs]]:
+    signs = st.lists(st.sampled_from([-1, 0, 1]), min_size=n, max_size=n)
+    return st.lists(signs.map(lambda values: np.array(values, dtype=np.int8)), min_size=clients, max_size=clients)
+
+
+cohorts = st.tuples(st.integers(2, 7), st.integers(0, 40)).flatmap(lambda size: choices(*size))
+
+
+def secure_sum(marks: list[Residues], m: int, key: bytes) -> Residues:
+    """Through real shares, two servers."""
+    stream = AesCtrStream(key)
+    sums = [np.zeros(marks[0].size, dtype=np.uint32) for _ in range(2)]
+    for x in marks:
+        for total, share in zip(sums, split(x, m, 2, stream), strict=True):
+            accumulate(total, share, m)
+    return recombine(sums, m)
+
+
+def counts_of(cohort: list[Signs]) -> list[int]:
+    """How many clients chose each index, one at a time."""
+    return [sum(1 for signs in cohort if signs[index] != 0) for index in range(cohort[0].size)]
+
+
+@settings(deadline=None)
+@given(cohort=cohorts, key=st.binary(min_size=32, max_size=32))
+def test_partial_sec_union_sums_to_the_counts_and_so_to_the_union(cohort: list[Signs], key: bytes) -> None:
+    total = secure_sum([unions.mark(signs) for signs in cohort], len(cohort) + 1, key)
+
+    counts = counts_of(cohort)
+    assert total.tolist() == counts
+    assert unions.indices_of(total).tolist() == [index for index, count in enumerate(counts) if count]
+
+
+@settings(deadline=None)
+@given(cohort=cohorts, q=st.integers(1, 32), key=st.binary(min_size=32, max_size=32))
+def test_sec_union_is_the_union_less_the_cancellations(cohort: list[Signs], q: int, key: bytes) -> None:
+    stream = AesCtrStream(key[::-1])
+    marks = [unions.mark_at_random(signs, q, stream) for signs in cohort]
+
+    found = set(unions.indices_of(secure_sum(marks, 2**q, key)).tolist())
+
+    chosen = {index for index, count in enumerate(counts_of(cohort)) if count}
+    cancelled = {index for index in chosen if sum(int(each[index]) for each in marks) % 2**q == 0}
+    assert found == chosen - cancelled
+    assert all(counts_of(cohort)[index] >= 2 for index in cancelled)
+
+
+@settings(deadline=None)
+@given(cohort=cohorts, key=st.binary(min_size=32, max_size=32))
+def test_with_one_bit_marks_are_ones_and_even_counts_vanish(cohort: list[Signs], key: bytes) -> None:
+    marks = [unions.mark_at_random(signs, 1, AesCtrStream(key)) for signs in cohort]
+
+    assert all(np.array_equal(each, unions.mark(signs)) for each, signs in zip(marks, cohort, strict=True))
+    found = unions.indices_of(secure_sum(marks, 2, key)).tolist()
+    assert found == [index for index, count in enumerate(counts_of(cohort)) if count % 2 == 1]
+
+
+class NoRandomness:
+    def fill(self, out: NDArray[np.uint8]) -> None:
+        pytest.fail(f"{out.size} random bytes were taken")
+
+
+def test_with_one_bit_no_randomness_is_taken() -> None:
+    assert unions.mark_at_random(np.array([1, 0, -1], dtype=np.int8), 1, NoRandomness()).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("q", [2, 5])
+def test_marks_are_uniform_over_the_non_zero_residues(q: int) -> None:
+    signs = np.ones(2**18, dtype=np.int8)
+
+    marks = unions.mark_at_random(signs, q, AesCtrStream(bytes([q]) * 32))
+
+    counts = np.bincount(marks, minlength=2**q)
+    assert counts.size == 2**q
+    assert counts[0] == 0
+    assert against_uniform(counts[1:]) < bound(2**q - 1)
+
+
+@pytest.mark.parametrize("q", [2, 5])
+def test_marks_of_neighbours_are_independent(q: int) -> None:
+    values = 2**q - 1
+    marks = unions.mark_at_random(np.ones(2**18, dtype=np.int8), q, AesCtrStream(bytes([16 + q]) * 32))
+
+    pairs = (marks[::2].astype(np.int64) - 1) * values + (marks[1::2] - 1)
+
+    assert against_uniform(np.bincount(pairs, minlength=values**2)) < bound(values**2)
+
+
+def test_marks_of_32_bits_are_never_zero_and_use_every_bit() -> None:
+    marks = unions.mark_at_random(np.ones(2**16, dtype=np.int8), 32, AesCtrStream(b"\x20" * 32))
+
+    assert marks.dtype == np.uint32
+    assert int(marks.min()) >= 1
+    octets = marks.astype("<u4").view(np.uint8).reshape(-1, 4)
+    for position in range(4):
+        assert against_uniform(np.bincount(octets[:, position], minlength=256)) < bound(256)
+
+
+@pytest.mark.parametrize("q", [2, 8, 32])
+def test_marks_stand_where_the_client_chose_whatever_the_sign(q: int) -> None:
+    signs = np.array([0, 1, 0, -1, 1, 0], dtype=np.int8)
+
+    marks = unions.mark_at_random(signs, q, AesCtrStream(b"\x21" * 32))
+
+    assert np.flatnonzero(marks).tolist() == [1, 3, 4]
+    assert signs.tolist() == [0, 1, 0, -1, 1, 0]
+
+
+@pytest.mark.parametrize("q", [1, 2, 32])
+def test_a_single_chosen_index_is_always_in_the_union(q: int) -> None:
+    """k = 1: one client alone cannot cancel."""
+    signs = np.zeros(1000, dtype=np.int8)
+    signs[617] = -1
+
+    assert unions.indices_of(unions.mark_at_random(signs, q, AesCtrStream(b"\x22" * 32))).tolist() == [617]
+
+
+@pytest.mark.parametrize("clients", [3, 4])
+def test_with_everything_chosen_by_everybody_one_bit_keeps_all_or_nothing(clients: int) -> None:
+    marks = [unions.mark_at_random(np.ones(100, dtype=np.int8), 1, NoRandomness()) for _ in range(clients)]
+
+    found = unions.indices_of(secure_sum(marks, 2, bytes(32)))
+
+    assert found.size == (100 if clients % 2 else 0)
+
+
+def test_with_everything_chosen_by_everybody_counts_are_the_cohort() -> None:
+    total = secure_sum([unions.mark(np.ones(100, dtype=np.int8)) for _ in range(7)], 8, bytes(32))
+
+    assert set(total.tolist()) == {7}
+    assert unions.indices_of(total).tolist() == list(range(100))
+
+
+def test_nothing_chosen_gives_an_empty_union() -> None:
+    total = secure_sum([unions.mark(np.zeros(100, dtype=np.int8)) for _ in range(3)], 4, bytes(32))
+
+    assert unions.indices_of(total).size == 0
+    assert unions.indices_of(total).dtype == np.int64
+
+
+@pytest.mark.parametrize("q", [0, 33, -1])
+def test_q_outside_1_to_32_is_refused(q: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"q is {q}; .* from 1 to 32"):
+        unions.mark_at_random(np.ones(3, dtype=np.int8), q, AesCtrStream(bytes(32)))
+
+
+def test_a_union_as_large_as_all_choices_is_taken_and_a_larger_one_refused() -> None:
+    unions.check_union(30, 3, 10)
+
+    with pytest.raises(PeerError, match="at most 30 indices, but the union has 31") as refused:
+        unions.check_union(31, 3, 10)
+    assert refused.value.reason is RejectReason.IMPOSSIBLE_SUM
+
+
+def test_counts_up_to_the_members_are_taken_and_more_refused() -> None:
+    unions.check_counts(np.array([0, 3], dtype=np.uint32), 3)
+    unions.check_counts(np.array([], dtype=np.uint32), 3)
+
+    with pytest.raises(PeerError, match="4 of 3 members") as refused:
+        unions.check_counts(np.array([0, 4, 1], dtype=np.uint32), 3)
+    assert refused.value.reason is RejectReason.IMPOSSIBLE_SUM

@@ -1,0 +1,241 @@
+import pytest
+
+from hubbub.errors import ConfigurationError
+from hubbub.parameters import Parameters
+from hubbub.protocol import leakage
+from hubbub.strategies.planner import LEVELS, Question, ServersLearn, plan
+from hubbub.strategies.registry import STRATEGIES
+
+LENET = Question(parameters=61_706, clients=5, servers=2, rho=0.1)
+SECURE = {"no-union", "plaintext-union", "partial-sec-union", "sec-union"}
+COMPARED = {"bonawitz", "eastly-tss", "eastly-he"}
+
+
+def ask(
+    *,
+    parameters: int = 61_706,
+    clients: int = 5,
+    servers: int = 2,
+    rho: float = 0.1,
+    union_size: int | None = None,
+    q: int = 1,
+    rounds: int = 1,
+) -> Question:
+    return Question(
+        parameters=parameters,
+        clients=clients,
+        servers=servers,
+        rho=rho,
+        union_size=union_size,
+        q=q,
+        rounds=rounds,
+    )
+
+
+def test_every_row_of_table_2_is_there_and_only_the_related_work_cannot_be_run() -> None:
+    rows = plan(LENET).rows
+
+    assert {row.strategy for row in rows} == SECURE | COMPARED | {"fedavg", "topbinary-direct", "topbinary-sep"}
+    assert {row.strategy for row in rows if not row.runnable} == COMPARED
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_can_be_run_is_planned_as_it_predicts_itself(name: str) -> None:
+    question = ask(clients=7, servers=3, union_size=18_253, q=5)
+    parameters = Parameters(parameters=61_706, clients=7, servers=3, rho=0.1, q=5)
+
+    row = plan(question).row(name)
+
+    assert row.runnable
+    assert dict(row.phases) == STRATEGIES[name].predict_bits(parameters, question.heads, row.union_size)
+
+
+def test_whatever_is_called_runnable_is_registered() -> None:
+    assert {row.strategy for row in plan(LENET).rows if row.runnable} == set(STRATEGIES)
+
+
+def test_a_given_union_size_is_used_as_it_is_wherever_there_is_a_union() -> None:
+    answer = plan(ask(union_size=18_253))
+
+    assert not answer.estimated
+    assert {row.strategy: row.union_size for row in answer.rows if row.union_size != 61_706} == dict.fromkeys(
+        ["topbinary-direct", "topbinary-sep", "plaintext-union", "partial-sec-union", "sec-union"], 18_253
+    )
+
+
+def test_an_estimated_union_is_that_of_independent_choices_less_what_sec_union_loses() -> None:
+    answer = plan(ask(q=1))
+    share = 6_170 / 61_706
+
+    assert answer.estimated
+    assert answer.row("partial-sec-union").union_size == round(leakage.expected_union(61_706, share, 5)) == 25_267
+    assert answer.row("sec-union").union_size == 25_267 - 4_525
+
+
+def test_an_estimate_counts_what_is_really_kept() -> None:
+    """⌊0.19·10⌋ = 1 of 10, not 1.9."""
+    assert plan(ask(parameters=10, clients=2, rho=0.19)).row("plaintext-union").union_size == 2  # 1.9, not 3.4.
+
+
+def test_phases_add_up_to_the_round_and_rounds_to_the_whole() -> None:
+    for row in plan(ask(union_size=20_000, rounds=17)).rows:
+        assert row.bits_per_round == sum(row.phases.values())
+        assert row.bits_in_all == 17 * row.bits_per_round
+
+
+def test_q_counts_in_sec_union_alone() -> None:
+    one, five = (plan(ask(union_size=20_000, q=q)) for q in (1, 5))
+
+    changed = {
+        a.strategy for a, b in zip(one.rows, five.rows, strict=True) if a.bits_per_round != b.bits_per_round
+    }
+
+    assert changed == {"sec-union"}
+    assert [row.label for row in five.rows if row.q is not None] == ["sec-union (q = 5)"]
+
+
+def test_only_the_union_methods_but_the_plain_one_tell_servers_nothing() -> None:
+    silent = {row.strategy for row in plan(LENET).rows if row.runnable and row.exposure.within("nothing")}
+
+    assert silent == {"no-union", "partial-sec-union", "sec-union"}
+
+
+def test_bonawitz_tells_the_server_the_sum_and_nothing_of_one_client() -> None:
+    exposure = plan(LENET).row("bonawitz").exposure
+
+    assert (exposure.updates, exposure.indices, exposure.sums) == (False, False, True)
+    assert not exposure.within("indices")
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "topbinary-direct", "topbinary-sep"])
+def test_plain_baselines_are_never_within_a_security_level(strategy: str) -> None:
+    exposure = plan(LENET).row(strategy).exposure
+
+    assert exposure.updates
+    assert exposure.servers_learn == "updates"
+    assert not exposure.within("indices")
+
+
+def test_recommends_sec_union_where_servers_learn_nothing() -> None:
+    """The paper, section 5.4: "our method with SecUnion (q=1) achieves the best trade-off"."""
+    assert plan(LENET).recommended.label == "sec-union (q = 1)"
+
+
+def test_recommends_plaintext_union_where_servers_may_learn_indices() -> None:
+    assert plan(LENET, servers_learn="indices").recommended.strategy == "plaintext-union"
+
+
+def test_recommends_no_union_where_the_union_is_nearly_everything() -> None:
+    assert plan(ask(rho=0.9, q=3)).recommended.strategy == "no-union"
+    assert plan(ask(rho=1.0), servers_learn="indices").recommended.strategy == "no-union"
+
+
+def test_recommends_partial_sec_union_where_marks_are_wide() -> None:
+    assert plan(ask(rho=0.01, q=8)).recommended.strategy == "partial-sec-union"
+
+
+def test_at_the_same_price_recommends_what_loses_nothing() -> None:
+    answer = plan(ask(rho=0.01, union_size=2_000, q=3))  # ⌈log2(5 + 1)⌉ = 3.
+
+    assert answer.row("sec-union").bits_per_round == answer.row("partial-sec-union").bits_per_round
+    assert answer.recommended.strategy == "partial-sec-union"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rho", [0.001, 0.05, 0.3, 1.0])
+def test_nothing_allowed_is_cheaper_than_what_is_recommended(level: ServersLearn, rho: float) -> None:
+    answer = plan(ask(rho=rho, clients=9, servers=3, q=2), servers_learn=level)
+
+    assert answer.recommended.runnable
+    assert answer.recommended.exposure.within(level)
+    for row in answer.rows:
+        if row.runnable and row.exposure.within(level):
+            assert row.bits_per_round >= answer.recommended.bits_per_round
+
+
+def test_gives_both_the_papers_and_the_exact_false_negatives() -> None:
+    told = plan(LENET).leakage
+
+    assert round(told.paper_expected_lost) == 2_513
+    assert round(told.expected_lost) == 4_525
+    assert f"{told.paper_alone_probability:.2%}" == "97.39%"
+    assert f"{told.alone_probability:.2%}" == "93.09%"
+
+
+def test_everything_chosen_with_one_bit_and_an_even_cohort_loses_everything() -> None:
+    answer = plan(ask(parameters=100, clients=4, rho=1.0))
+
+    assert answer.row("sec-union").union_size == 0
+    assert answer.row("partial-sec-union").union_size == 100
+    assert answer.recommended.strategy == "no-union"
+
+
+def test_names_the_cheapest_that_loses_no_index_beside_one_that_does() -> None:
+    answer = plan(ask(rho=0.9))
+
+    assert answer.recommended.strategy == "sec-union"
+    assert answer.lossless.strategy == "no-union"
+
+
+@pytest.mark.parametrize("q", [0, 33, -1])
+def test_q_outside_1_to_32_is_refused(q: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"q is {q}; .* from 1 to 32"):
+        ask(q=q)
+
+
+@pytest.mark.parametrize("q", [1, 32])
+def test_q_at_its_ends_is_planned(q: int) -> None:
+    assert plan(ask(q=q)).row("sec-union").phases["union"] == 2 * 2 * 5 * 61_706 * q
+
+
+@pytest.mark.parametrize("rho", [0.0, -0.1, 1.01, float("nan")])
+def test_rho_outside_its_range_is_refused(rho: float) -> None:
+    with pytest.raises(ConfigurationError, match="rho is"):
+        ask(rho=rho)
+
+
+def test_rho_that_keeps_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="keeps none"):
+        ask(parameters=9, rho=0.1)
+
+
+@pytest.mark.parametrize("clients", [1, 0, -3])
+def test_a_cohort_of_less_than_two_is_refused(clients: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{clients} clients: at least 2"):
+        ask(clients=clients)
+
+
+@pytest.mark.parametrize("servers", [1, 0])
+def test_less_than_two_servers_are_refused(servers: int) -> None:
+    with pytest.raises(ConfigurationError, match="at least 2 servers"):
+        ask(servers=servers)
+
+
+def test_no_rounds_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least one round, not 0"):
+        ask(rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("rho", "union_size", "largest"), [(0.1, -1, 50), (0.1, 51, 50), (0.5, 101, 100), (0.5, 10**9, 100)]
+)
+def test_a_union_that_cannot_be_is_refused(rho: float, union_size: int, largest: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot have {union_size} indices: .* 0 to {largest} together"):
+        ask(parameters=100, rho=rho, union_size=union_size)
+
+
+@pytest.mark.parametrize(("rho", "union_size"), [(0.1, 0), (0.1, 50), (0.5, 100)])
+def test_the_largest_union_and_an_empty_one_are_planned(rho: float, union_size: int) -> None:
+    answer = plan(ask(parameters=100, rho=rho, union_size=union_size))
+
+    assert answer.row("sec-union").phases["signs"] == 2 * 2 * 5 * union_size * 4
+
+
+def test_an_unknown_level_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="nothing, indices; not 'sums'"):
+        plan(LENET, servers_learn="sums")  # type: ignore[arg-type]  # A caller without types.
+
+
+def test_a_cohort_beyond_floating_point_is_refused_and_not_a_traceback() -> None:
+    with pytest.raises(ConfigurationError, match="100000 clients and q = 1 do not fit"):
+        plan(ask(clients=100_000))
