@@ -12,6 +12,7 @@ from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key
 from hubbub.messages.envelope import Envelope
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, VoidPhase
 from hubbub.messages.runs import RunEnded, RunProposed
 from hubbub.messages.shares import ShareChunk, declare
@@ -19,13 +20,12 @@ from hubbub.messages.sums import SumChunk
 from hubbub.messages.traffic import Traffic, count_payload, share_wire_bytes
 from hubbub.protocol.layout import Vector, check_payload, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
-from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_manifest, check_sender
+from hubbub.runtime.clock import Clock
+from hubbub.runtime.intake import check_sender
+from hubbub.runtime.participant import Participant
 from hubbub.runtime.post import Identity
-from hubbub.runtime.runner import Fed, Live, Observer, Runner
-from hubbub.runtime.spool import ChunkRef, Spool
-from hubbub.runtime.telemetry import Counters
-from hubbub.runtime.tombstones import Tombstones
+from hubbub.runtime.runner import Fed, Live, Observer
+from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.base import Gathering, Phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
@@ -51,7 +51,7 @@ CHECKS_AT_ONCE = 2
 """Chunks that are opened at the same time: each takes memory for its elements."""
 
 
-class Aggregator:
+class Aggregator(Participant):
     """Holds one share of everything and so knows nothing."""
 
     def __init__(
@@ -63,20 +63,15 @@ class Aggregator:
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
-        self.counters = Counters()
-        self.journal = Journal(folder / "journal.sqlite")
-        self._spool = Spool(folder / "spool")
-        self._tombstones = Tombstones(folder / "tombstones")
-        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
-        self._over: set[Key] = set()
-        self.runner = Runner(
+        super().__init__(
             identity=Identity(name, Role.AGGREGATOR),
             transport=transport,
-            shell=self,
-            clock=clock or SystemClock(),
-            counters=self.counters,
+            folder=folder,
+            clock=clock,
             observer=observer,
         )
+        self.journal = Journal(folder / "journal.sqlite")
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
 
     # Messages to events ---------------------------------------------------------------------------------
 
@@ -86,7 +81,7 @@ class Aggregator:
         run = Key("run", envelope.run)
         body = envelope.body
         if isinstance(body, RunProposed):
-            return self._receive_proposal(run, envelope, body)
+            return self._receive_proposal(run, envelope, body, Proposed())
         if run in self._over:
             return self._ignore(envelope)
         data = self._membership(run)
@@ -102,15 +97,9 @@ class Aggregator:
                 return self._receive_order(data, envelope, VoidOrdered(reason=reason))
         raise PeerError(RejectReason.UNEXPECTED, f"an aggregator takes no {envelope.kind}")
 
-    def _receive_proposal(self, run: Key, envelope: Envelope, body: RunProposed) -> Sequence[Fed]:
-        check_manifest(body.manifest, envelope)
-        if run in self._over:
-            return self._ignore(envelope)
-        if run not in self.runner.machines:
-            stale = envelope.run in self._tombstones
-            data = Membership(me=self.runner.identity.name, manifest=body.manifest, stale=stale)
-            self.runner.add(run, membership.TRANSITIONS, membership.State.INVITED, data)
-        return [(run, Proposed())]
+    def _invite(self, run: Key, manifest: Manifest, *, stale: bool) -> None:
+        data = Membership(me=self.runner.identity.name, manifest=manifest, stale=stale)
+        self.runner.add(run, membership.TRANSITIONS, membership.State.INVITED, data)
 
     def _receive_chunk(self, data: Membership, envelope: Envelope, body: ShareChunk, size: int) -> Sequence[Fed]:
         over = self._is_over(data, envelope)
@@ -181,11 +170,6 @@ class Aggregator:
         if live is None or not isinstance(live.data, Membership):
             raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
         return live.data
-
-    def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
-        log.info("%s came after the end and changes nothing", envelope.kind)
-        self.counters.late(envelope.kind)
-        return []
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
@@ -288,12 +272,9 @@ class Aggregator:
 
     def retire(self, key: Key, live: Live) -> None:
         """Forget the chunks of what is over."""
-        del live
-        self._over.add(key)
-        self._spool.drop(key) if key.kind == "phase" else self._spool.drop_run(key)
-        if key.kind == "run":
-            for other in [each for each in self.runner.machines if each.run == key.run]:
-                self.runner.drop(other)
+        super().retire(key, live)
+        if key.kind == "phase":
+            self._spool.drop(key)
 
     def close(self) -> None:
         """Close the journal."""

@@ -26,13 +26,12 @@ from hubbub.messages.shares import ShareChunk, declare
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import count_payload
 from hubbub.protocol.layout import plan_chunks
-from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_manifest, check_sender
+from hubbub.runtime.clock import Clock
+from hubbub.runtime.intake import check_sender
+from hubbub.runtime.participant import Participant
 from hubbub.runtime.post import Identity
-from hubbub.runtime.runner import Fed, Live, Observer, Runner
-from hubbub.runtime.spool import ChunkRef, Spool
-from hubbub.runtime.telemetry import Counters
-from hubbub.runtime.tombstones import Tombstones
+from hubbub.runtime.runner import Fed, Live, Observer
+from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.base import ClientInput, Release
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
@@ -74,7 +73,7 @@ class Stopping(LocalError):
     """The service is being stopped; training is given up."""
 
 
-class Trainer:
+class Trainer(Participant):
     """One organisation's trainer."""
 
     def __init__(
@@ -90,25 +89,20 @@ class Trainer:
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
-        self.counters = Counters()
+        super().__init__(
+            identity=Identity(name, Role.CLIENT),
+            transport=transport,
+            folder=folder,
+            clock=clock,
+            observer=observer,
+        )
         self._folder = folder
         self._load_task = load_task
         self._demo_seed = demo_seed
         self._slots = training_slots or asyncio.Semaphore(1)
         self._progress = progress
         self._stopping = threading.Event()
-        self._spool = Spool(folder / "spool")
-        self._tombstones = Tombstones(folder / "tombstones")
         self._spaces: dict[RunId, Workspace] = {}
-        self._over: set[Key] = set()
-        self.runner = Runner(
-            identity=Identity(name, Role.CLIENT),
-            transport=transport,
-            shell=self,
-            clock=clock or SystemClock(),
-            counters=self.counters,
-            observer=observer,
-        )
 
     def close(self) -> None:
         """Let a training thread come to its end at its next report of progress."""
@@ -122,7 +116,7 @@ class Trainer:
         run = Key("run", envelope.run)
         body = envelope.body
         if isinstance(body, RunProposed):
-            return self._receive_proposal(run, envelope, body)
+            return self._receive_proposal(run, envelope, body, Proposed())
         if run in self._over:
             return self._ignore(envelope)
         data = self._enrolment(run)
@@ -138,15 +132,9 @@ class Trainer:
                 return self._to_round(envelope, read_void(data.manifest, envelope))
         raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")
 
-    def _receive_proposal(self, run: Key, envelope: Envelope, body: RunProposed) -> Sequence[Fed]:
-        check_manifest(body.manifest, envelope)
-        if run in self._over:
-            return self._ignore(envelope)
-        if run not in self.runner.machines:
-            stale = envelope.run in self._tombstones
-            data = Enrolment(me=self.runner.identity.name, key=run, manifest=body.manifest, stale=stale)
-            self.runner.add(run, enrolment.TRANSITIONS, enrolment.State.INVITED, data)
-        return [(run, Proposed())]
+    def _invite(self, run: Key, manifest: Manifest, *, stale: bool) -> None:
+        data = Enrolment(me=self.runner.identity.name, key=run, manifest=manifest, stale=stale)
+        self.runner.add(run, enrolment.TRANSITIONS, enrolment.State.INVITED, data)
 
     def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[Fed]:
         key = Key("round", envelope.run, envelope.round)
@@ -161,11 +149,6 @@ class Trainer:
         if live is None or not isinstance(live.data, Enrolment):
             raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
         return live.data
-
-    def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
-        log.info("%s came after the end and changes nothing", envelope.kind)
-        self.counters.late(envelope.kind)
-        return []
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
@@ -301,16 +284,12 @@ class Trainer:
 
     def retire(self, key: Key, live: Live) -> None:
         """Forget what is over: the update of a void round too, and the memory that it would have left."""
-        del live
-        self._over.add(key)
-        if key.kind == "round":
+        super().retire(key, live)
+        if key.kind == "run":
+            self._spaces.pop(key.run, None)
+        else:
             self._spaces[key.run].rounds.pop(key.round, None)
             self._spool.drop_round(key)
-            return
-        self._spaces.pop(key.run, None)
-        self._spool.drop_run(key)
-        for other in [each for each in self.runner.machines if each.run == key.run]:
-            self.runner.drop(other)
 
 
 def _in_phase(key: Key, phase: str) -> Key:

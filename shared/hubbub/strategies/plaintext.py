@@ -303,8 +303,12 @@ class TopBinaryRound:
         if release.vectors[-1].name == "update.coefficients":
             return _from_bits(release.values[-1])
         alpha = float(_from_bits(release.values[0])[0])
-        directions = signs.from_ring(release.values[-1], self._parameters.clients).astype(np.float32)
-        step: NDArray[np.float32] = directions / np.float32(members) * np.float32(alpha / members)
+        directions = signs.from_ring(release.values[-1], self._parameters.clients)
+        if np.abs(directions).max(initial=0) > members:
+            raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"a sum of {members} signs lies outside ±{members}")
+        step = directions.astype(np.float32)
+        step /= np.float32(members)
+        step *= np.float32(alpha / members)
         return step
 
     def conclude(self, *, took_part: bool) -> Conclusion:

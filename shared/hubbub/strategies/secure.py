@@ -132,7 +132,8 @@ class SecureRound:
         theta = require(self._next)
         size = self._parameters.parameters if self._support is None else self._support.size
         if not took_part:
-            return Conclusion(theta, self._wanted, size, self._alone)
+            # Our marks are not in the sum, so that it tells us nothing about ourselves.
+            return Conclusion(theta, self._wanted, size)
         sent = self._signs
         if self._support is not None and self._parameters.feedback == "lost":
             sent = np.zeros_like(self._signs)

@@ -254,6 +254,20 @@ def test_a_client_refuses_another_number_of_coefficients_than_of_indices(name: s
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
+def test_signs_that_the_members_cannot_have_are_refused() -> None:
+    client = find_strategy("topbinary-sep").begin(setting(), make_input(0, theta=THETA))
+    chosen = np.zeros(N, np.uint32)
+    chosen[:2] = 1
+    vectors = (
+        Vector("update.factor", 1, 2**32),
+        Vector("update.indices", N, 2),
+        Vector("update.signs", 2, 11),
+    )
+    with pytest.raises(PeerError) as caught:
+        client.absorb("update", Release(vectors, (floats(1.0), chosen, np.array([1, 5], np.uint32))), 4)
+    assert caught.value.reason is RejectReason.IMPOSSIBLE_SUM
+
+
 SENT = (Vector("update.factor", 1, 2**32), Vector("update.indices", N, 2), Vector("update.signs", 30, 2))
 RELEASED = {
     "topbinary-direct": (Vector("update.indices", N, 2), Vector("update.coefficients", 150, 2**32)),

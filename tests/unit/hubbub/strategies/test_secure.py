@@ -226,6 +226,12 @@ def test_sec_union_estimates_it_and_plaintext_union_cannot() -> None:
     assert {end.alone_share for end in ends} == {None}
 
 
+def test_a_client_whose_marks_are_not_in_the_sum_does_not_guess_from_them() -> None:
+    parameters = setting(q=16)
+    ends = play(find_strategy("sec-union"), parameters, inputs_for(parameters), left_out=[2])
+    assert [end.alone_share is None for end in ends] == [False, False, True, False, False]
+
+
 @every_strategy
 def test_a_round_leaves_model_and_update_as_they_were(name: str) -> None:
     parameters = setting(clients=2)
