@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, is_party_id
 from hubbub.messages.manifest import CohortMember, Manifest, default_min_clients, describe
 from hubbub.strategies.registry import find_strategy
 from hubbub_trainer.learning.task import Task
@@ -34,6 +34,11 @@ def draw_up_manifest(
 ) -> Manifest:
     """Draw up a manifest; each client counts as an organisation of its own."""
     find_strategy(strategy)
+    for name in (*clients, *aggregators, coordinator):
+        if not is_party_id(name):
+            raise ConfigurationError(
+                f"{name!r} cannot name a party: take up to 40 lower-case letters, digits and hyphens"
+            )
     fields = {
         "cohort": tuple(CohortMember(name=name, organisation=name) for name in clients),
         "aggregators": tuple(aggregators),

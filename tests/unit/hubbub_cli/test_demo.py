@@ -1,0 +1,146 @@
+"""`hubbub demo` as a user sees it: the file it writes, the lines it prints, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubbub.strategies.registry import STRATEGIES
+
+QUICK = ("--task", "synthetic:300", "--local-steps", "3", "--rounds", "2", "--seed", "7")
+
+
+def run_hubbub(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the command sets up logging and the event loop for the whole process."""
+    code = "from hubbub_cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def run_demo(tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
+    file = tmp_path / "out.json"
+    result = run_hubbub("demo", *QUICK, *options, "--json", str(file))
+    assert result.returncode == 0, result.stderr
+    report: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return report, result.stdout
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", strategy, "--wire", "paper", "--q", "3")
+
+    assert (report["strategy"], report["clients"], report["servers"]) == (strategy, 5, 2)
+    assert (report["parameters"], report["rho"]) == (300, 0.1)
+    assert len(bytes.fromhex(report["model_sha256"])) == 32
+    assert [each["round"] for each in report["rounds"]] == [1, 2]
+    for each in report["rounds"]:
+        assert each["members"] == [f"client-{number}" for number in range(1, 6)]
+        assert 0 <= each["accuracy"] <= 1
+        assert each["seconds"].keys() >= {"training", "protocol"}
+        for cost in each["phases"].values():
+            assert cost["payload_bits"] == cost["predicted_bits"] > 0
+            assert cost["wire_bytes"] * 8 >= cost["payload_bits"]
+    assert "All 5 clients hold the same model" in shown
+
+
+@pytest.mark.parametrize(
+    ("strategy", "phases"),
+    [
+        ("no-union", {"signs", "factors"}),
+        ("sec-union", {"union", "signs", "factors"}),
+        ("fedavg", {"update"}),
+        ("topbinary-sep", {"update"}),
+    ],
+)
+def test_phases_are_counted_apart(strategy: str, phases: set[str], tmp_path: Path) -> None:
+    report, _ = run_demo(tmp_path, "--strategy", strategy)
+
+    assert all(each["phases"].keys() == phases for each in report["rounds"])
+
+
+def test_union_size_is_n_without_a_union(tmp_path: Path) -> None:
+    report, _ = run_demo(tmp_path, "--strategy", "no-union")
+
+    assert {each["union_size"] for each in report["rounds"]} == {300}
+
+
+def test_the_same_seed_gives_the_same_model_and_another_gives_another(tmp_path: Path) -> None:
+    first, _ = run_demo(tmp_path, "--strategy", "sec-union", "--q", "2")
+    again, _ = run_demo(tmp_path, "--strategy", "sec-union", "--q", "2")
+    other, _ = run_demo(tmp_path, "--strategy", "sec-union", "--q", "2", "--seed", "8")
+
+    assert first["model_sha256"] == again["model_sha256"] != other["model_sha256"]
+
+
+def test_who_is_shown_what_is_said_before_a_baseline_runs(tmp_path: Path) -> None:
+    _, shown = run_demo(tmp_path, "--strategy", "fedavg")
+    _, private = run_demo(tmp_path, "--strategy", "no-union")
+
+    assert "fedavg is not private: the first aggregator sees every client's update" in " ".join(shown.split())
+    assert "not private" not in private
+
+
+def test_the_table_shows_the_share_that_was_chosen_alone(tmp_path: Path) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", "partial-sec-union")
+
+    share = report["rounds"][0]["alone_share"]
+    assert 0 < share <= 1
+    assert f"{share:.1%}" in shown
+
+
+def test_a_log_is_written_where_asked(tmp_path: Path) -> None:
+    log = tmp_path / "demo.log"
+    run_demo(tmp_path, "--log", str(log))
+
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert any("is completed" in line["message"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--clients", "1"), "a cohort needs at least 2 clients"),
+        (("--servers", "1"), "at least 2 aggregators"),
+        (("--rho", "0"), "rho is 0.0; it must be above 0 and at most 1"),
+        (("--rho", "1.5"), "rho is 1.5"),
+        (("--rho", "0.001"), "keeps none of them; choose a larger rho"),
+        (("--strategy", "nonsense"), "there is no strategy 'nonsense'; choose one of: fedavg, "),
+        (("--strategy", "sec-union", "--q", "0"), "q is 0"),
+        (("--strategy", "sec-union", "--q", "33"), "q is 33"),
+        (("--wire", "carrier-pigeon"), "wire"),
+        (("--feedback", "none"), "feedback"),
+        (("--alpha", "median"), "alpha_rule"),
+        (("--task", "nonsense"), "there is no task 'nonsense'"),
+        (("--json", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
+        (("--log", "/nowhere/at/all.log"), "/nowhere/at/all.log cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(options: tuple[str, ...], complaint: str) -> None:
+    result = run_hubbub("demo", *QUICK, *options)
+
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_flag_gets_a_suggestion() -> None:
+    result = run_hubbub("demo", "--round", "3")
+
+    assert result.returncode == 2
+    assert "--rounds" in result.stderr
+
+
+def test_a_corrupt_data_folder_fails_the_run_and_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"not an image file")
+    result = run_hubbub("demo", "--data", str(tmp_path))
+
+    assert result.returncode != 0
+    assert str(tmp_path) in result.stderr
+    assert "Traceback" not in result.stderr
