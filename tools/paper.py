@@ -128,7 +128,7 @@ def _print(cells: list[list[str]], seeds: list[int], console: Console) -> None:
 def _markdown(cells: list[list[str]], seeds: list[int], rounds: int) -> str:
     command = f'make paper ARGS="--seeds {",".join(map(str, seeds))} --max-rounds {rounds} --save"'
     table = [
-        f"| {' | '.join(HEAD)} |",
+        f"| {' | '.join(name.replace('|', chr(92) + '|') for name in HEAD)} |",
         f"| {' | '.join(['---', *['---:'] * (len(HEAD) - 1)])} |",
         *(f"| {' | '.join(row)} |" for row in cells),
     ]
