@@ -67,6 +67,39 @@ def expected_alone_share(rho: float, clients: int) -> float:
     return choosing_probability(clients, rho, 1) / (1 - math.pow(1 - rho, clients))
 
 
+def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: int, q: int) -> float:
+    """Estimate what share of SecUnion's V a single client chose, from what one client sees.
+
+    The client chose `kept` indices; at `matched` of them the sum is its own mark; V has `union_size`. Of its own
+    indices let N_1, N_2 and N_3 be those that it alone, one other, or more others chose. Marks of two or more
+    others cancel with probability p = 1/2^q or so, hence matched = N_1 + p·N_3, and an index that t clients chose
+    stands in t of their lists, hence |V|/M = N_1 + (1 - 1/(2^q-1))·N_2/2 + (1-p)·N_3/t. The others are taken to
+    fare like this client, and t for N_3 to lie halfway between 3 and M.
+
+    At q = 1 all marks are alike and V holds what an odd number of clients chose. There only the mean number of
+    choosers, M·matched/|V|, tells something: taken as a mixture of one and of the largest odd number, it errs
+    towards more.
+    """
+    if not union_size:
+        return 0.0
+    if q == 1:
+        largest = members - 1 + members % 2
+        choosers = members * matched / union_size
+        return _clip((largest - choosers) / (largest - 1)) if largest > 1 else 1.0
+    cancel = math.pow(2, -q)
+    several = 0.0
+    if members > 2:  # noqa: PLR2004  (With one other client, nothing cancels on its own.)
+        pairs = (1 - 1 / (math.pow(2, q) - 1)) / 2
+        excess = union_size / members - matched - (kept - matched) * pairs
+        several = excess / ((1 - cancel) * 2 / (3 + members) - cancel - (1 - cancel) * pairs)
+    several = min(max(several, 0.0), (kept - matched) / (1 - cancel))
+    return _clip(members * (matched - cancel * several) / union_size)
+
+
+def _clip(share: float) -> float:
+    return min(1.0, max(0.0, share))
+
+
 def _several(clients: int, rho: float) -> float:
     """Pr[t ≥ 2]: at least two clients choose a given index."""
     return 1 - choosing_probability(clients, rho, 0) - choosing_probability(clients, rho, 1)

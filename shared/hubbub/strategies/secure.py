@@ -227,21 +227,17 @@ class SecUnion:
         """Random marks tell no counts."""
 
     def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
-        """An estimate, which takes the others to fare like this client.
-
-        Where the sum is our own mark we were probably alone. At q = 1 all marks are alike and an index is in V if
-        one client chose it, or three, or five; there the mean number of choosers tells ones from threes.
-        """
-        size = np.count_nonzero(total)
+        """An estimate from our own marks: see `leakage.estimate_alone_share`."""
+        size = int(np.count_nonzero(total))
         if not size:
             return None
-        if parameters.q == 1:
-            choosers = members * np.count_nonzero((total != 0) & (marks != 0)) / size
-            return float(min(1.0, max(0.0, (3 - choosers) / 2)))
-        ours = np.count_nonzero((total == marks) & (marks != 0))
-        rho = parameters.kept / parameters.parameters
-        sure = leakage.alone_probability(rho, members, parameters.q)
-        return float(min(1.0, members * ours * sure / size))
+        return leakage.estimate_alone_share(
+            kept=int(np.count_nonzero(marks)),
+            matched=int(np.count_nonzero((total == marks) & (marks != 0))),
+            union_size=size,
+            members=members,
+            q=parameters.q,
+        )
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
         """2·S·C·N·q."""

@@ -139,3 +139,41 @@ def test_the_papers_formula_is_right_for_wide_marks() -> None:
 def test_a_dense_choice_leaves_nobody_alone() -> None:
     assert leakage.expected_union(100, 1.0, 5) == 100
     assert leakage.expected_alone_share(1.0, 5) == 0.0
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("alike", [0.0, 0.5, 0.7, 0.9])
+def test_one_client_can_tell_roughly_how_much_was_chosen_alone(q: int, alike: float) -> None:
+    clients, n, k = 5, 40_000, 4_000
+    generator = np.random.default_rng(7)
+    common = generator.normal(size=n)
+    chosen = np.zeros((clients, n), dtype=np.bool_)
+    for place in range(clients):
+        score = np.abs(alike * common + (1 - alike) * generator.normal(size=n))
+        chosen[place, np.argpartition(-score, k)[:k]] = True
+    marks = np.where(chosen, generator.integers(1, max(2, 2**q), size=(clients, n)), 0)
+    total = marks.sum(axis=0) % 2**q
+    union_size = int(np.count_nonzero(total))
+    exact = np.count_nonzero((chosen.sum(axis=0) == 1) & (total != 0)) / union_size
+
+    estimate = leakage.estimate_alone_share(
+        kept=k,
+        matched=int(np.count_nonzero((total == marks[0]) & chosen[0])),
+        union_size=union_size,
+        members=clients,
+        q=q,
+    )
+
+    assert estimate == pytest.approx(exact, abs=0.12 if q <= 2 else 0.06)
+
+
+def test_of_an_empty_union_nobody_chose_anything_alone() -> None:
+    assert leakage.estimate_alone_share(kept=10, matched=0, union_size=0, members=3, q=2) == 0.0
+
+
+def test_with_one_other_client_and_one_bit_what_is_left_was_chosen_alone() -> None:
+    assert leakage.estimate_alone_share(kept=10, matched=6, union_size=12, members=2, q=1) == 1.0
+
+
+def test_with_one_other_client_own_marks_are_certain() -> None:
+    assert leakage.estimate_alone_share(kept=10, matched=4, union_size=12, members=2, q=4) == pytest.approx(8 / 12)
