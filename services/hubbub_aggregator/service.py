@@ -27,7 +27,7 @@ from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.base import Gathering, Phase
-from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.registry import find_phase, find_strategy
 from hubbub.transport.base import Transport
 from hubbub_aggregator.events import (
     ChunkArrived,
@@ -84,7 +84,7 @@ class Aggregator(Participant):
             return self._receive_proposal(run, envelope, body, Proposed())
         if run in self._over:
             return self._ignore(envelope)
-        data = self._membership(run)
+        data = self._joined(run, Membership)
         check_sender(data.manifest, envelope)
         match body:
             case RunEnded():
@@ -103,7 +103,7 @@ class Aggregator(Participant):
 
     def _receive_chunk(self, data: Membership, envelope: Envelope, body: ShareChunk, size: int) -> Sequence[Fed]:
         over = self._is_over(data, envelope)
-        phase = self._phase(data.manifest.strategy, envelope.phase)
+        phase = find_phase(data.manifest.strategy, envelope.phase)
         if data.me not in phase.aggregators(data.manifest.aggregators):
             raise PeerError(RejectReason.UNKNOWN_PHASE, f"{data.me} takes no part in {envelope.phase}")
         if over:
@@ -153,7 +153,7 @@ class Aggregator(Participant):
         """The machine of the phase that is open now, set up when the first message of it arrives."""
         key = Key("phase", envelope.run, envelope.round, envelope.phase)
         if key not in self.runner.machines:
-            phase = self._phase(data.manifest.strategy, envelope.phase)
+            phase = find_phase(data.manifest.strategy, envelope.phase)
             start = Accumulation(
                 me=self.runner.identity.name,
                 key=key,
@@ -164,12 +164,6 @@ class Aggregator(Participant):
             )
             self.runner.add(key, accumulation.TRANSITIONS, accumulation.State.COLLECTING, start)
         return key
-
-    def _membership(self, run: Key) -> Membership:
-        live = self.runner.machines.get(run)
-        if live is None or not isinstance(live.data, Membership):
-            raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
-        return live.data
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
@@ -213,7 +207,7 @@ class Aggregator(Participant):
 
     async def _release(self, key: Key, members: Sequence[PartyId]) -> SumSent:
         data = self._accumulation(key)
-        phase = self._phase(data.manifest.strategy, key.phase)
+        phase = find_phase(data.manifest.strategy, key.phase)
         gathering = phase.gather(data.manifest.protocol_parameters)
         if gathering is None:
             return await self._release_sum(key, data, phase, members)
@@ -265,10 +259,6 @@ class Aggregator(Participant):
         if not isinstance(data, Accumulation):
             raise LocalError(f"{key} is not a phase")
         return data
-
-    @staticmethod
-    def _phase(strategy: str, name: str) -> Phase:
-        return next(phase for phase in find_strategy(strategy).phases if phase.name == name)
 
     def retire(self, key: Key, live: Live) -> None:
         """Forget the chunks of what is over."""

@@ -33,7 +33,7 @@ from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.base import ClientInput, Release
-from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.registry import find_phase, find_strategy
 from hubbub.transport.base import Transport
 from hubbub_trainer.dealing import deal_chunk, recombine_chunks
 from hubbub_trainer.events import (
@@ -119,7 +119,7 @@ class Trainer(Participant):
             return self._receive_proposal(run, envelope, body, Proposed())
         if run in self._over:
             return self._ignore(envelope)
-        data = self._enrolment(run)
+        data = self._joined(run, Enrolment)
         check_sender(data.manifest, envelope)
         match body:
             case RunEnded(outcome=outcome):
@@ -144,12 +144,6 @@ class Trainer(Participant):
             raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
         return [(key, event)]
 
-    def _enrolment(self, run: Key) -> Enrolment:
-        live = self.runner.machines.get(run)
-        if live is None or not isinstance(live.data, Enrolment):
-            raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
-        return live.data
-
     # Effects and jobs -----------------------------------------------------------------------------------
 
     async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
@@ -169,14 +163,16 @@ class Trainer(Participant):
 
     def _set_up_round(self, run: Key, number: int) -> None:
         key = Key("round", run.run, number)
-        data = Round(me=self.runner.identity.name, key=key, run=run, manifest=self._enrolment(run).manifest)
+        data = Round(
+            me=self.runner.identity.name, key=key, run=run, manifest=self._joined(run, Enrolment).manifest
+        )
         self.runner.add(key, rounds.TRANSITIONS, rounds.State.QUEUED, data)
 
     async def work(self, key: Key, job: Job) -> object:
         """Do what takes long."""
         match job:
             case enrolment.PrepareTask():
-                return await asyncio.to_thread(self._prepare, self._enrolment(key).manifest)
+                return await asyncio.to_thread(self._prepare, self._joined(key, Enrolment).manifest)
             case rounds.Train():
                 return await self._train(key)
             case rounds.SendShares():
@@ -235,7 +231,7 @@ class Trainer(Participant):
     async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
         data = self._round(key)
         client_round = self._spaces[key.run].rounds[key.round].client_round
-        phase = next(phase for phase in data.phases if phase.name == phase_name)
+        phase = find_phase(data.manifest.strategy, phase_name)
         servers = phase.aggregators(data.manifest.aggregators)
         vectors, values = client_round.vectors(phase_name), client_round.contribute(phase_name)
         set_id, stream = SetId(secrets.token_hex(16)), AesCtrStream.from_os()
@@ -251,7 +247,7 @@ class Trainer(Participant):
     def _decode(self, key: Key, job: rounds.DecodeSums) -> None:
         data = self._round(key)
         client_round = self._spaces[key.run].rounds[key.round].client_round
-        phase = next(phase for phase in data.phases if phase.name == job.phase)
+        phase = find_phase(data.manifest.strategy, job.phase)
         servers = phase.aggregators(data.manifest.aggregators)
 
         def read(server: int, index: int) -> bytes:

@@ -81,7 +81,6 @@ class Round:
     early: tuple[Receipt, ...] = ()
     """Receipts of the next phase that came before the last report on this one."""
     applied: Mapping[PartyId, RoundApplied] = field(default_factory=dict)
-    dropped: frozenset[PartyId] = field(default_factory=frozenset)
     traffic: tuple[tuple[PartyId, Traffic], ...] = ()
     began_at_s: float = 0.0
     ended_at_s: float | None = None

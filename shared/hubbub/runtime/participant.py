@@ -6,7 +6,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from hubbub.errors import PeerError, RejectReason
 from hubbub.machine.effects import Effect, Job, Key
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
@@ -21,6 +23,8 @@ from hubbub.runtime.tombstones import Tombstones
 from hubbub.transport.base import Transport
 
 log = logging.getLogger(__name__)
+
+D = TypeVar("D")
 
 
 class Participant(ABC):
@@ -72,6 +76,13 @@ class Participant(ABC):
         if run not in self.runner.machines:
             self._invite(run, body.manifest, stale=envelope.run in self._tombstones)
         return [(run, event)]
+
+    def _joined(self, run: Key, kind: type[D]) -> D:
+        """What our machine of a run knows; refuse a message about a run that we have none of."""
+        live = self.runner.machines.get(run)
+        if live is None or not isinstance(live.data, kind):
+            raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
+        return live.data
 
     def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
         log.info("%s came after the end and changes nothing", envelope.kind)

@@ -2,7 +2,7 @@
 
 from hubbub.errors import ConfigurationError
 from hubbub.strategies import plaintext, secure
-from hubbub.strategies.base import Strategy
+from hubbub.strategies.base import Phase, Strategy
 
 STRATEGIES: dict[str, Strategy] = {
     **{strategy.name: strategy for strategy in plaintext.STRATEGIES},
@@ -15,3 +15,8 @@ def find_strategy(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise ConfigurationError(f"there is no strategy {name!r}; choose one of: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
+
+
+def find_phase(strategy: str, name: str) -> Phase:
+    """Look a phase of a strategy up; its name was checked where it came in."""
+    return next(phase for phase in find_strategy(strategy).phases if phase.name == name)
