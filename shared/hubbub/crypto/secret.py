@@ -31,6 +31,15 @@ class ClientSecret:
         return cls(secrets.token_bytes(32), bind_run=True)
 
     @classmethod
+    def from_bytes(cls, key: bytes) -> ClientSecret:
+        """Take a secret up again that was drawn before a restart."""
+        return cls(key, bind_run=True)
+
+    def to_bytes(self) -> bytes:
+        """The secret itself, to be kept as long as the run lasts."""
+        return self._key
+
+    @classmethod
     def for_demo(cls, seed: int, index: int) -> ClientSecret:
         """No secret at all: seeds follow from (seed, client index, round) alone."""
         return cls(f"hubbub demo {seed} {index}".encode(), bind_run=False)

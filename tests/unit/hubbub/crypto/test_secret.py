@@ -34,6 +34,16 @@ def test_two_secrets_from_the_os_differ() -> None:
     assert seed(ClientSecret.from_os()) != seed(ClientSecret.from_os())
 
 
+def test_a_secret_that_was_kept_gives_the_same_seeds_in_every_run_and_round() -> None:
+    secret = ClientSecret.from_os()
+    again = ClientSecret.from_bytes(secret.to_bytes())
+
+    for run in (RUN, OTHER_RUN):
+        for number in (1, 2):
+            assert seed(again, run=run, round_number=number) == seed(secret, run=run, round_number=number)
+    assert seed(again, run=RUN) != seed(again, run=OTHER_RUN)
+
+
 def test_seeds_use_all_of_their_16_bytes() -> None:
     seeds = [seed(ClientSecret.from_os()) for _ in range(64)]
 
