@@ -1,0 +1,1 @@
+"""Who is who: identities, the roster, what is signed and sealed, and the audit log."""

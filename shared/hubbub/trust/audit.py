@@ -1,0 +1,312 @@
+"""The audit log: what a party took part in, in its own words, so that it cannot say otherwise later.
+
+Every party appends one line for each thing that matters: a manifest, a member set, a digest, a refusal. Each
+line carries the digest of the one before it, so a change anywhere breaks the chain from there on. What a chain
+alone does not show, a tail that was cut off or a log written anew from its start, shows beside the logs of the
+others, or beside an earlier copy of the same log: that is what `hubbub.trust.comparison` is for.
+
+No entry holds a secret: what depends on sums or models is written as a digest under a key that the log has not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, JsonValue, StringConstraints, ValidationError
+
+from hubbub.crypto.framing import bind
+from hubbub.disk import sync_folder
+from hubbub.errors import ConfigurationError, LocalError, StorageFailed
+from hubbub.ids import PartyId, is_party_id
+from hubbub.messages.base import Claim
+from hubbub.messages.manifest import describe
+
+FORMAT = 1
+NOTHING_BEFORE = "0" * 64
+"""What stands as the digest before the first line."""
+
+MAX_TALLIES = 10_000
+"""Refusals that are told apart; a stranger can make up as many names as it likes."""
+MAX_NAME_CHARACTERS = 80
+
+_LINE_START = b'{"digest":"'
+
+_Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class BrokenChain(ConfigurationError):
+    """A log is not as its party wrote it, from `line` on."""
+
+    def __init__(self, path: Path, line: int, how: str) -> None:
+        super().__init__(f"{path}, line {line}: {how}")
+        self.line, self.how = line, how
+
+
+class Entry(Claim):
+    """One line of a log."""
+
+    sequence: Annotated[int, Field(ge=1)]
+    time: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$")]
+    kind: str
+    fields: Mapping[str, JsonValue]
+    previous: _Digest
+    digest: _Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log whose chain holds."""
+
+    party: PartyId
+    entries: tuple[Entry, ...]
+
+    @property
+    def head(self) -> str:
+        """The digest of the last entry, which stands for all of them."""
+        return self.entries[-1].digest
+
+
+class AuditLog:
+    """A party's own log: a file that only grows. After a failure it takes nothing until it is opened again."""
+
+    def __init__(self, path: Path, party: PartyId) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._usable = True
+        self._sequence = 0
+        self._head = NOTHING_BEFORE
+        self._size = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageFailed(f"the audit log {path} cannot be opened: {error.strerror}") from None
+        try:
+            self._go_on(party)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def head(self) -> str:
+        """The digest of the last entry, which stands for all of them."""
+        return self._head
+
+    def append(self, kind: str, /, **fields: JsonValue) -> None:
+        """Write an entry; it is on disk when this returns."""
+        with self._lock:
+            line, entry = self._compose(kind, fields)
+            self._write(line)
+            self._sequence, self._head = entry.sequence, entry.digest
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file, self._usable = -1, False
+
+    def _go_on(self, party: PartyId) -> None:
+        """Take up the chain where the file ends; a line that a crash cut short goes, and that is recorded."""
+        try:
+            rest = self._read_rest(party)
+            os.ftruncate(self._file, self._size)
+            sync_folder(self._path.parent)
+        except BrokenChain as error:
+            raise LocalError(f"the audit log is broken and nothing is added to it: {error}") from None
+        except OSError as error:
+            raise StorageFailed(f"the audit log {self._path} cannot be used: {error.strerror}") from None
+        if rest.lacks_newline:
+            self._write(b"\n")
+        if not rest.entries:
+            self.append("opened", format=FORMAT, party=party)
+        if rest.cut:
+            self.append("recovered", bytes=rest.cut)
+
+    def _read_rest(self, party: PartyId) -> _Rest:
+        with os.fdopen(self._file, "rb", closefd=False) as stream:
+            found = stream.read()
+        rest = _check_rest(self._path, found)
+        self._size = len(found) - rest.cut
+        if rest.entries:
+            owner, last = _party_of(rest.entries), rest.entries[-1]
+            if owner != party:
+                raise LocalError(f"{self._path}, line 1: this is the audit log of {owner}, not of {party}")
+            self._sequence, self._head = last.sequence, last.digest
+        return rest
+
+    def _compose(self, kind: str, fields: dict[str, JsonValue]) -> tuple[bytes, Entry]:
+        """Make the line that comes next; what could not be read back is not written."""
+        content = {
+            "sequence": self._sequence + 1,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "kind": kind,
+            "fields": fields,
+            "previous": self._head,
+        }
+        try:
+            line = _encode({**content, "digest": _digest_of(content)})
+            entry = _read_entry(line)
+        except (TypeError, ValueError, RecursionError, ConfigurationError):
+            raise LocalError(f"an audit entry of kind {kind!r} holds something that is not plain JSON") from None
+        if entry.fields != fields:
+            raise LocalError(f"an audit entry of kind {kind!r} holds something that JSON would change")
+        return line + b"\n", entry
+
+    def _write(self, piece: bytes) -> None:
+        if not self._usable:
+            raise LocalError(f"the audit log {self._path} is closed, or failed before")
+        self._usable = False
+        try:
+            if os.fstat(self._file).st_size != self._size:
+                raise LocalError(f"the audit log {self._path} was changed by somebody else; it takes nothing more")
+            self._size += len(piece)
+            while piece:
+                piece = piece[os.write(self._file, piece) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise StorageFailed(f"the audit log {self._path} cannot be written: {error.strerror}") from None
+        self._usable = True
+
+
+class Refusals:
+    """A tally of what was refused: a flood of it makes the log longer only by the logarithm."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str, str, str]] = Counter()
+
+    def note(self, reason: str, *, kind: str, sender: str, run: str) -> None:
+        """Count a refusal; the 1st, 2nd, 4th, 8th and so on of its like is written down."""
+        key = (_shorten(reason), _shorten(kind), _shorten(sender), _shorten(run))
+        with self._lock:
+            if key not in self._counts and len(self._counts) >= MAX_TALLIES:
+                key = ("other", "other", "other", "other")
+            self._counts[key] += 1
+            count = self._counts[key]
+            if count.bit_count() == 1:
+                reason, kind, sender, run = key
+                self._log.append("refused", reason=reason, kind=kind, sender=sender, run=run, count=count)
+
+
+def _shorten(name: str) -> str:
+    """Escape and cut what a stranger chose: it is read on terminals, and kept in memory."""
+    return name[:MAX_NAME_CHARACTERS].encode("unicode_escape").decode("ascii")[:MAX_NAME_CHARACTERS]
+
+
+def read_log(path: Path) -> Log:
+    """Read a log whose chain holds from the first line to the last, or say where it breaks."""
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    lines, tail = _split(found)
+    entries = _check_chain(path, lines)
+    if tail:
+        how = "the last line is incomplete; a crash leaves this, and the party mends it when it starts again"
+        raise BrokenChain(path, len(lines) + 1, how)
+    if not entries:
+        raise BrokenChain(path, 1, "there is no entry, but every log has a first line that names its party")
+    return Log(_party_of(entries), entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What a party finds of its log when it starts."""
+
+    entries: tuple[Entry, ...]
+    cut: int = 0
+    lacks_newline: bool = False
+
+
+def _check_rest(path: Path, found: bytes) -> _Rest:
+    """Check all complete lines, and see what the last one is if it has no newline."""
+    lines, tail = _split(found)
+    entries = _check_chain(path, lines)
+    if not tail:
+        return _Rest(entries)
+    try:
+        _read_entry(tail)
+    except ConfigurationError as error:
+        if not entries and not _is_start_of_line(tail):
+            raise BrokenChain(path, 1, str(error)) from None
+        return _Rest(entries, cut=len(tail))
+    return _Rest(_check_chain(path, [*lines, tail]), lacks_newline=True)
+
+
+def _is_start_of_line(tail: bytes) -> bool:
+    """Whether a crash can have left this: else the file is something else, and not ours to cut."""
+    return tail.startswith(_LINE_START) or _LINE_START.startswith(tail) or not tail.strip(b"\0")
+
+
+def _split(found: bytes) -> tuple[list[bytes], bytes]:
+    *lines, tail = found.split(b"\n")
+    return lines, tail
+
+
+def _check_chain(path: Path, lines: Sequence[bytes]) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = _read_entry(line)
+            _check_place(entry, number, entries[-1].digest if entries else NOTHING_BEFORE)
+        except ConfigurationError as error:
+            raise BrokenChain(path, number, str(error)) from None
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _read_entry(line: bytes) -> Entry:
+    """Read one line and check that it is, to the byte, what was written."""
+    try:
+        content = json.loads(line)
+        entry = Entry.model_validate(content)
+        again = _encode(content)
+    except ValidationError as error:
+        raise ConfigurationError(f"this is not an entry: {describe(error)}") from None
+    except (ValueError, RecursionError):
+        raise ConfigurationError("this is not JSON as an entry has it") from None
+    digest = content.pop("digest")
+    if digest != _digest_of(content) or again != line:
+        raise ConfigurationError("the line was changed: its digest does not match")
+    return entry
+
+
+def _check_place(entry: Entry, number: int, previous: str) -> None:
+    if entry.sequence != number:
+        raise ConfigurationError(
+            f"entry {entry.sequence} stands where entry {number} belongs: lines are missing, repeated or reordered"
+        )
+    if entry.previous != previous:
+        before = f"line {number - 1}, which was replaced" if number > 1 else "the start of a log"
+        raise ConfigurationError(f"the line does not follow from {before}")
+    if number == 1 and not _opens(entry):
+        raise ConfigurationError(f"the line does not open an audit log of format {FORMAT}")
+
+
+def _opens(entry: Entry) -> bool:
+    party = entry.fields.get("party")
+    known = entry.fields.get("format") == FORMAT
+    return entry.kind == "opened" and known and isinstance(party, str) and is_party_id(party)
+
+
+def _party_of(entries: Sequence[Entry]) -> PartyId:
+    return PartyId(str(entries[0].fields["party"]))
+
+
+def _encode(content: Mapping[str, object]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _digest_of(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(bind("hubbub audit entry", FORMAT, _encode(content))).hexdigest()

@@ -1,0 +1,133 @@
+"""One party's keys in one run, and what is bound to each thing that is sealed with them.
+
+What is sealed says, beside the ciphertext, nothing that could be changed: run, round, phase, chunk, sender,
+recipient and role go into the seal, and a ciphertext that is moved to any other place does not open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hubbub.crypto.framing import bind
+from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
+from hubbub.errors import LocalError
+from hubbub.ids import PartyId, Role, RunId, SetId
+from hubbub.messages.keys import RunKey
+from hubbub.trust.identity import Identity
+from hubbub.trust.signed import sign_run_key
+
+
+def draw_run_key(kem: Kem) -> SealingKey:
+    """Make a private key for one run."""
+    return SealingKey.generate(kem)
+
+
+def read_run_key(kem: Kem, kept: bytes) -> SealingKey:
+    """Take a private key up again that was kept for a restart."""
+    return SealingKey.from_bytes(kem, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where in a run something is sealed: the round and the phase of it."""
+
+    run: RunId
+    round: int
+    phase: str
+
+
+class RunSeals:
+    """The private key that a party made for a run, and everybody's public ones. It dies with the run."""
+
+    def __init__(self, identity: Identity, run: RunId, key: SealingKey) -> None:
+        self._me = identity.name
+        self._kem = key.kem
+        self._run = run
+        self._key = key
+        self._publics: dict[PartyId, bytes] = {}
+        self.claim: RunKey = sign_run_key(identity, run, key.kem, key.public)
+
+    def __repr__(self) -> str:
+        return f"<RunSeals of {self._me}>"
+
+    def accept(self, publics: Mapping[PartyId, bytes]) -> None:
+        """Take everybody's public keys, once."""
+        if self._publics and self._publics != publics:
+            raise LocalError("a run has one key of each party")
+        self._publics = dict(publics)
+
+    def public(self, party: PartyId) -> bytes:
+        """A party's public key."""
+        return self._publics[party]
+
+    # Shares: a client to an aggregator ------------------------------------------------------------------
+
+    def seal_share(self, stage: Stage, to: PartyId, set_id: SetId, chunk: int, share: bytes) -> bytes:
+        """Seal one chunk of a share."""
+        return seal(self._kem, self._publics[to], share, _share_info(stage, self._me, to, set_id, chunk))
+
+    def open_share(self, stage: Stage, sender: PartyId, set_id: SetId, chunk: int, sealed: bytes) -> bytes:
+        """Open one chunk of a share that was sealed to us."""
+        return self._key.open(sealed, _share_info(stage, sender, self._me, set_id, chunk))
+
+    # Sums: an aggregator to all clients -----------------------------------------------------------------
+
+    def wrap_sum_key(self, stage: Stage, to: PartyId, key: SumKey) -> bytes:
+        """Seal a sum's key to one client."""
+        return seal(self._kem, self._publics[to], key.to_bytes(), _sum_key_info(stage, self._me, to))
+
+    def encrypt_sum(self, stage: Stage, key: SumKey, chunk: int, packed: bytes) -> bytes:
+        """Encrypt one chunk of our sum, for all clients at once."""
+        return key.encrypt(chunk, packed, _sum_info(stage, self._me, chunk))
+
+    def unwrap_sum_key(self, stage: Stage, sender: PartyId, wrapped: bytes) -> SumKey:
+        """Open the key of an aggregator's sum."""
+        return SumKey.from_bytes(self._key.open(wrapped, _sum_key_info(stage, sender, self._me)))
+
+    @staticmethod
+    def decrypt_sum(stage: Stage, sender: PartyId, key: SumKey, chunk: int, sealed: bytes) -> bytes:
+        """Open one chunk of an aggregator's sum."""
+        return key.decrypt(chunk, sealed, _sum_info(stage, sender, chunk))
+
+    # Contributions to the group secret: a client to a client --------------------------------------------
+
+    def seal_contribution(self, to: PartyId, contribution: bytes) -> bytes:
+        """Seal our part of the group secret to one client."""
+        return seal(self._kem, self._publics[to], contribution, _contribution_info(self._run, self._me, to))
+
+    def open_contribution(self, sender: PartyId, sealed: bytes) -> bytes:
+        """Open another client's part."""
+        return self._key.open(sealed, _contribution_info(self._run, sender, self._me))
+
+    # Snapshots of the model: a client to a client ------------------------------------------------------
+
+    def seal_snapshot(self, number: int, to: PartyId, chunk: int, part: bytes) -> bytes:
+        """Seal one chunk of the model that a round left."""
+        return seal(self._kem, self._publics[to], part, _snapshot_info(self._run, number, self._me, to, chunk))
+
+    def open_snapshot(self, number: int, sender: PartyId, chunk: int, sealed: bytes) -> bytes:
+        """Open one chunk of another client's model."""
+        return self._key.open(sealed, _snapshot_info(self._run, number, sender, self._me, chunk))
+
+
+def _share_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId, chunk: int) -> bytes:
+    parties = (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
+    return bind("hubbub/1 share", stage.run, stage.round, stage.phase, *parties, set_id, chunk)
+
+
+def _sum_key_info(stage: Stage, sender: PartyId, recipient: PartyId) -> bytes:
+    parties = (Role.AGGREGATOR.value, sender, Role.CLIENT.value, recipient)
+    return bind("hubbub/1 sum key", stage.run, stage.round, stage.phase, *parties)
+
+
+def _sum_info(stage: Stage, sender: PartyId, chunk: int) -> bytes:
+    return bind("hubbub/1 sum", stage.run, stage.round, stage.phase, Role.AGGREGATOR.value, sender, chunk)
+
+
+def _contribution_info(run: RunId, sender: PartyId, recipient: PartyId) -> bytes:
+    return bind("hubbub/1 contribution", run, Role.CLIENT.value, sender, recipient)
+
+
+def _snapshot_info(run: RunId, number: int, sender: PartyId, recipient: PartyId, chunk: int) -> bytes:
+    return bind("hubbub/1 snapshot", run, number, Role.CLIENT.value, sender, recipient, chunk)

@@ -1,0 +1,269 @@
+"""The roster: one digest for one set of parties, each of which proves its key; and what is warned about."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from hubbub.crypto.sealing import Kem
+from hubbub.crypto.signing import SigningKey
+from hubbub.errors import ConfigurationError
+from hubbub.ids import PartyId, Role
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import (
+    PROOF_DOMAIN,
+    PublicIdentity,
+    Roster,
+    build_roster,
+    find_conflicts,
+    read_roster,
+    show_fingerprint,
+    verify_roster,
+    what_is_proven,
+)
+
+SMALL_ORDER = "01" + "00" * 31
+"""The curve's neutral element: a signature of all zeros but its first byte fits any message under it."""
+
+
+def party(name: str, role: Role, organisation: str, *, key: int | None = None) -> PublicIdentity:
+    """A public identity that is the same in every test run; its key follows from its name or from `key`."""
+    seed = hashlib.sha256(f"{name if key is None else key}".encode()).digest()
+    return Identity(
+        name=PartyId(name),
+        role=role,
+        organisation=PartyId(organisation),
+        key=SigningKey.from_bytes(seed),
+        broker_password=hashlib.sha256(name.encode()).hexdigest()[:43],
+    ).public()
+
+
+CLINICS = (party("clinic-a", Role.CLIENT, "clinic-a"), party("clinic-b", Role.CLIENT, "clinic-b"))
+HUB = party("hub", Role.COORDINATOR, "institute")
+NORTH = party("north", Role.AGGREGATOR, "university")
+SOUTH = party("south", Role.AGGREGATOR, "ministry")
+PARTIES = (*CLINICS, HUB, NORTH, SOUTH)
+
+
+def write(roster: Roster, folder: Path, **changes: object) -> Path:
+    path = folder / "roster.json"
+    path.write_text(json.dumps(json.loads(roster.model_dump_json()) | changes, indent=2), "utf-8")
+    return path
+
+
+def test_the_digest_does_not_depend_on_the_order_of_files() -> None:
+    rosters = [build_roster(order) for order in permutations(PARTIES)]
+
+    assert len({roster.canonical for roster in rosters}) == 1
+    assert [each.name for each in rosters[-1].parties] == ["clinic-a", "clinic-b", "hub", "north", "south"]
+
+
+def test_the_digest_is_the_one_that_parties_have_pinned() -> None:
+    assert build_roster(PARTIES).digest == "c50efa9f652461a5ededd30ddb8f34963546fa9144a0ff44df8a96847786a47e"
+    assert (
+        build_roster(PARTIES, kem=Kem.HYBRID, broker="telecom").digest
+        == "734e64a9e544fa4b95b4e2fd0d86fa1bd763a60079a1b97d0fa1b2f20d9907c7"
+    )
+
+
+def test_the_digest_covers_all_that_it_says() -> None:
+    rotated = party("north", Role.AGGREGATOR, "university", key=2)
+    rosters = [
+        build_roster(PARTIES),
+        build_roster(PARTIES, kem=Kem.HYBRID),
+        build_roster(PARTIES, broker="telecom"),
+        build_roster(PARTIES[:-1]),
+        build_roster((*CLINICS, HUB, rotated, SOUTH)),
+    ]
+
+    assert len({roster.digest for roster in rosters}) == len(rosters)
+
+
+def test_parties_are_found_by_name_and_by_role() -> None:
+    roster = build_roster(PARTIES)
+
+    assert roster.find("north") == NORTH
+    assert roster.find("nobody") is None
+    assert roster.named(Role.CLIENT) == CLINICS
+    assert roster.named(Role.AGGREGATOR) == (NORTH, SOUTH)
+    assert roster.named(Role.COORDINATOR) == (HUB,)
+
+
+def test_a_roster_survives_being_written(tmp_path: Path) -> None:
+    roster = build_roster(PARTIES, kem=Kem.HYBRID, broker="telecom")
+
+    assert read_roster(write(roster, tmp_path), pinned=roster.digest) == roster
+
+
+def test_two_parties_of_one_name_are_refused() -> None:
+    twin = party("north", Role.AGGREGATOR, "ministry", key=2)
+
+    with pytest.raises(ConfigurationError, match=r"one party only, but north stands for several$"):
+        build_roster((*PARTIES, twin))
+
+
+def test_two_parties_of_one_key_are_refused() -> None:
+    first = party("east", Role.AGGREGATOR, "lab", key=1)
+    second = party("west", Role.AGGREGATOR, "school", key=1)
+
+    with pytest.raises(
+        ConfigurationError, match=r"east and west have the same key; each party makes a key of its own$"
+    ):
+        build_roster((*PARTIES, second, first))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "north-2"},
+        {"role": Role.CLIENT},
+        {"organisation": "lab"},
+        {"public_key": party("x", Role.AGGREGATOR, "lab").public_key},
+        {"broker_password_hash": SOUTH.broker_password_hash},
+        {"proof": SOUTH.proof},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_entry_changed_after_it_was_made_is_refused_wherever_it_shows_up(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    changed = NORTH.model_copy(update=change)
+    complaint = f"{changed.name} does not prove that it holds its key"
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        build_roster((*CLINICS, HUB, changed, SOUTH))
+    roster = Roster(parties=(*CLINICS, HUB, changed, SOUTH))
+    with pytest.raises(ConfigurationError, match=complaint):
+        verify_roster(roster)
+    with pytest.raises(ConfigurationError, match=rf"roster\.json: {complaint}"):
+        read_roster(write(roster, tmp_path), pinned=roster.digest)
+
+
+def test_somebody_elses_key_cannot_be_entered() -> None:
+    thief = party("thief", Role.AGGREGATOR, "lab")
+
+    with pytest.raises(ConfigurationError, match="thief does not prove"):
+        build_roster((*CLINICS, thief.model_copy(update={"public_key": NORTH.public_key})))
+
+
+def test_a_signature_given_for_another_purpose_proves_nothing() -> None:
+    key = SigningKey.from_bytes(bytes(32))
+    hashed = NORTH.broker_password_hash
+    proven = what_is_proven(PartyId("east"), Role.CLIENT, PartyId("lab"), key.public.hex(), hashed)
+
+    def east(domain: str) -> PublicIdentity:
+        return PublicIdentity(
+            name=PartyId("east"),
+            role=Role.CLIENT,
+            organisation=PartyId("lab"),
+            public_key=key.public.hex(),
+            broker_password_hash=hashed,
+            proof=key.sign(domain, proven).hex(),
+        )
+
+    east(PROOF_DOMAIN).check_proof()
+    with pytest.raises(ConfigurationError, match="east does not prove"):
+        east("message").check_proof()
+
+
+def test_a_key_that_anybody_can_sign_with_is_refused() -> None:
+    forged = NORTH.model_copy(update={"public_key": SMALL_ORDER, "proof": SMALL_ORDER + "00" * 32})
+
+    with pytest.raises(ConfigurationError, match="north: an identity key is of small order"):
+        build_roster((*CLINICS, forged))
+
+
+def test_another_roster_than_the_pinned_one_is_refused_and_both_digests_are_told(tmp_path: Path) -> None:
+    agreed, offered = build_roster(PARTIES), build_roster(PARTIES, broker="telecom")
+
+    with pytest.raises(ConfigurationError) as info:
+        read_roster(write(offered, tmp_path), pinned=agreed.digest)
+
+    assert agreed.digest in str(info.value)
+    assert offered.digest in str(info.value)
+    assert "over another channel" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"format": 2}, "format: "),
+        ({"kem": "rot13"}, "kem: "),
+        ({"broker": "Tele Com"}, "broker: "),
+        ({"parties": None}, "parties: "),
+        ({"surprise": 1}, "surprise: "),
+    ],
+)
+def test_a_file_that_is_no_roster_is_told_in_one_line(
+    changes: dict[str, object], complaint: str, tmp_path: Path
+) -> None:
+    path = write(build_roster(PARTIES), tmp_path, **changes)
+
+    with pytest.raises(ConfigurationError, match=f"{path} is not a roster: {complaint}") as info:
+        read_roster(path)
+    assert "\n" not in str(info.value)
+
+
+def test_a_file_in_another_order_is_refused(tmp_path: Path) -> None:
+    roster = build_roster(PARTIES)
+    parties = json.loads(roster.model_dump_json())["parties"]
+
+    with pytest.raises(ConfigurationError, match="not sorted by name"):
+        read_roster(write(roster, tmp_path, parties=parties[::-1]))
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        read_roster(tmp_path / "roster.json")
+
+
+def test_the_brokers_organisation_needs_a_name() -> None:
+    with pytest.raises(ConfigurationError, match="'Tele Com' cannot name the broker's organisation"):
+        build_roster(PARTIES, broker="Tele Com")
+
+
+def test_independent_parties_are_not_warned_about() -> None:
+    own_aggregator = party("east", Role.AGGREGATOR, "clinic-a")
+
+    assert find_conflicts(build_roster((*PARTIES, own_aggregator), broker="institute")) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "broker", "warning"),
+    [
+        (
+            party("east", Role.AGGREGATOR, "ministry"),
+            None,
+            "ministry runs 2 aggregators: they are one aggregator in",
+        ),
+        (None, "ministry", "ministry runs an aggregator and the broker: "),
+        (party("hub-2", Role.COORDINATOR, "ministry"), None, "ministry runs an aggregator and a coordinator: "),
+    ],
+    ids=["two aggregators", "broker", "coordinator"],
+)
+def test_two_posts_in_one_hand_are_warned_about(
+    more: PublicIdentity | None, broker: str | None, warning: str
+) -> None:
+    parties = PARTIES if more is None else (*PARTIES, more)
+
+    (found,) = find_conflicts(build_roster(parties, broker=broker))
+
+    assert found.startswith(warning)
+
+
+def test_too_few_for_a_run_is_warned_about() -> None:
+    aggregators, clients = find_conflicts(
+        build_roster((CLINICS[0], party("clinic-c", Role.CLIENT, "clinic-a"), NORTH))
+    )
+
+    assert "at least 2 aggregators and this roster has 1" in aggregators
+    assert "clients of at least 2 organisations and this roster has 1" in clients
+
+
+def test_a_digest_is_read_out_in_groups_of_four() -> None:
+    assert show_fingerprint("0123456789abcdef") == "0123 4567 89ab cdef"
+    assert show_fingerprint(build_roster(PARTIES).digest).replace(" ", "") == build_roster(PARTIES).digest
