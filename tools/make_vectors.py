@@ -6,14 +6,15 @@ Everything follows from the fixed keys and moduli below. A change of these files
 import json
 import sys
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from message_vectors import message_files
+from message_vectors import key_for, message_files
 
-from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.crypto.group import GroupSecret, Transcript
+from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError
+from hubbub.ids import RunId
 from hubbub.protocol.ring import Residues, element_bits, pack, sample, unpack
 from hubbub.protocol.sharing import accumulate, recombine, split
 
@@ -28,11 +29,6 @@ SHARING = (
 )
 
 Json = dict[str, object]
-
-
-def key_for(name: str) -> bytes:
-    """Derive a key that nobody had a choice in."""
-    return sha256(f"hubbub test vector: {name}".encode()).digest()[:KEY_BYTES]
 
 
 def stream_vector(name: str) -> Json:
@@ -114,6 +110,36 @@ def refusal(data: bytes, n: int, m: int) -> str:
     raise AssertionError(f"{data.hex()} was taken for {n} residues mod {m}")
 
 
+def group_vector(name: str, clients: int, rounds: int) -> Json:
+    """Record the group secret's tag, some keys of its first rounds, and a transcript under one of them."""
+    run = RunId(key_for(f"{name} run").hex())
+    contributions = [key_for(f"{name} contribution {i}") for i in range(clients)]
+    run_keys = [key_for(f"{name} run key {i}") for i in range(clients)]
+    secret = GroupSecret.agree(contributions, run=run, run_keys=run_keys)
+    return {
+        "run": run,
+        "contributions": [contribution.hex() for contribution in contributions],
+        "run_keys": [key.hex() for key in run_keys],
+        "confirmation": secret.confirmation(),
+        "rounds": [group_round(secret) for _ in range(rounds)],
+    }
+
+
+def group_round(secret: GroupSecret) -> Json:
+    """Record one round and step over to the next."""
+    parts = [key_for(f"part {secret.round}")[: 7 * secret.round], b"", b"sum"]
+    transcript = Transcript(secret.key_for("transcript"))
+    transcript.note(*parts)
+    recorded: Json = {
+        "round": secret.round,
+        "keys": {purpose: secret.key_for(purpose).hex() for purpose in ("transcript", "masks")},
+        "parts": [part.hex() for part in parts],
+        "transcript": {phase: transcript.digest(phase) for phase in ("union", "signs")},
+    }
+    secret.step()
+    return recorded
+
+
 def all_vectors() -> dict[str, Json]:
     """Make every file's content, by name."""
     files: dict[str, Json] = {
@@ -121,6 +147,7 @@ def all_vectors() -> dict[str, Json]:
         "sampling_0": {"cases": [sampling_case(m, 20) for m in MODULI]},
         "packing_0": {"cases": [packing_case(m, n) for m in MODULI for n in (0, 1, 13, 67)]},
         "packing_bad": {"cases": [case for m in (2, 3, 11, 21, 1000, 2**31 + 1) for case in bad_cases(m, 13)]},
+        "group_0": group_vector("group_0", clients=3, rounds=3),
     }
     for name, m, servers, clients in SHARING:
         files[name] = sharing_vector(name, m, servers, clients)

@@ -1,29 +1,76 @@
-"""Encoded messages for tests/vectors: one of every kind, a manifest with its run id, and frames that are none."""
+"""Messages for tests/vectors: a roster, a manifest with its run id, a signed message of every kind, bad frames."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
 
-from hubbub.errors import MalformedMessage
-from hubbub.ids import PartyId, RunId
-from hubbub.messages.codec import KINDS, decode, encode
+from hubbub.crypto.sealing import Kem, SealingKey
+from hubbub.crypto.signing import SigningKey
+from hubbub.errors import PeerError
+from hubbub.ids import PartyId, Role
+from hubbub.messages.codec import KINDS, decode, encode, signed_part
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import read_manifest
+from hubbub.messages.shares import Receipt
+from hubbub.runtime.post import authenticate, sign
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import build_roster
+from hubbub.trust.signed import sign_receipt, sign_run_key
+from hubbub.trust.succession import endorse, gather
 
 Json = dict[str, object]
 
-SET_ID = "5e" * 16
+
+def key_for(name: str) -> bytes:
+    """Derive a key that nobody had a choice in."""
+    return sha256(f"hubbub test vector: {name}".encode()).digest()
+
+
 MEMBERS = ["client-1", "client-2", "client-3"]
+ORGANISATIONS = {name: f"org-{number}" for number, name in enumerate(MEMBERS, 1)}
+ROLES = {
+    **dict.fromkeys(MEMBERS, Role.CLIENT),
+    "aggregator-1": Role.AGGREGATOR,
+    "aggregator-2": Role.AGGREGATOR,
+    "coordinator": Role.COORDINATOR,
+}
+
+
+def make_identity(name: str) -> Identity:
+    """Who a party is, with a key and a password that are no secrets."""
+    return Identity(
+        name=PartyId(name),
+        role=ROLES[name],
+        organisation=PartyId(ORGANISATIONS.get(name, name)),
+        key=SigningKey.from_bytes(key_for(f"identity of {name}")),
+        broker_password=key_for(f"password of {name}").hex()[:43],
+    )
+
+
+IDENTITIES = {name: make_identity(name) for name in ROLES}
+ROSTER = build_roster([identity.public() for identity in IDENTITIES.values()])
+
+SET_ID = "5e" * 16
+TRANSCRIPT = "7a" * 32
 VECTORS = [
     {"name": "signs", "length": 100, "modulus": 7},
     {"name": "factors", "length": 1, "modulus": 2**32},
 ]
-RECEIPT = {"aggregator": "aggregator-1", "client": "client-1", "set_id": SET_ID, "vectors": VECTORS}
+RECEIPT = {
+    "aggregator": "aggregator-1",
+    "client": "client-1",
+    "set_id": SET_ID,
+    "vectors": VECTORS,
+    "transcript": TRANSCRIPT,
+}
 TRAFFIC = [{"counts_as": "signs", "direction": "up", "payload_bits": 600, "wire_bytes": 512}]
+ROUND, PHASE = 2, "signs"
 
 # Fields in the order in which they are encoded; those with a default are all there.
 MANIFEST: Json = {
     "format": 1,
-    "cohort": [{"name": name, "organisation": f"org-{number}"} for number, name in enumerate(MEMBERS, 1)],
+    "cohort": [{"name": name, "organisation": ORGANISATIONS[name]} for name in MEMBERS],
     "aggregators": ["aggregator-1", "aggregator-2"],
     "coordinator": "coordinator",
     "min_clients": 3,
@@ -44,23 +91,46 @@ MANIFEST: Json = {
     "initial_model_sha256": "0" * 64,
     "phase_timeout_s": 3600.0,
     "max_void_rounds": 3,
-    "roster_sha256": None,
+    "roster_sha256": ROSTER.digest,
     "nonce": "00112233445566778899aabbccddeeff",
 }
 
+MODEL = bytes.fromhex("0000803f000000c0")
+"""1.0 and -2.0, as a model is written: 32-bit floats, little-endian."""
+
+RUN = read_manifest(json.dumps(MANIFEST)).run_id
+
+
+def run_key(name: str) -> Json:
+    """A party's key for the run, as it vouches for it."""
+    public = SealingKey.from_bytes(Kem.X25519, key_for(f"run key of {name}")).public
+    return sign_run_key(IDENTITIES[name], RUN, Kem.X25519, public).model_dump(mode="json")
+
+
+def signed_receipt() -> Json:
+    """A receipt that holds for this run, round and phase."""
+    receipt = Receipt.model_validate_json(json.dumps(RECEIPT))
+    return sign_receipt(IDENTITIES["aggregator-1"], RUN, ROUND, PHASE, receipt).model_dump(mode="json")
+
+
 BODIES: dict[str, Json] = {
     "run-proposed": {"manifest": MANIFEST},
-    "run-joined": {},
+    "run-joined": {"run_key": run_key("client-1")},
     "run-refused": {"reason": "die Aufgabe ist hier nicht installiert – «lenet»"},
     "run-ended": {"outcome": "completed", "reason": ""},
     "party-failed": {"reason": "the disk is full"},
+    "run-keys": {"keys": [run_key(name) for name in (*MEMBERS, "aggregator-1", "aggregator-2")]},
+    "group-contribution": {},
+    "group-confirmed": {"confirmation": "c0" * 32},
+    "run-ready": {},
     "round-opened": {},
-    "close-phase": {"members": MEMBERS, "receipts": [RECEIPT]},
+    "close-phase": {"members": MEMBERS, "receipts": [signed_receipt()]},
     "void-phase": {"reason": "too few members"},
     "phase-released": {"members": MEMBERS, "vectors": VECTORS, "traffic": TRAFFIC},
     "phase-voided": {},
     "order-refused": {"reason": "too-few-members", "explanation": "1 of 3 organisations"},
     "round-applied": {
+        "model_hmac": "4d" * 32,
         "correct": 90,
         "total": 100,
         "loss": 0.25,
@@ -69,58 +139,85 @@ BODIES: dict[str, Json] = {
         "traffic": TRAFFIC,
     },
     "round-dropped": {"training_s": 1.5, "traffic": []},
-    "share-chunk": {"set_id": SET_ID, "vectors": VECTORS, "weight": 1, "index": 0},
-    "set-received": {"receipt": RECEIPT},
+    "share-chunk": {"set_id": SET_ID, "vectors": VECTORS, "weight": 1, "transcript": TRANSCRIPT, "index": 0},
+    "set-received": {"receipt": signed_receipt()},
     "set-refused": {"client": "client-1", "set_id": SET_ID, "reason": "wrong-length"},
-    "sum-chunk": {"members": MEMBERS, "vectors": VECTORS, "index": 0},
+    "sum-chunk": {"members": MEMBERS, "vectors": VECTORS, "wrapped_key": "3b" * 80, "index": 0},
     "void-notice": {"reason": "ordered by the coordinator"},
+    "snapshot-requested": {"after": 1, "giver": "client-2"},
+    "model-vouched": {"vouchers": [{"round": 2, "released": 1, "model_hmac": "4d" * 32}]},
+    "snapshot-chunk": {"index": 0},
 }
 
 
-def manifest_vector() -> Json:
+def roster_vector() -> Json:
+    """Record who everybody is, and the roster and digest that follow."""
+    return {
+        "identities": {
+            name: {"private_key": identity.key.to_bytes().hex(), "broker_password": identity.broker_password}
+            for name, identity in IDENTITIES.items()
+        },
+        "roster": ROSTER.model_dump(mode="json"),
+        "canonical": ROSTER.canonical.decode("ascii"),
+        "digest": ROSTER.digest,
+    }
+
+
+def manifest_vector(document: Json = MANIFEST) -> Json:
     """Record a manifest, its canonical form and the run id that follows."""
-    manifest = read_manifest(json.dumps(MANIFEST))
-    return {"manifest": MANIFEST, "canonical": manifest.canonical.decode("ascii"), "run_id": manifest.run_id}
+    manifest = read_manifest(json.dumps(document))
+    return {"manifest": document, "canonical": manifest.canonical.decode("ascii"), "run_id": manifest.run_id}
+
+
+def successor_vector() -> Json:
+    """Record a manifest that goes on from the other one, endorsed by its clients: all sign the same commitment."""
+    first = read_manifest(json.dumps(MANIFEST))
+    commitment = sha256(key_for("salt of the successor") + MODEL).hexdigest()
+    _, predecessor = gather([endorse(IDENTITIES[name], first, commitment) for name in MEMBERS])
+    document = {
+        **MANIFEST,
+        "initial_model_sha256": commitment,
+        "predecessor": predecessor.model_dump(mode="json"),
+        "nonce": "ff" * 16,
+    }
+    made_of = {"salt": key_for("salt of the successor").hex(), "model": MODEL.hex()}
+    return {"commitment": made_of, **manifest_vector(document)}
+
+
+def find_party(roles: frozenset[Role], *, other_than: str = "") -> str:
+    """The first party of one of these roles."""
+    return next(name for name, role in ROLES.items() if role in roles and name != other_than)
+
+
+def make_envelope(kind: str) -> Envelope:
+    """A message of a kind, from one who may send it to one who may receive it, signed."""
+    about_run = kind.startswith(("run-", "party-", "group-", "model-"))
+    no_phase = about_run or kind.startswith("snapshot-")
+    sender = find_party(KINDS[kind].senders)
+    envelope = Envelope(
+        run=RUN,
+        round=0 if about_run else ROUND,
+        phase="" if no_phase else PHASE,
+        sender=PartyId(sender),
+        recipient=PartyId(find_party(KINDS[kind].recipients, other_than=sender)),
+        message_id=f"{list(BODIES).index(kind):032x}",
+        body=KINDS[kind].model_validate_json(json.dumps(BODIES[kind])),
+        payload=bytes(range(0, 250, 7)) if kind.endswith(("-chunk", "-contribution")) else b"",
+    )
+    return sign(IDENTITIES[sender], envelope)
 
 
 def message_case(kind: str) -> Json:
     """Record one message, field by field, and its frame."""
-    about_run = kind.startswith(("run-", "party-"))
-    fields: Json = {
-        "kind": kind,
-        "run": read_manifest(json.dumps(MANIFEST)).run_id,
-        "round": 0 if about_run else 2,
-        "phase": "" if about_run else "signs",
-        "sender": "a-sender",
-        "recipient": "a-recipient",
-        "message_id": f"{sorted(BODIES).index(kind):032x}",
-    }
-    payload = bytes(range(0, 250, 7)) if kind.endswith("-chunk") else b""
-    signature = b"\xa5" * 64 if kind == "close-phase" else b""
-    frame = encode(make_envelope(fields, payload, signature))
+    envelope = make_envelope(kind)
+    fields = ("kind", "run", "round", "phase", "sender", "recipient", "message_id")
     return {
-        "header": fields,
+        "header": {name: getattr(envelope, name) for name in fields},
         "body": BODIES[kind],
-        "payload": payload.hex(),
-        "signature": signature.hex(),
-        "frame": frame.hex(),
+        "payload": envelope.payload.hex(),
+        "signature": envelope.signature.hex(),
+        "frame": encode(envelope).hex(),
     }
-
-
-def make_envelope(fields: Json, payload: bytes, signature: bytes) -> Envelope:
-    """Make the envelope of a case."""
-    kind = str(fields["kind"])
-    return Envelope(
-        run=RunId(str(fields["run"])),
-        round=int(str(fields["round"])),
-        phase=str(fields["phase"]),
-        sender=PartyId(str(fields["sender"])),
-        recipient=PartyId(str(fields["recipient"])),
-        message_id=str(fields["message_id"]),
-        body=KINDS[kind].model_validate_json(json.dumps(BODIES[kind])),
-        payload=payload,
-        signature=signature,
-    )
 
 
 def replace_once(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
@@ -143,17 +240,49 @@ FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "unknown field of the body": replace_once(b'"set_id"', b'"get_id"'),
     "number as text": replace_once(b'"round":2,"phase":"signs"', b'"round":"2","phase":"sig"'),
     "broken JSON": replace_once(b'{"kind"', b'["kind"'),
-    "path as a name": replace_once(b'"a-sender"', b'"../../ab"'),
+    "path as a name": replace_once(b'"client-1"', b'"../../ab"'),
     "modulus of 1": replace_once(b'"modulus":7', b'"modulus":1'),
+    "no signature": lambda _: resigned(lambda _: b""),
+    "half a signature": lambda _: resigned(lambda signature: signature[:32]),
+    "signature with another s": lambda _: resigned(add_order),
+    "signed by another party": lambda _: resigned(lambda _: signature_of("client-2", "message")),
+    "signed for another purpose": lambda _: resigned(lambda _: signature_of("client-1", "receipt")),
+    "sender not in the roster": replace_once(b'"sender":"client-1"', b'"sender":"client-9"'),
+    "another sender": replace_once(b'"sender":"client-1"', b'"sender":"client-2"'),
+    "another recipient": replace_once(b'"recipient":"aggregator-1"', b'"recipient":"aggregator-2"'),
+    "another round": replace_once(b'"round":2', b'"round":3'),
+    "another transcript": replace_once(b'"transcript":"7a', b'"transcript":"7b'),
+    "flipped payload": lambda frame: frame[:-65] + bytes([frame[-65] ^ 1]) + frame[-64:],
+    "same JSON, spelt otherwise": replace_once(b'"round":2,"phase":"signs"', b'"phase":"signs","round":2'),
 }
+
+# Of Ed25519's group (RFC 8032).
+ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+def resigned(change: Callable[[bytes], bytes]) -> bytes:
+    """The share chunk's frame with another signature."""
+    envelope = make_envelope("share-chunk")
+    return encode(replace(envelope, signature=change(envelope.signature)))
+
+
+def add_order(signature: bytes) -> bytes:
+    """Write the signature's number s as s + ORDER, which the same equation holds for."""
+    number = int.from_bytes(signature[32:], "little") + ORDER
+    return signature[:32] + number.to_bytes(32, "little")
+
+
+def signature_of(name: str, domain: str) -> bytes:
+    """What a party's key makes of the share chunk for some purpose."""
+    return IDENTITIES[name].key.sign(domain, signed_part(make_envelope("share-chunk")))
 
 
 def bad_case(fault: str) -> Json:
     """Spoil the frame of a share chunk in one way, and record why it is refused."""
-    frame = FAULTS[fault](bytes.fromhex(str(message_case("share-chunk")["frame"])))
+    frame = FAULTS[fault](encode(make_envelope("share-chunk")))
     try:
-        decode(frame)
-    except MalformedMessage as error:
+        authenticate(ROSTER, decode(frame), frame)
+    except PeerError as error:
         return {"fault": fault, "frame": frame.hex(), "reason": error.reason.value}
     raise AssertionError(f"a frame with {fault} was taken for a message")
 
@@ -161,7 +290,9 @@ def bad_case(fault: str) -> Json:
 def message_files() -> dict[str, Json]:
     """Make the content of the files about messages, by name."""
     return {
+        "roster_0": roster_vector(),
         "manifest_0": manifest_vector(),
+        "manifest_1": successor_vector(),
         "message_0": {"cases": [message_case(kind) for kind in BODIES]},
         "message_bad": {"cases": [bad_case(fault) for fault in FAULTS]},
     }

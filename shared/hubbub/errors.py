@@ -2,13 +2,15 @@
 
     HubbubError
     ├── ConfigurationError      what the operator or caller asked for cannot be: parameters, settings, a manifest
-    │   └── DataError           a data set that is missing, corrupt or of the wrong shape
+    │   ├── DataError           a data set that is missing, corrupt or of the wrong shape
+    │   └── BrokenChain         an audit log that was changed (in `hubbub.trust.audit`)
     ├── ProtocolError
     │   ├── PeerError           another party broke the rules; carries a RejectReason
     │   │   └── MalformedMessage    its bytes are not a message of this version
     │   └── LocalError          we broke the rules: a bug, or a disk or a task that failed us
     │       ├── UnexpectedEvent     a machine was given an event that its state has no row for
-    │       └── BadUpdate           local training produced NaN or infinity, or another length
+    │       ├── BadUpdate           local training produced NaN or infinity, or another length
+    │       └── StorageFailed       a disk or database did not take what must be kept; it is tried again
     └── TransportError
         ├── BrokerUnreachable   nobody answers at the broker's address
         ├── BrokerRefused       the broker answers and says no: credentials, permissions, a missing queue
@@ -45,6 +47,7 @@ class RejectReason(StrEnum):
     UNKNOWN_KIND = "unknown-kind"
     UNKNOWN_RUN = "unknown-run"
     UNKNOWN_PHASE = "unknown-phase"
+    RUN_REFUSED = "run-refused"
     WRONG_RECIPIENT = "wrong-recipient"
     WRONG_SENDER = "wrong-sender"
     WRONG_LENGTH = "wrong-length"
@@ -62,6 +65,13 @@ class RejectReason(StrEnum):
     ALREADY_ENDED = "already-ended"
     IMPOSSIBLE_SUM = "impossible-sum"
     CONTRADICTION = "contradiction"
+    NOT_IN_ROSTER = "not-in-roster"
+    BAD_SIGNATURE = "bad-signature"
+    BROKEN_SEAL = "broken-seal"
+    SECOND_KEY = "second-key"
+    DIFFERENT_TRANSCRIPT = "different-transcript"
+    DIFFERENT_GROUP = "different-group"
+    DIFFERENT_MODEL = "different-model"
 
 
 class PeerError(ProtocolError):
@@ -89,6 +99,10 @@ class UnexpectedEvent(LocalError):
 
 class BadUpdate(LocalError):
     """Local training gave an update that cannot be sent: NaN, infinity or the wrong length."""
+
+
+class StorageFailed(LocalError):
+    """What must be kept could not be written or read: the disk is full, read-only or gone."""
 
 
 class TransportError(HubbubError):

@@ -1,23 +1,34 @@
-"""Manifests and messages of the vector files, beside frames that are put together by hand."""
+"""Rosters, manifests and messages of the vector files, beside what is put together and signed by hand."""
 
 import hashlib
 import json
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from hubbub.errors import MalformedMessage, RejectReason
+from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.codec import KINDS, decode, encode
+from hubbub.messages.keys import RunKeys
 from hubbub.messages.manifest import read_manifest
+from hubbub.messages.shares import SignedReceipt
+from hubbub.runtime.post import authenticate
+from hubbub.trust.roster import Roster, verify_roster
+from hubbub.trust.signed import check_receipt, check_run_keys
+from hubbub.trust.succession import find_unendorsed
+from support.plain_group import frame as bind
 
 FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class MessageCase:
-    header: dict[str, object]
-    body: dict[str, object]
+    header: dict[str, Any]
+    body: dict[str, Any]
     payload: str
     signature: str
     frame: str
@@ -45,16 +56,48 @@ MESSAGES = [MessageCase(**case) for case in load("message_0")]  # type: ignore[a
 BAD = [BadCase(**case) for case in load("message_bad")]
 
 
+ROSTER_VECTOR = json.loads((FOLDER / "roster_0.json").read_text())
+MANIFEST_VECTOR = json.loads((FOLDER / "manifest_0.json").read_text())
+ROSTER = Roster.model_validate_json(json.dumps(ROSTER_VECTOR["roster"]))
+MANIFEST = read_manifest(json.dumps(MANIFEST_VECTOR["manifest"]))
+SUCCESSOR_VECTOR = json.loads((FOLDER / "manifest_1.json").read_text())
+
+
+def derived(name: str) -> bytes:
+    """A key as the README says that it follows from a name."""
+    return hashlib.sha256(f"hubbub test vector: {name}".encode()).digest()
+
+
+def private_key(party: str) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(derived(f"identity of {party}"))
+
+
+def plain_signature(party: str, domain: str, content: bytes) -> str:
+    """Ed25519 without Hubbub; there is one signature of a key over a message."""
+    return private_key(party).sign(bind(b"hubbub/1", domain.encode(), content)).hex()
+
+
 def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def plain_prefix(case: MessageCase, *, signature_bytes: int) -> bytes:
+    lengths = (len(compact(case.header)), len(compact(case.body)), len(case.payload) // 2, signature_bytes)
+    widths = (4, 4, 4, 2)
+    packed = b"".join(length.to_bytes(width, "big") for length, width in zip(lengths, widths, strict=True))
+    return b"HBUB" + (1).to_bytes(2, "big") + packed
 
 
 def plain_frame(case: MessageCase) -> bytes:
     """The format as its description says it, without Hubbub."""
     parts = [compact(case.header), compact(case.body), bytes.fromhex(case.payload), bytes.fromhex(case.signature)]
-    widths = (4, 4, 4, 2)
-    lengths = b"".join(len(part).to_bytes(width, "big") for part, width in zip(parts, widths, strict=True))
-    return b"HBUB" + (1).to_bytes(2, "big") + lengths + b"".join(parts)
+    return plain_prefix(case, signature_bytes=len(parts[-1])) + b"".join(parts)
+
+
+def plainly_covered(case: MessageCase) -> bytes:
+    """What is signed: all but the signature and its length; the payload by its digest."""
+    parts = [compact(case.header), compact(case.body), hashlib.sha256(bytes.fromhex(case.payload)).digest()]
+    return plain_prefix(case, signature_bytes=0) + b"".join(parts)
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=str)
@@ -72,6 +115,55 @@ def test_message(case: MessageCase) -> None:
     assert envelope.signature.hex() == case.signature
 
 
+@pytest.mark.parametrize("case", MESSAGES, ids=str)
+def test_message_is_signed_by_its_sender(case: MessageCase) -> None:
+    frame = bytes.fromhex(case.frame)
+
+    authenticate(ROSTER, decode(frame), frame)
+
+    assert case.signature == plain_signature(case.header["sender"], "message", plainly_covered(case))
+
+
+@pytest.mark.parametrize("case", MESSAGES, ids=str)
+def test_message_goes_from_one_who_may_send_it_to_one_who_may_receive_it(case: MessageCase) -> None:
+    sender, recipient = ROSTER.find(case.header["sender"]), ROSTER.find(case.header["recipient"])
+
+    assert sender
+    assert recipient
+    assert sender != recipient
+    assert sender.role in KINDS[str(case)].senders
+    assert recipient.role in KINDS[str(case)].recipients
+
+
+def body_of(kind: str) -> dict[str, Any]:
+    return next(case.body for case in MESSAGES if str(case) == kind)
+
+
+def test_run_keys_are_signed_by_their_owners() -> None:
+    keys = body_of("run-keys")["keys"]
+
+    check_run_keys(ROSTER, MANIFEST, RunKeys.model_validate_json(json.dumps(body_of("run-keys"))))
+
+    assert keys[0] == body_of("run-joined")["run_key"]
+    for key in keys:
+        party = key["party"]
+        public = (
+            X25519PrivateKey.from_private_bytes(derived(f"run key of {party}")).public_key().public_bytes_raw()
+        )
+        content = bind(MANIFEST.run_id.encode(), b"x25519", party.encode(), public)
+        assert key["public_key"] == public.hex()
+        assert key["signature"] == plain_signature(party, "run key", content)
+
+
+def test_receipts_are_signed_by_their_aggregators() -> None:
+    signed = body_of("set-received")["receipt"]
+    check_receipt(ROSTER, MANIFEST.run_id, 2, "signs", SignedReceipt.model_validate_json(json.dumps(signed)))
+
+    content = bind(MANIFEST.run_id.encode(), (2).to_bytes(8, "big"), b"signs", compact(signed["receipt"]))
+    assert signed["signature"] == plain_signature("aggregator-1", "receipt", content)
+    assert body_of("close-phase")["receipts"] == [signed]
+
+
 def test_every_kind_has_a_vector() -> None:
     assert [str(case) for case in MESSAGES] == list(KINDS)
 
@@ -79,13 +171,25 @@ def test_every_kind_has_a_vector() -> None:
 REASONS = {
     "unknown version": RejectReason.UNKNOWN_VERSION,
     "unknown kind": RejectReason.UNKNOWN_KIND,
+    "sender not in the roster": RejectReason.NOT_IN_ROSTER,
+    **dict.fromkeys(
+        (
+            *("no signature", "half a signature", "signature with another s"),
+            *("signed by another party", "signed for another purpose"),
+            *("another sender", "another recipient", "another round", "another transcript"),
+            *("flipped payload", "same JSON, spelt otherwise"),
+        ),
+        RejectReason.BAD_SIGNATURE,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD, ids=str)
 def test_bad_message_is_refused(case: BadCase) -> None:
-    with pytest.raises(MalformedMessage) as caught:
-        decode(bytes.fromhex(case.frame))
+    frame = bytes.fromhex(case.frame)
+
+    with pytest.raises(PeerError) as caught:
+        authenticate(ROSTER, decode(frame), frame)
 
     assert caught.value.reason is REASONS.get(case.fault, RejectReason.MALFORMED)
     assert caught.value.reason.value == case.reason
@@ -100,14 +204,56 @@ def test_every_bad_frame_is_bad_in_its_own_way() -> None:
     }
 
 
-def test_manifest() -> None:
-    vector = json.loads((FOLDER / "manifest_0.json").read_text())
-
+@pytest.mark.parametrize("vector", [MANIFEST_VECTOR, SUCCESSOR_VECTOR], ids=["manifest_0", "manifest_1"])
+def test_manifest(vector: dict[str, Any]) -> None:
+    canonical, run_id = vector["canonical"], vector["run_id"]
     manifest = read_manifest(json.dumps(vector["manifest"]))
 
-    assert manifest.canonical == vector["canonical"].encode()
-    assert manifest.run_id == vector["run_id"]
+    assert manifest.canonical == canonical.encode()
+    assert manifest.run_id == run_id
+    assert manifest.roster_sha256 == ROSTER_VECTOR["digest"]
     # The second implementation: sorted keys, no spaces, ASCII, SHA-256.
     plain = json.dumps(vector["manifest"], sort_keys=True, separators=(",", ":"))
-    assert plain == vector["canonical"]
-    assert hashlib.sha256(plain.encode("ascii")).hexdigest() == vector["run_id"]
+    assert plain == canonical
+    assert hashlib.sha256(plain.encode("ascii")).hexdigest() == run_id
+
+
+def test_a_successor_commits_to_salt_and_model_and_its_predecessors_clients_sign_that() -> None:
+    said, made_of = SUCCESSOR_VECTOR["manifest"], SUCCESSOR_VECTOR["commitment"]
+    before = said["predecessor"]
+    members = [member[field].encode() for member in before["cohort"] for field in ("name", "organisation")]
+    numbers = [number.to_bytes(8, "big") for number in (before["min_clients"], len(before["cohort"]))]
+    content = bind(before["run"].encode(), said["initial_model_sha256"].encode(), *numbers, *members)
+
+    assert before["run"] == MANIFEST.run_id
+    assert made_of["salt"] == derived("salt of the successor").hex()
+    committed = hashlib.sha256(bytes.fromhex(made_of["salt"] + made_of["model"])).hexdigest()
+    assert said["initial_model_sha256"] == committed
+    for endorsement in before["endorsements"]:
+        assert endorsement["signature"] == plain_signature(endorsement["client"], "succession", content)
+    assert find_unendorsed(read_manifest(json.dumps(said)), ROSTER) == ()
+
+
+def test_roster() -> None:
+    verify_roster(ROSTER)
+
+    assert ROSTER.canonical == ROSTER_VECTOR["canonical"].encode()
+    assert ROSTER.digest == ROSTER_VECTOR["digest"]
+    plain = json.dumps(ROSTER_VECTOR["roster"], sort_keys=True, separators=(",", ":"))
+    assert plain == ROSTER_VECTOR["canonical"]
+    assert hashlib.sha256(plain.encode("ascii")).hexdigest() == ROSTER_VECTOR["digest"]
+
+
+@pytest.mark.parametrize("party", ROSTER_VECTOR["roster"]["parties"], ids=lambda party: party["name"])
+def test_public_identity(party: dict[str, Any]) -> None:
+    name, private = party["name"], ROSTER_VECTOR["identities"][party["name"]]
+
+    assert private["private_key"] == derived(f"identity of {name}").hex()
+    assert party["public_key"] == private_key(name).public_key().public_bytes_raw().hex()
+    password = private["broker_password"].encode()
+    salt = hashlib.sha256(bind(b"salt of the broker password", password)).digest()[:4]
+    hashed = b64encode(salt + hashlib.sha256(salt + password).digest()).decode()
+    assert party["broker_password_hash"] == hashed
+    said = [party[field].encode() for field in ("name", "role", "organisation", "public_key")]
+    proven = bind((1).to_bytes(8, "big"), *said, hashed.encode())
+    assert party["proof"] == plain_signature(name, "public identity", proven)

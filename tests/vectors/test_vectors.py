@@ -5,15 +5,18 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import RunId
 from hubbub.protocol.ring import pack, sample, unpack
 from hubbub.protocol.sharing import split
-from support import plain_ring
+from support import plain_group, plain_ring
 from support.plain_aes import counter_stream
 
 FOLDER = Path(__file__).parent
@@ -125,3 +128,32 @@ def test_sharing(name: str) -> None:
     assert [plain_ring.pack(total, m).hex() for total in sums] == vector["sums"]
     assert plain_ring.add(sums, m) == vector["output"]
     assert plain_ring.add([client["input"] for client in vector["clients"]], m) == vector["output"]
+
+
+def test_group() -> None:
+    vector = json.loads((FOLDER / "group_0.json").read_text())
+    contributions, run_keys = (
+        [bytes.fromhex(each) for each in vector[name]] for name in ("contributions", "run_keys")
+    )
+    secret = GroupSecret.agree(contributions, run=RunId(vector["run"]), run_keys=run_keys)
+    chain = plain_group.chain_values(contributions, vector["run"], run_keys, len(vector["rounds"]))
+
+    assert secret.confirmation() == vector["confirmation"]
+    assert plain_group.confirmation(chain[0], vector["run"]) == vector["confirmation"]
+    for recorded, value in zip(vector["rounds"], chain, strict=True):
+        assert secret.round == recorded["round"]
+        for purpose, key in recorded["keys"].items():
+            assert secret.key_for(purpose).hex() == key
+            assert plain_group.round_key(value, recorded["round"], purpose).hex() == key
+        check_transcript(recorded)
+        secret.step()
+
+
+def check_transcript(recorded: dict[str, Any]) -> None:
+    key, parts = bytes.fromhex(recorded["keys"]["transcript"]), [bytes.fromhex(part) for part in recorded["parts"]]
+    transcript = Transcript(key)
+    transcript.note(*parts)
+
+    for phase, digest in recorded["transcript"].items():
+        assert transcript.digest(phase) == digest
+        assert plain_group.transcript(key, parts, phase) == digest

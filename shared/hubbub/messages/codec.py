@@ -5,12 +5,14 @@ A frame is a prefix and four parts, integers big-endian:
     magic "HBUB" | version u16 | lengths of header u32, body u32, payload u32, signature u16
     header: JSON    body: JSON    payload: bytes as they are    signature: bytes
 
-The signature covers everything before it except its own length. Every way in which bytes can fail to be a
-message, bytes left over included, is a `MalformedMessage`.
+The signature covers everything before it except its own length, the payload by its SHA-256. It is checked over
+the bytes that arrived and not over what was read from them. Every way in which bytes can fail to be a message,
+bytes left over included, is a `MalformedMessage`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, TypeVar
@@ -21,6 +23,7 @@ from hubbub.errors import MalformedMessage, RejectReason
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Claim, Message
 from hubbub.messages.envelope import FORMAT_VERSION, Envelope
+from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKeys, RunReady
 from hubbub.messages.manifest import describe
 from hubbub.messages.rounds import (
     ClosePhase,
@@ -34,9 +37,11 @@ from hubbub.messages.rounds import (
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.messages.sums import SumChunk, VoidNotice
 
 C = TypeVar("C", bound=Claim)
+Buffer = bytes | memoryview
 
 MAGIC: Final = b"HBUB"
 PREFIX: Final = struct.Struct(">4sHIIIH")
@@ -46,8 +51,10 @@ KINDS: Final[dict[str, type[Message]]] = {
     message.kind: message
     for message in (
         *(RunProposed, RunJoined, RunRefused, RunEnded, PartyFailed),
+        *(RunKeys, GroupContribution, GroupConfirmed, RunReady),
         *(RoundOpened, ClosePhase, VoidPhase, PhaseReleased, PhaseVoided, OrderRefused),
         *(RoundApplied, RoundDropped, ShareChunk, SetReceived, SetRefused, SumChunk, VoidNotice),
+        *(SnapshotRequested, ModelVouched, SnapshotChunk),
     )
 }
 
@@ -64,6 +71,23 @@ class _Header(Claim):
 
 def signed_part(envelope: Envelope) -> bytes:
     """The bytes that a signature covers."""
+    return _covered(*_parts(envelope, signature_bytes=0), envelope.payload)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Write a frame."""
+    parts = _parts(envelope, signature_bytes=len(envelope.signature))
+    return b"".join((*parts, envelope.payload, envelope.signature))
+
+
+def covered(frame: bytes) -> bytes:
+    """The bytes of a frame that its signature covers, as they arrived."""
+    head, body, payload, _ = _cut(frame)
+    return _covered(frame[: PREFIX.size - 2] + bytes(2), head, body, payload)
+
+
+def _parts(envelope: Envelope, *, signature_bytes: int) -> tuple[bytes, bytes, bytes]:
+    """Prefix, header and body."""
     header = _Header(
         kind=envelope.kind,
         run=envelope.run,
@@ -74,23 +98,19 @@ def signed_part(envelope: Envelope) -> bytes:
         message_id=envelope.message_id,
     )
     head, body = header.model_dump_json().encode(), envelope.body.model_dump_json().encode()
-    prefix = PREFIX.pack(MAGIC, FORMAT_VERSION, len(head), len(body), len(envelope.payload), 0)
-    return b"".join((prefix, head, body, envelope.payload))
+    lengths = (len(head), len(body), len(envelope.payload), signature_bytes)
+    return PREFIX.pack(MAGIC, FORMAT_VERSION, *lengths), head, body
 
 
-def encode(envelope: Envelope) -> bytes:
-    """Write a frame."""
-    covered = signed_part(envelope)
-    if not envelope.signature:
-        return covered
-    prefix = covered[: PREFIX.size - 2] + len(envelope.signature).to_bytes(2, "big")
-    return b"".join((prefix, memoryview(covered)[PREFIX.size :], envelope.signature))
+def _covered(prefix: bytes, head: Buffer, body: Buffer, payload: Buffer) -> bytes:
+    """Header and body as they are; of the payload, which may be large, the digest."""
+    return b"".join((prefix, head, body, hashlib.sha256(payload).digest()))
 
 
 def decode(frame: bytes) -> Envelope:
     """Read a frame, or raise `MalformedMessage` saying what is wrong with it."""
     head, body, payload, signature = _cut(frame)
-    header = _read(_Header, head, "header")
+    header = _read(_Header, bytes(head), "header")
     model = KINDS.get(header.kind)
     if model is None:
         raise MalformedMessage(f"no message is of kind {header.kind[:40]!r}", RejectReason.UNKNOWN_KIND)
@@ -101,14 +121,14 @@ def decode(frame: bytes) -> Envelope:
         sender=header.sender,
         recipient=header.recipient,
         message_id=header.message_id,
-        body=_read(model, body, f"body of {header.kind}"),
-        payload=payload,
-        signature=signature,
+        body=_read(model, bytes(body), f"body of {header.kind}"),
+        payload=bytes(payload),
+        signature=bytes(signature),
     )
 
 
-def _cut(frame: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Check the prefix and cut the frame into its four parts."""
+def _cut(frame: bytes) -> tuple[memoryview, memoryview, memoryview, memoryview]:
+    """Check the prefix and cut the frame into its four parts, without copying them."""
     if len(frame) < PREFIX.size:
         raise MalformedMessage(f"the frame ends after {len(frame)} bytes, before its prefix is complete")
     magic, version, *lengths = PREFIX.unpack_from(frame)
@@ -127,7 +147,8 @@ def _cut(frame: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     if max(lengths[:2]) > MAX_JSON_BYTES:
         raise MalformedMessage(f"a header or body of {max(lengths[:2])} bytes is over {MAX_JSON_BYTES}")
     ends = list(accumulate(lengths, initial=PREFIX.size))
-    head, body, payload, signature = (frame[start:stop] for start, stop in pairwise(ends))
+    view = memoryview(frame)
+    head, body, payload, signature = (view[start:stop] for start, stop in pairwise(ends))
     return head, body, payload, signature
 
 

@@ -10,12 +10,13 @@ import hashlib
 import json
 import math
 from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
+from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Claim
 from hubbub.parameters import Feedback, Parameters
 from hubbub.protocol.compression import AlphaRule
@@ -24,12 +25,16 @@ from hubbub.protocol.layout import MIN_CHUNK_BYTES
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
+"""Also of the canonical form: a manifest without it has the id that it had before there was such a field."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
 """Every broker takes a message of this size, header included."""
 MAX_CHUNKS = 1 << 16
 """Of a vector; every party plans them in memory."""
+MAX_COHORT = 4096
 MAX_COMPLAINTS = 5
 MAX_PLACE_CHARACTERS = 80
 MINIMUM = 2
@@ -41,6 +46,41 @@ class CohortMember(Claim):
 
     name: Name
     organisation: Name
+
+
+class Endorsement(Claim):
+    """A client's signature under the model that its run ended with."""
+
+    client: Name
+    signature: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+
+
+class Predecessor(Claim):
+    """The run that this one goes on from, as enough of those who were in it have signed."""
+
+    run: Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
+    cohort: Annotated[tuple[CohortMember, ...], Field(max_length=MAX_COHORT)]
+    min_clients: Count
+    endorsements: Annotated[tuple[Endorsement, ...], Field(max_length=MAX_COHORT)]
+
+    @model_validator(mode="after")
+    def _enough_endorse(self) -> Self:
+        members = [member.name for member in self.cohort]
+        if len(set(members)) < len(members):
+            raise ValueError("a client is in the predecessor's cohort once")
+        names = [endorsement.client for endorsement in self.endorsements]
+        if len(set(names)) < len(names):
+            raise ValueError("a client endorses its run's model once: give one endorsement of each")
+        strangers = sorted(set(names) - set(members))
+        if strangers:
+            raise ValueError(
+                f"{', '.join(strangers)} was not in the predecessor's cohort and cannot endorse its model"
+            )
+        if len(organisations_in(self.cohort, names)) < max(MINIMUM, self.min_clients):
+            raise ValueError(
+                f"clients of {self.min_clients} organisations of the predecessor's cohort must endorse its model"
+            )
+        return self
 
 
 class Manifest(Claim):
@@ -64,11 +104,16 @@ class Manifest(Claim):
     task: str
     local_steps: Count
     rounds: Count
+    target_accuracy: Annotated[Share | None, LEFT_OUT_IF_NONE] = None
+    """The run completes after the first released round that reaches it, or after all its rounds."""
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     initial_model_sha256: Digest
+    """Of the model that everybody can rebuild from the task and the seed; with a predecessor, of a salt that only
+    clients know followed by the model that it ended with."""
+    predecessor: Annotated[Predecessor | None, LEFT_OUT_IF_NONE] = None
     phase_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
     max_void_rounds: Annotated[int, Field(ge=0, lt=2**53)] = 3
-    roster_sha256: Digest | None = None
+    roster_sha256: Digest
     nonce: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
     @model_validator(mode="after")
@@ -135,7 +180,7 @@ class Manifest(Claim):
 
     def organisations_of(self, clients: frozenset[PartyId]) -> int:
         """How many organisations some of the clients belong to: what min_clients counts."""
-        return len({member.organisation for member in self.cohort if member.name in clients})
+        return len(organisations_in(self.cohort, clients))
 
     @property
     def canonical(self) -> bytes:
@@ -150,9 +195,19 @@ class Manifest(Claim):
         return RunId(hashlib.sha256(self.canonical).hexdigest())
 
 
+def organisations_in(cohort: Iterable[CohortMember], clients: Collection[str]) -> set[PartyId]:
+    """The organisations that some clients of a cohort belong to."""
+    return {member.organisation for member in cohort if member.name in clients}
+
+
 def default_min_clients(organisations: int) -> int:
     """Two thirds of the organisations, at least three where there are as many, never under two."""
     return max(2, min(organisations, max(3, math.ceil(2 * organisations / 3))))
+
+
+def describe_run(manifest: Manifest) -> dict[str, object]:
+    """What an audit log says of a run that its party joins."""
+    return {"manifest": manifest.model_dump(mode="json"), "roster_sha256": manifest.roster_sha256}
 
 
 def read_manifest(text: str | bytes) -> Manifest:

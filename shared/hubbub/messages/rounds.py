@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from hubbub.errors import RejectReason
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Message
-from hubbub.messages.manifest import Name
-from hubbub.messages.shares import Receipt, Vectors
+from hubbub.messages.manifest import Digest, Name
+from hubbub.messages.shares import SignedReceipt, Vectors
 from hubbub.messages.traffic import Traffic
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -31,7 +31,7 @@ class ClosePhase(Message):
     recipients = AGGREGATOR
 
     members: Members
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[SignedReceipt, ...]
 
 
 class VoidPhase(Message):
@@ -76,12 +76,17 @@ class OrderRefused(Message):
 
 
 class RoundApplied(Message):
-    """A client has applied the round's sum and evaluated the model on its slice of the test set."""
+    """A client has applied the round's sum and evaluated the model on its slice of the test set.
+
+    The digest of the model is keyed by the group secret: it shows whether two clients hold the same one, and
+    nothing else to whoever lacks the secret.
+    """
 
     kind: ClassVar[str] = "round-applied"
     senders = CLIENT
     recipients = COORDINATOR
 
+    model_hmac: Digest
     correct: Examples
     total: Examples
     loss: Annotated[float, Field(allow_inf_nan=False)]

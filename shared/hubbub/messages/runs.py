@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from hubbub.messages.base import COORDINATOR, PARTICIPANT, Message
+from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
 
 
@@ -17,11 +18,13 @@ class RunProposed(Message):
 
 
 class RunJoined(Message):
-    """A party takes part."""
+    """A party takes part, and this is its key for the run."""
 
     kind: ClassVar[str] = "run-joined"
     senders = PARTICIPANT
     recipients = COORDINATOR
+
+    run_key: RunKey
 
 
 class RunRefused(Message):

@@ -7,7 +7,8 @@ from pydantic import Field, StringConstraints
 from hubbub.errors import RejectReason
 from hubbub.ids import SET_ID_PATTERN, SetId
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
-from hubbub.messages.manifest import Name
+from hubbub.messages.keys import Signature
+from hubbub.messages.manifest import Digest, Name
 from hubbub.protocol.layout import Vector
 
 ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
@@ -37,7 +38,11 @@ def declare(vectors: tuple[Vector, ...]) -> tuple[VectorClaim, ...]:
 
 
 class ShareChunk(Message):
-    """One chunk of the share set that a client deals to an aggregator; the payload is the packed share."""
+    """One chunk of the share set that a client deals to an aggregator; the payload is the packed share, sealed.
+
+    The transcript is a keyed digest of all that the set's content depends on and others sent. Aggregators cannot
+    read it, and add only sets in which it is equal.
+    """
 
     kind: ClassVar[str] = "share-chunk"
     senders = CLIENT
@@ -46,6 +51,7 @@ class ShareChunk(Message):
     set_id: ShareSetId
     vectors: Vectors
     weight: Weight = 1
+    transcript: Digest
     index: Index
 
 
@@ -56,6 +62,14 @@ class Receipt(Claim):
     client: Name
     set_id: ShareSetId
     vectors: Vectors
+    transcript: Digest
+
+
+class SignedReceipt(Claim):
+    """A receipt that others can check: the signature is over run, round and phase too."""
+
+    receipt: Receipt
+    signature: Signature
 
 
 class SetReceived(Message):
@@ -65,7 +79,7 @@ class SetReceived(Message):
     senders = AGGREGATOR
     recipients = COORDINATOR
 
-    receipt: Receipt
+    receipt: SignedReceipt
 
 
 class SetRefused(Message):

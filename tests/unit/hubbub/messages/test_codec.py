@@ -1,21 +1,27 @@
+import copy
+import hashlib
 import json
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
 from hubbub.errors import MalformedMessage, RejectReason
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Message
-from hubbub.messages.codec import KINDS, MAGIC, MAX_JSON_BYTES, PREFIX, decode, encode, signed_part
+from hubbub.messages.codec import KINDS, MAGIC, MAX_JSON_BYTES, PREFIX, covered, decode, encode, signed_part
 from hubbub.messages.envelope import FORMAT_VERSION, Envelope
 from hubbub.messages.runs import RunRefused
 from hubbub.messages.shares import ShareChunk
-from support.builders import COORDINATOR, make_bodies, make_envelope, make_manifest
+from support.builders import make_bodies, make_envelope, make_manifest
+from support.parties import COORDINATOR
 
 BODIES = make_bodies()
+SAMPLES: dict[str, Any] = {body.kind: body.model_dump(mode="json") for body in BODIES}
 CLIENT = make_manifest().clients[0]
 PARTIES = st.from_regex(PARTY_ID_PATTERN, fullmatch=True).map(PartyId)
 
@@ -107,17 +113,38 @@ def test_payload_travels_as_the_bytes_it_is(envelope: Envelope) -> None:
 
 @given(envelope=ENVELOPES)
 def test_signature_covers_all_but_itself(envelope: Envelope) -> None:
-    covered = signed_part(envelope)
+    unsigned = replace(envelope, signature=b"")
+    without_payload = encode(unsigned).removesuffix(envelope.payload)
 
-    assert covered == signed_part(replace(envelope, signature=b"another"))
-    assert covered == encode(replace(envelope, signature=b""))
-    assert len(encode(envelope)) == len(covered) + len(envelope.signature)
+    assert signed_part(envelope) == signed_part(unsigned)
+    assert signed_part(envelope) == without_payload + hashlib.sha256(envelope.payload).digest()
 
 
-def test_what_is_decoded_has_the_bytes_that_were_signed() -> None:
-    envelope = small_envelope(signature=b"s" * 64)
+@given(envelope=ENVELOPES)
+def test_what_a_frames_signature_covers_is_what_was_signed(envelope: Envelope) -> None:
+    frame = encode(envelope)
 
-    assert signed_part(decode(encode(envelope))) == signed_part(envelope)
+    assert covered(frame) == signed_part(envelope) == signed_part(decode(frame))
+
+
+def test_the_signature_covers_the_bytes_of_a_frame_and_not_their_meaning() -> None:
+    tight, loose = (frame_of(header_with(kind="run-ready"), body) for body in (b"{}", b"{ }"))
+
+    assert decode(tight) == decode(loose)
+    assert covered(tight) != covered(loose)
+
+
+def test_what_the_signature_covers_says_where_each_part_ends() -> None:
+    """Bytes cannot be moved from one part to the next under one signature, whatever the parts hold."""
+    frames = [frame_of(b"ab", b"c", b""), frame_of(b"a", b"bc", b""), frame_of(b"a", b"b", b"c")]
+
+    assert len({covered(frame) for frame in frames}) == len(frames)
+
+
+@pytest.mark.parametrize("frame", [b"", b"HBUB", FRAME[:-1], FRAME + b"\0", b"HTTP" + FRAME[4:]])
+def test_bytes_that_are_no_frame_have_nothing_that_a_signature_covers(frame: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        covered(frame)
 
 
 def test_every_field_of_the_envelope_is_signed() -> None:
@@ -226,14 +253,13 @@ def test_bad_header_is_malformed(header: bytes) -> None:
 
 
 BAD_BODIES: dict[str, tuple[str, str]] = {
-    "unknown field": ("run-joined", '{"colour": 1}'),
+    "unknown field": ("run-ready", '{"colour": 1}'),
     "missing field": ("run-refused", "{}"),
     "wrong type": ("run-refused", '{"reason": 1}'),
     "unknown outcome": ("run-ended", '{"outcome": "won", "reason": ""}'),
     "unknown reject reason": ("order-refused", '{"reason": "mood", "explanation": ""}'),
     "no members": ("close-phase", '{"members": [], "receipts": []}'),
     "member with a path": ("close-phase", '{"members": ["../x"], "receipts": []}'),
-    "set id with a path": ("share-chunk", '{"set_id": "../x", "vectors": [], "index": 0}'),
     "NaN": (
         "round-applied",
         '{"correct": 0, "total": 0, "loss": NaN, "training_s": 0, "evaluation_s": 0, "traffic": []}',
@@ -248,7 +274,7 @@ BAD_BODIES: dict[str, tuple[str, str]] = {
         "round-applied",
         f'{{"correct": 0, "total": {10**400}, "loss": 0, "training_s": 0, "evaluation_s": 0, "traffic": []}}',
     ),
-    "broken JSON": ("run-joined", "{"),
+    "broken JSON": ("run-ready", "{"),
 }
 
 
@@ -260,39 +286,104 @@ def test_bad_body_is_malformed(kind: str, body: str) -> None:
     assert str(error).startswith(f"the body of {kind} is not valid: ")
 
 
+def changed(kind: str, path: str, value: object) -> bytes:
+    """The sample of a kind, well but for one field; `path` leads to it."""
+    body = copy.deepcopy(SAMPLES[kind])
+    *steps, last = [int(step) if step.isdecimal() else step for step in path.split(".")]
+    inner: Any = body
+    for step in steps:
+        inner = inner[step]
+    inner[last] = value
+    return frame_of(header_with(kind=kind), json.dumps(body).encode())
+
+
+BAD_FIELDS: list[tuple[str, str, object]] = [
+    ("share-chunk", "set_id", "../x"),
+    ("share-chunk", "index", -1),
+    ("share-chunk", "weight", 0),
+    ("share-chunk", "transcript", "7a" * 31),
+    ("share-chunk", "transcript", "7A" * 32),
+    ("share-chunk", "transcript", None),
+    ("share-chunk", "vectors.0.length", -1),
+    ("share-chunk", "vectors.0.length", 2**40),
+    ("share-chunk", "vectors.0.modulus", 1),
+    ("share-chunk", "vectors.0.modulus", 2**32 + 1),
+    ("share-chunk", "vectors.0.modulus", 11.0),
+    ("share-chunk", "vectors.0.colour", "red"),
+    ("sum-chunk", "members", []),
+    ("sum-chunk", "wrapped_key", "3b" * 47),
+    ("sum-chunk", "wrapped_key", "3b" * 2049),
+    ("sum-chunk", "wrapped_key", "3b" * 80 + "3"),
+    ("sum-chunk", "wrapped_key", "3B" * 80),
+    ("run-joined", "run_key.party", "../x"),
+    ("run-joined", "run_key.public_key", "00" * 31),
+    ("run-joined", "run_key.public_key", "00" * 1217),
+    ("run-joined", "run_key.public_key", "0" * 65),
+    ("run-joined", "run_key.signature", "00" * 63),
+    ("run-joined", "run_key.signature", "0x" + "00" * 63),
+    ("run-joined", "run_key.kem", "x25519"),
+    ("run-keys", "keys.0.signature", ""),
+    ("run-keys", "keys", [{"party": "a", "public_key": "00" * 32, "signature": "00" * 64}] * 4097),
+    ("group-confirmed", "confirmation", "c0" * 33),
+    ("group-contribution", "part", "00" * 32),
+    ("close-phase", "receipts.0.signature", "00" * 65),
+    ("close-phase", "receipts.0.receipt.transcript", ""),
+    ("close-phase", "receipts.0.receipt.set_id", "5e"),
+    ("set-received", "receipt.receipt.aggregator", "Aggregator"),
+    ("set-received", "receipt.receipt.vectors", []),
+    ("snapshot-requested", "after", -2),
+    ("snapshot-requested", "giver", "../x"),
+    ("model-vouched", "vouchers", []),
+    ("model-vouched", "vouchers", [{"round": 1, "released": 0, "model_hmac": "4d" * 32}] * 65),
+    ("model-vouched", "vouchers.0.round", 0),
+    ("model-vouched", "vouchers.0.released", -1),
+    ("model-vouched", "vouchers.0.model_hmac", "4d" * 16),
+    ("snapshot-chunk", "index", -1),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_samples_are_well_before_they_are_changed(kind: str) -> None:
+    assert decode(frame_of(header_with(kind=kind), json.dumps(SAMPLES[kind]).encode())).kind == kind
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"length": -1},
-        {"length": 2**40},
-        {"modulus": 1},
-        {"modulus": 2**32 + 1},
-        {"modulus": 11.0},
-        {"colour": "red"},
-    ],
-    ids=str,
+    ("kind", "path", "value"), BAD_FIELDS, ids=[f"{kind} {path} {value!r:.20}" for kind, path, value in BAD_FIELDS]
 )
-def test_bad_vector_is_malformed(change: dict[str, object]) -> None:
-    vector = {"name": "signs", "length": 1, "modulus": 11, **change}
-    body = {"set_id": "0" * 32, "vectors": [vector], "index": 0}
+def test_a_bad_field_is_malformed_and_named(kind: str, path: str, value: object) -> None:
+    error = refusal_of(changed(kind, path, value))
 
-    error = refusal_of(frame_of(header_with(kind="share-chunk"), json.dumps(body).encode()))
+    assert error.reason is RejectReason.MALFORMED
+    assert str(error).startswith(f"the body of {kind} is not valid: {path}: ")
 
-    assert "vectors.0" in str(error)
+
+def test_a_receipt_without_a_signature_is_malformed() -> None:
+    receipt = SAMPLES["set-received"]["receipt"]["receipt"]
+
+    assert "signature" in str(refusal_of(changed("set-received", "receipt", receipt)))
 
 
 @pytest.mark.parametrize("count", [0, 9])
 def test_a_set_has_one_to_eight_vectors(count: int) -> None:
     vector = {"name": "signs", "length": 1, "modulus": 11}
-    body = {"set_id": "0" * 32, "vectors": [vector] * count, "index": 0}
 
-    refusal_of(frame_of(header_with(kind="share-chunk"), json.dumps(body).encode()))
+    assert "vectors: " in str(refusal_of(changed("share-chunk", "vectors", [vector] * count)))
+    decode(changed("share-chunk", "vectors", [vector] * 8))
+
+
+@pytest.mark.parametrize("kem", Kem)
+def test_keys_and_seals_of_either_kem_fit_into_their_fields(kem: Kem) -> None:
+    public = SealingKey.generate(kem).public
+    wrapped = seal(kem, public, SumKey.fresh().to_bytes(), b"")
+
+    decode(changed("run-joined", "run_key.public_key", public.hex()))
+    decode(changed("sum-chunk", "wrapped_key", wrapped.hex()))
 
 
 def test_a_refusal_stays_one_short_line_whatever_the_sender_wrote() -> None:
     fields = {f"{'x' * 10_000}\n{number}": number for number in range(100)}
 
-    text = str(refusal_of(frame_of(header_with(), json.dumps(fields).encode())))
+    text = str(refusal_of(frame_of(header_with(kind="run-ready"), json.dumps(fields).encode())))
 
     assert "\n" not in text
     assert len(text) < 1_000

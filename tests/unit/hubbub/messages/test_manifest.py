@@ -8,10 +8,18 @@ from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId
-from hubbub.messages.manifest import CHUNK_BYTES, CohortMember, Manifest, default_min_clients, read_manifest
+from hubbub.messages.manifest import (
+    CHUNK_BYTES,
+    CohortMember,
+    Manifest,
+    default_min_clients,
+    describe_run,
+    read_manifest,
+)
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.transport.base import MAX_BODY_BYTES
 from support.builders import aggregator_names, client_names, make_cohort, make_manifest
+from support.succession import make_predecessor, make_successor
 
 VALID = json.loads(make_manifest().canonical)
 
@@ -72,7 +80,9 @@ def test_the_run_id_is_the_sha256_of_the_canonical_form() -> None:
 
 def test_the_run_id_of_a_manifest_never_changes() -> None:
     """Other parties compute it too: a change of this value is a change of the format."""
-    assert make_manifest().run_id == "e788aecb8a4dc93f7937809fa0c0396562e14c08718ab74462fc1511a751dfa1"
+    manifest = make_manifest(roster_sha256="2" * 64)
+
+    assert manifest.run_id == "8b0e62b4fbe505b1cd66ef0cd7a5886b1647c1a76c81de2cbb03a940313c7e3b"
 
 
 OTHER_VALUES: dict[str, object] = {
@@ -91,11 +101,13 @@ OTHER_VALUES: dict[str, object] = {
     "task": "lenet",
     "local_steps": 3,
     "rounds": 3,
+    "target_accuracy": 0.98,
     "seed": 8,
     "initial_model_sha256": "1" * 64,
+    "predecessor": make_predecessor(),
     "phase_timeout_s": 60.0,
     "max_void_rounds": 4,
-    "roster_sha256": "2" * 64,
+    "roster_sha256": "3" * 64,
     "nonce": "1" * 32,
 }
 SINGLE_VALUED = {"format", "factor_bits", "wire"}
@@ -103,6 +115,37 @@ SINGLE_VALUED = {"format", "factor_bits", "wire"}
 
 def test_every_field_has_another_value_here() -> None:
     assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
+
+
+SUCCESSOR = json.loads(make_successor().canonical)
+
+
+def test_a_predecessor_that_is_not_there_is_left_out_of_the_canonical_form() -> None:
+    """Runs from before there were successors keep their ids, and so the tombstones that name them."""
+    assert "predecessor" not in VALID
+    assert read_manifest(document(predecessor=None)).run_id == make_manifest().run_id
+
+
+def test_a_successor_reads_back_as_the_same_manifest() -> None:
+    manifest = make_successor()
+
+    assert manifest.predecessor is not None
+    assert read_manifest(manifest.canonical) == manifest
+    assert read_manifest(manifest.model_dump_json()).run_id == manifest.run_id
+    assert list(SUCCESSOR["predecessor"]) == ["cohort", "endorsements", "min_clients", "run"]
+
+
+@pytest.mark.parametrize("field", ["run", "cohort", "min_clients", "endorsements"])
+def test_every_field_of_the_predecessor_changes_the_run_id(field: str) -> None:
+    other: dict[str, object] = {
+        "run": "1" * 64,
+        "cohort": SUCCESSOR["predecessor"]["cohort"][::-1],
+        "min_clients": 2,
+        "endorsements": SUCCESSOR["predecessor"]["endorsements"][::-1],
+    }
+    predecessor = {**SUCCESSOR["predecessor"], field: other[field]}
+
+    assert read_manifest(document(**{**SUCCESSOR, "predecessor": predecessor})).run_id != make_successor().run_id
 
 
 @pytest.mark.parametrize("field", OTHER_VALUES)
@@ -118,6 +161,15 @@ def test_the_order_of_the_cohort_is_part_of_the_run() -> None:
     assert make_manifest(cohort=cohort[::-1]).run_id != make_manifest().run_id
 
 
+def test_what_the_audit_log_says_of_a_run_is_plain_json_and_names_the_same_run() -> None:
+    manifest = make_manifest()
+
+    said = json.loads(json.dumps(describe_run(manifest)))
+
+    assert read_manifest(json.dumps(said["manifest"])).run_id == manifest.run_id
+    assert said["roster_sha256"] == manifest.roster_sha256
+
+
 # What cannot be ---------------------------------------------------------------------------------------------
 
 
@@ -126,6 +178,15 @@ def member(name: str, organisation: str) -> dict[str, str]:
 
 
 TWO = [member("client-1", "org-1"), member("client-2", "org-2")]
+
+
+def after(**changes: object) -> dict[str, object]:
+    """A predecessor with something wrong with it."""
+    return {**SUCCESSOR, "predecessor": {**SUCCESSOR["predecessor"], **changes}}
+
+
+ENDORSED: list[dict[str, str]] = SUCCESSOR["predecessor"]["endorsements"]
+FORMER: list[dict[str, str]] = SUCCESSOR["predecessor"]["cohort"]
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "one client": ({"cohort": TWO[:1]}, "a cohort needs at least 2 clients"),
@@ -160,6 +221,9 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "parameters beyond a double": ({"parameters": 2**53}, "parameters: "),
     "negative seed": ({"seed": -1}, "seed: "),
     "no rounds": ({"rounds": 0}, "rounds: "),
+    "a target of 0": ({"target_accuracy": 0}, "target_accuracy: "),
+    "a target in per cent": ({"target_accuracy": 98}, "target_accuracy: "),
+    "a target NaN": ({"target_accuracy": math.nan}, "target_accuracy: "),
     "no steps": ({"local_steps": 0}, "local_steps: "),
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
     "timeout NaN": ({"phase_timeout_s": math.nan}, "phase_timeout_s: "),
@@ -171,10 +235,38 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "another wire mode": ({"wire": "telegram"}, "wire: "),
     "another fixed point": ({"factor_bits": 16}, "factor_bits: "),
     "a digest in capitals": ({"initial_model_sha256": "A" * 64}, "initial_model_sha256: "),
+    "no roster": ({"roster_sha256": None}, "roster_sha256: "),
+    "a short digest of the roster": ({"roster_sha256": "0" * 63}, "roster_sha256: "),
     "a short nonce": ({"nonce": "0"}, "nonce: "),
     "an unknown field": ({"colour": "red"}, "colour: Extra inputs are not permitted"),
     "a path as a name": ({"coordinator": "../x"}, "coordinator: "),
     "a name with a newline": ({"coordinator": "coordinator\n"}, "coordinator: "),
+    "an endorsement too few": (
+        after(endorsements=ENDORSED[:2]),
+        "clients of 3 organisations of the predecessor's",
+    ),
+    "no endorsement": (after(endorsements=[]), "must endorse its model"),
+    "one endorsement, and a min_clients of 1": (after(endorsements=ENDORSED[:1], min_clients=1), "must endorse"),
+    "an endorsement twice": (
+        after(endorsements=[*ENDORSED, ENDORSED[0]]),
+        "a client endorses its run's model once",
+    ),
+    "an endorsement of a stranger": (
+        after(endorsements=[*ENDORSED, {**ENDORSED[0], "client": "client-9"}]),
+        "client-9 was not in the predecessor's cohort",
+    ),
+    "a predecessor's client as two organisations": (
+        after(
+            cohort=[FORMER[0], {**FORMER[0], "organisation": "other"}], endorsements=ENDORSED[:1], min_clients=2
+        ),
+        "a client is in the predecessor's cohort once",
+    ),
+    "a predecessor that is no run": (after(run="../x"), "predecessor.run: "),
+    "a short signature": (
+        after(endorsements=[{**ENDORSED[0], "signature": "00"}]),
+        "predecessor.endorsements.0.signature: ",
+    ),
+    "a predecessor of a cohort without end": (after(cohort=[FORMER[0]] * 5_000), "predecessor.cohort: "),
     "a cohort of names": ({"cohort": ["client-1", "client-2"]}, "cohort.0: "),
 }
 

@@ -1,0 +1,52 @@
+"""Messages by which a client that lost sums takes the model from a peer; servers see that it does, and no more."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from hubbub.messages.base import CLIENT, Claim, Message
+from hubbub.messages.manifest import Digest, Name
+
+RoundNumber = Annotated[int, Field(ge=1, lt=2**31)]
+
+MAX_VOUCHERS = 64
+
+
+class Voucher(Claim):
+    """The state of a client after a round: how many were released, and a digest of the model for peers alone."""
+
+    round: RoundNumber
+    released: Annotated[int, Field(ge=0, lt=2**31)]
+    model_hmac: Digest
+
+
+class SnapshotRequested(Message):
+    """A client has lost sums: all peers are to vouch for their models since, and one is to send its own."""
+
+    kind: ClassVar[str] = "snapshot-requested"
+    senders = CLIENT
+    recipients = CLIENT
+
+    after: Annotated[int, Field(ge=-1, lt=2**31)]
+    """The last round that the client has taken in; -1 if it lacks the model that the run begins with."""
+    giver: Name
+
+
+class ModelVouched(Message):
+    """A client's word on the models that it held after the last rounds."""
+
+    kind: ClassVar[str] = "model-vouched"
+    senders = CLIENT
+    recipients = CLIENT
+
+    vouchers: Annotated[tuple[Voucher, ...], Field(min_length=1, max_length=MAX_VOUCHERS)]
+
+
+class SnapshotChunk(Message):
+    """A piece of the model as it was after the envelope's round; the payload is sealed to its recipient."""
+
+    kind: ClassVar[str] = "snapshot-chunk"
+    senders = CLIENT
+    recipients = CLIENT
+
+    index: Annotated[int, Field(ge=0, lt=2**31)]
