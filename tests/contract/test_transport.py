@@ -25,6 +25,7 @@ from hubbub.transport.base import (
     RETRY,
     Address,
     Delivery,
+    Handler,
     Transport,
     Verdict,
     reject,
@@ -61,6 +62,7 @@ class Bench:
         self._stack = stack
 
     async def connect(self, *, connect_timeout_s: float = 10.0, publish_timeout_s: float = 20.0) -> Transport:
+        await self.twin.declare(self.topology)
         transport = self.twin.transport(self.topology, connect_timeout_s, publish_timeout_s)
         return await self._stack.enter_async_context(transport)
 
@@ -90,6 +92,17 @@ def numbered(count: int) -> list[bytes]:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():  # noqa: ASYNC110  (the broker raises no event that we could wait for)
         await asyncio.sleep(0.02)
+
+
+def dying_handler(holding: asyncio.Event) -> Handler:
+    """A handler that says when it is called, and then nothing more."""
+
+    async def never_finishes(_: Delivery) -> Verdict:
+        holding.set()
+        await asyncio.Event().wait()
+        return ACK
+
+    return never_finishes
 
 
 @on_bench
@@ -269,16 +282,36 @@ async def test_message_over_the_delivery_limit_goes_to_the_dead_letters(bench: B
 
 
 @on_bench
+async def test_message_that_nobody_lives_to_answer_goes_to_the_dead_letters(bench: Bench) -> None:
+    bench.topology = limited(bench.party, delivery_limit=1)
+    sender = await bench.connect()
+    await sender.publish(bench.address, b"deadly")
+
+    for _ in range(2):
+        victim, holding = await bench.connect(), asyncio.Event()
+        await victim.subscribe(bench.inbox, dying_handler(holding))
+        await holding.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await victim.close()
+    survivor, recorder = await bench.connect(), Recorder()
+    await survivor.subscribe(bench.inbox, recorder)
+    await sender.publish(bench.address, b"harmless")
+    await recorder.wait_for(1)
+
+    async def is_dead() -> bool:
+        return await bench.dead_reasons() == [(b"deadly", bench.inbox, "delivery_limit")]
+
+    await until(is_dead)
+    assert recorder.bodies == [b"harmless"]
+
+
+@on_bench
 async def test_unsettled_messages_come_again_in_order_when_a_consumer_closes(bench: Bench) -> None:
     first, second = await bench.connect(), await bench.connect()
     holding, recorder = asyncio.Event(), Recorder()
 
-    async def never_finishes(_: Delivery) -> Verdict:
-        holding.set()
-        await asyncio.Event().wait()
-        return ACK
-
-    await first.subscribe(bench.inbox, never_finishes, prefetch=8)
+    await first.subscribe(bench.inbox, dying_handler(holding), prefetch=8)
     await bench.publish_all(first, numbered(3))
     await holding.wait()
 
@@ -295,25 +328,40 @@ async def test_unsettled_messages_come_again_in_order_when_a_consumer_closes(ben
 
 @on_bench
 async def test_no_more_than_prefetch_messages_leave_the_broker(bench: Bench) -> None:
-    greedy, other = await bench.connect(), await bench.connect()
-    release, holding, recorder = asyncio.Event(), asyncio.Event(), Recorder()
+    greedy, other, holding, recorder = await bench.connect(), await bench.connect(), asyncio.Event(), Recorder()
 
-    async def hold(delivery: Delivery) -> Verdict:
-        holding.set()
-        await release.wait()
-        return await recorder(delivery)
-
-    await greedy.subscribe(bench.inbox, hold, prefetch=2)
+    await greedy.subscribe(bench.inbox, dying_handler(holding), prefetch=2)
     await bench.publish_all(greedy, numbered(6))
     await holding.wait()
-    elsewhere = Recorder()
-    await other.subscribe(bench.inbox, elsewhere)
-    await elsewhere.wait_for(4)
-    release.set()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await greedy.close()
+    await other.subscribe(bench.inbox, recorder)
+    await recorder.wait_for(6)
+
+    # Those that had left the broker come again, and are marked.
+    assert recorder.deliveries == [
+        *(Delivery(body, redelivered=True) for body in numbered(6)[:2]),
+        *(Delivery(body, redelivered=False) for body in numbered(6)[2:]),
+    ]
+
+
+@on_bench
+async def test_second_consumer_of_a_queue_is_refused_while_the_first_is_there(bench: Bench) -> None:
+    first, second, recorder = await bench.connect(), await bench.connect(), Recorder()
+    await first.subscribe(bench.inbox, recorder)
+
+    with pytest.raises(BrokerRefused, match=f"another instance of this party is running.*{bench.inbox}"):
+        await second.subscribe(bench.inbox, Recorder())
+    # Neither is harmed by it.
+    await second.publish(bench.address, b"for the first")
+    await recorder.wait_for(1)
+    await first.close()
+    await second.subscribe(bench.inbox, recorder)
+    await second.publish(bench.address, b"for the second")
     await recorder.wait_for(2)
 
-    assert recorder.bodies == [b"0", b"1"]
-    assert elsewhere.bodies == [b"2", b"3", b"4", b"5"]
+    assert recorder.bodies == [b"for the first", b"for the second"]
 
 
 @on_bench
@@ -353,6 +401,21 @@ async def test_queue_that_drops_its_head_never_makes_a_sender_wait(bench: Bench)
     await recorder.wait_for(3)
 
     assert recorder.bodies == [b"7", b"8", b"9"]
+    # What gives way was not rejected by anybody, and must not bury what was.
+    assert await bench.dead_reasons() == []
+
+
+@on_bench
+async def test_queue_that_drops_its_head_is_limited_in_bytes_too(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_bytes=2_500, overflow=Overflow.DROP_HEAD)
+    sender, recorder = await bench.connect(publish_timeout_s=5.0), Recorder()
+
+    await bench.publish_all(sender, [bytes([number]) * 1_000 for number in range(6)])
+    await sender.subscribe(bench.inbox, recorder)
+    await sender.publish(bench.address, b"last")
+    await recorder.wait_for_all({b"last"})
+
+    assert [body[:1] for body in recorder.bodies] == [b"\4", b"\5", b"l"]
 
 
 @on_bench
@@ -479,10 +542,24 @@ async def test_nobody_to_connect_to_is_reported(bench: Bench) -> None:
 @on_bench
 async def test_queue_that_exists_with_other_properties_is_refused(bench: Bench) -> None:
     await bench.connect()
-    bench.topology = limited(bench.party, max_length=7)
 
     with pytest.raises(BrokerRefused, match="properties"):
-        await bench.connect()
+        await bench.twin.declare(limited(bench.party, max_length=7))
+
+
+@on_bench
+async def test_what_others_reject_does_not_get_into_a_partys_dead_letters(bench: Bench) -> None:
+    other = topology_for(new_party(), Role.CLIENT)
+    bench.topology = merge([bench.topology, other])
+    transport, recorder = await bench.connect(), Recorder(reject("malformed"))
+    await transport.subscribe(bench.inbox, recorder)
+
+    await transport.publish(bench.address, b"bad")
+    await recorder.wait_for(1)
+    await transport.close()
+
+    assert await bench.dead_reasons() == [(b"bad", bench.inbox, "malformed")]
+    assert await bench.twin.dead_letters(bench.topology, other.queues[0].name) == []
 
 
 @on_bench
@@ -590,6 +667,100 @@ async def test_closing_from_inside_a_handler_is_refused(bench: Bench) -> None:
     await transport.publish(bench.address, b"")
 
     await refused.wait()
+
+
+@on_bench
+async def test_condition_follows_the_connection(bench: Bench) -> None:
+    transport = bench.twin.transport(bench.topology)
+    before = transport.condition
+    transport = await bench.connect()
+    opened = transport.condition
+    await transport.subscribe(bench.inbox, Recorder())
+    subscribed = transport.condition
+    await transport.close()
+    closed = transport.condition
+
+    assert [each.connected for each in (before, opened, subscribed, closed)] == [False, True, True, False]
+    assert [each.consuming for each in (before, opened, subscribed, closed)] == [
+        frozenset(),
+        frozenset(),
+        frozenset({bench.inbox}),
+        frozenset(),
+    ]
+    assert (subscribed.reconnects, subscribed.retries, subscribed.blocked) == (0, 0, False)
+
+
+@on_bench
+async def test_condition_shows_an_outage_and_its_end(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    await transport.subscribe(bench.inbox, recorder)
+
+    async def is_cut_off() -> bool:
+        return not transport.condition.connected and not transport.condition.consuming
+
+    async def is_back() -> bool:
+        return transport.condition.connected and bench.inbox in transport.condition.consuming
+
+    await bench.twin.stop()
+    await until(is_cut_off)
+    await bench.twin.start()
+    await until(is_back)
+    # It says the truth: what is sent comes.
+    await transport.publish(bench.address, b"after")
+    await recorder.wait_for_all({b"after"})
+
+    assert transport.condition.reconnects >= 1
+
+
+@on_bench
+async def test_condition_counts_messages_that_are_sent_once_more(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_length=3)
+    sender, receiver = await bench.connect(), await bench.connect()
+
+    publishing = asyncio.create_task(bench.publish_all(sender, numbered(30)))
+    await asyncio.wait({publishing}, timeout=0.3)
+    await receiver.subscribe(bench.inbox, Recorder())
+    await publishing
+
+    assert sender.condition.retries >= 1
+    assert receiver.condition.retries == 0
+
+
+@on_bench
+async def test_what_waits_in_a_queue_is_counted(bench: Bench) -> None:
+    sender, holding = await bench.connect(), asyncio.Event()
+    empty = await sender.count_waiting(bench.inbox)
+    await bench.publish_all(sender, numbered(5))
+
+    async def are_all_waiting() -> bool:
+        # A replicated queue says how long it is a little late.
+        return await sender.count_waiting(bench.inbox) == 5
+
+    async def are_three_left() -> bool:
+        return await sender.count_waiting(bench.inbox) == 3
+
+    await until(are_all_waiting)
+    told = sender.condition.waiting[bench.inbox]
+    receiver = await bench.connect()
+    await receiver.subscribe(bench.inbox, dying_handler(holding), prefetch=2)
+    await until(are_three_left)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await receiver.close()
+
+    assert (empty, told) == (0, 5)
+
+
+@on_bench
+async def test_counting_what_waits_fails_while_nobody_can_say(bench: Bench) -> None:
+    transport = await bench.connect()
+    await bench.twin.stop()
+
+    with pytest.raises(TransportError):
+        await transport.count_waiting(bench.inbox)
+    with pytest.raises(ConfigurationError, match="no queue"):
+        await transport.count_waiting("hubbub.inbox.somebody-else")
+    await bench.twin.start()
 
 
 @on_bench

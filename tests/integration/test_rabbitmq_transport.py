@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,12 +12,20 @@ import pytest
 from hubbub.errors import BrokerRefused, BrokerUnreachable
 from hubbub.ids import PartyId, Role
 from hubbub.transport.base import ACK, Address, Delivery, Verdict
-from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import Topology, inbox, route, topology_for
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
+from hubbub.transport.topology import (
+    Topology,
+    dead_letter_exchange,
+    dead_letter_queue,
+    inbox,
+    route,
+    topology_for,
+)
 from support.aio import aio
+from support.broker import declared
 from support.fault_proxy import FaultProxy
 from support.private_node import PrivateNode
-from support.twins import PAUSE, Recorder, new_party
+from support.twins import PAUSE, Recorder, listening_for, new_party
 
 pytestmark = pytest.mark.broker
 
@@ -45,6 +53,7 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_restarted
 ) -> None:
     party, recorder, confirmed = new_party(), Recorder(), set[bytes]()
     topology = topology_for(party, Role.AGGREGATOR)
+    await declare_topology(private_node.url, topology)
     stop = asyncio.Event()
 
     async def publish_until_told(sender: RabbitMqTransport, name: int) -> None:
@@ -62,9 +71,8 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_restarted
         await receiver.subscribe(inbox(party), recorder)
         publishing = [asyncio.create_task(publish_until_told(sender, name)) for name in range(4)]
         await recorder.wait_for(40)
-        # RabbitMQ 3.10 that is killed within a second or so of a queue's creation was seen to bring the queue
-        # back empty and without a leader, for good. This test is about messages in a queue that exists.
-        await asyncio.sleep(2)
+        # This test is about messages in a queue that exists.
+        await asyncio.to_thread(private_node.settle)
         await asyncio.to_thread(private_node.kill)
         at_death = len(confirmed)
         await asyncio.to_thread(private_node.restart)
@@ -80,8 +88,10 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_restarted
 @aio
 async def test_connections_that_an_operator_closes_are_made_again(private_node: PrivateNode) -> None:
     party, recorder = new_party(), Recorder()
+    topology = topology_for(party, Role.AGGREGATOR)
+    await declare_topology(private_node.url, topology)
 
-    async with open_transport(private_node.url, topology_for(party, Role.AGGREGATOR)) as transport:
+    async with open_transport(private_node.url, topology) as transport:
         await transport.subscribe(inbox(party), recorder)
         await transport.publish(address_of(party), b"before")
         await recorder.wait_for(1)
@@ -90,29 +100,29 @@ async def test_connections_that_an_operator_closes_are_made_again(private_node: 
         await recorder.wait_for_all({b"after"})
 
 
+@pytest.mark.parametrize("missing", ["queue", "exchange"])
 @aio
-async def test_user_without_permission_is_refused(private_node: PrivateNode) -> None:
-    # One call for two commands: each call of rabbitmqctl takes seconds.
-    await asyncio.to_thread(
-        private_node.ctl,
-        "eval",
-        'rabbit_auth_backend_internal:add_user(<<"visitor">>, <<"sesame">>, <<"test">>),'
-        'rabbit_auth_backend_internal:set_permissions(<<"visitor">>, <<"/">>, <<"^$">>, <<"^$">>, <<"^$">>,'
-        '<<"test">>).',
-    )
-    url = private_node.url.replace("guest:guest", "visitor:sesame")
+async def test_what_is_missing_at_the_broker_is_named_and_nothing_is_declared(amqp_url: str, missing: str) -> None:
+    party = new_party()
+    topology = topology_for(party, Role.AGGREGATOR)
+    if missing == "queue":
+        await declare_topology(amqp_url, replace(topology, queues=(), bindings=()))
+    name = {"queue": dead_letter_queue(party), "exchange": dead_letter_exchange(party)}[missing]
 
-    with pytest.raises(BrokerRefused, match="permissions") as refusal:
-        async with open_transport(url, topology_for(new_party(), Role.CLIENT)):
-            pass
-
-    assert "sesame" not in str(refusal.value)
+    try:
+        # The second time shows that the first declared nothing.
+        for _ in range(2):
+            with pytest.raises(BrokerRefused, match=f"no {missing} '{name}'.*hubbub roster broker-config"):
+                async with open_transport(amqp_url, topology):
+                    pass
+    finally:
+        await remove_topology(amqp_url, topology)
 
 
 @aio
 async def test_publish_and_consumer_survive_a_peer_that_falls_silent(amqp_url: str) -> None:
     party, recorder, holding, release = new_party(), Recorder(), asyncio.Event(), asyncio.Event()
-    parts = urlsplit(amqp_url)
+    topology, parts = topology_for(party, Role.AGGREGATOR), urlsplit(amqp_url)
 
     async def hold_the_first(delivery: Delivery) -> Verdict:
         if not holding.is_set():
@@ -121,57 +131,40 @@ async def test_publish_and_consumer_survive_a_peer_that_falls_silent(amqp_url: s
             return ACK
         return await recorder(delivery)
 
-    async with FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
+    async with declared(amqp_url, topology), FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
         url = parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}").geturl()
-        async with open_transport(url, topology_for(party, Role.AGGREGATOR)) as transport:
+        async with open_transport(url, topology) as transport:
             await transport.subscribe(inbox(party), hold_the_first)
             await transport.publish(address_of(party), b"first")
             await holding.wait()
             proxy.stall()
             publishing = asyncio.create_task(transport.publish(address_of(party), b"second"))
-            # aiormq gives a peer up after three heartbeats and a bit: 6 s here.
-            await proxy.wait_for_connections(2)
+            # aiormq gives a peer up after three heartbeats and a bit: 6 s here. There were two before.
+            await proxy.wait_for_connections(3)
             still_trying = not publishing.done()
             proxy.flow()
             release.set()
             await publishing
             await recorder.wait_for_all({b"first", b"second"})
-            await transport.remove_queues()
 
     assert still_trying
 
 
-class SawSubscriptionEnd(logging.Handler):
-    """Sets an event when the transport logs that a subscription ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "ended" in record.getMessage():
-            self.seen.set()
-
-
 @aio
 async def test_consumer_comes_back_when_its_queue_was_deleted_and_declared_again(amqp_url: str) -> None:
-    party, recorder, end = new_party(), Recorder(), SawSubscriptionEnd()
+    party, recorder = new_party(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
-    logger = logging.getLogger("hubbub.transport.rabbitmq")
-    logger.addHandler(end)
+    await declare_topology(amqp_url, topology)
 
-    try:
+    with listening_for("ended") as ended:
         async with open_transport(amqp_url, topology) as transport:
             await transport.subscribe(inbox(party), recorder)
-            await transport.remove_queues()
+            await remove_topology(amqp_url, topology)
             # A queue that is declared again before its consumers were told confuses RabbitMQ 3.10.
-            await end.seen.wait()
-            async with open_transport(amqp_url, topology) as other:
-                await other.publish(address_of(party), b"back")
+            await ended.wait()
+            async with declared(amqp_url, topology):
+                await transport.publish(address_of(party), b"back")
                 await recorder.wait_for(1)
-                await other.remove_queues()
-    finally:
-        logger.removeHandler(end)
 
     assert recorder.bodies == [b"back"]
 

@@ -1,28 +1,33 @@
 """The interface between a service and whatever carries its messages.
 
-A `Transport` has three methods: `publish`, `subscribe`, `close`. It carries bytes and knows nothing of what
-they mean. Two implementations keep the promises below, each of which is a test in the contract suite:
-`memory.MemoryTransport` (everything in one process) and `rabbitmq.RabbitMqTransport`.
+A `Transport` has three methods: `publish`, `subscribe`, `close`; two more say how it fares: `condition` and
+`count_waiting`. It carries bytes and knows nothing of what they mean. Two implementations keep the promises below,
+each of which is a test in the contract suite: `memory.MemoryTransport` (everything in one process) and
+`rabbitmq.RabbitMqTransport`.
 
 Sending
     *Confirmed.* `publish` returns when the broker has taken the message: from then on it survives the
     broker's death (in memory: as long as the process lives). *Unroutable* is raised if no queue takes it.
-    *Outages are waited for.* While the broker is away, or a queue that refuses when full is full, `publish`
-    waits and tries again until its time is up, then raises `TransportError`. A confirmation that is lost on
-    the way makes it send twice. A body above `MAX_BODY_BYTES` is refused with `TransportError`.
+    *Outages are waited for.* While the broker is away, or short of memory or disk, or a queue that refuses when
+    full is full, `publish` waits and tries again until its time is up, then raises `TransportError`. A
+    confirmation that is lost on the way makes it send twice. A body above `MAX_BODY_BYTES` is refused with
+    `TransportError`.
 
 Receiving
+    *One consumer.* A queue is consumed by one subscription at a time: a second is refused with `BrokerRefused`,
+    once it is clear that the first is alive. Receiving does not depend on sending: it goes on while `publish`
+    waits.
     *At least once.* A message comes until a handler has said ACK or REJECT and the broker has heard it; so it
     may come twice, also after ACK. Handlers must not mind.
     *One at a time.* A subscription calls its handler with one delivery after the other, never two at once.
     *In order per sender*, while connections last: of two messages of which the first was confirmed before the
     second was published, the first is delivered first. A message that is delivered again may be overtaken.
     *ACK* removes the message. *RETRY* delivers it again later, marked `redelivered`, each time after a longer
-    pause, and moves it to the dead letters when the queue's delivery limit is reached; others are delivered
+    pause, and moves it to the dead letters when the queue's delivery limit is passed; others are delivered
     in the meantime. A handler that raises has said RETRY; nothing a handler does ends its subscription.
     *REJECT* moves the message to the dead letters of its queue, with the reason, and never delivers it again.
     *Back-pressure.* At most `prefetch` messages per subscription are outside the broker and unsettled. All
-    others wait there, for this or any other consumer of the queue.
+    others wait there.
     *No consumer, no loss.* What a consumer held unsettled when it died or closed is delivered again.
     *Reconnection* needs nobody: subscriptions go on, and a running handler is not disturbed; its verdict is
     dropped if the connection that the delivery came over is gone, because the message comes again.
@@ -30,12 +35,16 @@ Receiving
 Ending
     `close` stops taking messages, lets the running handlers finish and tells the broker their verdicts; what
     was fetched and not yet handled goes back. It must not be called from inside a handler.
+
+Saying how it fares
+    `condition` asks nobody: it is what the transport knows already, and an outage shows in it as soon as the
+    connection is known to be lost. Its counts only ever go up. `count_waiting` asks the broker.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -105,9 +114,27 @@ class DeadLetter:
 
 
 DELIVERY_LIMIT_REASON = "delivery_limit"
-"""RabbitMQ's own word, as a dead letter's reason, for a message that was delivered too often."""
+"""A dead letter's reason if it was delivered too often; it is RabbitMQ's own word for that."""
 
 Handler = Callable[[Delivery], Awaitable[Verdict]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """How a transport fares."""
+
+    connected: bool
+    """Whether it can send and receive: every connection that it needs is there, and the queues were found."""
+    blocked: bool
+    """Whether the broker, short of memory or disk, had stopped taking messages when one was last to be sent."""
+    consuming: frozenset[str]
+    """The queues whose messages come to their handlers."""
+    reconnects: int
+    """How often a lost connection was made again; there may be several at a time."""
+    retries: int
+    """How often a message had to be sent once more."""
+    waiting: Mapping[str, int]
+    """How many messages waited in a queue when the broker last said so."""
 
 
 class Transport(ABC):
@@ -124,6 +151,15 @@ class Transport(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Stop taking, let running handlers finish, disconnect. Closing twice is harmless."""
+
+    @property
+    @abstractmethod
+    def condition(self) -> Condition:
+        """How it fares just now."""
+
+    @abstractmethod
+    async def count_waiting(self, queue: str) -> int:
+        """Ask the broker how many messages of `queue` wait there; `TransportError` if it does not say."""
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...

@@ -17,6 +17,7 @@ from hubbub.errors import BrokerRefused, BrokerUnreachable, ConfigurationError, 
 from hubbub.transport.base import (
     DELIVERY_LIMIT_REASON,
     Address,
+    Condition,
     DeadLetter,
     Delivery,
     Handler,
@@ -25,7 +26,7 @@ from hubbub.transport.base import (
     Verdict,
     check_size,
 )
-from hubbub.transport.subscription import RetryPause, Worker, check_outside
+from hubbub.transport.subscription import RetryPause, Worker, check_outside, describe_occupied
 from hubbub.transport.topology import ExchangeSpec, Overflow, QueueSpec, Topology
 
 
@@ -63,8 +64,12 @@ class _Consumer:
     prefetch: int
     retry_pause: RetryPause
     worker: Worker[_Taken]
+    closing: bool = False
     # A dictionary for its order: what comes back from a lost consumer keeps it.
     unsettled: dict[_Taken, None] = field(default_factory=dict)
+
+    def may_take(self) -> bool:
+        return not self.closing and len(self.unsettled) < self.prefetch
 
     def settle(self, taken: _Taken, verdict: Verdict) -> None:
         if taken.is_stale():
@@ -98,22 +103,26 @@ class _Queue:
     spec: QueueSpec
     broker: MemoryBroker
     ready: deque[_Message] = field(default_factory=deque)
-    consumers: deque[_Consumer] = field(default_factory=deque)
+    ready_bytes: int = 0
+    consumer: _Consumer | None = None
 
     def is_full(self) -> bool:
-        return self.spec.max_length is not None and len(self.ready) >= self.spec.max_length
+        return self._is_over(len(self.ready) + 1, self.ready_bytes + 1)
 
     def put(self, message: _Message) -> None:
-        if self.is_full() and self.spec.overflow is Overflow.DROP_HEAD:
-            self.ready.popleft()
         self.ready.append(message)
+        self.ready_bytes += len(message.body)
         self.deliver()
+        if self.spec.overflow is Overflow.DROP_HEAD:
+            while self._is_over(len(self.ready), self.ready_bytes):
+                self._take()
 
     def put_back(self, message: _Message) -> None:
         if message.deliveries > self.spec.delivery_limit:
             self.bury(message, DELIVERY_LIMIT_REASON)
         else:
             self.ready.appendleft(message)
+            self.ready_bytes += len(message.body)
 
     def bury(self, message: _Message, reason: str) -> None:
         if self.spec.dead_letters is not None:
@@ -122,23 +131,27 @@ class _Queue:
                 queue.put(dead)
 
     def deliver(self) -> None:
-        """Hand out what is ready, in turn, to consumers that may take more."""
+        """Hand out what is ready, as far as the consumer may take more."""
         if not self.broker.running:
             return
-        while self.ready and (consumer := self._next_consumer()) is not None:
-            message = self.ready.popleft()
-            taken = _Taken(replace(message, deliveries=message.deliveries + 1), consumer)
-            consumer.unsettled[taken] = None
-            consumer.worker.put(taken)
+        while self.ready and self.consumer is not None and self.consumer.may_take():
+            message = self._take()
+            taken = _Taken(replace(message, deliveries=message.deliveries + 1), self.consumer)
+            self.consumer.unsettled[taken] = None
+            self.consumer.worker.put(taken)
         if not self.is_full():
             self.broker.wake()
 
-    def _next_consumer(self) -> _Consumer | None:
-        for _ in range(len(self.consumers)):
-            self.consumers.rotate(-1)
-            if len(self.consumers[-1].unsettled) < self.consumers[-1].prefetch:
-                return self.consumers[-1]
-        return None
+    def _take(self) -> _Message:
+        message = self.ready.popleft()
+        self.ready_bytes -= len(message.body)
+        return message
+
+    def _is_over(self, messages: int, size: int) -> bool:
+        limits = self.spec.max_length, self.spec.max_bytes
+        return any(
+            limit is not None and count > limit for count, limit in zip((messages, size), limits, strict=True)
+        )
 
 
 class MemoryBroker:
@@ -149,6 +162,7 @@ class MemoryBroker:
         self._queues: dict[str, _Queue] = {}
         self._bindings: dict[Address, dict[str, None]] = {}
         self._running = True
+        self._outages = 0
         self._refusals = 0
         self._lost_confirmations = 0
         self._waiting: list[asyncio.Future[None]] = []
@@ -157,11 +171,12 @@ class MemoryBroker:
         """Begin an outage: connections are lost, nothing is taken or delivered until `start`."""
         self._running = False
         for queue in self._queues.values():
-            for consumer in queue.consumers:
-                consumer.lose()
+            if queue.consumer is not None:
+                queue.consumer.lose()
 
     def start(self) -> None:
         """End an outage; transports go on by themselves."""
+        self._outages += not self._running
         self._running = True
         for queue in self._queues.values():
             queue.deliver()
@@ -194,6 +209,11 @@ class MemoryBroker:
     def running(self) -> bool:
         """Whether anybody answers."""
         return self._running
+
+    @property
+    def outages(self) -> int:
+        """How many outages have ended."""
+        return self._outages
 
     def declare(self, topology: Topology) -> None:
         """Create what is missing; refuse a queue that exists with other properties."""
@@ -246,16 +266,18 @@ class MemoryBroker:
                 future.set_result(None)
 
     def attach(self, name: str, handler: Handler, prefetch: int, retry_pause: RetryPause) -> _Consumer:
-        """Begin to deliver a queue's messages to a handler."""
+        """Begin to deliver a queue's messages to a handler, unless it has one."""
         queue = self._queues[name]
-        consumer = _Consumer(queue, prefetch, retry_pause, Worker(name, handler))
-        queue.consumers.append(consumer)
+        if queue.consumer is not None:
+            raise BrokerRefused(describe_occupied(name))
+        consumer = queue.consumer = _Consumer(queue, prefetch, retry_pause, Worker(name, handler))
         queue.deliver()
         return consumer
 
     def detach(self, consumer: _Consumer) -> None:
-        """Deliver no more to this consumer; what it has taken stays with it."""
-        consumer.queue.consumers.remove(consumer)
+        """Take back what a consumer has not settled; the queue is free for another."""
+        consumer.lose()
+        consumer.queue.consumer = None
 
 
 class MemoryTransport(Transport):
@@ -275,11 +297,15 @@ class MemoryTransport(Transport):
         self._retry_pause = retry_pause or RetryPause()
         self._consumers: list[_Consumer] = []
         self._open = False
+        self._outages_before = 0
+        self._retries = 0
 
     async def __aenter__(self) -> Self:
         if not self._broker.running:
             raise BrokerUnreachable("the in-memory broker is stopped")
+        # A broker inside the process has no operator who would have done it.
         self._broker.declare(self._topology)
+        self._outages_before = self._broker.outages
         self._open = True
         return self
 
@@ -292,6 +318,7 @@ class MemoryTransport(Transport):
                 while not self._broker.accept(address, body):
                     await self._broker.change()
                     self._check_open()
+                    self._retries += 1
         except TimeoutError:
             raise TransportError(
                 f"the broker did not take a message for {address.routing_key!r} within"
@@ -314,15 +341,35 @@ class MemoryTransport(Transport):
         self._open = False
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
-            self._broker.detach(consumer)
+            consumer.closing = True
         try:
             await asyncio.gather(*(consumer.worker.stop() for consumer in consumers))
         finally:
             for consumer in consumers:
-                consumer.lose()
-                consumer.queue.deliver()
+                self._broker.detach(consumer)
             # Those who still publish over this transport must find it closed.
             self._broker.wake()
+
+    @property
+    def condition(self) -> Condition:
+        """All of it follows from the broker being there."""
+        connected = self._open and self._broker.running
+        return Condition(
+            connected=connected,
+            blocked=False,
+            consuming=frozenset(each.queue.spec.name for each in self._consumers if connected),
+            reconnects=self._broker.outages - self._outages_before,
+            retries=self._retries,
+            waiting={spec.name: self._broker.waiting_in(spec.name) for spec in self._topology.queues if connected},
+        )
+
+    async def count_waiting(self, queue: str) -> int:
+        """Look into the queue."""
+        name = self._topology.queue(queue).name
+        self._check_open()
+        if not self._broker.running:
+            raise BrokerUnreachable("the in-memory broker is stopped")
+        return self._broker.waiting_in(name)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -108,3 +108,11 @@ def check_outside(workers: Iterable[Worker[T]]) -> None:
     """Refuse to close a transport from inside a handler, which the closing would wait for."""
     if any(worker.is_caller() for worker in workers):
         raise LocalError("a transport cannot be closed from inside one of its handlers")
+
+
+def describe_occupied(queue: str) -> str:
+    """Say why a queue that somebody else consumes cannot be consumed as well."""
+    return (
+        f"another instance of this party is running: it consumes {queue!r}, which one may do at a time. Stop it"
+        " first; each party runs once"
+    )

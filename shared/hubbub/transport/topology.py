@@ -2,18 +2,23 @@
 
 Each flow of messages has its own direct exchange, so that a broker can grant each party the right to write to
 just those that its role uses. A party has one inbox, bound under the party's name to the exchanges from which
-its role receives, and one queue for its dead letters:
+its role receives. What it rejects goes through an exchange of its own to a queue of its own, so that nobody
+else can write there:
 
-    hubbub.control   coordinator -> clients, aggregators
-    hubbub.shares    client -> aggregator
-    hubbub.results   aggregator -> client
-    hubbub.reports   client, aggregator -> coordinator
-    hubbub.peers     client -> client
-    hubbub.dead      rejected messages, by the name of the party that rejected them
+    hubbub.control         coordinator -> clients, aggregators
+    hubbub.shares          client -> aggregator
+    hubbub.results         aggregator -> client
+    hubbub.reports         client, aggregator -> coordinator
+    hubbub.peers           client -> client
+    hubbub.rejected.NAME   what the party NAME rejected, on its way to the queue hubbub.dead.NAME
+
+That exchange and that queue differ in name because a broker grants rights by name alone: with one name for
+both, the right to write to the one and to read the other would be the right to bind and unbind them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +34,6 @@ SHARES = "hubbub.shares"
 RESULTS = "hubbub.results"
 REPORTS = "hubbub.reports"
 PEERS = "hubbub.peers"
-DEAD = "hubbub.dead"
 
 FLOWS: Mapping[tuple[Role, Role], str] = MappingProxyType(
     {
@@ -52,6 +56,11 @@ class Overflow(StrEnum):
     DROP_HEAD = "drop-head"
 
 
+# A party that restarts often must not lose messages that way; a message that nobody ever manages to handle must
+# still leave the inbox one day.
+DELIVERY_LIMIT = 100
+
+
 @dataclass(frozen=True, slots=True)
 class ExchangeSpec:
     """A durable direct exchange."""
@@ -61,12 +70,17 @@ class ExchangeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:
-    """A durable, replicated queue and its limits; `max_length` counts messages that wait in the broker."""
+    """A durable, replicated queue and its limits.
+
+    `max_length` and `max_bytes` count what waits in the broker. `dead_letters` is where the consumer puts what
+    it rejects and what was delivered more often than `delivery_limit`; None if nobody consumes the queue.
+    """
 
     name: str
-    delivery_limit: int
+    delivery_limit: int = DELIVERY_LIMIT
     dead_letters: Address | None = None
     max_length: int | None = None
+    max_bytes: int | None = None
     overflow: Overflow = Overflow.REJECT_PUBLISH
 
 
@@ -76,6 +90,15 @@ class BindingSpec:
 
     address: Address
     queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What a user may do at the broker, as RabbitMQ takes it: regular expressions over names."""
+
+    configure: str
+    write: str
+    read: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,20 +125,19 @@ class Topology:
         raise ConfigurationError(f"no queue {name!r} in this topology, which has: {known or 'none'}")
 
 
-# RabbitMQ 4 drops after 20 deliveries unless told otherwise, and a party that restarts often must not lose
-# messages that way; a message that nobody ever manages to handle must still leave the inbox one day.
-INBOX_DELIVERY_LIMIT = 100
-# Looking at dead letters delivers and returns them, which must not use them up.
-DEAD_DELIVERY_LIMIT = 1_000_000
 # Old dead letters give way: a flood of bad messages must not fill the broker's disk.
 DEAD_MAX_LENGTH = 1_000
+DEAD_MAX_BYTES = 2**30
 # A client that publishes faster than an aggregator spools waits (4 GiB of 1 MiB chunks). A coordinator's
-# messages are small. What is sent to a client waits for it without limit: it may be away for a long time.
-INBOX_MAX_LENGTH: Mapping[Role, int | None] = MappingProxyType(
-    {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: None}
+# messages are small. A client may be away for days, and nobody can wait for it: its oldest messages give way,
+# and what it missed then comes from a peer.
+INBOX_MAX_LENGTH: Mapping[Role, int] = MappingProxyType(
+    {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: 20_000}
 )
+CLIENT_INBOX_MAX_BYTES = 8 * 2**30
 
-EXCHANGES = tuple(ExchangeSpec(name) for name in (*dict.fromkeys(FLOWS.values()), DEAD))
+EXCHANGES = tuple(ExchangeSpec(name) for name in dict.fromkeys(FLOWS.values()))
+"""Those that parties share."""
 
 
 def inbox(party: PartyId) -> str:
@@ -128,6 +150,11 @@ def dead_letter_queue(party: PartyId) -> str:
     return f"hubbub.dead.{_checked(party)}"
 
 
+def dead_letter_exchange(party: PartyId) -> str:
+    """Name the exchange through which a party, and the broker for it, puts aside what was rejected."""
+    return f"hubbub.rejected.{_checked(party)}"
+
+
 def route(sender: Role, recipient: Role, name: PartyId) -> Address:
     """Say where a party of role `sender` publishes for the party `name` of role `recipient`."""
     exchange = FLOWS.get((sender, recipient))
@@ -138,28 +165,39 @@ def route(sender: Role, recipient: Role, name: PartyId) -> Address:
 
 def topology_for(party: PartyId, role: Role) -> Topology:
     """Lay out the shared exchanges and one party's queues and bindings."""
-    dead = Address(DEAD, _checked(party))
+    dead = Address(dead_letter_exchange(party), party)
     sources = dict.fromkeys(exchange for (_, recipient), exchange in FLOWS.items() if recipient is role)
     return Topology(
-        exchanges=EXCHANGES,
+        exchanges=(*EXCHANGES, ExchangeSpec(dead.exchange)),
         queues=(
             QueueSpec(
                 name=dead_letter_queue(party),
-                delivery_limit=DEAD_DELIVERY_LIMIT,
                 max_length=DEAD_MAX_LENGTH,
+                max_bytes=DEAD_MAX_BYTES,
                 overflow=Overflow.DROP_HEAD,
             ),
             QueueSpec(
                 name=inbox(party),
-                delivery_limit=INBOX_DELIVERY_LIMIT,
                 dead_letters=dead,
                 max_length=INBOX_MAX_LENGTH[role],
+                max_bytes=CLIENT_INBOX_MAX_BYTES if role is Role.CLIENT else None,
+                overflow=Overflow.DROP_HEAD if role is Role.CLIENT else Overflow.REJECT_PUBLISH,
             ),
         ),
         bindings=(
             BindingSpec(dead, dead_letter_queue(party)),
             *(BindingSpec(Address(exchange, party), inbox(party)) for exchange in sources),
         ),
+    )
+
+
+def permissions_for(party: PartyId, role: Role) -> Permissions:
+    """Grant a party what its role's flows need and no more; the broker's default exchange is nobody's."""
+    targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
+    return Permissions(
+        configure="^$",
+        write=_exactly(*targets, dead_letter_exchange(party)),
+        read=_exactly(inbox(party), dead_letter_queue(party)),
     )
 
 
@@ -183,6 +221,10 @@ def _unique(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
             raise ConfigurationError(f"{kind} {name!r} is described twice, differently: {found[name]}, {spec}")
         found[name] = spec
     return found
+
+
+def _exactly(*names: str) -> str:
+    return f"^({'|'.join(re.escape(name) for name in names)})$"
 
 
 def _checked(party: PartyId) -> PartyId:

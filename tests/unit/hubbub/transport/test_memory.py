@@ -54,22 +54,6 @@ async def test_lost_confirmation_makes_a_message_come_twice() -> None:
 
 
 @aio
-async def test_two_consumers_of_a_queue_take_turns() -> None:
-    broker, recorders = MemoryBroker(), [Recorder(), Recorder()]
-
-    async with MemoryTransport(broker, TOPOLOGY) as transport:
-        for recorder in recorders:
-            await transport.subscribe(inbox(ANNA), recorder)
-        for number in range(6):
-            await transport.publish(ADDRESS, b"%d" % number)
-        for recorder in recorders:
-            await recorder.wait_for(3)
-
-    assert recorders[0].bodies == [b"0", b"2", b"4"]
-    assert recorders[1].bodies == [b"1", b"3", b"5"]
-
-
-@aio
 async def test_sender_in_a_loop_lets_others_receive() -> None:
     broker, most_waiting = MemoryBroker(), 0
 

@@ -1,13 +1,15 @@
 """What of the RabbitMQ transport can be seen without a broker."""
 
 import asyncio
+from itertools import groupby
 
 import pytest
 
-from hubbub.errors import ConfigurationError
+from hubbub.errors import BrokerUnreachable, ConfigurationError
 from hubbub.ids import PartyId, Role
-from hubbub.transport.rabbitmq import RabbitMqTransport, _arguments, _cancellation_means_loss
-from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
+from hubbub.transport.access import Login
+from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss
+from hubbub.transport.topology import topology_for
 from support.aio import aio
 
 ANNA = PartyId("anna")
@@ -15,9 +17,11 @@ TOPOLOGY = topology_for(ANNA, Role.AGGREGATOR)
 
 
 def test_password_is_never_printed() -> None:
-    transport = RabbitMqTransport("amqp://anna:sesame@broker.example/vhost", TOPOLOGY)
-
-    assert repr(transport) == "RabbitMqTransport('hubbub' at broker.example:5672)"
+    for transport in (
+        RabbitMqTransport("amqp://anna:sesame@broker.example/vhost", TOPOLOGY),
+        RabbitMqTransport("amqp://broker.example/vhost", TOPOLOGY, login=Login("anna", "sesame")),
+    ):
+        assert repr(transport) == "RabbitMqTransport('hubbub' at broker.example:5672)"
 
 
 def test_secure_scheme_has_another_port() -> None:
@@ -32,16 +36,52 @@ def test_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
     assert "sesame" not in str(refusal.value)
 
 
-def test_limits_become_arguments_of_a_replicated_queue() -> None:
-    assert _arguments(TOPOLOGY.queue(inbox(ANNA))) == {
-        "x-queue-type": "quorum",
-        "x-delivery-limit": 100,
-        "x-dead-letter-exchange": "hubbub.dead",
-        "x-dead-letter-routing-key": "anna",
-        "x-max-length": 4096,
-        "x-overflow": "reject-publish",
-    }
-    assert _arguments(TOPOLOGY.queue(dead_letter_queue(ANNA)))["x-overflow"] == "drop-head"
+@aio
+async def test_first_connect_can_be_given_up_at_once() -> None:
+    heard = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        transport = RabbitMqTransport(f"amqp://anna:sesame@127.0.0.1:{port}/", TOPOLOGY, connect_timeout_s=60)
+        entering = asyncio.create_task(transport.__aenter__())
+        await heard.wait()
+        entering.cancel()
+        async with asyncio.timeout(1):
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+
+
+@aio
+async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -> None:
+    tried: list[int] = []
+    again = asyncio.Event()
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tried.append(writer.get_extra_info("sockname")[1])
+        if len(tried) >= 5:
+            again.set()
+        writer.close()
+
+    servers = [await asyncio.start_server(hang_up, "127.0.0.1", 0) for _ in range(2)]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    urls = ",".join(f"amqp://anna:sesame@127.0.0.1:{port}/" for port in ports)
+    transport = RabbitMqTransport(urls, TOPOLOGY, connect_timeout_s=1, reconnect_interval_s=0.01)
+    with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{ports[0]}, 127\.0\.0\.1:{ports[1]}") as failure:
+        await transport.__aenter__()
+    for server in servers:
+        server.close()
+
+    assert again.is_set()
+    assert "sesame" not in str(failure.value)
+    # A connection that is broken off is looked at twice, to find out whether TLS is why.
+    in_turn = [port for port, _ in groupby(tried)]
+    assert in_turn == [ports[number % 2] for number in range(len(in_turn))]
 
 
 @aio

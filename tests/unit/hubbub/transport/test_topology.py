@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -8,7 +9,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.transport.base import Address
 from hubbub.transport.topology import (
     CONTROL,
-    DEAD,
+    EXCHANGES,
     FLOWS,
     PEERS,
     REPORTS,
@@ -17,9 +18,11 @@ from hubbub.transport.topology import (
     BindingSpec,
     Overflow,
     Topology,
+    dead_letter_exchange,
     dead_letter_queue,
     inbox,
     merge,
+    permissions_for,
     route,
     topology_for,
 )
@@ -72,16 +75,18 @@ def test_rejected_messages_have_somewhere_to_go(role: Role) -> None:
 
     dead = topology.queue(inbox(ANNA)).dead_letters
 
-    assert dead == Address(DEAD, "anna")
+    assert dead == Address("hubbub.rejected.anna", "anna")
     assert BindingSpec(dead, dead_letter_queue(ANNA)) in topology.bindings
 
 
 def test_limits_are_set_by_role() -> None:
     inboxes = {role: topology_for(ANNA, role).queue(inbox(ANNA)) for role in Role}
 
-    assert inboxes[Role.CLIENT].max_length is None
-    assert inboxes[Role.AGGREGATOR].max_length == 4_096
-    assert {spec.overflow for spec in inboxes.values()} == {Overflow.REJECT_PUBLISH}
+    assert {role: (spec.max_length, spec.max_bytes, spec.overflow) for role, spec in inboxes.items()} == {
+        Role.CLIENT: (20_000, 8 * 2**30, Overflow.DROP_HEAD),
+        Role.AGGREGATOR: (4_096, None, Overflow.REJECT_PUBLISH),
+        Role.COORDINATOR: (100_000, None, Overflow.REJECT_PUBLISH),
+    }
     assert {spec.delivery_limit for spec in inboxes.values()} == {100}
 
 
@@ -98,7 +103,11 @@ def test_merging_keeps_shared_parts_once() -> None:
 
     merged = merge([*parts, parts[0]])
 
-    assert merged.exchanges == parts[0].exchanges
+    assert [spec.name for spec in merged.exchanges] == [
+        *(spec.name for spec in EXCHANGES),
+        "hubbub.rejected.anna",
+        "hubbub.rejected.bert",
+    ]
     assert [spec.name for spec in merged.queues] == [
         "hubbub.dead.anna",
         "hubbub.inbox.anna",
@@ -122,3 +131,52 @@ def test_binding_to_what_is_not_there_is_refused() -> None:
 def test_unknown_queue_is_named_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match=r"'nope'.*hubbub\.inbox\.anna"):
         topology_for(ANNA, Role.CLIENT).queue("nope")
+
+
+WRITES = {
+    Role.CLIENT: {SHARES, REPORTS, PEERS},
+    Role.AGGREGATOR: {RESULTS, REPORTS},
+    Role.COORDINATOR: {CONTROL},
+}
+
+
+def names_of_a_federation() -> set[str]:
+    """Everything that there is to have rights on, with names that are nearly a party's own."""
+    topology = merge(topology_for(PartyId(name), Role.CLIENT) for name in ("anna", "anna-b", "bert", "nanna"))
+    near = {"", "amq.default", "amq.direct", "hubbub", "hubbubXinbox.anna", "hubbub.inbox.anna.x", "x" + SHARES}
+    return near | {spec.name for spec in topology.exchanges} | {spec.name for spec in topology.queues}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_party_may_write_to_its_flows_and_read_its_queues_and_nothing_else(role: Role) -> None:
+    names, granted = names_of_a_federation(), permissions_for(ANNA, role)
+
+    assert {name for name in names if re.search(granted.write, name)} == {*WRITES[role], "hubbub.rejected.anna"}
+    assert {name for name in names if re.search(granted.read, name)} == {"hubbub.inbox.anna", "hubbub.dead.anna"}
+    assert {name for name in names if re.search(granted.configure, name)} == {""}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_nothing_may_be_both_written_and_read(role: Role) -> None:
+    # Whoever may do both to an exchange and a queue may bind one to the other.
+    granted = permissions_for(ANNA, role)
+
+    assert not [
+        name
+        for name in names_of_a_federation()
+        if re.search(granted.write, name) and re.search(granted.read, name)
+    ]
+
+
+def test_permissions_are_those_of_a_named_party() -> None:
+    assert (
+        permissions_for(PartyId("anna-b"), Role.COORDINATOR).read
+        == r"^(hubbub\.inbox\.anna\-b|hubbub\.dead\.anna\-b)$"
+    )
+    with pytest.raises(ConfigurationError, match="cannot name a party"):
+        permissions_for(PartyId(".*"), Role.CLIENT)
+
+
+def test_rejected_messages_have_an_exchange_for_each_party() -> None:
+    assert dead_letter_exchange(ANNA) == "hubbub.rejected.anna"
+    assert dead_letter_exchange(ANNA) not in {inbox(ANNA), dead_letter_queue(ANNA)}

@@ -1,0 +1,271 @@
+"""How to get in at the broker: its addresses, a login, and TLS, by which it shows who it is and we may, too.
+
+A broker of several nodes has several addresses, any of which will do. Over `amqps://` the broker's certificate is
+always verified, its host name included, and nothing switches that off. What goes wrong is put into words here,
+without the password: TLS libraries and brokers are terse about it, and some say it only to those who listen before
+they speak (`Entrance.find_tls_trouble`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import NoReturn, TypeGuard
+from urllib.parse import urlsplit
+
+from yarl import URL
+
+from hubbub.errors import ConfigurationError
+from hubbub.transport.definitions import DEFAULT_USER
+
+_DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"amqp": 5672, "amqps": 5671})
+# A URL that could carry these could also turn verification off.
+_NOT_IN_URL = frozenset({"cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"})
+# How long a broker may take to object to a handshake.
+_OBJECTION_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user of the broker."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Files for TLS; without a CA file the system's store decides whom to trust.
+
+    A certificate whose file also holds its key needs no key file.
+    """
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """One address of the broker; the URL holds a password."""
+
+    url: URL = field(repr=False)
+    host: str
+    port: int
+    context: ssl.SSLContext | None = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        """Host and port, for messages."""
+        return f"{self.host}:{self.port}"
+
+    def describe(self, error: BaseException) -> str | None:
+        """Say what was wrong if TLS is why there is no connection."""
+        return _describe_tls(error.__cause__) if _is_objection(error.__cause__) else None
+
+    async def find_tls_trouble(self) -> str | None:
+        """Shake hands once more and listen, to learn why a broker broke off without a word, if TLS is why.
+
+        A broker that objects to a client's certificate says so and hangs up; who has spoken by then finds the
+        connection reset and the objection gone.
+        """
+        trouble: str | None = None
+        try:
+            await _shake_hands(self.host, self.port, self.context or ssl.create_default_context())
+        except OSError as error:
+            if not _is_objection(error):
+                return None
+            trouble = _describe_tls(error)
+        if self.context is not None:
+            return trouble
+        return None if trouble and trouble.startswith(_NO_TLS) else _SPEAKS_TLS
+
+
+class Access:
+    """The way in: where the broker is, as whom to go, and what to trust.
+
+    Several URLs are separated by commas. They name the nodes of one broker, so that they have to agree on
+    all but host and port.
+    """
+
+    def __init__(self, urls: str, login: Login | None = None, tls: Tls | None = None) -> None:
+        places = _read_urls(urls)
+        self.context = _make_context(places[0].url.scheme, tls or Tls())
+        self.entrances = tuple(self._enter(place, login) for place in places)
+
+    def __repr__(self) -> str:
+        # The URLs hold a password.
+        return f"Access({self.user!r} at {self.where})"
+
+    @property
+    def where(self) -> str:
+        """All hosts and ports, for messages."""
+        return ", ".join(entrance.where for entrance in self.entrances)
+
+    @property
+    def user(self) -> str:
+        """Who we are to the broker."""
+        # aiormq takes RabbitMQ's default user where none is named.
+        return self.entrances[0].url.user or DEFAULT_USER
+
+    def _enter(self, place: _Place, login: Login | None) -> Entrance:
+        url = place.url
+        if login is not None and url.user is None:
+            url = url.with_user(login.user).with_password(login.password)
+        return Entrance(url, place.host, place.port, self.context)
+
+
+_SPEAKS_TLS = "it speaks TLS there: write amqps:// in the URL, or name the port without TLS"
+_NO_TLS = "it does not speak TLS there: name the port for TLS, or write amqp:// in the URL"
+_EXPLANATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "WRONG_VERSION_NUMBER": _NO_TLS,
+        "RECORD_LAYER_FAILURE": _NO_TLS,
+        "CERTIFICATE_REQUIRED": "it demands a client certificate: name one, with its key",
+        "HANDSHAKE_FAILURE": "it broke off the handshake: it may demand a client certificate, or other ciphers",
+        "UNKNOWN_CA": "it does not know the CA of our client certificate: take one that the broker trusts",
+        "CERTIFICATE": "it does not take our client certificate: take one that is valid for clients",
+        "PROTOCOL": "it has no version of TLS in common with us: it needs 1.2 or later",
+    }
+)
+"""By what OpenSSL calls the failure; the first that is part of it."""
+
+
+def _is_objection(error: BaseException | None) -> TypeGuard[ssl.SSLError]:
+    """Tell what one side has against the other from a connection that was merely lost."""
+    lost = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return isinstance(error, ssl.SSLError) and not isinstance(error, lost)
+
+
+async def _shake_hands(host: str, port: int, context: ssl.SSLContext) -> None:
+    """Begin TLS and say nothing over it; an objection of either side is raised."""
+    async with asyncio.timeout(_OBJECTION_S):
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    try:
+        # A broker that has none waits for us.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_OBJECTION_S):
+                await reader.read(1)
+    finally:
+        writer.close()
+
+
+def _describe_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the broker's certificate does not verify: {error.verify_message.rstrip('.')}. Check that the CA file"
+            " is the broker's, and that its certificate names the host in the URL"
+        )
+    reason = error.reason or "no reason given"
+    for fragment, explanation in _EXPLANATIONS.items():
+        if fragment in reason:
+            return f"{explanation} ({reason})"
+    return f"TLS failed ({reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    url: URL = field(repr=False)
+    host: str
+    port: int
+
+
+def _read_urls(text: str) -> list[_Place]:
+    parts = [part.strip() for part in text.split(",")]
+    places = [
+        _read_url(part, "the broker's URL" if len(parts) == 1 else f"URL {number} of {len(parts)} of the broker")
+        for number, part in enumerate(parts, start=1)
+    ]
+    if len({(place.host, place.port) for place in places}) < len(places):
+        raise ConfigurationError("the broker's URLs name the same host and port twice: name each node once")
+    for what, found in (
+        ("scheme", {place.url.scheme for place in places}),
+        ("user and password", {(place.url.user, place.url.password) for place in places}),
+        ("virtual host", {place.url.path or "/" for place in places}),
+        ("options", {place.url.query_string for place in places}),
+    ):
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"the broker's URLs differ in {what}: they have to name nodes of one broker, which differ in host"
+                " and port alone"
+            )
+    return places
+
+
+def _read_url(text: str, which: str) -> _Place:
+    try:
+        parts = urlsplit(text)
+        url, host, port = URL(text), parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if host is None or parts.scheme not in _DEFAULT_PORTS:
+        # `from None` and no echo of the URL: it may hold a password.
+        raise ConfigurationError(
+            f"{which} must look like amqp://user:password@host:5672/vhost; commas separate URLs, and one inside a"
+            " password is written %2C"
+        ) from None
+    if unwanted := sorted(_NOT_IN_URL & set(url.query)):
+        raise ConfigurationError(
+            f"{which} cannot carry {', '.join(unwanted)}: TLS files have settings of their own, and"
+            " certificates are always verified"
+        )
+    return _Place(url, host, port or _DEFAULT_PORTS[parts.scheme])
+
+
+def _make_context(scheme: str, tls: Tls) -> ssl.SSLContext | None:
+    given = [each.name for each in fields(tls) if getattr(tls, each.name) is not None]
+    if scheme != "amqps":
+        if given:
+            raise ConfigurationError(
+                f"TLS files are given ({', '.join(given)}) but the broker's URL begins with amqp://: write amqps://"
+            )
+        return None
+    if tls.key_file is not None and tls.cert_file is None:
+        raise ConfigurationError(f"the key {tls.key_file} is given without its certificate: name that as well")
+    for path in (tls.ca_file, tls.cert_file, tls.key_file):
+        _check_readable(path)
+    # Verifies the certificate and the host's name.
+    context = _trust(tls.ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.cert_file is not None:
+        _load_certificate(context, tls.cert_file, tls.key_file)
+    return context
+
+
+def _check_readable(path: Path | None) -> None:
+    """OpenSSL does not say which of its files it could not read."""
+    if path is None:
+        return
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigurationError(f"the TLS file {path} cannot be read: {error.strerror}") from None
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{ca_file} is no PEM file of CA certificates ({error.reason})") from None
+
+
+def _load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
+    key = key_file or cert_file
+
+    def refuse() -> NoReturn:
+        # Without this OpenSSL would ask whoever sits at the terminal.
+        raise ConfigurationError(f"the key in {key} is encrypted: give one that is not, readable by us alone")
+
+    try:
+        context.load_cert_chain(cert_file, key_file, password=refuse)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigurationError(f"the key in {key} is not that of the certificate in {cert_file}") from None
+        raise ConfigurationError(
+            f"{cert_file} and {key} do not hold a certificate and its key as PEM ({error.reason})"
+        ) from None

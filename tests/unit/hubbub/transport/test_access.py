@@ -1,0 +1,278 @@
+"""Logins, TLS files and what TLS objects to; the servers here speak TLS and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from hubbub.errors import ConfigurationError
+from hubbub.transport.access import Access, Login, Tls
+from support.aio import aio
+from support.certificates import Authority, CertificateFiles, write_key
+
+LOGIN = Login("anna", "s/e:s@me")
+
+
+def test_login_is_for_a_url_without_one() -> None:
+    without, with_one = Access("amqp://host/", LOGIN), Access("amqp://bert:other@host/", LOGIN)
+
+    assert (without.user, without.entrances[0].url.password) == ("anna", "s/e:s@me")
+    assert (with_one.user, with_one.entrances[0].url.password) == ("bert", "other")
+    assert Access("amqp://host/").user == "guest"
+
+
+def test_password_is_never_printed() -> None:
+    shown = f"{LOGIN} {LOGIN!r} {Access('amqp://host/', LOGIN)!r} {Access('amqp://a:s%2Fe%3As%40me@host/')}"
+
+    assert "s@me" not in shown
+    assert "s%40me" not in shown
+    assert repr(Access("amqp://host/", LOGIN)) == "Access('anna' at host:5672)"
+    assert "s%2Fe" not in repr(Access("amqp://host/", LOGIN).entrances)
+
+
+# Several addresses --------------------------------------------------------------------------------------
+
+
+def test_several_urls_are_entrances_in_their_order() -> None:
+    access = Access("amqp://one/v,amqp://two:1234/v, amqp://three/v", LOGIN)
+
+    assert access.where == "one:5672, two:1234, three:5672"
+    assert {(each.url.user, each.url.password) for each in access.entrances} == {("anna", "s/e:s@me")}
+    assert {each.url.path for each in access.entrances} == {"/v"}
+
+
+def test_tls_files_serve_all_addresses() -> None:
+    access = Access("amqps://one/,amqps://two/")
+
+    assert access.context is not None
+    assert {each.context for each in access.entrances} == {access.context}
+
+
+@pytest.mark.parametrize(
+    ("urls", "complaint"),
+    [
+        ("amqp://a:sesame@one/,http://a:sesame@two/", "URL 2 of 2 of the broker must look like"),
+        ("amqp://a:sesame@one:5672,two:5672/", "URL 2 of 2 of the broker must look like"),
+        ("amqp://a:sesame@one/,", "URL 2 of 2 of the broker must look like"),
+        ("amqp://a:se,same@one/", "%2C"),
+        ("amqp://a:sesame@one/,amqps://a:sesame@two/", "differ in scheme"),
+        ("amqp://a:sesame@one/v,amqp://a:sesame@two/w", "differ in virtual host"),
+        ("amqp://a:sesame@one/,amqp://b:sesame@two/", "differ in user"),
+        ("amqp://a:sesame@one/,amqp://two/", "differ in user"),
+        ("amqp://a:sesame@one/,amqp://a:sesame@two/?name=x", "differ in options"),
+        ("amqp://a:sesame@one/,amqp://a:sesame@one:5672", "same host and port twice"),
+        ("amqps://a:sesame@one/,amqps://a:sesame@two/?no_verify_ssl=1", "URL 2 of 2 .*always verified"),
+    ],
+)
+def test_a_wrong_one_among_several_is_told_and_no_password(urls: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint) as refusal:
+        Access(urls)
+
+    assert "sesame" not in str(refusal.value)
+    assert "same@" not in str(refusal.value)
+
+
+def test_comma_in_a_password_is_written_in_percent() -> None:
+    (entrance,) = Access("amqp://a:se%2Csame@one/").entrances
+
+    assert entrance.url.password == "se,same"
+
+
+def test_plain_connection_needs_no_tls_and_takes_no_files_for_it(tmp_path: Path) -> None:
+    assert Access("amqp://host/", tls=Tls()).context is None
+    with pytest.raises(ConfigurationError, match=r"ca_file.*amqps://"):
+        Access("amqp://host/", tls=Tls(ca_file=tmp_path / "ca.pem"))
+
+
+def test_tls_verifies_certificate_and_host_and_is_not_older_than_1_2() -> None:
+    context = Access("amqps://host/").context
+
+    assert context is not None
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_ca_file_replaces_the_systems_store(tmp_path: Path) -> None:
+    context = Access("amqps://host/", tls=Tls(ca_file=Authority(tmp_path).ca_file)).context
+
+    assert context is not None
+    assert len(context.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("option", ["no_verify_ssl=1", "cafile=/etc/ca.pem", "certfile=a&keyfile=b"])
+def test_url_cannot_carry_options_of_tls(option: str) -> None:
+    with pytest.raises(ConfigurationError, match="always verified") as refusal:
+        Access(f"amqps://anna:sesame@host/?{option}")
+
+    assert "sesame" not in str(refusal.value)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+@pytest.fixture
+def client(authority: Authority) -> CertificateFiles:
+    return authority.certify_client("anna")
+
+
+@pytest.mark.parametrize("which", ["ca_file", "cert_file", "key_file"])
+def test_file_that_cannot_be_read_is_named(client: CertificateFiles, tmp_path: Path, which: str) -> None:
+    (tmp_path / "folder").mkdir()
+
+    for name, complaint in (("nowhere.pem", "No such file"), ("folder", "Is a directory")):
+        files = {"cert_file": client.cert, "key_file": client.key, which: tmp_path / name}
+        with pytest.raises(ConfigurationError, match=f"{name} cannot be read: {complaint}"):
+            Access("amqps://host/", tls=Tls(**files))
+
+
+def test_files_that_are_not_what_they_should_be_are_named(
+    authority: Authority, client: CertificateFiles, tmp_path: Path
+) -> None:
+    garbage, locked = tmp_path / "garbage.pem", tmp_path / "locked.key"
+    garbage.write_text("nothing of use")
+    locked.write_bytes(write_key(ec.generate_private_key(ec.SECP256R1()), b"sesame"))
+    other = authority.certify_client("bert")
+
+    for tls, complaint in (
+        (Tls(ca_file=garbage), r"garbage\.pem is no PEM file of CA certificates"),
+        (Tls(cert_file=garbage, key_file=client.key), r"garbage\.pem and .*anna\.key do not hold"),
+        (Tls(cert_file=client.cert), r"anna\.pem and .*anna\.pem do not hold"),
+        (
+            Tls(cert_file=client.cert, key_file=other.key),
+            r"bert\.key is not that of the certificate in .*anna\.pem",
+        ),
+        (Tls(cert_file=client.cert, key_file=locked), r"locked\.key is encrypted"),
+        (Tls(key_file=client.key), r"anna\.key is given without its certificate"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint):
+            Access("amqps://host/", tls=tls)
+
+
+def test_certificate_and_key_may_be_in_one_file(client: CertificateFiles, tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(client.cert.read_bytes() + client.key.read_bytes())
+
+    assert Access("amqps://host/", tls=Tls(cert_file=both)).context is not None
+
+
+# Objections ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def tls_server(
+    authority: Authority,
+    *hosts: str,
+    demands_certificate: bool = False,
+    version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+) -> Iterator[int]:
+    """Give the port of a server that shakes hands and then waits, as a broker does."""
+    files = authority.certify_server(*hosts)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca_file)
+    context.load_cert_chain(files.cert, files.key)
+    context.maximum_version = version
+    if demands_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+
+    def serve() -> None:
+        # In a thread: asyncio's servers hang up without saying what they object to.
+        while not stopping.is_set():
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                # Also when the client objects.
+                with connection, suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+                    secured.recv(1)
+
+    stopping = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            stopping.set()
+            thread.join()
+
+
+async def find_trouble(port: int, tls: Tls, scheme: str = "amqps") -> str | None:
+    (entrance,) = Access(f"{scheme}://127.0.0.1:{port}/", LOGIN, tls).entrances
+    return await entrance.find_tls_trouble()
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(ssl.TLSVersion.TLSv1_2, "may demand a client"), (ssl.TLSVersion.TLSv1_3, "demands a client certificate")],
+)
+@aio
+async def test_demand_for_a_client_certificate_is_understood(
+    authority: Authority, client: CertificateFiles, version: ssl.TLSVersion, said: str
+) -> None:
+    with tls_server(authority, "127.0.0.1", demands_certificate=True, version=version) as port:
+        without = await find_trouble(port, Tls(ca_file=authority.ca_file))
+        with_one = await find_trouble(
+            port, Tls(ca_file=authority.ca_file, cert_file=client.cert, key_file=client.key)
+        )
+
+    assert without is not None
+    assert said in without
+    assert with_one is None
+
+
+@aio
+async def test_certificate_that_does_not_verify_is_told_with_the_reason(
+    authority: Authority, tmp_path: Path
+) -> None:
+    with tls_server(authority, "broker.example") as port:
+        named_otherwise = await find_trouble(port, Tls(ca_file=authority.ca_file))
+        unknown = await find_trouble(port, Tls(ca_file=Authority(tmp_path / "other").ca_file))
+
+    assert named_otherwise is not None
+    assert "certificate is not valid for '127.0.0.1'" in named_otherwise
+    assert unknown is not None
+    assert "does not verify" in unknown
+
+
+@aio
+async def test_broker_that_speaks_tls_is_recognised_without_it(authority: Authority) -> None:
+    with tls_server(authority, "127.0.0.1") as port:
+        said = await find_trouble(port, Tls(), "amqp")
+
+    assert said is not None
+    assert "amqps://" in said
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "amqps"])
+@aio
+async def test_connection_that_is_merely_lost_is_no_objection(scheme: str) -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await find_trouble(port, Tls(), scheme) is None
+
+    # Nobody listens any more.
+    assert await find_trouble(port, Tls(), scheme) is None
+
+
+@aio
+async def test_peer_that_says_nothing_is_no_objection() -> None:
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(wait, "127.0.0.1", 0)
+    async with server:
+        assert await find_trouble(server.sockets[0].getsockname()[1], Tls(), "amqp") is None
