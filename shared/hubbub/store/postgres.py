@@ -1,0 +1,284 @@
+"""Events in a PostgreSQL database, for a coordinator that must outlive its machine's disk.
+
+Its events hold no secrets, and must not: a database does not overwrite what it deletes.
+
+When a connection breaks while a commit is under way, nobody knows whether it took place. So one store at a time
+owns the tables: every transaction locks the row that names the owner and the number of its connection, and a new
+connection first counts that number up. It waits there for what is still under way on the one before, of which
+nothing can be committed afterwards. Entries after the last that is known to be kept are then taken back, and
+written again or not, as the caller is told.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+from psycopg import conninfo, errors
+
+from hubbub.errors import ConfigurationError, StorageFailed
+from hubbub.ids import RunId
+from hubbub.machine.effects import Key
+from hubbub.store.base import (
+    COLUMNS,
+    INSERTED,
+    VERSION,
+    Draft,
+    Entry,
+    EventStore,
+    entry_of,
+    refuse_later_version,
+    row_of,
+    row_of_key,
+)
+
+T = TypeVar("T")
+
+# A peer that has been silent for a minute is gone. The URL may say otherwise.
+CONNECTION = {
+    "application_name": "hubbub",
+    "client_encoding": "utf8",
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+# Whatever the server's defaults are. A transaction that its client left ends before others give up waiting for it.
+SESSION = """
+SET synchronous_commit = on;
+SET idle_in_transaction_session_timeout = '20s';
+SET lock_timeout = '30s'
+"""
+TABLES = """
+CREATE TABLE hubbub_store (version INTEGER NOT NULL, owner TEXT NOT NULL, connection BIGINT NOT NULL);
+CREATE TABLE hubbub_events (
+    sequence BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    machine TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, phase TEXT NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, cause TEXT NOT NULL, done BOOLEAN NOT NULL DEFAULT FALSE
+)
+"""
+ARE_THERE = "SELECT to_regclass('hubbub_store') IS NOT NULL"
+FIRST_OWNER = "INSERT INTO hubbub_store VALUES (%s, '', 0)"
+TAKE = "UPDATE hubbub_store SET owner = %s, connection = connection + 1 RETURNING connection"
+TAKE_AGAIN = "UPDATE hubbub_store SET connection = connection + 1 WHERE owner = %s RETURNING connection"
+HOLD = "SELECT 1 FROM hubbub_store WHERE owner = %s AND connection = %s FOR UPDATE"
+# These two are put together from constants only.
+INSERT = f"INSERT INTO hubbub_events ({INSERTED}) VALUES (%s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
+SELECT = f"SELECT {COLUMNS} FROM hubbub_events ORDER BY sequence"  # noqa: S608
+LAST = "SELECT coalesce(max(sequence), 0) FROM hubbub_events"
+FINISH = "UPDATE hubbub_events SET done = TRUE WHERE sequence = ANY(%s)"
+DELETE = "DELETE FROM hubbub_events WHERE machine = %s AND run = %s AND round = %s AND phase = %s"
+DELETE_RUN = "DELETE FROM hubbub_events WHERE run = %s"
+DELETE_AFTER = "DELETE FROM hubbub_events WHERE sequence > %s"
+
+_URL_LOOKS = (
+    "the event store's URL must look like postgresql://user:password@host:5432/database;"
+    " in a password write %2F for /, %40 for @, %25 for %"
+)
+_REMEDIES = (
+    ((errors.DiskFull,), "make room on the server's disk"),
+    (
+        (errors.InsufficientPrivilege, errors.InvalidSchemaName),
+        "let its user create tables there (GRANT CREATE ON SCHEMA ...)",
+    ),
+    ((errors.ReadOnlySqlTransaction,), "name the primary server, not a standby"),
+    ((errors.LockNotAvailable,), "another process holds it: stop that one, or wait until the server gives it up"),
+    ((psycopg.OperationalError,), "see that the server runs, and takes this user and password"),
+)
+
+
+class _ConnectionLost(StorageFailed):
+    """The connection broke; whether a commit that was under way took place is not known."""
+
+
+class PostgresStore(EventStore):
+    """One connection, made again when it breaks."""
+
+    def __init__(self, url: str) -> None:
+        self._access, self._place = _read_url(url)
+        self._lock = threading.Lock()
+        self._finished: set[int] = set()
+        self._owner = secrets.token_hex(16)
+        self._number = 0
+        """Of the connection, among all that the tables have seen; 0 until there was one."""
+        self._last = 0
+        """The last entry that is known to be kept."""
+        self._unsure = False
+        """Whether there may be entries after the last, of an append whose connection broke."""
+        self._closed = False
+        self._connection = self._connect()
+
+    def append(self, drafts: Sequence[Draft]) -> int:
+        """Keep entries, all or none; they are on disk when this returns the number of the last (0 of none)."""
+        rows = [row_of(draft) for draft in drafts]
+        if not rows:
+            return 0
+
+        def insert(connection: psycopg.Connection) -> int:
+            connection.cursor().executemany(INSERT, rows)
+            return _read_number(connection, LAST)
+
+        with self._lock:
+            self._last = self._write(insert)
+            return self._last
+
+    def mark_done(self, sequence: int) -> None:
+        """Note it; it is written with the next entry, because to do something twice is harmless."""
+        with self._lock:
+            self._finished.add(sequence)
+
+    def read(self) -> list[Entry]:
+        """All entries, in order."""
+        with self._lock:
+            rows = self._write(lambda connection: connection.execute(SELECT).fetchall())
+        return [entry_of(row) for row in rows]
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget machines that are over."""
+        rows = [row_of_key(key) for key in keys]
+        with self._lock:
+            self._write(lambda connection: connection.cursor().executemany(DELETE, rows))
+
+    def drop_run(self, run: RunId) -> None:
+        """Forget all machines of a run."""
+        with self._lock:
+            self._write(lambda connection: connection.execute(DELETE_RUN, (run,)))
+
+    def close(self) -> None:
+        """Write what is still to be written, and close; it is closed also if that fails."""
+        with self._lock:
+            try:
+                if self._finished:
+                    self._write(lambda _: None)
+            finally:
+                self._closed = True
+                self._connection.close()
+
+    # One transaction ------------------------------------------------------------------------------------
+
+    def _write(self, work: Callable[[psycopg.Connection], T]) -> T:
+        """Do work in one transaction; if the connection breaks, take back what came of it and do it once more."""
+        try:
+            return self._commit(work)
+        except _ConnectionLost:
+            return self._commit(work)
+
+    def _commit(self, work: Callable[[psycopg.Connection], T]) -> T:
+        """Do work in one transaction, with what was done since the last."""
+        self._make_ready()
+        try:
+            with self._owning() as connection:
+                connection.execute(FINISH, (list(self._finished),))
+                result = work(connection)
+        except psycopg.Error as error:
+            if not self._connection.closed:
+                raise StorageFailed(self._explain(error)) from None
+            self._unsure = True
+            raise _ConnectionLost(self._explain(error)) from None
+        self._finished.clear()
+        return result
+
+    @contextmanager
+    def _owning(self) -> Iterator[psycopg.Connection]:
+        """A transaction, of which nothing happens if the tables are another's by now."""
+        with self._connection.transaction():
+            if self._connection.execute(HOLD, (self._owner, self._number)).fetchone() is None:
+                raise StorageFailed(self._say_taken())
+            yield self._connection
+
+    # The connection -------------------------------------------------------------------------------------
+
+    def _make_ready(self) -> None:
+        """Have a connection, and nothing in the tables that is not known to be kept."""
+        if self._closed:
+            raise StorageFailed(f"the event store {self._place} was closed")
+        if self._connection.closed:
+            self._connection = self._connect()
+        if self._unsure:
+            with self._explaining(), self._owning() as connection:
+                connection.execute(DELETE_AFTER, (self._last,))
+            self._unsure = False
+
+    def _connect(self) -> psycopg.Connection:
+        with self._explaining():
+            connection = psycopg.connect(self._access, autocommit=True)
+            try:
+                connection.execute(SESSION)
+                with connection.transaction():
+                    number = self._take_again(connection) if self._number else self._take(connection)
+            except BaseException:
+                connection.close()
+                raise
+        self._number = number
+        return connection
+
+    def _take(self, connection: psycopg.Connection) -> int:
+        """Make the tables this store's, whoever had them: a process that died, or that should not be running."""
+        if _read_setting(connection, "fsync") != "on":
+            raise ConfigurationError(
+                f"{self._place} runs with fsync = off and loses what it was given: turn it on"
+            )
+        if not _read_number(connection, ARE_THERE):
+            connection.execute(TABLES)
+            connection.execute(FIRST_OWNER, (VERSION,))
+        refuse_later_version(_read_number(connection, "SELECT version FROM hubbub_store"), self._place)
+        number = _read_number(connection, TAKE, self._owner)
+        self._last = _read_number(connection, LAST)
+        return number
+
+    def _take_again(self, connection: psycopg.Connection) -> int:
+        """Go on with another connection, if nobody has taken the tables since."""
+        row = connection.execute(TAKE_AGAIN, (self._owner,)).fetchone()
+        if row is None:
+            raise StorageFailed(self._say_taken())
+        return int(row[0])
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise StorageFailed(self._explain(error)) from None
+
+    def _explain(self, error: psycopg.Error) -> str:
+        # Only the first line of what the server says: the others may quote what was to be written.
+        said = error.diag.message_primary or " ".join(str(error).split())
+        what_to_do = next(
+            (each for kinds, each in _REMEDIES if isinstance(error, kinds)), "name an empty database"
+        )
+        return f"the event store {self._place} failed: {said}; {what_to_do}"
+
+    def _say_taken(self) -> str:
+        return (
+            f"another process has opened the event store {self._place}: stop one of the two, and start this again"
+        )
+
+
+def _read_number(connection: psycopg.Connection, query: str, *values: str) -> int:
+    row = connection.execute(query, values).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _read_setting(connection: psycopg.Connection, name: str) -> str:
+    row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _read_url(url: str) -> tuple[str, str]:
+    """What connects, and a name of the place that can be shown: neither user nor password is in it."""
+    try:
+        options = conninfo.conninfo_to_dict(url)
+    except psycopg.Error:
+        # Without its message, which quotes the URL.
+        raise ConfigurationError(_URL_LOOKS) from None
+    host, port, database = (str(options.get(name) or "") for name in ("host", "port", "dbname"))
+    # A password with one of these signs as it is would be taken for a part of what follows it, and be shown.
+    if "@" in f"{host}{port}{database}" or not all(each.isdigit() for each in port.split(",") if each):
+        raise ConfigurationError(_URL_LOOKS)
+    ours = {name: value for name, value in CONNECTION.items() if name not in options}
+    return conninfo.make_conninfo(url, **ours), f"{host}:{port or 5432}/{database}"

@@ -1,0 +1,71 @@
+"""What a party keeps secret for a run: keys, seeds, the group secret. It dies with the run.
+
+It lies in the same file as the party's events and, at an aggregator, the journal: who loses one loses all, and can
+never go on from half of it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+from hubbub.errors import StorageFailed
+from hubbub.ids import RunId
+from hubbub.store.sqlite import open_database, overwrite_deleted
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS secrets (
+    run TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (run, name)
+) WITHOUT ROWID
+"""
+
+
+class Vault:
+    """Named secrets of each run; what is deleted is overwritten in the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._database = open_database(path)
+        self._execute(SCHEMA)
+
+    def put(self, run: RunId, name: str, value: bytes) -> None:
+        """Keep a secret, in place of the one that had this name; it is on disk when this returns."""
+        self._execute("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", run, name, value)
+
+    def get(self, run: RunId, name: str) -> bytes | None:
+        """Give a secret, if it is there."""
+        rows = self._execute("SELECT value FROM secrets WHERE run = ? AND name = ?", run, name)
+        return bytes(rows[0][0]) if rows else None
+
+    def delete(self, run: RunId, name: str) -> None:
+        """Forget a secret."""
+        self._execute("DELETE FROM secrets WHERE run = ? AND name = ?", run, name)
+        self._overwrite()
+
+    def forget(self, run: RunId) -> None:
+        """Forget all secrets of a run, also in the write-ahead log."""
+        self._execute("DELETE FROM secrets WHERE run = ?", run)
+        self._overwrite()
+
+    def _overwrite(self) -> None:
+        with self._lock:
+            try:
+                overwrite_deleted(self._database)
+            except sqlite3.Error as error:
+                raise StorageFailed(f"a secret could not be overwritten: {error}") from None
+
+    def _execute(self, statement: str, *values: str | bytes) -> list[tuple[bytes, ...]]:
+        with self._lock:
+            try:
+                return self._database.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise StorageFailed(f"the secrets of a run could not be kept or read: {error}") from None
+
+    def __repr__(self) -> str:
+        return "<Vault>"
+
+    def close(self) -> None:
+        """Close the file, once whoever is using it is done."""
+        with self._lock:
+            self._database.close()

@@ -1,0 +1,104 @@
+"""What a run keeps secret survives a restart, and after the run it is nowhere in the file."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hubbub.errors import StorageFailed
+from hubbub.ids import RunId
+from hubbub.store.sqlite import SqliteStore
+from hubbub.store.vault import Vault
+
+RUN, OTHER_RUN = RunId("ab" * 32), RunId("cd" * 32)
+SECRET = b"open-sesame-12345678901234567890"
+
+
+def path_in(folder: Path) -> Path:
+    return folder / "state.sqlite"
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Iterator[Vault]:
+    opened = Vault(path_in(tmp_path))
+    yield opened
+    opened.close()
+
+
+def bytes_on_disk(folder: Path) -> bytes:
+    """The file and all that SQLite keeps beside it."""
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+def test_a_secret_is_there_for_the_next_process(vault: Vault, tmp_path: Path) -> None:
+    vault.put(RUN, "run key", SECRET)
+
+    # Not closed: the process was killed.
+    again = Vault(path_in(tmp_path))
+
+    assert again.get(RUN, "run key") == SECRET
+    assert again.get(RUN, "group") is None
+    assert again.get(OTHER_RUN, "run key") is None
+    again.close()
+
+
+def test_the_last_secret_of_a_name_counts_and_the_one_before_is_gone(vault: Vault, tmp_path: Path) -> None:
+    vault.put(RUN, "group", SECRET)
+    vault.put(RUN, "group", b"")
+
+    assert vault.get(RUN, "group") == b""
+    vault.close()
+    assert SECRET not in bytes_on_disk(tmp_path)
+
+
+def test_one_secret_is_deleted_and_others_stay(vault: Vault) -> None:
+    vault.put(RUN, "outbox 1", SECRET)
+    vault.put(RUN, "outbox 2", SECRET)
+
+    vault.delete(RUN, "outbox 1")
+    vault.delete(RUN, "no such")
+
+    assert vault.get(RUN, "outbox 1") is None
+    assert vault.get(RUN, "outbox 2") == SECRET
+
+
+def test_with_the_run_every_byte_of_its_secrets_is_overwritten(vault: Vault, tmp_path: Path) -> None:
+    large = SECRET * 1_000  # Larger than a page, so that it lies in pages of its own.
+    vault.put(RUN, "run key", SECRET)
+    vault.put(RUN, "outbox 1", large)
+    vault.put(OTHER_RUN, "run key", b"the other run's")
+    assert SECRET in bytes_on_disk(tmp_path)
+
+    vault.forget(RUN)
+
+    assert SECRET[:8] not in bytes_on_disk(tmp_path)
+    assert vault.get(RUN, "run key") is None
+    assert vault.get(OTHER_RUN, "run key") == b"the other run's"
+
+
+def test_secrets_and_events_lie_in_one_file_without_hindering_each_other(vault: Vault, tmp_path: Path) -> None:
+    vault.put(RUN, "run key", SECRET)
+    store = SqliteStore(path_in(tmp_path))
+    vault.put(RUN, "group", SECRET)
+
+    assert store.read() == []
+    assert vault.get(RUN, "run key") == SECRET
+    vault.forget(RUN)
+    assert SECRET not in bytes_on_disk(tmp_path)
+    store.close()
+
+
+def test_only_the_owner_may_read_the_file(vault: Vault, tmp_path: Path) -> None:
+    vault.put(RUN, "run key", SECRET)
+
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_a_vault_that_fails_says_so_and_shows_no_secret(vault: Vault) -> None:
+    vault.close()
+
+    with pytest.raises(StorageFailed) as caught:
+        vault.put(RUN, "run key", SECRET)
+    assert "open-sesame" not in str(caught.value)
