@@ -1,16 +1,20 @@
 """What a machine asks its shell to do.
 
 An `Effect` is done before the event that caused it counts as handled: what must be on disk or at the broker
-before a message is acknowledged is an effect. A `Job` is long (training, adding vectors): it is started, runs
-in a thread, and comes back as an event of its own. Vectors never travel in either; they stay in the shell and
-are named.
+before a message is acknowledged is an effect. A `Persist` is done first of all, before the event itself is kept:
+it may refuse, and then the event has not happened. All others follow from an event that is kept, are tried until
+they succeed, and are done again after a crash; so every effect may be done twice. A `Job` is long (training,
+adding vectors): it is started, runs in a thread, and comes back as an event of its own. Vectors never travel in
+either; they stay in the shell and are named.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId
 
 
@@ -40,6 +44,12 @@ class Effect:
     __slots__ = ()
 
 
+class Persist(Effect):
+    """Puts something on disk that the event relies on; done before the event is kept, and may refuse it."""
+
+    __slots__ = ()
+
+
 class Job(Effect):
     """Started in order, then runs beside the machine and comes back as an event."""
 
@@ -54,6 +64,27 @@ class Publish(Effect):
     role: Role
     body: Sendable
     phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Effect):
+    """Write to this party's audit log; run, round and phase are those of the machine unless the fields say other.
+
+    After a crash it may be written twice.
+    """
+
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CountRefusal(Effect):
+    """Count, log and record that something was refused for which there is no delivery to reject."""
+
+    reason: RejectReason
+    kind: str
+    sender: PartyId
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)

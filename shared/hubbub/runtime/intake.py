@@ -6,6 +6,8 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
+from hubbub.trust.roster import Roster
+from hubbub.trust.succession import find_unendorsed
 
 
 def role_of(manifest: Manifest, name: PartyId) -> Role | None:
@@ -30,3 +32,31 @@ def check_manifest(manifest: Manifest, envelope: Envelope) -> None:
     if manifest.run_id != envelope.run:
         raise PeerError(RejectReason.CONTRADICTION, "the proposed manifest is not that of the run it is sent for")
     check_sender(manifest, envelope)
+
+
+def find_disagreements(manifest: Manifest, roster: Roster) -> tuple[str, ...]:
+    """What the manifest says of its parties and the roster does not; a run is joined if there is nothing."""
+    if manifest.roster_sha256 != roster.digest:
+        return (f"the manifest is for the roster {manifest.roster_sha256}; here {roster.digest} is pinned",)
+    expected = {
+        manifest.coordinator: (Role.COORDINATOR, None),
+        **dict.fromkeys(manifest.aggregators, (Role.AGGREGATOR, None)),
+        **{member.name: (Role.CLIENT, member.organisation) for member in manifest.cohort},
+    }
+    disagreements = tuple(
+        complaint
+        for name, (role, organisation) in expected.items()
+        for complaint in _find_disagreement(roster, name, role, organisation)
+    )
+    return (*disagreements, *find_unendorsed(manifest, roster))
+
+
+def _find_disagreement(roster: Roster, name: PartyId, role: Role, organisation: PartyId | None) -> tuple[str, ...]:
+    party = roster.find(name)
+    if party is None:
+        return (f"{name} is not in the roster",)
+    if party.role is not role:
+        return (f"{name} is {party.role.value} in the roster, and {role.value} in the manifest",)
+    if organisation not in {None, party.organisation}:
+        return (f"{name} belongs to {party.organisation} in the roster, and to {organisation} in the manifest",)
+    return ()

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import Effect, Job, Key
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import is_final
 from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunProposed
+from hubbub.messages.runs import PartyFailed, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_manifest
-from hubbub.runtime.post import Identity
+from hubbub.runtime.intake import check_manifest, role_of
 from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import Spool
 from hubbub.runtime.telemetry import Counters
 from hubbub.runtime.tombstones import Tombstones
+from hubbub.store.sqlite import SqliteStore
+from hubbub.store.vault import Vault
 from hubbub.transport.base import Transport
+from hubbub.trust.audit import AuditLog
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
+from hubbub.trust.seals import RunSeals, Stage, draw_run_key, read_run_key
 
 log = logging.getLogger(__name__)
 
 D = TypeVar("D")
+
+STATE_FILE = "state.sqlite"
+"""Events, secrets and, at an aggregator, the journal."""
 
 
 class Participant(ABC):
@@ -34,8 +46,10 @@ class Participant(ABC):
         self,
         *,
         identity: Identity,
+        roster: Roster,
         transport: Transport,
         folder: Path,
+        kinds: Mapping[str, Kind[Any, Any]],
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
@@ -43,12 +57,20 @@ class Participant(ABC):
         self._spool = Spool(folder / "spool")
         self._tombstones = Tombstones(folder / "tombstones")
         self._over: set[Key] = set()
+        self._seals: dict[RunId, RunSeals] = {}
+        self._audit = AuditLog(folder / "audit.jsonl", identity.name)
+        self._vault = Vault(folder / STATE_FILE)
+        self._store = SqliteStore(folder / STATE_FILE)
         self.runner = Runner(
             identity=identity,
+            roster=roster,
             transport=transport,
             shell=self,
+            kinds=kinds,
+            store=self._store,
             clock=clock or SystemClock(),
             counters=self.counters,
+            audit=self._audit,
             observer=observer,
         )
 
@@ -65,8 +87,14 @@ class Participant(ABC):
         """Do a job."""
 
     @abstractmethod
-    def _invite(self, run: Key, manifest: Manifest, *, stale: bool) -> None:
-        """Set up the machine for a run that was proposed; stale if we joined it before a restart."""
+    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+        """Everything that this party has against taking part."""
+
+    @abstractmethod
+    def _invite(
+        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+    ) -> None:
+        """Set up the machine for a run that was proposed; there is a key for it if nothing is against it."""
 
     def _receive_proposal(self, run: Key, envelope: Envelope, body: RunProposed, event: object) -> Sequence[Fed]:
         """Look at a proposal, for the first time or again."""
@@ -74,8 +102,59 @@ class Participant(ABC):
         if run in self._over:
             return self._ignore(envelope)
         if run not in self.runner.machines:
-            self._invite(run, body.manifest, stale=envelope.run in self._tombstones)
+            objections = self._object_to(body.manifest)
+            run_key = None if objections else self._make_run_key(envelope.run)
+            self._invite(run, body.manifest, objections=objections, run_key=run_key)
         return [(run, event)]
+
+    def _object_to(self, manifest: Manifest) -> tuple[str, ...]:
+        me = self.runner.identity.name
+        if role_of(manifest, me) is not self.runner.identity.role:
+            return (f"the manifest does not name {me} as {self.runner.identity.role.value}",)
+        # With our key for it still there, we died before our answer was out, and nothing is lost.
+        if manifest.run_id in self._tombstones and self._vault.get(manifest.run_id, "run key") is None:
+            return (f"{me} has taken part in this run before, and a run is joined once: draw up a new manifest",)
+        return self._object(manifest)
+
+    def _make_run_key(self, run: RunId) -> RunKey:
+        """Make our one sealing key for a run; it is erased when the run ends."""
+        self._seals[run] = seals = self._make_seals(run)
+        return seals.claim
+
+    def _make_seals(self, run: RunId) -> RunSeals:
+        """Our seals of a run, with the one key that we ever make for it."""
+        identity, kem = self.runner.identity, self.runner.roster.kem
+        kept = self._vault.get(run, "run key")
+        if kept is not None:
+            return RunSeals(identity, run, read_run_key(kem, kept))
+        key = draw_run_key(kem)
+        self._vault.put(run, "run key", key.to_bytes())
+        return RunSeals(identity, run, key)
+
+    def restore(self, machines: Mapping[Key, Live]) -> None:
+        """Bring the keys of all runs back that we are in."""
+        for key, live in machines.items():
+            if key.kind == "run" and not is_final(live.kind.table, live.state):
+                self._restore_run(key, live)
+
+    def _restore_run(self, key: Key, live: Live) -> None:
+        if live.data.run_key is not None:
+            self._make_run_key(key.run)
+        if live.data.publics:
+            self._accept_keys(key.run, live.data.publics)
+
+    def _remember_run(self, run: RunId) -> None:
+        self._tombstones.add(run)
+
+    def _accept_keys(self, run: RunId, publics: Mapping[PartyId, bytes]) -> None:
+        self._seals[run].accept(publics)
+
+    def _seal_of(self, key: Key, phase: str = "") -> tuple[RunSeals, Stage]:
+        """Our keys in a run, and the place that what is sealed now belongs to."""
+        seals = self._seals.get(key.run)
+        if seals is None:
+            raise LocalError(f"there is no key for {key}: the run is over")
+        return seals, Stage(key.run, key.round, phase or key.phase)
 
     def _joined(self, run: Key, kind: type[D]) -> D:
         """What our machine of a run knows; refuse a message about a run that we have none of."""
@@ -84,16 +163,44 @@ class Participant(ABC):
             raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
         return live.data
 
+    def _is_past(self, run: Key, envelope: Envelope) -> bool:
+        """Whether a run is behind us: over, or lost with what we knew of it."""
+        if run in self.runner.machines or run.run not in self._tombstones:
+            return run in self._over
+        if not self._tombstones.has_ended(run.run):
+            self._say_lost(run, envelope)
+        return True
+
+    def _say_lost(self, run: Key, envelope: Envelope) -> None:
+        """We took part, and what we knew is gone: it can never be made up for, so the run must end."""
+        me = self.runner.identity.name
+        log.error("%s took part in run %s and has lost what it knew of it", me, run.run)
+        if Role.COORDINATOR in envelope.body.senders:
+            reason = f"{me} has lost its journal and its keys for this run"
+            body = PartyFailed(reason=reason)
+            self.runner.answer(run, to=envelope.sender, role=Role.COORDINATOR, body=body)
+
     def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
         log.info("%s came after the end and changes nothing", envelope.kind)
         self.counters.late(envelope.kind)
         return []
 
-    def retire(self, key: Key, live: Live) -> None:
-        """Remember that it is over; with a run, all that belongs to it."""
+    def retire(self, key: Key, live: Live) -> bool:
+        """Remember that it is over; with a run, forget all that belongs to it."""
         del live
         self._over.add(key)
         if key.kind == "run":
+            if key.run in self._tombstones:
+                self._tombstones.mark_ended(key.run)
             self._spool.drop_run(key)
+            self._seals.pop(key.run, None)
+            self._vault.forget(key.run)
             for other in [each for each in self.runner.machines if each.run == key.run]:
-                self.runner.drop(other)
+                self.runner.forget(other)
+        return True
+
+    def close(self) -> None:
+        """Close what is open on disk."""
+        self._audit.close()
+        self._store.close()
+        self._vault.close()

@@ -1,33 +1,44 @@
-"""Puts messages into envelopes and envelopes on their way."""
+"""Puts messages into signed envelopes and envelopes on their way."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.base import Message
-from hubbub.messages.codec import encode
+from hubbub.messages.codec import covered, encode, signed_part
 from hubbub.messages.envelope import Envelope
 from hubbub.transport.base import Transport
 from hubbub.transport.topology import route
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
+from hubbub.trust.signed import check_signature
+
+DOMAIN = "message"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this service is."""
+def sign(identity: Identity, envelope: Envelope) -> Envelope:
+    """Sign an envelope as its sender."""
+    return replace(envelope, signature=identity.key.sign(DOMAIN, signed_part(envelope)))
 
-    name: PartyId
-    role: Role
+
+def authenticate(roster: Roster, envelope: Envelope, frame: bytes) -> None:
+    """Refuse an envelope that the sender it names has not signed; `frame` is what it was read from."""
+    check_signature(roster, envelope.sender, envelope.signature, DOMAIN, covered(frame))
 
 
 class Post:
-    """One party's way of sending."""
+    """One party's way of sending; `note` is told of every message that the broker has taken, and its size."""
 
-    def __init__(self, transport: Transport, identity: Identity) -> None:
+    def __init__(
+        self, transport: Transport, identity: Identity, note: Callable[[Envelope, int], None] = lambda *_: None
+    ) -> None:
         self._transport = transport
         self._identity = identity
+        self._note = note
 
     async def send(
         self, key: Key, *, to: PartyId, role: Role, body: Message, phase: str = "", payload: bytes = b""
@@ -43,4 +54,6 @@ class Post:
             body=body,
             payload=payload,
         )
-        await self._transport.publish(route(self._identity.role, role, to), encode(envelope))
+        frame = encode(sign(self._identity, envelope))
+        await self._transport.publish(route(self._identity.role, role, to), frame)
+        self._note(envelope, len(frame))

@@ -3,46 +3,94 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hubbub.errors import ConfigurationError, HubbubError
+from prometheus_client import disable_created_metrics
+
+from hubbub.errors import ConfigurationError, HubbubError, TransportError
 from hubbub.ids import Role
-from hubbub.runtime.settings import ServiceSettings, load_settings
+from hubbub.runtime.health import Vitals, answering
+from hubbub.runtime.settings import ProbedSettings, ServiceSettings, load_settings
 from hubbub.runtime.telemetry import log_as_json
+from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import topology_for
+from hubbub.transport.topology import inbox, topology_for
+from hubbub.trust.identity import Identity, read_identity
+from hubbub.trust.roster import Roster, read_roster
 
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ServiceSettings)
-Serve = Callable[[S, Transport, asyncio.Event], Awaitable[None]]
-"""Runs a service over a transport until the event is set."""
+
+LOOK_S = 15.0
+"""How often the broker is asked what waits in the inbox; metrics are collected about as often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Who this process is, who the others are, the way to them, and whom to tell how it is."""
+
+    identity: Identity
+    roster: Roster
+    transport: Transport
+    vitals: Vitals = field(default_factory=Vitals, repr=False)
+
+
+Serve = Callable[[S, Party, asyncio.Event], Awaitable[None]]
+"""Runs a service as a party until the event is set."""
+Pin = Callable[[S], str]
+"""Says which roster's digest the settings pin."""
 
 EXIT_CONFIGURATION = 2
 EXIT_FAILED = 1
 
 
-def main(model: type[S], role: Role, serve: Serve[S]) -> int:
+def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
     """Run a service until it is told to stop; the exit code says how it went."""
     try:
         settings = load_settings(model)
+        identity, roster = _find_ourselves(settings, role, pin(settings))
         _make_folder(settings)
+        lock = _lock_folder(settings)
     except ConfigurationError as error:
         sys.stderr.write(f"{role.value}: {error}\n")
         return EXIT_CONFIGURATION
-    log_as_json(settings.name, settings.log_level)
+    log_as_json(identity.name, settings.log_level)
+    # When each counter began nobody asks, and it would double their number.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # The library has no types there.
     try:
-        asyncio.run(_serve(settings, role, serve))
+        asyncio.run(_serve(settings, identity, roster, serve))
     except HubbubError as error:
-        log.error("%s cannot go on: %s", settings.name, error)  # noqa: TRY400  (The message is the whole story.)
+        log.error("%s cannot go on: %s", identity.name, error)  # noqa: TRY400  (The message is the whole story.)
         return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
+    finally:
+        os.close(lock)
     return 0
+
+
+def _find_ourselves(settings: ServiceSettings, role: Role, pinned: str) -> tuple[Identity, Roster]:
+    """Read our identity and the pinned roster, in which it must be."""
+    identity = read_identity(settings.identity)
+    roster = read_roster(settings.roster, pinned=pinned)
+    if identity.role is not role:
+        raise ConfigurationError(
+            f"{settings.identity} is the identity of {identity.role.value} {identity.name}; this is {role.value}"
+        )
+    if roster.find(identity.name) != identity.public():
+        raise ConfigurationError(
+            f"{identity.name} is not in {settings.roster} with the key of {settings.identity}: a roster must be "
+            "built from the public file that belongs to it, and pinned again by all"
+        )
+    return identity, roster
 
 
 def _make_folder(settings: ServiceSettings) -> None:
@@ -60,14 +108,89 @@ def _make_folder(settings: ServiceSettings) -> None:
         )
 
 
-async def _serve(settings: S, role: Role, serve: Serve[S]) -> None:
+def _lock_folder(settings: ServiceSettings) -> int:
+    """Two processes of one party would each do half of what must be done once. A dead one's lock is free."""
+    handle = os.open(settings.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ConfigurationError(
+            f"another process is running in {settings.folder}; a party has one active instance: stop it first"
+        ) from None
+    return handle
+
+
+async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    topology = topology_for(settings.name, role)
-    url = settings.amqp_url.get_secret_value()
-    async with RabbitMqTransport(url, topology, connection_name=f"hubbub {settings.name}") as transport:
-        log.info("connected to the broker")
-        await serve(settings, transport, stop)
+    transport = RabbitMqTransport(
+        settings.amqp_url.get_secret_value(),
+        topology_for(identity.name, identity.role),
+        connection_name=f"hubbub {identity.name}",
+        login=Login(identity.name, identity.broker_password),
+        tls=_read_tls(settings),
+    )
+    party = Party(identity, roster, transport)
+    # Before all else: whoever watches over this party wants to know what it waits for.
+    async with _answering(settings, party.vitals):
+        if await _connect(transport, stop):
+            async with _closing(transport), _looking_at_inbox(party):
+                log.info("connected to the broker")
+                await serve(settings, party, stop)
     log.info("stopped")
+
+
+def _answering(settings: ServiceSettings, vitals: Vitals) -> AbstractAsyncContextManager[None]:
+    """Answer probes, where the settings name a port to answer at."""
+    if not isinstance(settings, ProbedSettings) or settings.metrics_port is None:
+        return nullcontext()
+    variable = f"{settings.model_config.get('env_prefix', '')}METRICS_PORT"
+    return answering(vitals, settings.metrics_host, settings.metrics_port, variable)
+
+
+@asynccontextmanager
+async def _looking_at_inbox(party: Party) -> AsyncIterator[None]:
+    """Ask the broker now and then what waits for us, so that metrics can say it."""
+
+    async def look() -> None:
+        while True:
+            with suppress(TransportError):
+                await party.transport.count_waiting(inbox(party.identity.name))
+            await asyncio.sleep(LOOK_S)
+
+    looking = asyncio.create_task(look(), name="look at the inbox")
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _connect(transport: Transport, stop: asyncio.Event) -> bool:
+    """Connect, unless we are told to stop first; say whether we are connected."""
+    connecting = asyncio.ensure_future(transport.__aenter__())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if connecting.done():
+        await connecting
+        return True
+    connecting.cancel()
+    await asyncio.gather(connecting, return_exceptions=True)
+    return False
+
+
+@asynccontextmanager
+async def _closing(transport: Transport) -> AsyncIterator[None]:
+    """Close it at the end, however that comes."""
+    try:
+        yield
+    finally:
+        await transport.close()
+
+
+def _read_tls(settings: ServiceSettings) -> Tls:
+    return Tls(ca_file=settings.amqp_ca_file, cert_file=settings.amqp_cert_file, key_file=settings.amqp_key_file)

@@ -1,12 +1,21 @@
-"""The runner: delivery -> message -> event -> step -> effects -> verdict.
+"""The runner: delivery -> signature -> message -> event -> step -> effects -> verdict.
 
 It is all the concurrency that a service has. Deliveries, finished jobs and timers all become events in one
-queue, and one task takes them in order, so a machine is never stepped twice at once. The effects of a step are
-done in the order that its handler gave them, then the step is taken, then the delivery that caused it is
-acknowledged. An effect that fails leaves the machine as it was, and the delivery comes again.
+queue, and one task takes them in order, so a machine is never stepped twice at once. For each event:
 
-What a peer did wrong (`PeerError`, an event that no row expects) rejects that one delivery into the dead-letter
-queue, with its reason, and changes nothing else. This is the only place that catches everything: a poison
+    1. the step is computed: nothing has happened yet
+    2. what the event relies on is put on disk (`Persist`); if that refuses, the event has not happened
+    3. the event is kept in the store and the step is taken: now it has happened, whatever comes
+    4. all other effects are done in the order that the handler gave them, again and again until they succeed
+    5. jobs and timers are started, other machines are told
+    6. the entry is marked as done, and the delivery that caused it is acknowledged
+
+After a restart the machines are rebuilt from the store by taking the same steps again. Effects of entries that are
+not marked as done are done again, what was told is told once, and each machine resumes its jobs and timers.
+
+Nothing is looked at that its sender, as the roster knows it, has not signed. What a peer did wrong (`PeerError`,
+an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
+and recorded in the audit log, and changes nothing else. This is the only place that catches everything: a poison
 message never stops a service.
 """
 
@@ -14,33 +23,65 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
 
 from hubbub.errors import (
     HubbubError,
     LocalError,
     PeerError,
     RejectReason,
+    StorageFailed,
     TransportError,
     UnexpectedEvent,
     Unroutable,
 )
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Publish, SetTimer, Tell
-from hubbub.machine.table import Table, is_final, step
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import (
+    CancelTimer,
+    CountRefusal,
+    Effect,
+    Failed,
+    Job,
+    Key,
+    Persist,
+    Publish,
+    Record,
+    SetTimer,
+    Tell,
+)
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import Step, is_final, step
 from hubbub.messages.base import Message
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.post import Identity, Post
-from hubbub.runtime.telemetry import Counters, context
+from hubbub.runtime.gauges import Gauges, Reading
+from hubbub.runtime.post import Post, authenticate
+from hubbub.runtime.telemetry import Counters, context, current_context
+from hubbub.store.base import Draft, Entry, EventStore
+from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
 from hubbub.transport.topology import inbox
+from hubbub.trust.audit import AuditLog, Refusals
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
 
 log = logging.getLogger(__name__)
+
+BEGINNING = "beginning"
+"""The kind of the entry that sets a machine up; what it holds is the machine's data."""
+PAUSE_S = 1.0
+"""Between two attempts at what must succeed."""
+STALL_S = 180.0
+"""After this long without a sign of life the driver is taken for dead; no attempt at anything takes as long."""
 
 
 class RunnerStopped(LocalError):
@@ -53,23 +94,31 @@ class MachineOver(UnexpectedEvent):
 
 @dataclass(slots=True)
 class Live:
-    """A machine that is running. Its table is typed where it is declared; here all machines mix."""
+    """A machine that is running. Its kind is typed where it is declared; here all machines mix."""
 
-    table: Table[Any, Any]
+    kind: Kind[Any, Any]
     state: Enum
     data: Any
+    kept: bool = False
+    """Whether the store knows of it."""
+    entries: int = field(default=0, compare=False)
+    """How many entries it has there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One step, as an observer sees it."""
 
+    sequence: int
+    """The number of the event's entry in the store: it goes up, and stays the same across restarts."""
     key: Key
     before: Enum
     event: object
     after: Enum
     data: object
     at_s: float
+    earlier: object
+    """What the machine knew before the event."""
 
 
 Observer = Callable[[Moment], None]
@@ -88,8 +137,11 @@ class Shell(Protocol):
     async def work(self, key: Key, job: Job) -> object:
         """Do a job and return the event that it comes back as."""
 
-    def retire(self, key: Key, live: Live) -> None:
-        """A machine has reached a final state and leaves the runner."""
+    def retire(self, key: Key, live: Live) -> bool:
+        """A machine has reached a final state and leaves the runner; say whether the store may forget it."""
+
+    def restore(self, machines: Mapping[Key, Live]) -> None:
+        """The machines were rebuilt after a restart: bring back what belongs to them."""
 
 
 @dataclass(slots=True)
@@ -99,6 +151,19 @@ class _Turn:
     find: Callable[[], Sequence[Fed]]
     payload: bytes = field(repr=False)
     done: asyncio.Future[None]
+    when_kept: bool = False
+    """Whether it is enough for whoever waits that the event is kept."""
+    about: dict[str, object] = field(default_factory=current_context)
+    """What log lines say that are written while it is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An event that one machine has for another; the cause tells it from any other."""
+
+    key: Key
+    event: object
+    cause: str
 
 
 class Runner:
@@ -108,32 +173,60 @@ class Runner:
         self,
         *,
         identity: Identity,
+        roster: Roster,
         transport: Transport,
         shell: Shell,
+        kinds: Mapping[str, Kind[Any, Any]],
+        store: EventStore,
         clock: Clock,
         counters: Counters,
+        audit: AuditLog,
         observer: Observer = lambda _: None,
+        witness: Observer = lambda _: None,
     ) -> None:
+        """`observer` sees a step when all is done that it asks for; `witness` sees it as soon as it is kept.
+
+        A witness sees the steps of all machines that the store knows once more when they are rebuilt.
+        """
         self.identity = identity
-        self.post = Post(transport, identity)
+        self.roster = roster
+        self.post = Post(transport, identity, counters.sent)
         self.machines: dict[Key, Live] = {}
         self._transport = transport
         self._shell = shell
         self._clock = clock
         self._counters = counters
+        self._audit = audit
+        self._refusals = Refusals(audit)
         self._observer = observer
+        self._witness = witness
+        self._kinds = kinds
+        self._store = store
+        self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
+        self._unfinished: list[int] = []
+        self._over: list[Key] = []
         self._queue: asyncio.Queue[_Turn | Fed] = asyncio.Queue()
-        self._told: deque[Fed] = deque()
+        self._told: deque[_Told] = deque()
         self._timers: dict[tuple[Key, str], asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._driver: asyncio.Task[None] | None = None
         self._now: _Turn | Fed | None = None
+        self._replayed = False
         self._stopped = False
+        self._entries = 0
+        self._last_event_at_s = clock.now_s()
+        self._sign_of_life_s: float | None = None
+        counters.expect(kinds)
+        counters.registry.register(Gauges(identity.role.value, kinds, self._read))
 
     async def start(self, *, prefetch: int = 8) -> None:
-        """Begin to take events, then to take deliveries."""
-        self._driver = asyncio.create_task(self._drive(), name=f"{self.identity.name} runner")
-        await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
+        """Rebuild what the store knows, begin to take events, then to take deliveries."""
+        # All tasks that are begun here, and those that they begin, write their log lines in our name.
+        with context(party=self.identity.name):
+            await self._recover()
+            self._replayed = True
+            self._driver = asyncio.create_task(self._drive(), name=f"{self.identity.name} runner")
+            await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
 
     async def stop(self) -> None:
         """Stop timers, jobs and the driver; the transport is closed by whoever opened it.
@@ -152,11 +245,69 @@ class Runner:
             if isinstance(turn, _Turn) and not turn.done.done():
                 turn.done.set_exception(RunnerStopped("the service is being stopped"))
 
-    def add(self, key: Key, table: Table[Any, Any], state: Enum, data: object) -> None:
-        """Set a machine up in its initial state."""
+    def find_problems(self) -> tuple[str, ...]:
+        """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
+        condition, queue = self._transport.condition, inbox(self.identity.name)
+        return tuple(
+            problem
+            for is_so, problem in (
+                (self._stopped, "the service is being stopped"),
+                (not self._replayed, "the event log is not replayed yet"),
+                (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
+                (not condition.connected, "there is no connection to the broker"),
+                (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
+            )
+            if is_so
+        )
+
+    def find_stall(self) -> str:
+        """Why no more events will ever be taken, though the process is there; empty while they are.
+
+        An outage is no stall: what fails is tried again, and every attempt is a sign of life.
+        """
+        if self._driver is not None and self._driver.done() and not self._stopped:
+            return "no events are taken any more: see the log, and start this party again"
+        since_s = self._sign_of_life_s
+        silent_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if silent_s > STALL_S:
+            return f"one event has taken {silent_s:.0f} s: a disk or database may hang; start this party again"
+        return ""
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """This party's metrics."""
+        return self._counters.registry
+
+    def _read(self) -> Reading:
+        return Reading(
+            ready=not self.find_problems(),
+            condition=self._transport.condition,
+            inbox=inbox(self.identity.name),
+            machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
+            jobs=len(self._jobs),
+            turns=self._queue.qsize(),
+            entries=self._entries,
+            last_event_at_s=self._last_event_at_s,
+        )
+
+    def add(self, key: Key, data: object) -> None:
+        """Set a machine up in its initial state; it is kept with its first event."""
         if key in self.machines:
             raise LocalError(f"machine {key} is running already")
-        self.machines[key] = Live(table, state, data)
+        kind = self._kinds[key.kind]
+        self.machines[key] = Live(kind, kind.initial, data)
+
+    async def set_up(self, key: Key, data: object) -> None:
+        """Set a machine up that may wait for its first event, and keep it at once; one that is there stays."""
+        if key in self.machines:
+            return
+        await self._append([self._beginning(key, data)])
+        self.add(key, data)
+        self.machines[key].kept = True
+        self._count_entries(self.machines[key], 1)
+
+    def _beginning(self, key: Key, data: object) -> Draft:
+        return Draft(key, BEGINNING, self._shapes.dump(data))
 
     def feed_soon(self, key: Key, event: object) -> None:
         """Queue an event; nobody waits for it."""
@@ -166,11 +317,17 @@ class Runner:
         """Queue an event and wait until its effects are done; raises what its step raised."""
         await self._wait_for_turn(lambda: [(key, event)], b"")
 
-    async def _wait_for_turn(self, find: Callable[[], Sequence[Fed]], payload: bytes) -> None:
+    async def feed_until_kept(self, key: Key, event: object) -> None:
+        """Queue an event and wait until it is kept: from then on it will take effect, whatever comes."""
+        await self._wait_for_turn(lambda: [(key, event)], b"", when_kept=True)
+
+    async def _wait_for_turn(
+        self, find: Callable[[], Sequence[Fed]], payload: bytes, *, when_kept: bool = False
+    ) -> None:
         if self._stopped:
             raise RunnerStopped("the service is being stopped")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Turn(find, payload, done))
+        self._queue.put_nowait(_Turn(find, payload, done, when_kept))
         await done
 
     # From the transport ---------------------------------------------------------------------------------
@@ -181,28 +338,33 @@ class Runner:
             return RETRY
         try:
             envelope = decode(delivery.body)
-            with context(run=envelope.run, round=envelope.round, phase=envelope.phase):
-                return await self._accept(envelope, len(delivery.body))
         except PeerError as error:
-            return self._refuse(error.reason, str(error))
+            return await self._refuse(error.reason, str(error))
+        with context(run=envelope.run, round=envelope.round, phase=envelope.phase):
+            return await self._accept(envelope, delivery.body)
 
-    async def _accept(self, envelope: Envelope, size: int) -> Verdict:
+    async def _accept(self, envelope: Envelope, frame: bytes) -> Verdict:
+        size, found = len(frame), list[Fed]()
+
+        def find() -> Sequence[Fed]:
+            found.extend(self._shell.receive(envelope, size=size, now_s=self._clock.now_s()))
+            return found
+
         try:
+            authenticate(self.roster, envelope, frame)
             self._check_address(envelope)
-            await self._wait_for_turn(
-                lambda: self._shell.receive(envelope, size=size, now_s=self._clock.now_s()), envelope.payload
-            )
+            await self._wait_for_turn(find, envelope.payload)
         except PeerError as error:
-            return self._refuse(error.reason, f"{envelope!r}: {error}")
+            return await self._refuse(error.reason, str(error), envelope)
         except MachineOver as error:
             log.info("%s changes nothing: %s", envelope.kind, error)
             self._counters.late(envelope.kind)
             return ACK
         except UnexpectedEvent as error:
-            return self._refuse(RejectReason.UNEXPECTED, f"{envelope!r}: {error}")
+            return await self._refuse(RejectReason.UNEXPECTED, str(error), envelope)
         except RunnerStopped:
             return RETRY
-        except (TransportError, OSError):
+        except (TransportError, StorageFailed, OSError):
             log.exception("could not act on %r; it will be delivered again", envelope)
             return RETRY
         except Exception:
@@ -210,6 +372,8 @@ class Runner:
             self._counters.broken()
             return reject("internal-error")
         self._counters.received(envelope.kind)
+        if found:
+            self._counters.carried("received", envelope, size)
         return ACK
 
     def _check_address(self, envelope: Envelope) -> None:
@@ -217,31 +381,122 @@ class Runner:
         if envelope.recipient != me.name or me.role not in envelope.body.recipients:
             raise PeerError(RejectReason.WRONG_RECIPIENT, f"this is for {envelope.recipient}, not for {me.name}")
 
-    def _refuse(self, reason: RejectReason, explanation: str) -> Verdict:
+    async def _refuse(self, reason: RejectReason, explanation: str, envelope: Envelope | None = None) -> Verdict:
+        if envelope is None:
+            await self._note_refusal(reason, explanation, kind="", sender="", run="")
+        else:
+            await self._note_refusal(
+                reason,
+                f"{envelope!r}: {explanation}",
+                kind=envelope.kind,
+                sender=envelope.sender,
+                run=envelope.run,
+            )
+        return reject(reason.value)
+
+    async def _note_refusal(
+        self, reason: RejectReason, explanation: str, *, kind: str, sender: str, run: str
+    ) -> None:
         log.warning("refused: %s", explanation, extra={"reason": reason.value})
         self._counters.rejected(reason)
-        return reject(reason.value)
+        try:
+            await asyncio.to_thread(self._refusals.note, reason.value, kind=kind, sender=sender, run=run)
+        except LocalError:
+            log.exception("the refusal could not be recorded")
+
+    # After a restart ------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        """Take the kept steps again, then do what was not done, and take up what was under way."""
+        entries = await asyncio.to_thread(self._store.read)
+        undone: list[tuple[Entry, Step[Any, Any]]] = []
+        for entry in entries:
+            result = self._take_again(entry)
+            if result is not None and not entry.done:
+                undone.append((entry, result))
+        self._shell.restore(self.machines)
+        told = {entry.cause for entry in entries if entry.cause}
+        for entry, result in undone:
+            await self._finish_again(entry, result, told)
+        for key, live in list(self.machines.items()):
+            if key not in self.machines:
+                continue  # It went with its run.
+            with context(run=key.run, round=key.round, phase=key.phase):
+                self._take_up_again(key, live)
+        if entries:
+            log.info("rebuilt %d machines from %d events", len(self.machines), len(entries))
+
+    def _take_up_again(self, key: Key, live: Live) -> None:
+        if is_final(live.kind.table, live.state):
+            self._retire(key)
+        else:
+            for effect in live.kind.resume(live.state, live.data):
+                self._launch(key, effect, "")
+
+    def _take_again(self, entry: Entry) -> Step[Any, Any] | None:
+        kind = self._kinds.get(entry.key.kind)
+        if kind is None:
+            raise LocalError(f"the store holds a machine {entry.key}, which this service does not have")
+        if entry.kind == BEGINNING:
+            data = self._shapes.load(kind.data.__name__, entry.body)
+            self.machines[entry.key] = Live(kind, kind.initial, data, kept=True)
+            self._count_entries(self.machines[entry.key], 1)
+            return None
+        live = self.machines.get(entry.key)
+        if live is None:
+            raise LocalError(f"the store holds a {entry.kind} of {entry.key}, which never began")
+        event = self._shapes.load(entry.kind, entry.body)
+        result = step(kind.table, live.state, live.data, event)
+        self._count_entries(live, 1)
+        self._witness(self._enter(entry.sequence, entry.key, live, event, result))
+        return result
+
+    async def _finish_again(self, entry: Entry, result: Step[Any, Any], told: set[str]) -> None:
+        with context(run=entry.key.run, round=entry.key.round, phase=entry.key.phase):
+            bug = await self._perform_surely(entry.key, result.effects, b"")
+            for cause, effect in _causes(entry.sequence, result.effects):
+                if isinstance(effect, Tell) and cause not in told:
+                    self._told.append(_Told(effect.to, effect.event, cause))
+        if bug is None:
+            self._unfinished.append(entry.sequence)
 
     # The machines ---------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
+        await self._settle()  # What was told before the restart and not taken.
         while True:
+            self._sign_of_life_s = None
             self._now = turn = await self._queue.get()
+            self._give_sign_of_life()
             if isinstance(turn, _Turn):
                 await self._take_turn(turn)
             else:
                 await self._take_alone(*turn)
-            # What machines told each other comes before anything else does, so that no message finds one of
-            # them a step behind the other.
-            while self._told:
-                await self._take_alone(*self._told.popleft())
+            await self._settle()
             self._now = None
+
+    def _give_sign_of_life(self) -> None:
+        self._sign_of_life_s = time.monotonic()
+
+    async def _settle(self) -> None:
+        """Take what machines told each other before anything else, so that no message finds one a step behind."""
+        while self._told:
+            self._give_sign_of_life()
+            told = self._told.popleft()
+            await self._take_alone(told.key, told.event, told.cause)
+        for sequence in self._unfinished:
+            self._store.mark_done(sequence)
+        self._unfinished.clear()
+        if self._over:
+            over, self._over = self._over, []
+            await self._surely("forget what is over", lambda: asyncio.to_thread(self._store.drop, over))
 
     async def _take_turn(self, turn: _Turn) -> None:
         """Take events that somebody waits for, and give them the outcome."""
         try:
-            for key, event in turn.find():
-                await self._take(key, event, turn.payload)
+            with context(**turn.about):
+                for key, event in turn.find():
+                    await self._take(key, event, turn)
         except Exception as error:  # noqa: BLE001  (Whatever it is, it is for the one who waits.)
             if not turn.done.done():
                 turn.done.set_exception(error)
@@ -249,33 +504,106 @@ class Runner:
             if not turn.done.done():
                 turn.done.set_result(None)
 
-    async def _take_alone(self, key: Key, event: object) -> None:
+    async def _take_alone(self, key: Key, event: object, cause: str = "") -> None:
         """Take an event that nobody waits for; what goes wrong is for the machine itself to deal with."""
-        try:
-            await self._take(key, event, b"")
-        except MachineOver as error:
-            log.info("%s", error)
-        except Exception as error:
-            log.exception("%s could not be taken by %s", type(event).__name__, key)
-            if key in self.machines and not isinstance(event, Failed):
-                self.feed_soon(key, Failed(f"{type(event).__name__}: {error}"))
+        with context(run=key.run, round=key.round, phase=key.phase):
+            try:
+                await self._take(key, event, None, cause)
+            except MachineOver as error:
+                log.info("%s", error)
+            except StorageFailed as error:
+                # Nothing has happened: it is tried again, as a delivery would be.
+                log.error("%s could not be kept and is tried again: %s", type(event).__name__, error)  # noqa: TRY400
+                self._counters.retried("event")
+                await self._put_off(key, event, cause)
+            except Exception as error:
+                log.exception("%s could not be taken by %s", type(event).__name__, key)
+                self._counters.broken()
+                if key in self.machines and not isinstance(event, Failed):
+                    self.feed_soon(key, Failed(f"{type(event).__name__}: {error}"))
 
-    async def _take(self, key: Key, event: object, payload: bytes) -> None:
+    async def _put_off(self, key: Key, event: object, cause: str) -> None:
+        """Take an event after a pause. What was told still comes before all else, and is not done until then."""
+        if cause:
+            self._told.appendleft(_Told(key, event, cause))
+            await asyncio.sleep(PAUSE_S)
+        else:
+            asyncio.get_running_loop().call_later(PAUSE_S, self.feed_soon, key, event)
+
+    async def _take(self, key: Key, event: object, turn: _Turn | None, cause: str = "") -> None:
         live = self.machines.get(key)
         if live is None:
             raise MachineOver(f"{type(event).__name__} is for {key}, which is over or never began")
-        before = live.state
         with context(run=key.run, round=key.round, phase=key.phase):
-            result = step(live.table, live.state, live.data, event)
-            # What must be on disk or at the broker is done first: if it fails, the event has not happened.
+            result = step(live.kind.table, live.state, live.data, event)
+            payload = turn.payload if turn else b""
             for effect in result.effects:
-                await self._perform(key, effect, payload)
-            live.state, live.data = result.state, result.data
-            for effect in result.effects:
-                self._launch(key, effect)
-            self._observer(Moment(key, before, event, live.state, live.data, self._clock.now_s()))
-            if is_final(live.table, live.state):
-                self._shell.retire(key, self.drop(key))
+                if isinstance(effect, Persist):
+                    await self._shell.perform(key, effect, payload)
+            sequence = await self._keep(key, live, event, cause)
+            moment = self._enter(sequence, key, live, event, result)
+            self._witness(moment)
+            if turn and turn.when_kept and not turn.done.done():
+                turn.done.set_result(None)
+            bug = await self._perform_surely(key, result.effects, payload)
+            for effect_cause, effect in _causes(sequence, result.effects):
+                self._launch(key, effect, effect_cause)
+            if bug is None:
+                self._unfinished.append(sequence)
+            log.debug("%s takes %s: %s", key.kind, type(event).__name__, _describe_step(moment))
+            final = is_final(live.kind.table, live.state)
+            self._counters.stepped(key, event, live.state, final=final)
+            self._observer(replace(moment, at_s=self._clock.now_s()))
+            if final:
+                self._retire(key)
+            if bug is not None:
+                raise bug
+
+    def _enter(self, sequence: int, key: Key, live: Live, event: object, result: Step[Any, Any]) -> Moment:
+        """Take a step that is kept, and say what it was."""
+        before, earlier = live.state, live.data
+        live.state, live.data = result.state, result.data
+        return Moment(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)
+
+    async def _keep(self, key: Key, live: Live, event: object, cause: str) -> int:
+        drafts = [] if live.kept else [self._beginning(key, live.data)]
+        drafts.append(Draft(key, self._shapes.name_of(event), self._shapes.dump(event), cause))
+        sequence = await self._append(drafts)
+        live.kept = True
+        self._count_entries(live, len(drafts))
+        self._last_event_at_s = self._clock.now_s()
+        return sequence
+
+    async def _append(self, drafts: Sequence[Draft]) -> int:
+        began_s = time.monotonic()
+        sequence = await asyncio.to_thread(self._store.append, drafts)
+        self._counters.kept(time.monotonic() - began_s)
+        return sequence
+
+    def _count_entries(self, live: Live, count: int) -> None:
+        live.entries += count
+        self._entries += count
+
+    def _retire(self, key: Key) -> None:
+        live = self.drop(key)
+        if self._shell.retire(key, live):
+            self._over.append(key)
+            self._entries -= live.entries
+
+    def forget(self, key: Key) -> None:
+        """Take a machine out for good, in the store too."""
+        self._entries -= self.drop(key).entries
+        self._over.append(key)
+
+    def answer(self, key: Key, *, to: PartyId, role: Role, body: Message) -> None:
+        """Say something for which there is no machine; it is said again if it is asked for again."""
+        self._start(self._say(key, to, role, body))
+
+    async def _say(self, key: Key, to: PartyId, role: Role, body: Message) -> None:
+        try:
+            await self.post.send(key, to=to, role=role, body=body)
+        except TransportError as error:
+            log.warning("%s could not be sent: %s", body.kind, error)
 
     def drop(self, key: Key) -> Live:
         """Take a machine out, with its timers; events that are still on their way to it are refused."""
@@ -285,16 +613,49 @@ class Runner:
 
     # The effects ----------------------------------------------------------------------------------------
 
+    async def _perform_surely(self, key: Key, effects: Sequence[Effect], payload: bytes) -> Exception | None:
+        """Do what follows from an event that has happened, until it is done: there is no way back.
+
+        An effect that a bug keeps from being done holds nothing else up. It is tried again after a restart.
+        """
+        bug: Exception | None = None
+        for effect in effects:
+            if isinstance(effect, Persist):
+                continue
+            try:
+                await self._surely(type(effect).__name__, partial(self._perform, key, effect, payload))
+            except Exception as error:
+                log.exception("a bug: %s of %s could not be done", type(effect).__name__, key)
+                self._counters.broken()
+                bug = bug or error
+        return bug
+
+    async def _surely(self, what: str, attempt: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            self._give_sign_of_life()
+            try:
+                await attempt()
+            except (TransportError, StorageFailed, OSError) as error:
+                log.error("%s failed and is tried again: %s", what, error)  # noqa: TRY400  (Said once a pause.)
+                self._counters.retried("effect")
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
     async def _perform(self, key: Key, effect: Effect, payload: bytes) -> None:
         match effect:
             case Job() | SetTimer() | CancelTimer() | Tell():
                 pass  # Launched once the step is taken.
             case Publish():
                 await self._publish(key, effect)
+            case Record():
+                await self._record(key, effect)
+            case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
+                await self._note_refusal(reason, explanation, kind=kind, sender=sender, run=key.run)
             case _:
                 await self._shell.perform(key, effect, payload)
 
-    def _launch(self, key: Key, effect: Effect) -> None:
+    def _launch(self, key: Key, effect: Effect, cause: str) -> None:
         match effect:
             case Job():
                 self._start(self._work(key, effect))
@@ -303,7 +664,7 @@ class Runner:
             case CancelTimer():
                 self._cancel_timer(key, effect.name)
             case Tell():
-                self._told.append((effect.to, effect.event))
+                self._told.append(_Told(effect.to, effect.event, cause))
 
     async def _publish(self, key: Key, effect: Publish) -> None:
         if not isinstance(effect.body, Message):
@@ -314,16 +675,42 @@ class Runner:
             # The party has never been there. What must reach it is sent again by the machine's own timer.
             log.warning("%s has no inbox yet: %s was not delivered", effect.to, effect.body.kind)
 
+    async def _record(self, key: Key, effect: Record) -> None:
+        place: dict[str, Any] = {"run": key.run}
+        if key.round:
+            place["round"] = key.round
+        if key.phase:
+            place["phase"] = key.phase
+        await asyncio.to_thread(partial(self._audit.append, effect.kind, **{**place, **effect.fields}))
+
     async def _work(self, key: Key, job: Job) -> None:
+        began_s = time.monotonic()
         try:
-            event = await self._shell.work(key, job)
+            event = await self._work_through_outages(key, job)
+        except PeerError as error:
+            await self._note_refusal(
+                error.reason, f"{type(job).__name__}: {error}", kind=type(job).__name__, sender="", run=key.run
+            )
+            event = Failed(str(error))
         except HubbubError as error:
             log.warning("%s failed: %s", type(job).__name__, error)
             event = Failed(str(error))
         except Exception as error:
             log.exception("%s failed", type(job).__name__)
+            self._counters.broken()
             event = Failed(f"{type(error).__name__}: {error}")
+        self._counters.worked(type(job).__name__, time.monotonic() - began_s)
         self.feed_soon(key, event)
+
+    async def _work_through_outages(self, key: Key, job: Job) -> object:
+        """A job may be done twice, so what the broker or a disk kept from being done is begun again."""
+        while True:
+            try:
+                return await self._shell.work(key, job)
+            except (TransportError, StorageFailed) as error:
+                log.error("%s is begun again: %s", type(job).__name__, error)  # noqa: TRY400  (Said once a pause.)
+                self._counters.retried("job")
+                await asyncio.sleep(PAUSE_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -344,3 +731,12 @@ class Runner:
         timer = self._timers.pop((key, name), None)
         if timer is not None:
             timer.cancel()
+
+
+def _describe_step(moment: Moment) -> str:
+    return f"stays {moment.after.name}" if moment.before is moment.after else f"is {moment.after.name}"
+
+
+def _causes(sequence: int, effects: Sequence[Effect]) -> Iterator[tuple[str, Effect]]:
+    """Each effect with what names it for ever: its entry and its place."""
+    return ((f"{sequence}.{place}", effect) for place, effect in enumerate(effects))

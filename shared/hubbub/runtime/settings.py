@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import SecretStr, StringConstraints, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,9 +19,7 @@ from pydantic_settings import (
 )
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PARTY_ID_PATTERN, PartyId
-
-Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
+from hubbub.messages.manifest import Digest
 
 
 class ServiceSettings(BaseSettings):
@@ -43,13 +41,37 @@ class ServiceSettings(BaseSettings):
         file = os.environ.get(f"{cls.model_config.get('env_prefix', '')}CONFIG_FILE")
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
 
-    name: Name
-    """The party's name, as manifests call it."""
+    identity: Path
+    """This party's private identity file: its name, its key and its password at the broker."""
+    roster: Path
+    """Everybody's public identities."""
     amqp_url: SecretStr
-    """The broker, amqp://user:password@host:port/vhost."""
+    """The broker, amqps://host:port/vhost; of a cluster, the URLs of several nodes, separated by commas. User and
+    password are the identity's unless the URL has its own."""
+    amqp_ca_file: Path | None = None
+    """Who vouches for the broker's certificate, where it is not one of the system's authorities."""
+    amqp_cert_file: Path | None = None
+    """This party's certificate, where the broker asks for one; `amqp_key_file` is the key to it."""
+    amqp_key_file: Path | None = None
     folder: Path
     """Where this party keeps what must survive it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class ProbedSettings(ServiceSettings):
+    """Of a service without a web interface: where it says how it is."""
+
+    metrics_host: str = "127.0.0.1"
+    """Where health and metrics are answered; whoever reaches it may read them."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    """Not at all if not given; 0 takes any free port, and the log says which."""
+
+
+class PinningSettings(ServiceSettings):
+    """Of a service without a policy: the roster is pinned among the settings."""
+
+    roster_sha256: Digest
+    """The roster's digest, as all parties compared it over another channel."""
 
 
 S = TypeVar("S", bound=ServiceSettings)

@@ -6,13 +6,13 @@ lie in one folder; memory holds none of them, however many clients there are.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from hubbub.disk import sync_folder, write_whole
+from hubbub.errors import StorageFailed
 from hubbub.machine.effects import Key
-from hubbub.runtime.disk import sync_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +29,30 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._made = {folder}
+        """Folders that this process knows to be on disk."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, key: Key, ref: ChunkRef, payload: bytes) -> None:
         """Keep a chunk; it is on disk when this returns. One that is there already is never replaced."""
         path = self._path(key, ref)
-        if path.exists():
-            return
-        self._make(path.parent)
-        draft = path.with_suffix(".part")
-        with draft.open("wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
+        try:
+            self._make(path.parent)
+            if not path.exists():
+                write_whole(path, lambda file: file.write(payload))
+            # Also if it was there: a process before us may have died before it came to this.
+            sync_folder(path.parent)
+        except OSError as error:
+            raise StorageFailed(f"the spool {self._folder} takes no more: {error.strerror}") from None
 
     def _make(self, folder: Path) -> None:
         """Make a folder that survives a crash: a new name is on disk once the folder above it is synced."""
-        if folder == self._folder or folder.exists():
+        if folder in self._made:
             return
         self._make(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
+        self._made.add(folder)
 
     def read(self, key: Key, ref: ChunkRef) -> bytes:
         """Read a chunk back."""
@@ -60,15 +61,19 @@ class Spool:
     def drop(self, key: Key, sender: str | None = None) -> None:
         """Forget all chunks of a machine, or those of one sender."""
         folder = self._home(key)
-        shutil.rmtree(folder / sender if sender else folder, ignore_errors=True)
+        self._remove(folder / sender if sender else folder)
 
     def drop_round(self, key: Key) -> None:
         """Forget all chunks of a round."""
-        shutil.rmtree(self._folder / key.run / str(key.round), ignore_errors=True)
+        self._remove(self._folder / key.run / str(key.round))
 
     def drop_run(self, key: Key) -> None:
         """Forget all chunks of a run."""
-        shutil.rmtree(self._folder / key.run, ignore_errors=True)
+        self._remove(self._folder / key.run)
+
+    def _remove(self, folder: Path) -> None:
+        self._made = {each for each in set(self._made) if not each.is_relative_to(folder)}
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _home(self, key: Key) -> Path:
         return self._folder / key.run / str(key.round) / (key.phase or "-")

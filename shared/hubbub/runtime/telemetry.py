@@ -2,6 +2,10 @@
 
 Every line says which party wrote it and, where it is about one, which run, round and phase. Nothing that a
 message carries is logged but its kind and size.
+
+Counters are for whoever runs the party, and an organisation may hand its trainer's to others. So nothing is
+counted that depends on what a client puts into a sum: kinds, sizes that the manifest fixes, times, and how things
+ended. No label is a run, a round or a party: those are without number.
 """
 
 from __future__ import annotations
@@ -12,12 +16,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from enum import Enum
 from types import MappingProxyType
-from typing import TextIO
+from typing import Any, Literal, TextIO
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 
 from hubbub.errors import RejectReason
+from hubbub.machine.effects import Key
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import is_final
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.shares import ShareChunk
+from hubbub.messages.sums import SumChunk
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=_NOTHING)
@@ -33,6 +44,11 @@ def context(**fields: object) -> Iterator[None]:
         _context.reset(token)
 
 
+def current_context() -> dict[str, object]:
+    """The fields that a line written now would have, to be taken along to where the work is done."""
+    return dict(_context.get())
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
@@ -45,6 +61,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            # Where several parties share a process, the context says which of them it is.
             "party": self._party,
             **_context.get(),
             "logger": record.name,
@@ -70,46 +87,120 @@ def log_as_json(party: str, level: str, stream: TextIO | None = None) -> None:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
 
 
+SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+"""Buckets for everything that takes time, from a write to a disk to hours of training."""
+
+Direction = Literal["sent", "received"]
+
+
 class Counters:
     """The counters of one party, in a registry of their own so that several parties share a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._received = Counter(
-            "hubbub_messages_received", "Messages acted upon, by kind.", ["kind"], registry=self.registry
+        ProcessCollector(namespace="hubbub", registry=self.registry)
+        self._received = self._count("messages_received", "Messages acted upon, by kind.", "kind")
+        self._rejected = self._count("messages_rejected", "Messages refused, by reason.", "reason")
+        self._late = self._count("messages_late", "Messages that came after the end, by kind.", "kind")
+        self._broken = self._count(
+            "internal_errors", "Messages, effects and jobs that a bug of ours kept from being done."
         )
-        self._rejected = Counter(
-            "hubbub_messages_rejected", "Messages refused, by reason.", ["reason"], registry=self.registry
+        self._sent = self._count("messages_sent", "Messages that the broker has taken, by kind.", "kind")
+        self._wire_bytes = self._count(
+            "wire_bytes",
+            "Bytes of encoded messages that were sent, or received and acted upon, repetitions included; phase is"
+            " that of shares and sums, and empty for all else.",
+            *("direction", "kind", "phase"),
         )
-        self._late = Counter(
-            "hubbub_messages_late",
-            "Messages that came after the end, by kind.",
-            ["kind"],
-            registry=self.registry,
+        self._payload_bytes = self._count(
+            "payload_bytes",
+            "Elements times bits per element, in bytes, of share sets and sums that were sent or received,"
+            " repetitions included, by what they count as. A set is counted with its first chunk.",
+            *("direction", "phase", "counts_as"),
         )
-        self._broken = Counter(
-            "hubbub_internal_errors",
-            "Messages that a bug of ours kept from being handled.",
-            registry=self.registry,
+        self._steps = self._count("machine_steps", "Events that state machines took.", "machine", "event")
+        self._retries = self._count(
+            "retries",
+            "Attempts that the broker or a disk kept from succeeding and that are made again: of a job, an effect,"
+            " or to keep an event.",
+            "what",
         )
+        self._jobs = self._time("job_seconds", "How long jobs took, outages included, by what was done.", "what")
+        self._appends = self._time("store_append_seconds", "How long it took until an event was on disk.")
+        self._ends: dict[str, Counter] = {}
         for reason in RejectReason:
             self._rejected.labels(reason.value)
+        for what in ("job", "effect", "event"):
+            self._retries.labels(what)
+
+    def _count(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"hubbub_{name}", help_text, labels, registry=self.registry)
+
+    def _time(self, name: str, help_text: str, *labels: str) -> Histogram:
+        return Histogram(f"hubbub_{name}", help_text, labels, registry=self.registry, buckets=SECONDS)
+
+    def expect(self, kinds: Mapping[str, Kind[Any, Any]]) -> None:
+        """Count how machines of these kinds end: runs, rounds and phases."""
+        for name, kind in kinds.items():
+            labels = ["phase", "outcome"] if name == "phase" else ["outcome"]
+            self._ends[name] = self._count(f"{name}s", f"What a {name} came to, at this party.", *labels)
+            for state in kind.table:
+                if is_final(kind.table, state) and name != "phase":
+                    self._ends[name].labels(state.value)
 
     def received(self, kind: str) -> None:
         """Count a message that was acted upon."""
         self._received.labels(kind).inc()
+
+    def sent(self, envelope: Envelope, size: int) -> None:
+        """Count a message that the broker has taken, and its bytes."""
+        self._sent.labels(envelope.kind).inc()
+        self.carried("sent", envelope, size)
+
+    def carried(self, direction: Direction, envelope: Envelope, size: int) -> None:
+        """Count the bytes of a message that is ours, or was checked."""
+        body = envelope.body
+        if not isinstance(body, ShareChunk | SumChunk):
+            # Its phase may be any text; only that of a chunk is always checked before it is acted upon.
+            self._wire_bytes.labels(direction, envelope.kind, "").inc(size)
+            return
+        self._wire_bytes.labels(direction, envelope.kind, envelope.phase).inc(size)
+        if body.index == 0:
+            for claim in body.vectors:
+                vector = claim.vector
+                counted = self._payload_bytes.labels(direction, envelope.phase, vector.counts_as)
+                counted.inc(vector.payload_bits / 8)
 
     def rejected(self, reason: RejectReason) -> None:
         """Count a message that was refused."""
         self._rejected.labels(reason.value).inc()
 
     def broken(self) -> None:
-        """Count a message that could not be handled for no fault of its sender."""
+        """Count what could not be done for no fault of anybody else."""
         self._broken.inc()
 
     def late(self, kind: str) -> None:
         """Count a message that came after what it is about had ended."""
         self._late.labels(kind).inc()
+
+    def stepped(self, key: Key, event: object, after: Enum, *, final: bool) -> None:
+        """Count a step of a machine, and its end."""
+        self._steps.labels(key.kind, type(event).__name__).inc()
+        if final and key.kind in self._ends:
+            labels = [key.phase, after.value] if key.kind == "phase" else [after.value]
+            self._ends[key.kind].labels(*labels).inc()
+
+    def worked(self, what: str, seconds: float) -> None:
+        """Note how long a job took."""
+        self._jobs.labels(what).observe(seconds)
+
+    def kept(self, seconds: float) -> None:
+        """Note how long it took to keep an event."""
+        self._appends.observe(seconds)
+
+    def retried(self, what: Literal["job", "effect", "event"]) -> None:
+        """Count an attempt that failed through no fault of ours and is made again."""
+        self._retries.labels(what).inc()
 
     def rejections(self, reason: RejectReason) -> int:
         """How many were refused for this reason."""

@@ -7,24 +7,61 @@ at every party for ever, also across restarts.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from hubbub.disk import sync_folder
+from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
-from hubbub.runtime.disk import sync_folder
+
+ENDED = b"ended\n"
 
 
 class Tombstones:
-    """A folder with an empty file for each run."""
+    """A folder with a file for each run; one that has ended is marked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        # The process before us may have died between writing a stone and syncing the folder.
+        sync_folder(folder)
 
     def __contains__(self, run: RunId) -> bool:
         return (self._folder / run).exists()
 
+    def __len__(self) -> int:
+        return sum(1 for _ in self._folder.iterdir())
+
+    def __iter__(self) -> Iterator[RunId]:
+        return (RunId(path.name) for path in sorted(self._folder.iterdir()))
+
+    def has_ended(self, run: RunId) -> bool:
+        """Whether we know how the run ended."""
+        return self._read(run) == ENDED
+
+    def _read(self, run: RunId) -> bytes:
+        try:
+            return (self._folder / run).read_bytes()
+        except FileNotFoundError:
+            return b""
+
     def add(self, run: RunId) -> None:
         """Remember a run for ever; it is on disk when this returns."""
-        handle = os.open(self._folder / run, os.O_CREAT | os.O_WRONLY, 0o600)
-        os.close(handle)
-        sync_folder(self._folder)
+        if run not in self:
+            self._write(run, b"")
+
+    def mark_ended(self, run: RunId) -> None:
+        """Remember also that the run is over."""
+        self._write(run, ENDED)
+
+    def _write(self, run: RunId, word: bytes) -> None:
+        try:
+            handle = os.open(self._folder / run, os.O_CREAT | os.O_WRONLY, 0o600)
+            try:
+                os.write(handle, word)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise StorageFailed(f"{self._folder} takes no more: {error.strerror}") from None

@@ -3,9 +3,14 @@ import pytest
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.base import Message
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunProposed
-from hubbub.runtime.intake import check_manifest, check_sender, role_of
-from support.builders import COORDINATOR, make_bodies, make_envelope, make_manifest
+from hubbub.runtime.intake import check_manifest, check_sender, find_disagreements, role_of
+from hubbub.transport.topology import FLOWS
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import build_roster
+from support.builders import make_bodies, make_envelope, make_manifest
+from support.parties import COORDINATOR, make_identity, parties_of, roster_of
 
 MANIFEST = make_manifest()
 PARTIES = {
@@ -42,10 +47,22 @@ def test_a_stranger_may_send_nothing(body: Message) -> None:
 
 
 @pytest.mark.parametrize("body", make_bodies(MANIFEST), ids=lambda body: body.kind)
-def test_nobody_sends_a_message_to_its_own_role(body: Message) -> None:
+def test_there_is_a_way_for_every_message_from_those_who_send_it_to_those_who_receive_it(body: Message) -> None:
     assert body.senders
     assert body.recipients
-    assert not body.senders & body.recipients
+    for sender in body.senders:
+        for recipient in body.recipients:
+            assert (sender, recipient) in FLOWS
+
+
+def test_only_clients_talk_to_their_like_and_only_about_what_is_theirs_alone() -> None:
+    """The group secret, and the model."""
+    among_themselves = {body.kind for body in make_bodies(MANIFEST) if body.senders & body.recipients}
+
+    assert among_themselves == {
+        *("group-contribution", "group-confirmed"),
+        *("snapshot-requested", "model-vouched", "snapshot-chunk"),
+    }
 
 
 def test_a_proposal_is_taken_from_the_coordinator_of_its_own_manifest() -> None:
@@ -79,3 +96,74 @@ def test_a_proposal_by_a_client_is_refused() -> None:
         check_manifest(MANIFEST, envelope)
 
     assert caught.value.reason is RejectReason.WRONG_SENDER
+
+
+# Manifest and roster --------------------------------------------------------------------------------------
+
+
+def disagreements(manifest: Manifest, *identities: Identity) -> tuple[str, ...]:
+    """Of a manifest and a roster of these parties, which the manifest names by its digest."""
+    roster = build_roster([identity.public() for identity in identities])
+    return find_disagreements(manifest.model_copy(update={"roster_sha256": roster.digest}), roster)
+
+
+EVERYBODY = parties_of(MANIFEST).identities
+
+
+def test_a_manifest_of_the_rosters_parties_is_agreed_with() -> None:
+    assert find_disagreements(MANIFEST, roster_of(MANIFEST)) == ()
+
+
+def test_the_roster_may_have_more_parties_than_the_manifest() -> None:
+    assert disagreements(MANIFEST, *EVERYBODY.values(), make_identity("client-9", Role.CLIENT, "org-9")) == ()
+
+
+def test_a_manifest_for_another_roster_is_disagreed_with_and_nothing_else_is_looked_at() -> None:
+    other = roster_of(make_manifest(clients=4))
+
+    (complaint,) = find_disagreements(MANIFEST, other)
+
+    assert MANIFEST.roster_sha256 in complaint
+    assert f"here {other.digest} is pinned" in complaint
+
+
+@pytest.mark.parametrize("name", [MANIFEST.clients[2], MANIFEST.aggregators[1], COORDINATOR])
+def test_a_party_that_is_not_in_the_roster_is_named(name: PartyId) -> None:
+    others = [identity for identity in EVERYBODY.values() if identity.name != name]
+
+    assert disagreements(MANIFEST, *others) == (f"{name} is not in the roster",)
+
+
+CLIENT, AGGREGATOR = MANIFEST.clients[0], MANIFEST.aggregators[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        (
+            make_identity(CLIENT, Role.AGGREGATOR, "org-1"),
+            "client-1 is aggregator in the roster, and client in the manifest",
+        ),
+        (
+            make_identity(AGGREGATOR, Role.COORDINATOR, AGGREGATOR),
+            "aggregator-1 is coordinator in the roster, and aggregator in the manifest",
+        ),
+        (
+            make_identity(COORDINATOR, Role.CLIENT, COORDINATOR),
+            "coordinator is client in the roster, and coordinator in the manifest",
+        ),
+        (
+            make_identity(CLIENT, Role.CLIENT, "org-2"),
+            "client-1 belongs to org-2 in the roster, and to org-1 in the manifest",
+        ),
+    ],
+    ids=["client", "aggregator", "coordinator", "organisation"],
+)
+def test_a_party_that_the_roster_knows_as_something_else_is_named(changed: Identity, complaint: str) -> None:
+    others = [identity for identity in EVERYBODY.values() if identity.name != changed.name]
+
+    assert disagreements(MANIFEST, *others, changed) == (complaint,)
+
+
+def test_every_disagreement_is_named() -> None:
+    assert len(disagreements(MANIFEST, *list(EVERYBODY.values())[:2])) == len(EVERYBODY) - 2

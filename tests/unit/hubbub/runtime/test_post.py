@@ -1,32 +1,34 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from hubbub.errors import ConfigurationError, Unroutable
+from hubbub.errors import ConfigurationError, PeerError, Unroutable
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
-from hubbub.messages.envelope import Envelope
+from hubbub.messages.codec import decode, encode
 from hubbub.messages.shares import ShareChunk
-from hubbub.runtime.post import Identity, Post
+from hubbub.runtime.post import Post, authenticate, sign
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, topology_for
 from support.aio import aio
-from support.builders import SET_ID, make_claims, make_manifest
+from support.builders import SET_ID, TRANSCRIPT, make_claims, make_envelope, make_manifest
+from support.parties import identity_of, roster_of
 
 MANIFEST = make_manifest()
 CLIENT, AGGREGATOR = MANIFEST.clients[0], MANIFEST.aggregators[0]
 KEY = Key("round", MANIFEST.run_id, 4, "signs")
-CHUNK = ShareChunk(set_id=SET_ID, vectors=make_claims(MANIFEST), index=3)
+CHUNK = ShareChunk(set_id=SET_ID, vectors=make_claims(MANIFEST), transcript=TRANSCRIPT, index=3)
+ROSTER = roster_of(MANIFEST)
 
 
 @aio
-async def test_a_message_arrives_in_an_envelope_that_says_everything() -> None:
-    arrived: asyncio.Queue[Envelope] = asyncio.Queue()
+async def test_a_message_arrives_in_a_signed_envelope_that_says_everything() -> None:
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def receive(delivery: Delivery) -> Verdict:
-        arrived.put_nowait(decode(delivery.body))
+        arrived.put_nowait(delivery.body)
         return ACK
 
     broker = MemoryBroker()
@@ -35,11 +37,14 @@ async def test_a_message_arrives_in_an_envelope_that_says_everything() -> None:
         MemoryTransport(broker, topology_for(CLIENT, Role.CLIENT)) as ours,
     ):
         await theirs.subscribe(inbox(AGGREGATOR), receive)
-        post = Post(ours, Identity(CLIENT, Role.CLIENT))
+        post = Post(ours, identity_of(MANIFEST, CLIENT))
         await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, payload=b"share")
         await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, phase="union")
-        first, second = await arrived.get(), await arrived.get()
+        frames = [await arrived.get(), await arrived.get()]
+        first, second = (decode(frame) for frame in frames)
 
+    for envelope, frame in zip((first, second), frames, strict=True):
+        authenticate(ROSTER, envelope, frame)
     assert (first.run, first.round, first.phase) == (MANIFEST.run_id, 4, "signs")
     assert (first.sender, first.recipient) == (CLIENT, AGGREGATOR)
     assert (first.body, first.payload) == (CHUNK, b"share")
@@ -50,7 +55,7 @@ async def test_a_message_arrives_in_an_envelope_that_says_everything() -> None:
 @aio
 async def test_a_party_that_has_no_inbox_is_reported() -> None:
     async with MemoryTransport(MemoryBroker(), topology_for(CLIENT, Role.CLIENT)) as ours:
-        post = Post(ours, Identity(CLIENT, Role.CLIENT))
+        post = Post(ours, identity_of(MANIFEST, CLIENT))
 
         with pytest.raises(Unroutable):
             await post.send(KEY, to=PartyId("aggregator-9"), role=Role.AGGREGATOR, body=CHUNK)
@@ -59,7 +64,28 @@ async def test_a_party_that_has_no_inbox_is_reported() -> None:
 @aio
 async def test_aggregators_have_no_way_to_send_to_each_other() -> None:
     async with MemoryTransport(MemoryBroker(), topology_for(AGGREGATOR, Role.AGGREGATOR)) as ours:
-        post = Post(ours, Identity(AGGREGATOR, Role.AGGREGATOR))
+        post = Post(ours, identity_of(MANIFEST, AGGREGATOR))
 
         with pytest.raises(ConfigurationError, match="no messages go from aggregator to aggregator"):
             await post.send(KEY, to=MANIFEST.aggregators[1], role=Role.AGGREGATOR, body=CHUNK)
+
+
+def test_signing_again_replaces_the_signature() -> None:
+    envelope = make_envelope(CHUNK, sender=CLIENT, recipient=AGGREGATOR, manifest=MANIFEST, payload=b"share")
+    me = identity_of(MANIFEST, CLIENT)
+
+    once = sign(me, envelope)
+
+    assert sign(me, once) == once == sign(me, replace(envelope, signature=b"x" * 64))
+    authenticate(ROSTER, once, encode(once))
+
+
+def test_no_single_bit_of_a_frame_can_be_flipped() -> None:
+    """Every bit of one frame; the runner is tried with bits of all kinds of frames."""
+    envelope = make_envelope(CHUNK, sender=CLIENT, recipient=AGGREGATOR, manifest=MANIFEST, payload=b"share")
+    frame = encode(sign(identity_of(MANIFEST, CLIENT), envelope))
+    for bit in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(PeerError):
+            authenticate(ROSTER, decode(bytes(damaged)), bytes(damaged))

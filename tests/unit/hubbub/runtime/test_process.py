@@ -3,37 +3,63 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 from pydantic_settings import SettingsConfigDict
 
+from hubbub.crypto.signing import SigningKey
+from hubbub.errors import BrokerUnreachable
 from hubbub.ids import PartyId, Role
 from hubbub.runtime import process
-from hubbub.runtime.process import EXIT_CONFIGURATION, EXIT_FAILED, main
-from hubbub.runtime.settings import ServiceSettings
+from hubbub.runtime.process import EXIT_CONFIGURATION, EXIT_FAILED, Party, Serve, main
+from hubbub.runtime.settings import PinningSettings, ProbedSettings
+from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, inbox, route
+from hubbub.trust.identity import Identity, write_identity
+from hubbub.trust.roster import Roster
+from support.builders import make_manifest
+from support.parties import identity_of, make_identity, roster_of
 
 PREFIX = "HUBBUB_STARTED_"
+MANIFEST = make_manifest()
+ROSTER = roster_of(MANIFEST)
+ME = identity_of(MANIFEST, MANIFEST.clients[0])
 
 
-class StartedSettings(ServiceSettings):
+class StartedSettings(PinningSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX)
 
 
-async def never_reached(settings: StartedSettings, transport: Transport, stop: asyncio.Event) -> None:
-    del settings, transport, stop
+async def never_reached(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
+    del settings, party, stop
     raise AssertionError("there is no broker to serve over")
+
+
+def start(serve: Serve[StartedSettings] = never_reached) -> int:
+    return main(StartedSettings, Role.CLIENT, lambda settings: settings.roster_sha256, serve)
+
+
+def set_roster(monkeypatch: pytest.MonkeyPatch, folder: Path, roster: Roster) -> None:
+    """Put a roster in place and pin it."""
+    path = folder / "roster.json"
+    path.write_bytes(roster.canonical)
+    monkeypatch.setenv(f"{PREFIX}ROSTER", str(path))
+    monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", roster.digest)
 
 
 @pytest.fixture(autouse=True)
 def settings_and_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv(f"{PREFIX}NAME", "client-1")
+    monkeypatch.setenv(f"{PREFIX}IDENTITY", str(write_identity(ME, tmp_path / "keys")[0]))
+    set_roster(monkeypatch, tmp_path, ROSTER)
     monkeypatch.setenv(f"{PREFIX}FOLDER", str(tmp_path / "data"))
     loggers = [logging.getLogger(name) for name in (None, "aio_pika", "aiormq", "aiormq.connection")]
     handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
@@ -44,7 +70,7 @@ def settings_and_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 
 
 def test_a_missing_setting_ends_the_start_with_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(StartedSettings, Role.CLIENT, never_reached) == EXIT_CONFIGURATION
+    assert start() == EXIT_CONFIGURATION
 
     assert capfd.readouterr().err == "client: HUBBUB_STARTED_AMQP_URL: Field required\n"
 
@@ -56,21 +82,107 @@ def test_a_folder_that_cannot_be_made_ends_the_start_with_one_line(
     monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://guest:open-sesame@localhost/")
     monkeypatch.setenv(f"{PREFIX}FOLDER", str(tmp_path / "file" / "data"))
 
-    assert main(StartedSettings, Role.CLIENT, never_reached) == EXIT_CONFIGURATION
+    assert start() == EXIT_CONFIGURATION
 
     (line,) = capfd.readouterr().err.splitlines()
     assert "HUBBUB_STARTED_FOLDER" in line
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, make: Callable[[str, Topology], Transport]) -> None:
-    """Put another transport in the place of the real one, which the integration tests try."""
+def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The one line with which the start ends; the broker is not even asked."""
+    monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://nobody:open-sesame@broker.invalid/")
+    assert start() == EXIT_CONFIGURATION
+    (line,) = capfd.readouterr().err.splitlines()
+    for secret in ("open-sesame", ME.broker_password, ME.key.to_bytes().hex()):
+        assert secret not in line
+    return line
 
-    def connect(url: str, topology: Topology, *, connection_name: str) -> Transport:
-        assert connection_name == "hubbub client-1"
-        return make(url, topology)
+
+def test_the_identity_of_another_role_ends_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, _ = write_identity(identity_of(MANIFEST, MANIFEST.aggregators[0]), tmp_path)
+    monkeypatch.setenv(f"{PREFIX}IDENTITY", str(path))
+
+    line = complaint(capfd, monkeypatch)
+
+    assert line == f"client: {path} is the identity of aggregator aggregator-1; this is client"
+
+
+STRANGERS = {
+    "a name that the roster does not have": make_identity("client-9", Role.CLIENT, "org-9"),
+    "another key": Identity(ME.name, ME.role, ME.organisation, SigningKey.generate(), ME.broker_password),
+    "another organisation": make_identity(ME.name, Role.CLIENT, "org-9"),
+    "another password": Identity(ME.name, ME.role, ME.organisation, ME.key, "x" * 43),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_an_identity_that_is_not_the_rosters_ends_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stranger: Identity
+) -> None:
+    path, _ = write_identity(stranger, tmp_path)
+    monkeypatch.setenv(f"{PREFIX}IDENTITY", str(path))
+
+    line = complaint(capfd, monkeypatch)
+
+    assert line.startswith(
+        f"client: {stranger.name} is not in {tmp_path / 'roster.json'} with the key of {path}: "
+    )
+    assert "a roster must be built from the public file that belongs to it" in line
+
+
+def test_a_roster_that_is_not_the_pinned_one_ends_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = roster_of(make_manifest(clients=4))
+    set_roster(monkeypatch, tmp_path, other)
+    monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", ROSTER.digest)
+
+    line = complaint(capfd, monkeypatch)
+
+    assert f"has the digest {other.digest}, but {ROSTER.digest} is pinned" in line
+
+
+def test_an_identity_that_others_may_read_ends_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(os.environ[f"{PREFIX}IDENTITY"])
+    path.chmod(0o644)
+
+    assert complaint(capfd, monkeypatch).endswith(f"chmod 600 {path}")
+
+
+@pytest.mark.parametrize("name", ["IDENTITY", "ROSTER"])
+def test_a_file_that_is_not_there_ends_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"{PREFIX}{name}", "/no/such/file.json")
+
+    assert complaint(capfd, monkeypatch) == "client: /no/such/file.json cannot be read: No such file or directory"
+
+
+@dataclass(frozen=True)
+class Connected:
+    """With what the transport was made."""
+
+    url: str
+    connection_name: str
+    login: Login
+    tls: Tls
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, broker: MemoryBroker) -> list[Connected]:
+    """Put another transport in the place of the real one, which the integration tests try."""
+    made: list[Connected] = []
+
+    def connect(url: str, topology: Topology, *, connection_name: str, login: Login, tls: Tls) -> Transport:
+        made.append(Connected(url, connection_name, login, tls))
+        return MemoryTransport(broker, topology)
 
     monkeypatch.setattr(process, "RabbitMqTransport", connect)
     monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://client-1:open-sesame@broker/")
+    return made
 
 
 def test_a_broker_that_is_not_there_ends_the_process_with_a_clear_line_and_no_password(
@@ -78,43 +190,177 @@ def test_a_broker_that_is_not_there_ends_the_process_with_a_clear_line_and_no_pa
 ) -> None:
     stopped = MemoryBroker()
     stopped.stop()
-    pretend(monkeypatch, lambda _, topology: MemoryTransport(stopped, topology))
+    pretend(monkeypatch, stopped)
 
-    assert main(StartedSettings, Role.CLIENT, never_reached) == EXIT_FAILED
+    assert start() == EXIT_FAILED
 
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert (lines[-1]["level"], lines[-1]["party"]) == ("error", "client-1")
     assert lines[-1]["message"] == "client-1 cannot go on: the in-memory broker is stopped"
-    assert "open-sesame" not in json.dumps(lines)
+    for secret in ("open-sesame", ME.broker_password):
+        assert secret not in json.dumps(lines)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_service_and_closes_the_transport(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    seen: list[str] = []
+    seen: list[Party] = []
     broker = MemoryBroker()
 
-    def connect(url: str, topology: Topology) -> Transport:
-        seen.append(url)
-        return MemoryTransport(broker, topology)
-
-    async def serve(settings: StartedSettings, transport: Transport, stop: asyncio.Event) -> None:
+    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
+        del settings
         handled = asyncio.Event()
 
         async def handle(_: Delivery) -> Verdict:
             handled.set()
             return ACK
 
-        await transport.subscribe(inbox(settings.name), handle)
-        await transport.publish(route(Role.COORDINATOR, Role.CLIENT, settings.name), b"hello")
+        await party.transport.subscribe(inbox(party.identity.name), handle)
+        await party.transport.publish(route(Role.COORDINATOR, Role.CLIENT, party.identity.name), b"hello")
         await handled.wait()
         os.kill(os.getpid(), number)
         await stop.wait()
-        seen.append("stopped")
+        seen.append(party)
 
-    pretend(monkeypatch, connect)
+    pretend(monkeypatch, broker)
 
-    assert main(StartedSettings, Role.CLIENT, serve) == 0
-    assert seen == ["amqp://client-1:open-sesame@broker/", "stopped"]
+    assert start(serve) == 0
+    assert [(party.identity.public(), party.roster) for party in seen] == [(ME.public(), ROSTER)]
     assert broker.waiting_in(inbox(PartyId("client-1"))) == 0
+
+
+def test_the_broker_is_asked_as_this_identity_and_with_the_named_tls_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
+        del settings, party, stop
+
+    made = pretend(monkeypatch, MemoryBroker())
+    assert start(serve) == 0
+    for name in ("CA", "CERT", "KEY"):
+        monkeypatch.setenv(f"{PREFIX}AMQP_{name}_FILE", f"/tls/{name}")
+    assert start(serve) == 0
+
+    login = Login("client-1", ME.broker_password)
+    url = "amqp://client-1:open-sesame@broker/"
+    assert made == [
+        Connected(url, "hubbub client-1", login, Tls()),
+        Connected(
+            url,
+            "hubbub client-1",
+            login,
+            Tls(ca_file=Path("/tls/CA"), cert_file=Path("/tls/CERT"), key_file=Path("/tls/KEY")),
+        ),
+    ]
+
+
+# Health and metrics ------------------------------------------------------------------------------------------
+
+
+class ProbedStartedSettings(ProbedSettings, PinningSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
+
+
+def start_probed(serve: Serve[ProbedStartedSettings]) -> int:
+    return main(ProbedStartedSettings, Role.CLIENT, lambda settings: settings.roster_sha256, serve)
+
+
+async def never_probed(settings: ProbedStartedSettings, party: Party, stop: asyncio.Event) -> None:
+    del settings, party, stop
+    raise AssertionError("it cannot be served there")
+
+
+def find_page(capsys: pytest.CaptureFixture[str]) -> str | None:
+    lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    heading = "health and metrics at "
+    return next((line.removeprefix(heading) for line in lines if line.startswith(heading)), None)
+
+
+def test_probes_are_answered_where_the_settings_say_for_as_long_as_the_service_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[httpx.Response] = []
+    pages: list[str] = []
+
+    async def serve(settings: ProbedStartedSettings, party: Party, stop: asyncio.Event) -> None:
+        del settings, party, stop
+        page = find_page(capsys)
+        assert page
+        pages.append(page)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answers.extend([await client.get(f"{page}/healthz"), await client.get(f"{page}/readyz")])
+
+    pretend(monkeypatch, MemoryBroker())
+    monkeypatch.setenv(f"{PREFIX}METRICS_PORT", "0")
+
+    assert start_probed(serve) == 0
+    # Nobody has said which runner is ours: alive, and not ready.
+    assert [answer.status_code for answer in answers] == [200, 503]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{pages[0]}/healthz", trust_env=False)
+
+
+def test_without_a_port_nobody_listens(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str | None] = []
+
+    async def serve(settings: ProbedStartedSettings, party: Party, stop: asyncio.Event) -> None:
+        del settings, party, stop
+        pages.append(find_page(capsys))
+
+    pretend(monkeypatch, MemoryBroker())
+
+    assert start_probed(serve) == 0
+    assert pages == [None]
+
+
+def test_a_port_that_is_taken_ends_the_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, MemoryBroker())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv(f"{PREFIX}METRICS_PORT", str(taken.getsockname()[1]))
+
+        assert start_probed(never_probed) == EXIT_CONFIGURATION
+
+    assert "set HUBBUB_STARTED_METRICS_PORT to a free port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http"])
+def test_a_port_that_cannot_be_ends_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://broker.invalid/")
+    monkeypatch.setenv(f"{PREFIX}METRICS_PORT", port)
+
+    assert start_probed(never_probed) == EXIT_CONFIGURATION
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("client: HUBBUB_STARTED_METRICS_PORT: Input should be ")
+
+
+def test_the_broker_is_asked_now_and_then_what_waits_in_the_inbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    looked_twice = asyncio.Event()
+    broker = MemoryBroker()
+
+    async def count(_: MemoryTransport, queue: str) -> int:
+        counted.append(queue)
+        if len(counted) == 1:
+            # An outage is no reason to stop looking.
+            raise BrokerUnreachable("nobody is there")
+        looked_twice.set()
+        return broker.waiting_in(queue)
+
+    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
+        del settings, party, stop
+        async with asyncio.timeout(10):
+            await looked_twice.wait()
+
+    pretend(monkeypatch, broker)
+    monkeypatch.setattr(process, "LOOK_S", 0.0)
+    monkeypatch.setattr(MemoryTransport, "count_waiting", count)
+
+    assert start(serve) == 0
+    assert set(counted) == {inbox(PartyId("client-1"))}

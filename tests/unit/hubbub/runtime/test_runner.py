@@ -4,27 +4,40 @@ import logging
 from typing import ClassVar
 
 import pytest
+from pydantic import JsonValue
 
-from hubbub.errors import BrokerUnreachable, LocalError, PeerError, RejectReason, UnexpectedEvent
+from hubbub.errors import (
+    BrokerUnreachable,
+    LocalError,
+    PeerError,
+    RejectReason,
+    StorageFailed,
+    UnexpectedEvent,
+)
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CancelTimer, Failed, Key, Publish, SetTimer, Tell
+from hubbub.machine.effects import CancelTimer, CountRefusal, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
-from hubbub.runtime.runner import MachineOver, RunnerStopped
+from hubbub.runtime import runner
+from hubbub.runtime.post import authenticate
+from hubbub.runtime.runner import BEGINNING, MachineOver, RunnerStopped
 from hubbub.runtime.telemetry import JsonFormatter
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.topology import dead_letter_queue, inbox
+from hubbub.trust.audit import AuditLog
 from support.aio import aio
-from support.builders import COORDINATOR
+from support.forgetful_store import Disk, ForgetfulStore
+from support.parties import COORDINATOR, roster_of
 from support.probe import (
     CLIENT,
     KEY,
     MANIFEST,
-    TABLE,
+    OTHER,
     Data,
     Done,
     Go,
+    Keep,
     ManualClock,
     Note,
     Ponder,
@@ -38,7 +51,10 @@ from support.probe import (
     probe,
 )
 
-OTHER = Key("probe", MANIFEST.run_id, 2)
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
 
 
 def publish(to: PartyId = CLIENT) -> Publish:
@@ -63,7 +79,7 @@ async def test_a_delivery_becomes_an_event_a_step_and_an_acknowledgement() -> No
 
 
 @aio
-async def test_effects_are_done_in_the_handlers_order_and_before_the_step_counts() -> None:
+async def test_effects_are_done_in_the_handlers_order_once_the_step_is_taken() -> None:
     states: list[State] = []
 
     async with probe() as service:
@@ -72,8 +88,7 @@ async def test_effects_are_done_in_the_handlers_order_and_before_the_step_counts
         await service.runner.feed(KEY, Go((Note("first"), Note("second"), Note("third"))))
 
         assert service.shell.done == ["first", "second", "third"]
-        assert states == [State.IDLE] * 3
-        assert service.live.state is State.BUSY
+        assert states == [State.BUSY] * 3
 
 
 @aio
@@ -101,7 +116,7 @@ async def test_the_delivery_is_settled_only_after_its_effects() -> None:
 
 
 @aio
-async def test_publish_reaches_the_party_with_the_machines_run_round_and_phase() -> None:
+async def test_publish_reaches_the_party_signed_and_with_the_machines_run_round_and_phase() -> None:
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def receive(delivery: Delivery) -> Verdict:
@@ -112,8 +127,11 @@ async def test_publish_reaches_the_party_with_the_machines_run_round_and_phase()
         await service.sender.subscribe(inbox(CLIENT), receive)
         other_phase = Publish(CLIENT, Role.CLIENT, RoundOpened(), phase="union")
         await service.runner.feed(KEY, Go((publish(), other_phase)))
-        first, second = decode(await arrived.get()), decode(await arrived.get())
+        frames = [await arrived.get(), await arrived.get()]
+        first, second = (decode(frame) for frame in frames)
 
+    for envelope, frame in zip((first, second), frames, strict=True):
+        authenticate(roster_of(MANIFEST), envelope, frame)
     assert (first.run, first.round, first.phase) == (KEY.run, KEY.round, KEY.phase)
     assert (first.sender, first.recipient, first.body) == (COORDINATOR, CLIENT, RoundOpened())
     assert second.phase == "union"
@@ -139,53 +157,204 @@ async def test_publishing_what_is_no_message_is_a_bug() -> None:
         with pytest.raises(LocalError, match="is not a message"):
             await service.runner.feed(KEY, Go((Publish(CLIENT, Role.CLIENT, Impostor()),)))
 
-        assert service.live.state is State.IDLE
+
+OUTAGES = [BrokerUnreachable("away"), StorageFailed("the disk is full"), OSError("the disk is full")]
 
 
-@pytest.mark.parametrize("error", [BrokerUnreachable("away"), OSError("the disk is full")], ids=repr)
+@pytest.mark.parametrize("error", OUTAGES, ids=repr)
 @aio
-async def test_an_effect_that_fails_leaves_the_machine_as_it_was_and_the_delivery_comes_again(
+async def test_an_effect_that_fails_is_tried_until_it_succeeds_and_the_event_kept_once(
     error: Exception,
 ) -> None:
     failures = [error, error]
     states: list[object] = []
 
-    def fail_twice(_: Note) -> None:
+    def fail_twice(_: Note | Keep) -> None:
         states.append((service.live.state, service.live.data))
         if failures:
             raise failures.pop()
 
-    async with probe(ProbeShell(events=go(Note("write")))) as service:
+    async with probe(ProbeShell(events=go(Note("write"), Note("after")))) as service:
         service.shell.effect = fail_twice
         await service.send(payload=b"share")
         moment = await service.moments.get()
 
-        assert states == [(State.IDLE, Data())] * 3
+        assert states == [(State.BUSY, Data(steps=1))] * 4
         assert moment.data == Data(steps=1)
-        assert service.shell.payloads == [b"share"]
+        assert service.shell.done == ["write", "after"]
+        assert service.shell.payloads == [b"share", b"share"]
+        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go"]
         assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
 
 
 @aio
-async def test_after_a_failed_effect_jobs_timers_and_tells_of_that_step_are_not_begun() -> None:
-    def fail(_: Note) -> None:
-        raise OSError("the disk is full")
+async def test_while_an_effect_fails_jobs_timers_and_tells_of_its_step_are_not_begun() -> None:
+    failures = [OSError("the disk is full")] * 3
+    begun: list[int] = []
+
+    def fail(_: Note | Keep) -> None:
+        begun.append(len(service.runner._jobs) + len(service.runner._timers) + len(service.runner._told))
+        if failures:
+            raise failures.pop()
 
     async with probe(ProbeShell(effect=fail)) as service:
         effects = (Ponder("x"), SetTimer("t", 0.0, Rang), Tell(KEY, Go()), Note("write"))
-        with pytest.raises(OSError, match="disk"):
-            await service.runner.feed(KEY, Go(effects))
-        service.shell.effect = lambda _: None
-        await service.runner.feed(KEY, Go((Note("after"),)))
+        await service.runner.feed(KEY, Go(effects))
 
-        assert service.shell.done == ["after"]
-        assert service.live.data == Data(steps=1)
+        assert begun == [0, 0, 0, 0]
+        assert {type((await service.moments.get()).event) for _ in range(4)} == {Go, Done, Rang}
+
+
+@pytest.mark.parametrize("error", OUTAGES, ids=repr)
+@aio
+async def test_a_persistent_effect_that_fails_leaves_all_as_it_was_and_the_delivery_comes_again(
+    error: Exception,
+) -> None:
+    failures = [error, error]
+    seen: list[object] = []
+
+    def fail_twice(effect: Note | Keep) -> None:
+        if isinstance(effect, Keep):
+            seen.append((service.live.state, service.live.data, service.store.read()))
+            if failures:
+                raise failures.pop()
+
+    async with probe(ProbeShell(events=go(Note("after"), Keep("write")))) as service:
+        service.shell.effect = fail_twice
+        await service.send(payload=b"share")
+        moment = await service.moments.get()
+
+        assert seen == [(State.IDLE, Data(), [])] * 3
+        assert moment.data == Data(steps=1)
+        assert service.shell.done == ["write", "after"]
+        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go"]
+
+
+@aio
+async def test_a_persistent_effect_that_refuses_undoes_the_event_and_rejects_its_delivery() -> None:
+    def refuse(_: Note | Keep) -> None:
+        raise PeerError(RejectReason.SECOND_SET, "a second set")
+
+    async with probe(ProbeShell(events=go(Note("never"), Ponder("never"), Keep("write")))) as service:
+        service.shell.effect = refuse
+        await service.send()
+
+        assert by_reason(await service.dead_letters(1)) == ["second-set"]
+        assert service.store.read() == []
+        assert (service.live.state, service.live.data) == (State.IDLE, Data())
+        assert service.shell.done == []
+        assert service.runner._jobs == set()
+
+
+@aio
+async def test_what_is_persistent_is_done_before_the_event_is_kept_and_all_else_after() -> None:
+    kept: list[tuple[str, int]] = []
+
+    async with probe() as service:
+        service.shell.effect = lambda effect: kept.append((effect.text, len(service.store.read())))
+        await service.runner.feed(KEY, Go((Note("a"), Keep("b"), Note("c"), Keep("d"))))
+
+    assert kept == [("b", 0), ("d", 0), ("a", 2), ("c", 2)]
+
+
+@aio
+async def test_an_event_that_cannot_be_kept_has_not_happened_and_its_delivery_comes_again() -> None:
+    failures = [StorageFailed("the disk is full")] * 2
+    states: list[State] = []
+
+    def fail_twice() -> None:
+        states.append(service.live.state)  # type: ignore[arg-type] # an Enum there
+        if failures:
+            raise failures.pop()
+
+    store = ForgetfulStore(Disk(), before_sync=fail_twice)
+    async with probe(ProbeShell(events=go(Note("after"))), store=store) as service:
+        await service.send()
+        moment = await service.moments.get()
+
+        assert states == [State.IDLE] * 3
+        assert (moment.data, service.shell.done) == (Data(steps=1), ["after"])
+        assert [entry.kind for entry in store.read()] == [BEGINNING, "Go"]
+
+
+@aio
+async def test_whoever_feeds_an_event_that_cannot_be_kept_is_told() -> None:
+    def fail() -> None:
+        raise StorageFailed("the disk is full")
+
+    async with probe(store=ForgetfulStore(Disk(), before_sync=fail)) as service:
+        with pytest.raises(StorageFailed, match="full"):
+            await service.runner.feed(KEY, Go((Note("never"),)))
+
+        assert (service.live.state, service.live.data, service.shell.done) == (State.IDLE, Data(), [])
+
+
+@pytest.mark.parametrize("event", [Done("x"), Rang(1.0)], ids=lambda event: type(event).__name__)
+@aio
+async def test_what_a_job_or_a_timer_brings_is_kept_when_the_store_takes_things_again(event: object) -> None:
+    failures: list[Exception] = []
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    async with probe(store=ForgetfulStore(Disk(), before_sync=fail)) as service:
+        await service.runner.feed(KEY, Go())
+        failures += [StorageFailed("the disk is full")] * 3
+        service.runner.feed_soon(KEY, event)
+        await service.moments.get()
+
+        assert (await service.moments.get()).event == event
+        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go", type(event).__name__]
+
+
+@aio
+async def test_what_was_told_is_kept_before_anything_else_and_before_its_cause_is_done() -> None:
+    failures: list[Exception] = []
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    disk = Disk()
+    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
+        service.runner.add(OTHER, Data())
+        service.shell.effect = lambda _: failures.extend([StorageFailed("the disk is full")] * 3)
+        await service.runner.feed(KEY, Go((Note("then the disk is full"), Tell(OTHER, Go()))))
+        await service.runner.feed(KEY, Go(then=State.IDLE))
+
+        keys = [(await service.moments.get()).key for _ in range(3)]
+        assert keys == [KEY, OTHER, KEY]
+        (cause,) = (entry.cause for entry in disk.entries.values() if entry.key == OTHER and entry.kind == "Go")
+        assert cause == "2.1"
+
+
+@aio
+async def test_feeding_until_kept_does_not_wait_for_effects() -> None:
+    async with probe(ProbeShell(gate=asyncio.Event())) as service:
+        await service.runner.feed_until_kept(KEY, Go((Note("slow"),)))
+
+        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go"]
+        assert service.shell.done == []
+        assert service.shell.gate
+        service.shell.gate.set()
+        assert (await service.moments.get()).after is State.BUSY
+        assert service.shell.done == ["slow"]
+
+
+@aio
+async def test_feeding_until_kept_raises_what_keeps_the_event_from_being_kept() -> None:
+    async with probe() as service:
+        with pytest.raises(UnexpectedEvent):
+            await service.runner.feed_until_kept(KEY, Unlisted())
+
+        assert service.store.read() == []
 
 
 @aio
 async def test_an_event_for_another_machine_is_taken_after_this_step() -> None:
     async with probe() as service:
-        service.runner.add(OTHER, TABLE, State.IDLE, Data())
+        service.runner.add(OTHER, Data())
 
         await service.runner.feed(KEY, Go((Tell(OTHER, Go()), Note("own"))))
         first, second = await service.moments.get(), await service.moments.get()
@@ -202,6 +371,113 @@ async def test_one_message_can_be_several_events() -> None:
         await service.moments.get()
 
         assert service.shell.done == ["a", "b"]
+
+
+# The audit log ---------------------------------------------------------------------------------------------
+
+LAST_WORD = Record("round", {"members": ["client-1"], "outcome": "released"})
+
+
+@aio
+async def test_a_record_is_written_with_the_machines_run_round_and_phase() -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((LAST_WORD,)))
+
+        (entry,) = service.recorded("round")
+        assert entry.fields == {"run": KEY.run, "round": 1, "phase": "signs", **LAST_WORD.fields}
+
+
+@aio
+async def test_a_record_of_a_machine_without_a_round_or_phase_names_none() -> None:
+    whole_run = Key("probe", MANIFEST.run_id)
+    async with probe() as service:
+        service.runner.add(whole_run, Data())
+        await service.runner.feed(whole_run, Go((Record("joined"),)))
+
+        (entry,) = service.recorded("joined")
+        assert entry.fields == {"run": KEY.run}
+
+
+@aio
+async def test_a_record_says_another_round_or_phase_where_its_fields_do() -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((Record("void", {"round": 7, "phase": "union"}),)))
+
+        (entry,) = service.recorded("void")
+        assert entry.fields == {"run": KEY.run, "round": 7, "phase": "union"}
+
+
+@aio
+async def test_a_record_that_the_disk_does_not_take_is_written_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [StorageFailed("the disk is full")] * 3
+    append = AuditLog.append
+
+    def fail(audit: AuditLog, kind: str, **fields: JsonValue) -> object:
+        if kind == LAST_WORD.kind and failures:
+            raise failures.pop()
+        return append(audit, kind, **fields)
+
+    monkeypatch.setattr(AuditLog, "append", fail)
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((LAST_WORD, Note("after"))))
+
+        assert len(service.recorded("round")) == 1
+        assert service.shell.done == ["after"]
+
+
+@aio
+async def test_a_counted_refusal_is_counted_logged_and_recorded_and_the_step_is_taken(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusal = CountRefusal(RejectReason.IMPOSSIBLE_SUM, "sum-chunk", PartyId("aggregator-2"), "more than members")
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((refusal, Note("after"))))
+
+        assert service.counters.rejections(RejectReason.IMPOSSIBLE_SUM) == 1
+        (entry,) = service.recorded("refused")
+        assert entry.fields == {
+            "reason": "impossible-sum",
+            "kind": "sum-chunk",
+            "sender": "aggregator-2",
+            "run": KEY.run,
+            "count": 1,
+        }
+        assert service.shell.done == ["after"]
+        assert service.live.state is State.BUSY
+    (record,) = [record for record in caplog.records if hasattr(record, "reason")]
+    assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "impossible-sum")
+    assert "more than members" in record.getMessage()
+
+
+@aio
+async def test_a_refusal_that_cannot_be_recorded_is_counted_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    async with probe() as service:
+        service.audit.close()
+        await service.send_bytes(b"garbage")
+
+        assert by_reason(await service.dead_letters(1)) == ["malformed"]
+        assert service.counters.rejections(RejectReason.MALFORMED) == 1
+        await service.send()
+        assert (await service.moments.get()).after is State.BUSY
+    assert "the refusal could not be recorded" in caplog.text
+
+
+@aio
+async def test_every_refused_delivery_is_recorded_and_a_flood_of_them_briefly() -> None:
+    async with probe(ProbeShell(events=go_by_kind)) as service:
+        for _ in range(5):
+            await service.send_bytes(b"garbage")
+        await service.send(RunRefused(reason="unlisted"))
+        await service.dead_letters(6)
+
+        nobody = {"kind": "", "sender": "", "run": ""}
+        client = {"kind": "run-refused", "sender": CLIENT, "run": KEY.run}
+        assert [dict(entry.fields) for entry in service.recorded("refused")] == [
+            *({"reason": "malformed", "count": count, **nobody} for count in (1, 2, 4)),
+            {"reason": "unexpected", "count": 1, **client},
+        ]
 
 
 # Jobs ------------------------------------------------------------------------------------------------------
@@ -239,6 +515,46 @@ async def test_a_job_that_fails_comes_back_as_failed(error: Exception, why: str)
 
         assert moment.event == Failed(why)
         assert service.live.state is State.BUSY
+
+
+@pytest.mark.parametrize("error", OUTAGES[:2], ids=repr)
+@aio
+async def test_a_job_that_an_outage_keeps_from_being_done_is_begun_again(error: Exception) -> None:
+    failures = [error, error]
+
+    def fail_twice(job: Ponder) -> object:
+        if failures:
+            raise failures.pop()
+        return Done(job.text)
+
+    async with probe(ProbeShell(job=fail_twice)) as service:
+        await service.runner.feed(KEY, Go((Ponder("x"),)))
+        await service.moments.get()
+
+        assert (await service.moments.get()).event == Done("x")
+        assert service.shell.done == ["job x"] * 3
+
+
+@aio
+async def test_what_a_peer_did_wrong_is_counted_and_recorded_when_a_job_finds_it() -> None:
+    def find(_: Ponder) -> object:
+        raise PeerError(RejectReason.BROKEN_SEAL, "a seal does not open")
+
+    async with probe(ProbeShell(job=find)) as service:
+        await service.runner.feed(KEY, Go((Ponder("x"),)))
+        await service.moments.get()
+        moment = await service.moments.get()
+
+        assert moment.event == Failed("a seal does not open")
+        assert service.counters.rejections(RejectReason.BROKEN_SEAL) == 1
+        (entry,) = service.recorded("refused")
+        assert entry.fields == {
+            "reason": "broken-seal",
+            "kind": "Ponder",
+            "sender": "",
+            "run": KEY.run,
+            "count": 1,
+        }
 
 
 @aio
@@ -316,7 +632,7 @@ async def test_a_timer_of_the_same_name_replaces_the_first() -> None:
 @aio
 async def test_two_machines_can_have_timers_of_one_name() -> None:
     async with probe() as service:
-        service.runner.add(OTHER, TABLE, State.IDLE, Data())
+        service.runner.add(OTHER, Data())
         await service.runner.feed(KEY, Go((SetTimer("t", 0.0, Rang),)))
         await service.runner.feed(OTHER, Go((SetTimer("t", 0.0, Rang), CancelTimer("t"))))
         await service.runner.feed(OTHER, Go((SetTimer("t", 0.0, Rang),)))
@@ -383,18 +699,41 @@ async def test_what_the_intake_refuses_is_counted_under_its_reason(caplog: pytes
 
 
 @aio
-async def test_a_bug_in_an_effect_puts_the_message_aside_and_keeps_the_state(
+async def test_a_bug_in_an_effect_puts_the_message_aside_and_holds_nothing_else_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_: Note) -> None:
-        raise KeyError("a bug")
+    """Its event is kept and so has happened: the machine must not be where a restart would not find it."""
 
-    async with probe(ProbeShell(events=go(Note("x")), effect=fail)) as service:
+    def fail(effect: Note | Keep) -> None:
+        if effect.text == "bug":
+            raise KeyError("a bug")
+
+    shell = ProbeShell(events=go(Note("bug"), Note("after"), Ponder("x")), effect=fail)
+    async with probe(shell) as service:
         await service.send()
 
         assert by_reason(await service.dead_letters(1)) == ["internal-error"]
-        assert (service.live.state, service.live.data) == (State.IDLE, Data())
+        assert service.live.state is State.BUSY
+        assert [(await service.moments.get()).event for _ in range(2)][1] == Done("x")
+        assert service.shell.done == ["after", "job x"]
+        await service.runner.feed(KEY, Go())
+        assert [(entry.kind, entry.done) for entry in service.store.read()] == [
+            *((BEGINNING, False), ("Go", False), ("Done", True), ("Go", False)),
+        ], "the first is not done; the last is only noted as done"
     assert "a bug: <Envelope run-joined" in caplog.text
+    assert "a bug: Note of probe" in caplog.text
+
+
+@aio
+async def test_a_bug_in_an_effect_of_a_job_is_for_the_machine_to_deal_with() -> None:
+    def fail(_: Note | Keep) -> None:
+        raise KeyError("a bug")
+
+    async with probe(ProbeShell(effect=fail)) as service:
+        service.runner.feed_soon(KEY, Go((Note("x"),)))
+        events = [(await service.moments.get()).event for _ in range(2)]
+
+        assert events == [Go((Note("x"),)), Failed("Go: 'a bug'")]
 
 
 @aio
@@ -447,7 +786,7 @@ async def test_a_machine_in_a_final_state_is_retired_with_its_timers() -> None:
 @aio
 async def test_a_job_that_ends_after_its_machine_does_no_harm() -> None:
     async with probe(ProbeShell(gate=asyncio.Event())) as service:
-        service.runner.add(OTHER, TABLE, State.IDLE, Data())
+        service.runner.add(OTHER, Data())
         await service.runner.feed(KEY, Go((Ponder("late"),), then=State.OVER))
         assert service.shell.gate
         service.shell.gate.set()
@@ -456,6 +795,52 @@ async def test_a_job_that_ends_after_its_machine_does_no_harm() -> None:
 
         assert service.shell.done == ["job late"]
         assert service.shell.retired == [KEY]
+
+
+@aio
+async def test_what_is_over_is_forgotten_by_the_store_if_it_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for forgets in (True, False):
+        monkeypatch.setattr(ProbeShell, "retire", lambda *_, answer=forgets: answer)
+        async with probe() as service:
+            service.runner.add(OTHER, Data())
+            await service.runner.feed(KEY, Go(then=State.OVER))
+            await service.runner.feed(OTHER, Go())
+
+            kept = {entry.key for entry in service.store.read()}
+            assert kept == ({OTHER} if forgets else {OTHER, KEY})
+
+
+@aio
+async def test_a_forgotten_machine_is_gone_from_the_store_and_not_retired() -> None:
+    async with probe() as service:
+        service.runner.add(OTHER, Data())
+        await service.runner.feed(OTHER, Go())
+        service.runner.forget(OTHER)
+        await service.runner.feed(KEY, Go())
+        await service.runner.feed(KEY, Go())
+
+        assert {entry.key for entry in service.store.read()} == {KEY}
+        assert (service.shell.retired, list(service.runner.machines)) == ([], [KEY])
+
+
+@aio
+async def test_a_store_that_cannot_forget_now_forgets_later() -> None:
+    failures: list[Exception] = []
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    async with probe(store=ForgetfulStore(Disk(), before_sync=fail)) as service:
+        service.shell.effect = lambda _: failures.extend([StorageFailed("the disk is full")] * 3)
+        await service.runner.feed(KEY, Go((Note("last"),), then=State.OVER))
+        with pytest.raises(MachineOver):
+            await service.runner.feed(KEY, Go())
+
+        assert service.store.read() == []
+        assert failures == []
 
 
 @aio
@@ -474,7 +859,7 @@ async def test_a_dropped_machine_is_not_retired() -> None:
 async def test_a_machine_is_added_once() -> None:
     async with probe() as service:
         with pytest.raises(LocalError, match="is running already"):
-            service.runner.add(KEY, TABLE, State.IDLE, Data())
+            service.runner.add(KEY, Data())
 
 
 @aio

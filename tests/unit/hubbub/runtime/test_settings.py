@@ -5,7 +5,7 @@ import pytest
 from pydantic_settings import SettingsConfigDict
 
 from hubbub.errors import ConfigurationError
-from hubbub.runtime.settings import ServiceSettings, load_settings
+from hubbub.runtime.settings import PinningSettings, ServiceSettings, load_settings
 
 PREFIX = "HUBBUB_TESTED_"
 URL = "amqp://user:open-sesame@broker:5672/"
@@ -19,6 +19,10 @@ class TestedSettings(ServiceSettings):
     workers: int = 1
 
 
+class PinnedSettings(PinningSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
@@ -27,7 +31,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_variables(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    for name, value in {"NAME": "client-1", "AMQP_URL": URL, "FOLDER": "/data", **values}.items():
+    needed = {"IDENTITY": "/keys/me.json", "ROSTER": "/roster.json", "AMQP_URL": URL, "FOLDER": "/data"}
+    for name, value in {**needed, **values}.items():
         monkeypatch.setenv(PREFIX + name, value)
 
 
@@ -36,12 +41,18 @@ def write_file(monkeypatch: pytest.MonkeyPatch, path: Path, text: str) -> None:
     monkeypatch.setenv(f"{PREFIX}CONFIG_FILE", str(path))
 
 
-COMPLETE = f'name = "client-2"\namqp_url = "{URL}"\nfolder = "/elsewhere"\nworkers = 3\n'
+COMPLETE = f"""\
+identity = "/keys/us.json"
+roster = "/roster.json"
+amqp_url = "{URL}"
+folder = "/elsewhere"
+workers = 3
+"""
 
 
-def complaint() -> str:
+def complaint(model: type[ServiceSettings] = TestedSettings) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        load_settings(TestedSettings)
+        load_settings(model)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -51,7 +62,8 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
     settings = load_settings(TestedSettings)
 
-    assert settings.name == "client-1"
+    assert settings.identity == Path("/keys/me.json")
+    assert settings.roster == Path("/roster.json")
     assert settings.amqp_url.get_secret_value() == URL
     assert settings.folder == Path("/data")
     assert settings.workers == 2
@@ -63,17 +75,18 @@ def test_settings_come_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
     settings = load_settings(TestedSettings)
 
-    assert (settings.name, settings.folder, settings.workers) == ("client-2", Path("/elsewhere"), 3)
+    assert (settings.identity, settings.folder) == (Path("/keys/us.json"), Path("/elsewhere"))
+    assert settings.workers == 3
     assert settings.log_level == "info"
 
 
 def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_file(monkeypatch, tmp_path / "tested.toml", COMPLETE)
-    monkeypatch.setenv(f"{PREFIX}NAME", "client-1")
+    monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
 
     settings = load_settings(TestedSettings)
 
-    assert settings.name == "client-1"
+    assert settings.identity == Path("/keys/me.json")
     assert settings.workers == 3
 
 
@@ -93,19 +106,50 @@ def test_an_unknown_setting_in_the_file_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_missing_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{PREFIX}NAME", "client-1")
+    monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
 
     text = complaint()
 
-    assert "HUBBUB_TESTED_AMQP_URL: Field required" in text
-    assert "HUBBUB_TESTED_FOLDER: Field required" in text
-    assert "HUBBUB_TESTED_NAME" not in text
+    for name in ("ROSTER", "AMQP_URL", "FOLDER"):
+        assert f"HUBBUB_TESTED_{name}: Field required" in text
+    assert "HUBBUB_TESTED_IDENTITY" not in text
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("NAME", "Client One"), ("NAME", "../client"), ("WORKERS", "many"), ("LOG_LEVEL", "loud")],
-)
+def test_a_name_is_no_setting_because_the_identity_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch, NAME="client-1")
+
+    assert "HUBBUB_TESTED_NAME: no such setting" in complaint()
+
+
+def test_files_for_tls_are_named_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch)
+    without = load_settings(TestedSettings)
+    set_variables(monkeypatch, AMQP_CA_FILE="/tls/ca", AMQP_CERT_FILE="/tls/cert", AMQP_KEY_FILE="/tls/key")
+    given = load_settings(TestedSettings)
+
+    assert (without.amqp_ca_file, without.amqp_cert_file, without.amqp_key_file) == (None, None, None)
+    assert (given.amqp_ca_file, given.amqp_cert_file, given.amqp_key_file) == (
+        Path("/tls/ca"),
+        Path("/tls/cert"),
+        Path("/tls/key"),
+    )
+
+
+@pytest.mark.parametrize("value", [None, "", "ab" * 31, "AB" * 32, "ab" * 32 + "\n", "latest"])
+def test_a_service_without_a_policy_pins_the_roster_by_its_whole_digest(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    set_variables(monkeypatch, ROSTER_SHA256="ab" * 32)
+    assert load_settings(PinnedSettings).roster_sha256 == "ab" * 32
+
+    monkeypatch.delenv(f"{PREFIX}ROSTER_SHA256")
+    if value is not None:
+        monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", value)
+
+    assert f"{PREFIX}ROSTER_SHA256: " in complaint(PinnedSettings)
+
+
+@pytest.mark.parametrize(("name", "value"), [("WORKERS", "many"), ("LOG_LEVEL", "loud")])
 def test_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     set_variables(monkeypatch, **{name: value})
 

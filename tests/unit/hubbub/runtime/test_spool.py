@@ -1,8 +1,10 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
@@ -56,11 +58,11 @@ def test_a_write_that_fails_leaves_nothing_that_could_be_read(
 
     def fail(handle: int) -> None:
         del handle
-        raise OSError("the disk is full")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="full"):
+        with pytest.raises(StorageFailed, match="takes no more: No space left on device"):
             spool.write(KEY, ref(), b"half of a sha")
     with pytest.raises(FileNotFoundError):
         spool.read(KEY, ref())

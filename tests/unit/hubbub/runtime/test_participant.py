@@ -1,0 +1,491 @@
+"""A party that is asked to take part: what it has against it, its one key for the run, and the end of both."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+
+import pytest
+
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Effect, Job, Key, Persist
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.messages.base import Message
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import GroupConfirmed, RunKey
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundOpened
+from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed
+from hubbub.runtime.participant import STATE_FILE, Participant
+from hubbub.runtime.runner import Fed, Live
+from hubbub.transport.base import Transport
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import topology_for
+from hubbub.trust.audit import read_log
+from hubbub.trust.seals import Stage
+from hubbub.trust.signed import check_run_key
+from support.aio import aio
+from support.builders import make_envelope, make_manifest
+from support.parties import COORDINATOR, identity_of, roster_of, seals_of
+from support.stand_in import StandIn, stand_in
+
+MANIFEST = make_manifest()
+ME = MANIFEST.clients[0]
+RUN = Key("run", MANIFEST.run_id)
+ROUND = Key("round", MANIFEST.run_id, 1, "signs")
+
+
+class State(Enum):
+    ASKED = auto()
+    TAKING_PART = auto()
+    OVER = auto()
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """The proposal's event."""
+
+
+@dataclass(frozen=True)
+class KeysArrived:
+    """Everybody's keys are here."""
+
+    publics: Mapping[PartyId, bytes]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run is over."""
+
+
+@dataclass(frozen=True)
+class RememberRun(Persist):
+    """Never join this run again."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the party would answer."""
+
+    objections: tuple[str, ...] = ()
+    run_key: RunKey | None = None
+    publics: Mapping[PartyId, bytes] = field(default_factory=dict)
+
+
+def consider(data: Answer, event: Proposed) -> Step[State, Answer]:
+    del event
+    return Step(State.OVER, data) if data.objections else Step(State.TAKING_PART, data, (RememberRun(),))
+
+
+def note_keys(data: Answer, event: KeysArrived) -> Step[State, Answer]:
+    return Step(State.TAKING_PART, replace(data, publics=event.publics))
+
+
+def end(data: Answer, event: Ended) -> Step[State, Answer]:
+    del event
+    return Step(State.OVER, data)
+
+
+TABLE: Table[State, Answer] = {
+    State.ASKED: {Proposed: To(consider, State.TAKING_PART, State.OVER)},
+    State.TAKING_PART: {
+        Proposed: STAY,
+        KeysArrived: To(note_keys, State.TAKING_PART),
+        Ended: To(end, State.OVER),
+    },
+    State.OVER: {},
+}
+KIND = Kind(TABLE, State.ASKED, Answer, lambda *_: ())
+
+
+class Guest(Participant):
+    """A client that keeps its answer in its machine."""
+
+    against: tuple[str, ...] = ()
+
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+        del size, now_s
+        run = Key("run", envelope.run)
+        if isinstance(envelope.body, RunProposed):
+            return self._receive_proposal(run, envelope, envelope.body, Proposed())
+        if self._is_past(run, envelope):
+            return self._ignore(envelope)
+        self._joined(run, Answer)
+        return [(run, Ended())]
+
+    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+        del payload
+        assert isinstance(effect, RememberRun)
+        self._remember_run(key.run)
+
+    async def work(self, key: Key, job: Job) -> object:
+        raise NotImplementedError
+
+    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+        del manifest
+        return self.against
+
+    def _invite(
+        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+    ) -> None:
+        del manifest
+        self.runner.add(run, Answer(objections, run_key))
+
+    def propose(self, manifest: Manifest = MANIFEST, sender: PartyId = COORDINATOR) -> Answer:
+        envelope = make_envelope(RunProposed(manifest=manifest), sender=sender, recipient=ME, manifest=manifest)
+        run = Key("run", manifest.run_id)
+        assert self.receive(envelope, size=0, now_s=0.0) == [(run, Proposed())]
+        return self._joined(run, Answer)
+
+    def count_late(self, kind: str) -> float | None:
+        return self.counters.registry.get_sample_value("hubbub_messages_late_total", {"kind": kind})
+
+
+def make_guest(folder: Path, transport: Transport | None = None) -> Guest:
+    return Guest(
+        identity=identity_of(MANIFEST, ME),
+        roster=roster_of(MANIFEST),
+        transport=transport or MemoryTransport(MemoryBroker(), topology_for(ME, Role.CLIENT)),
+        folder=folder,
+        kinds={"run": KIND, "round": KIND},
+    )
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Iterator[Guest]:
+    party = make_guest(tmp_path)
+    yield party
+    party.close()
+
+
+def retire(guest: Guest, key: Key = RUN) -> None:
+    guest.retire(key, Live(KIND, State.OVER, None))
+
+
+def test_who_has_nothing_against_a_run_makes_a_key_for_it_and_vouches_for_it(guest: Guest) -> None:
+    answer = guest.propose()
+
+    assert answer.objections == ()
+    assert answer.run_key
+    assert answer.run_key.party == ME
+    check_run_key(roster_of(MANIFEST), MANIFEST.run_id, answer.run_key)
+
+
+def test_a_second_proposal_makes_no_second_key(guest: Guest) -> None:
+    assert guest.propose() == guest.propose()
+
+
+def test_each_run_has_a_key_of_its_own(guest: Guest) -> None:
+    first, second = guest.propose().run_key, guest.propose(make_manifest(seed=8)).run_key
+
+    assert first
+    assert second
+    assert first.public_key != second.public_key
+
+
+def test_who_objects_makes_no_key(guest: Guest) -> None:
+    guest.against = ("the task is not installed",)
+
+    assert guest.propose() == Answer(("the task is not installed",))
+    with pytest.raises(LocalError, match="there is no key"):
+        guest._seal_of(ROUND)
+
+
+def test_a_run_that_it_took_part_in_before_is_objected_to_across_restarts(guest: Guest, tmp_path: Path) -> None:
+    guest._tombstones.add(MANIFEST.run_id)
+    guest.close()
+    again = make_guest(tmp_path)
+
+    answer = again.propose()
+    again.close()
+
+    assert answer.run_key is None
+    (objection,) = answer.objections
+    assert "has taken part in this run before, and a run is joined once" in objection
+
+
+def test_a_manifest_that_names_it_in_another_role_is_objected_to(guest: Guest) -> None:
+    others = make_manifest(aggregators=(ME, *MANIFEST.aggregators), cohort=MANIFEST.cohort[1:], min_clients=2)
+
+    answer = guest.propose(others)
+
+    assert answer == Answer((f"the manifest does not name {ME} as client",))
+
+
+def test_a_proposal_that_is_not_its_coordinators_is_refused_and_makes_no_machine(guest: Guest) -> None:
+    with pytest.raises(PeerError) as caught:
+        guest.propose(sender=MANIFEST.clients[1])
+
+    assert caught.value.reason is RejectReason.WRONG_SENDER
+    assert guest.runner.machines == {}
+
+
+def test_what_is_sealed_belongs_to_the_machines_round_and_phase(guest: Guest) -> None:
+    guest.propose()
+
+    assert guest._seal_of(ROUND)[1] == Stage(MANIFEST.run_id, 1, "signs")
+    assert guest._seal_of(ROUND, "union")[1] == Stage(MANIFEST.run_id, 1, "union")
+    assert guest._seal_of(ROUND)[0] is guest._seal_of(ROUND, "union")[0]
+
+
+def test_with_the_run_its_key_and_all_its_machines_are_gone(guest: Guest) -> None:
+    guest.propose()
+    other = make_manifest(seed=8)
+    guest.propose(other)
+    guest.runner.add(ROUND, Answer())
+
+    retire(guest)
+
+    assert list(guest.runner.machines) == [Key("run", other.run_id)]
+    with pytest.raises(LocalError, match="the run is over"):
+        guest._seal_of(ROUND)
+    guest._seal_of(Key("round", other.run_id, 1))
+
+
+def test_the_end_of_a_round_does_not_touch_the_runs_key(guest: Guest) -> None:
+    guest.propose()
+
+    retire(guest, ROUND)
+
+    guest._seal_of(ROUND)
+
+
+def test_a_proposal_of_a_run_that_is_over_changes_nothing(guest: Guest) -> None:
+    guest.propose()
+    retire(guest)
+    envelope = make_envelope(RunProposed(manifest=MANIFEST), sender=COORDINATOR, recipient=ME, manifest=MANIFEST)
+
+    assert guest.receive(envelope, size=0, now_s=0.0) == []
+    assert guest.runner.machines == {}
+    assert guest.count_late("run-proposed") == 1
+
+
+def test_a_run_that_nobody_proposed_is_unknown(guest: Guest) -> None:
+    with pytest.raises(PeerError) as caught:
+        guest._joined(RUN, Answer)
+
+    assert caught.value.reason is RejectReason.UNKNOWN_RUN
+
+
+def test_the_audit_log_is_its_own(guest: Guest, tmp_path: Path) -> None:
+    assert read_log(tmp_path / "audit.jsonl").party == guest.runner.identity.name
+
+
+# A restart ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def running(folder: Path, broker: MemoryBroker) -> AsyncIterator[Guest]:
+    """A guest that takes part in the traffic; when it ends, it has only stopped, as after a crash."""
+    async with MemoryTransport(broker, topology_for(ME, Role.CLIENT)) as transport:
+        guest = make_guest(folder, transport)
+        try:
+            await guest.runner.start()
+            yield guest
+        finally:
+            await guest.runner.stop()
+            guest.close()
+
+
+async def say(coordinator: StandIn, body: Message) -> None:
+    await coordinator.say(body, to=ME, role=Role.CLIENT, run=MANIFEST.run_id)
+
+
+PROPOSAL = RunProposed(manifest=MANIFEST)
+ENDED = RunEnded(outcome="cancelled", reason="an operator cancelled it")
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():  # noqa: ASYNC110 - Nobody announces it.
+        await asyncio.sleep(0)
+
+
+def where(guest: Guest) -> Enum | None:
+    live = guest.runner.machines.get(RUN)
+    return live.state if live else None
+
+
+def bytes_on_disk(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob(f"{STATE_FILE}*"))
+
+
+def lose_state(folder: Path) -> None:
+    for path in folder.glob(f"{STATE_FILE}*"):
+        path.unlink()
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[tuple[MemoryBroker, StandIn]]:
+    broker = MemoryBroker()
+    async with (
+        stand_in(broker, COORDINATOR, Role.COORDINATOR) as coordinator,
+        MemoryTransport(broker, topology_for(ME, Role.CLIENT)),
+    ):
+        yield broker, coordinator
+
+
+async def join(folder: Path, broker: MemoryBroker, coordinator: StandIn) -> None:
+    async with running(folder, broker) as guest:
+        await say(coordinator, PROPOSAL)
+        await until(lambda: where(guest) is State.TAKING_PART)
+
+
+@aio
+async def test_after_a_restart_it_has_the_same_key_and_everybodys_keys(tmp_path: Path) -> None:
+    others = {name: seals.claim for name, seals in seals_of(MANIFEST).items() if name != ME}
+    publics = {name: bytes.fromhex(claim.public_key) for name, claim in others.items()}
+    async with scene() as (broker, coordinator):
+        async with running(tmp_path, broker) as guest:
+            await say(coordinator, PROPOSAL)
+            await until(lambda: where(guest) is State.TAKING_PART)
+            await guest.runner.feed(RUN, KeysArrived(publics))
+            before = guest._seal_of(ROUND)[0]
+            guest._accept_keys(MANIFEST.run_id, publics)
+        async with running(tmp_path, broker) as guest:
+            after = guest._seal_of(ROUND)[0]
+
+            assert after is not before
+            assert after.claim == before.claim == guest._joined(RUN, Answer).run_key
+            assert after.public(MANIFEST.clients[1]) == publics[MANIFEST.clients[1]]
+
+
+@aio
+async def test_a_death_before_the_answer_is_kept_is_no_reason_to_refuse_the_run(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        first = make_guest(tmp_path)
+        key = first.propose().run_key
+        first._remember_run(MANIFEST.run_id)
+        first.close()  # Its event was never kept.
+
+        async with running(tmp_path, broker) as guest:
+            assert guest.runner.machines == {}
+            await say(coordinator, PROPOSAL)
+            await until(lambda: where(guest) is State.TAKING_PART)
+
+            assert guest._joined(RUN, Answer) == Answer((), key)
+
+
+@aio
+async def test_who_has_lost_what_it_knew_says_so_each_time_the_coordinator_speaks_of_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene() as (broker, coordinator):
+        await join(tmp_path, broker, coordinator)
+        lose_state(tmp_path)
+        async with running(tmp_path, broker) as guest:
+            await say(coordinator, RoundOpened())
+            ((envelope, body),) = await coordinator.hear(PartyFailed)
+            await until(lambda: guest.count_late("round-opened"))
+
+            assert envelope.run == MANIFEST.run_id
+            assert "has lost its journal and its keys" in body.reason
+            assert guest.runner.machines == {}
+    assert "has lost what it knew of it" in caplog.text
+
+
+@aio
+async def test_who_has_lost_what_it_knew_does_not_answer_others(tmp_path: Path) -> None:
+    peer = MANIFEST.clients[1]
+    async with scene() as (broker, coordinator), stand_in(broker, peer, Role.CLIENT) as other:
+        await join(tmp_path, broker, coordinator)
+        lose_state(tmp_path)
+        async with running(tmp_path, broker) as guest:
+            confirmed = GroupConfirmed(confirmation="c0" * 32)
+            await other.say(confirmed, to=ME, role=Role.CLIENT, run=MANIFEST.run_id)
+            await until(lambda: guest.count_late("group-confirmed"))
+            await asyncio.gather(*guest.runner._jobs)
+
+        assert (other.heard, coordinator.heard) == ([], [])
+
+
+@aio
+async def test_who_has_lost_what_it_knew_joins_the_run_never_again(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        await join(tmp_path, broker, coordinator)
+        lose_state(tmp_path)
+        again = make_guest(tmp_path)
+
+        answer = again.propose()
+
+        assert answer.run_key is None
+        assert "a run is joined once" in answer.objections[0]
+        again.close()
+
+
+@aio
+async def test_a_run_that_ended_is_over_also_after_a_restart_and_nothing_is_answered(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        async with running(tmp_path, broker) as guest:
+            await say(coordinator, PROPOSAL)
+            await say(coordinator, ENDED)
+            await until(lambda: RUN in guest._over)
+            await say(coordinator, RoundOpened())
+            await until(lambda: guest.count_late("round-opened"))
+        async with running(tmp_path, broker) as guest:
+            assert guest.runner.machines == {}
+            await say(coordinator, RoundOpened())
+            await until(lambda: guest.count_late("round-opened"))
+            await asyncio.gather(*guest.runner._jobs)
+
+        assert coordinator.heard == []
+
+
+@aio
+async def test_a_run_that_was_refused_leaves_nothing_and_may_be_proposed_again(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        async with running(tmp_path, broker) as guest:
+            guest.against = ("the task is not installed",)
+            await say(coordinator, PROPOSAL)
+            await until(lambda: RUN in guest._over)
+            assert len(guest._tombstones) == 0
+            await say(coordinator, PROPOSAL)
+            await until(lambda: guest.count_late("run-proposed"))
+        await join(tmp_path, broker, coordinator)
+
+
+@aio
+async def test_with_the_end_of_the_run_its_secrets_and_events_are_gone_from_every_file(tmp_path: Path) -> None:
+    other = make_manifest(seed=8)
+    async with scene() as (broker, coordinator), running(tmp_path, broker) as guest:
+        await say(coordinator, PROPOSAL)
+        await until(lambda: where(guest) is State.TAKING_PART)
+        guest._vault.put(MANIFEST.run_id, "group", b"open-sesame" * 1_000)
+        guest._vault.put(other.run_id, "group", b"another run's")
+        run_key = guest._vault.get(MANIFEST.run_id, "run key")
+        assert run_key
+        assert run_key in bytes_on_disk(tmp_path)
+        assert MANIFEST.run_id.encode() in bytes_on_disk(tmp_path)
+
+        await say(coordinator, ENDED)
+        await until(lambda: RUN in guest._over)
+        traces = (run_key, b"open-sesame", MANIFEST.run_id.encode())
+
+        # Deleting comes first, overwriting right after it.
+        await until(lambda: not any(trace in bytes_on_disk(tmp_path) for trace in traces))
+
+        assert b"another run's" in bytes_on_disk(tmp_path)
+
+
+@aio
+async def test_a_death_between_the_end_and_its_cleaning_up_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene() as (broker, coordinator):
+        async with running(tmp_path, broker) as guest:
+            await say(coordinator, PROPOSAL)
+            await until(lambda: where(guest) is State.TAKING_PART)
+            run_key = guest._vault.get(MANIFEST.run_id, "run key")
+            assert run_key
+            with monkeypatch.context() as patch:
+                patch.setattr(Guest, "retire", lambda *_: False)
+                await guest.runner.feed(RUN, Ended())
+        async with running(tmp_path, broker) as guest:
+            await until(lambda: not guest._store.read())
+
+            assert RUN in guest._over
+            assert guest._tombstones.has_ended(MANIFEST.run_id)
+            assert run_key not in bytes_on_disk(tmp_path)

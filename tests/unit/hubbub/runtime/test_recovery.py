@@ -1,0 +1,465 @@
+"""A runner that died is rebuilt from its store: where it was, with all that follows from what had happened."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hubbub.errors import LocalError, StorageFailed, UnexpectedEvent
+from hubbub.ids import Role
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Publish, Record, SetTimer, Tell
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.rounds import RoundOpened
+from hubbub.messages.runs import RunJoined, RunRefused
+from hubbub.runtime import runner
+from hubbub.runtime.runner import BEGINNING, Fed, Live, Moment
+from hubbub.store.base import Draft, Entry
+from hubbub.transport.memory import MemoryBroker
+from hubbub.transport.topology import dead_letter_queue, inbox
+from support.aio import aio
+from support.forgetful_store import Disk, ForgetfulStore
+from support.parties import COORDINATOR
+from support.probe import (
+    CLIENT,
+    KEY,
+    MANIFEST,
+    OTHER,
+    Data,
+    Done,
+    Go,
+    Keep,
+    Note,
+    Ponder,
+    Probe,
+    ProbeShell,
+    Rang,
+    SetUp,
+    State,
+    probe,
+)
+
+FAR_OFF_S = 1e9
+FULL = StorageFailed("the disk is full")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_pauses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "PAUSE_S", 0.0)
+        yield
+
+
+def again(disk: Disk, shell: ProbeShell | None = None) -> AbstractAsyncContextManager[Probe]:
+    """The party is started again with what is on its disk."""
+    return probe(shell, store=ForgetfulStore(disk), fresh=False)
+
+
+def machines(service: Probe) -> dict[Key, tuple[object, object]]:
+    return {key: (live.state, live.data) for key, live in service.runner.machines.items()}
+
+
+# The same machines ----------------------------------------------------------------------------------------
+
+EFFECTS = st.sampled_from(
+    [
+        *(Note("note"), Keep("keep"), Publish(CLIENT, Role.CLIENT, RoundOpened()), Record("round"), SetUp(OTHER)),
+        *(Ponder("long"), SetTimer("alarm", FAR_OFF_S, Rang), CancelTimer("alarm")),
+        *(Tell(KEY, Go()), Tell(OTHER, Go((Note("told"),))), Tell(OTHER, Go(then=State.OVER))),
+    ]
+)
+EVENTS = st.one_of(
+    st.builds(Go, st.lists(EFFECTS, max_size=4).map(tuple), st.sampled_from(State)),
+    st.sampled_from([Done("long"), Done("short"), Rang(1.0), Failed("why")]),
+)
+
+
+async def take_and_restart(fed: Sequence[Fed]) -> None:
+    disk = Disk()
+    async with probe(ProbeShell(job_gate=asyncio.Event()), store=ForgetfulStore(disk)) as service:
+        for key, event in fed:
+            with suppress(UnexpectedEvent):
+                await service.runner.feed(key, event)
+        with suppress(UnexpectedEvent):
+            await service.runner.feed(KEY, Go())  # By then all that was told before is taken.
+        kept = {key for key, live in service.runner.machines.items() if live.kept}
+        before = {key: each for key, each in machines(service).items() if key in kept}
+    shell = ProbeShell(job_gate=asyncio.Event())
+    async with again(disk, shell) as service:
+        assert machines(service) == before
+        known = {key: live.data for key, live in service.runner.machines.items()}
+        assert {key for key, _ in service.runner._timers} == {key for key, data in known.items() if data.alarm_s}
+        assert len(service.runner._jobs) == sum(bool(data.job) for data in known.values())
+
+
+@given(st.lists(st.tuples(st.sampled_from([KEY, OTHER]), EVENTS), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_machines_timers_and_jobs_are_what_they_were_after_any_events(fed: Sequence[Fed]) -> None:
+    asyncio.run(take_and_restart(fed))
+
+
+@aio
+async def test_a_machine_that_was_only_added_is_not_kept_and_one_that_was_set_up_is() -> None:
+    disk = Disk()
+    async with probe(store=ForgetfulStore(disk)) as service:
+        assert KEY in service.runner.machines
+        await service.runner.set_up(OTHER, Data(steps=5))
+    async with again(disk) as service:
+        assert machines(service) == {OTHER: (State.IDLE, Data(steps=5))}
+
+
+@aio
+async def test_setting_up_what_is_there_changes_nothing() -> None:
+    disk = Disk()
+    async with probe(store=ForgetfulStore(disk)) as service:
+        await service.runner.set_up(OTHER, Data())
+        await service.runner.feed(OTHER, Go())
+        await service.runner.set_up(OTHER, Data(steps=5))
+        assert service.runner.machines[OTHER].data == Data(steps=1)
+    async with again(disk) as service:
+        assert machines(service) == {OTHER: (State.BUSY, Data(steps=1))}
+
+
+@aio
+async def test_a_machine_that_could_not_be_kept_when_it_was_set_up_is_kept_at_the_next_attempt() -> None:
+    disk, failures = Disk(), [FULL]
+
+    def fail() -> None:
+        if len(disk.entries) and failures:
+            raise failures.pop()
+
+    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
+        await service.runner.feed(KEY, Go((SetUp(OTHER),)))
+        assert failures == []
+    async with again(disk) as service:
+        assert OTHER in service.runner.machines
+
+
+@aio
+async def test_the_data_with_which_a_machine_was_added_is_kept_with_its_first_event() -> None:
+    disk = Disk()
+    async with probe(store=ForgetfulStore(disk)) as service:
+        service.runner.add(OTHER, Data(steps=5))
+        await service.runner.feed(OTHER, Go())
+    async with again(disk) as service:
+        assert machines(service) == {OTHER: (State.BUSY, Data(steps=6))}
+
+
+@aio
+async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_resumed() -> None:
+    disk, order = Disk(), list[str]()
+
+    class Watching(ProbeShell):
+        def restore(self, machines: object) -> None:
+            assert machines == {KEY: Live(service_kind, State.BUSY, Data(steps=1, job="think"), kept=True)}
+            order.append("restored")
+
+        async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+            del key, effect, payload
+            order.append("effect")
+
+        async def work(self, key: Key, job: Job) -> object:
+            del key, job
+            order.append("job")
+            return Done("think")
+
+    async with probe(ProbeShell(gate=asyncio.Event()), store=ForgetfulStore(disk)) as service:
+        service_kind = service.live.kind
+        await service.runner.feed_until_kept(KEY, Go((Note("x"), Ponder("think"))))
+    async with again(disk, Watching()) as service:
+        assert isinstance((await service.moments.get()).event, Done)
+
+    assert order == ["restored", "effect", "job"]
+
+
+@aio
+async def test_effects_that_were_not_done_are_done_again_without_a_payload_and_persistent_ones_are_not() -> None:
+    disk = Disk()
+
+    def hold(effect: Note | Keep) -> None:
+        if effect.text == "stuck":
+            raise OSError("for ever")
+
+    effects = (Keep("kept"), Note("first"), Note("stuck"), Note("last"))
+    async with probe(ProbeShell(effect=hold), store=ForgetfulStore(disk)) as service:
+        await service.runner.feed_until_kept(KEY, Go(effects))
+    async with again(disk) as service:
+        assert service.shell.done == ["first", "stuck", "last"]
+        assert service.shell.payloads == [b""] * 3
+        await service.runner.feed(KEY, Go())
+    async with again(disk) as service:
+        assert service.shell.done == [], "they were marked as done"
+
+
+@aio
+async def test_what_was_told_and_not_taken_is_taken_before_any_delivery() -> None:
+    disk, failures = Disk(), list[StorageFailed]()
+
+    def fail() -> None:
+        if failures:
+            raise failures[0]
+
+    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
+        await service.runner.set_up(OTHER, Data())
+        service.shell.effect = lambda _: failures.append(FULL)
+        await service.runner.feed(KEY, Go((Note("then the disk is full"), Tell(OTHER, Go()))))
+    async with again(disk) as service:
+        await service.runner.feed(OTHER, Go())
+        assert (await service.moments.get()).data == Data(steps=1)
+        assert service.runner.machines[OTHER].data == Data(steps=2)
+
+
+@aio
+async def test_an_effect_with_a_bug_is_tried_again_after_a_restart_and_does_not_prevent_it() -> None:
+    disk = Disk()
+
+    def fail(effect: Note | Keep) -> None:
+        if effect.text == "bug":
+            raise KeyError("a bug")
+
+    async with probe(ProbeShell(effect=fail), store=ForgetfulStore(disk)) as service:
+        with pytest.raises(KeyError):
+            await service.runner.feed(KEY, Go((Note("bug"), Note("after"))))
+        before = machines(service)
+    async with again(disk, ProbeShell(effect=fail)) as service:
+        assert machines(service) == before
+        assert service.shell.done == ["after"]
+    async with again(disk) as service:
+        assert service.shell.done == ["bug", "after"]
+
+
+# Death at every moment ------------------------------------------------------------------------------------
+
+
+class Death(BaseException):
+    """Nobody catches it: the process is gone."""
+
+
+@dataclass
+class Life:
+    """A party lives for so many moments, each of them between two things that it does."""
+
+    moments: int | None
+    passed: list[str] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def pass_by(self, moment: str) -> None:
+        self.passed.append(moment)
+        if self.moments is not None and len(self.passed) > self.moments:
+            # The store calls from threads.
+            self.loop.call_soon_threadsafe(self.over.set)
+            raise Death(moment)
+
+
+class MortalStore(ForgetfulStore):
+    """May die before and after whatever it does."""
+
+    def __init__(self, disk: Disk, life: Life) -> None:
+        super().__init__(disk, before_sync=lambda: life.pass_by("written, not synced"))
+        self._life = life
+
+    def append(self, drafts: Sequence[Draft]) -> int:
+        number = super().append(drafts)
+        self._life.pass_by(f"kept {drafts[-1].kind}")
+        return number
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        super().drop(keys)
+        self._life.pass_by("forgotten")
+
+    def mark_done(self, sequence: int) -> None:
+        self._life.pass_by("before an entry is marked")
+        super().mark_done(sequence)
+
+
+@dataclass
+class MortalShell(ProbeShell):
+    """May die before and after whatever it does."""
+
+    life: Life = field(kw_only=True)
+
+    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+        self.life.pass_by(f"before {effect}")
+        await super().perform(key, effect, payload)
+        self.life.pass_by(f"after {effect}")
+
+    async def work(self, key: Key, job: Job) -> object:
+        self.life.pass_by(f"before {job}")
+        event = await super().work(key, job)
+        self.life.pass_by(f"after {job}")
+        return event
+
+    def retire(self, key: Key, live: Live) -> bool:
+        self.life.pass_by(f"before {key} retires")
+        return super().retire(key, live)
+
+    def observe(self, moment: Moment) -> None:
+        self.life.pass_by(f"{type(moment.event).__name__} taken by {moment.key}")
+
+
+BEGIN = (
+    *(Keep("asked"), Note("first"), Publish(CLIENT, Role.CLIENT, RoundOpened()), SetUp(OTHER)),
+    *(Tell(OTHER, Go((Note("told"), Ponder("job")))), SetTimer("alarm", 0.0, Rang), Note("second")),
+)
+END = (Keep("verdict"), Note("last"), Tell(OTHER, Go((Note("told the end"),))))
+NOTES = {"asked", "first", "told", "job job", "second", "verdict", "last", "told the end"}
+
+
+def read(service_runner: Callable[[], runner.Runner], envelope: Envelope) -> Sequence[Fed]:
+    """As services do: the first message sets a machine up, and the same message again changes nothing."""
+    running = service_runner()
+    match envelope.body:
+        case RunJoined():
+            if KEY not in running.machines:
+                running.add(KEY, Data())
+            return [] if running.machines[KEY].data.steps else [(KEY, Go(BEGIN))]
+        case RunRefused():
+            return [(KEY, Go(END, then=State.OVER))]
+    raise AssertionError(envelope)
+
+
+@dataclass
+class Story:
+    """A party with two machines that takes two messages, over as many lives as it needs."""
+
+    disk: Disk = field(default_factory=Disk)
+    broker: MemoryBroker = field(default_factory=MemoryBroker)
+    done: list[str] = field(default_factory=list)
+    retired: list[Key] = field(default_factory=list)
+    sent: int = 0
+
+    async def live(self, moments: int | None) -> Life:
+        life = Life(moments)
+        with suppress(Death):
+            async with self._start(life) as service:
+                telling = asyncio.create_task(self._tell(service))
+                dying = asyncio.create_task(life.over.wait())
+                await asyncio.wait({telling, dying}, return_when=asyncio.FIRST_COMPLETED)
+                if telling.done():
+                    telling.result()
+                telling.cancel()
+                dying.cancel()
+        return life
+
+    def _start(self, life: Life) -> AbstractAsyncContextManager[Probe]:
+        shell = MortalShell(done=self.done, retired=self.retired, life=life)
+
+        def find_runner() -> runner.Runner:
+            assert shell.runner
+            return shell.runner
+
+        shell.events = lambda envelope: read(find_runner, envelope)
+        return probe(shell, store=MortalStore(self.disk, life), broker=self.broker, fresh=False)
+
+    async def _tell(self, service: Probe) -> None:
+        if self.sent == 0:
+            self.sent = 1
+            await service.send()
+        await self._until(service, lambda: _steps(service, KEY) in {2, None} and _steps(service, OTHER) in {2, 3})
+        if self.sent == 1:
+            self.sent = 2
+            await service.send(RunRefused(reason="enough"))
+        await self._until(service, lambda: _steps(service, KEY) is None and _steps(service, OTHER) == 3)
+        while self._is_unsettled():  # noqa: ASYNC110 - Nobody announces it.
+            await asyncio.sleep(0)
+
+    def _is_unsettled(self) -> bool:
+        undone = any(entry.key == KEY or not entry.done for entry in self.events())
+        return undone or self.broker.waiting_in(inbox(COORDINATOR)) > 0
+
+    async def _until(self, service: Probe, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await service.moments.get()
+
+    def events(self) -> list[Entry]:
+        return [entry for entry in list(self.disk.entries.values()) if entry.kind != BEGINNING]
+
+    def check(self) -> None:
+        """Nothing is lost, and nothing happened twice but effects."""
+        told, job, told_last = self.events()
+        assert (told.kind, job.kind, told_last.kind) == ("Go", "Done", "Go")
+        assert {told.key, job.key, told_last.key} == {OTHER}
+        assert told.cause
+        assert told_last.cause
+        assert told.cause != told_last.cause
+        assert set(self.done) == NOTES
+        assert set(self.retired) == {KEY}
+        assert self.broker.waiting_in(inbox(CLIENT)) >= 1
+        assert self.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+
+
+def _steps(service: Probe, key: Key) -> int | None:
+    live = service.runner.machines.get(key)
+    return live.data.steps if live else None
+
+
+@aio
+async def test_without_a_death_everything_is_done_once() -> None:
+    story = Story()
+    life = await story.live(None)
+
+    story.check()
+    assert sorted(story.done) == sorted(NOTES)
+    assert story.retired == [KEY]
+    assert story.broker.waiting_in(inbox(CLIENT)) == 1
+    assert len(life.passed) > 40
+
+
+@aio
+async def test_a_death_at_any_moment_loses_nothing() -> None:
+    for moments in count():
+        story = Story()
+        life = await story.live(moments)
+        if not life.over.is_set():
+            break
+        await story.live(None)
+        try:
+            story.check()
+        except AssertionError as error:
+            raise AssertionError(f"after a death at moment {moments}, {life.passed[-1]}: {error}") from error
+    assert moments > 40
+
+
+async def live_through(lives: Sequence[int]) -> None:
+    story = Story()
+    for moments in lives:
+        await story.live(moments)
+    await story.live(None)
+    story.check()
+
+
+@given(st.lists(st.integers(0, 30), max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_nor_do_many_deaths_also_while_recovering(lives: Sequence[int]) -> None:
+    asyncio.run(live_through(lives))
+
+
+# What cannot be understood --------------------------------------------------------------------------------
+
+
+STRANGE = {
+    "another service's machine": (Draft(Key("round", MANIFEST.run_id), BEGINNING, "[{}]"), "a machine round"),
+    "an unknown event": (Draft(KEY, "Vanished", "[{}]"), "holds a Vanished, which this version does not know"),
+    "an event of another shape": (Draft(KEY, "Done", '[{"answer":1}]'), "Done in the store cannot be read"),
+    "what is no JSON": (Draft(KEY, "Done", "["), "Done in the store cannot be read"),
+    "an event that no row expects": (Draft(KEY, "Done", '[{"result":"x"}]'), "Done is not expected in state IDLE"),
+    "an event of a machine that never began": (Draft(OTHER, "Rang", '[{"at_s":1.0}]'), "which never began"),
+}
+
+
+@pytest.mark.parametrize(("draft", "complaint"), STRANGE.values(), ids=STRANGE)
+@aio
+async def test_what_this_version_cannot_take_again_keeps_the_party_from_starting(
+    draft: Draft, complaint: str
+) -> None:
+    disk = Disk()
+    ForgetfulStore(disk).append([Draft(KEY, BEGINNING, "[{}]"), draft])
+
+    with pytest.raises(LocalError, match=complaint):
+        async with again(disk):
+            pass
