@@ -104,22 +104,22 @@ def chunk_payload_bytes(chunk: Chunk, vectors: Sequence[Vector]) -> dict[str, in
     return sizes
 
 
-def check_payload(plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, payload: bytes) -> dict[str, int]:
-    """Refuse a chunk that is not in the plan, or not as long; say how many of its bytes count as what."""
+def check_payload(plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, size: int) -> dict[str, int]:
+    """Refuse a chunk that is not in the plan, or not of this size; say how many of its bytes count as what."""
     if index >= len(plan):
         raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {index} among {len(plan)}")
     sizes = chunk_payload_bytes(plan[index], vectors)
-    if len(payload) != sum(sizes.values()):
+    if size != sum(sizes.values()):
         raise PeerError(
             RejectReason.WRONG_LENGTH,
-            f"chunk {index} holds {len(payload)} bytes where its vectors need {sum(sizes.values())}",
+            f"chunk {index} holds {size} bytes where its vectors need {sum(sizes.values())}",
         )
     return sizes
 
 
 def unpack_chunk(chunk: Chunk, vectors: Sequence[Vector], payload: bytes) -> Iterator[tuple[Piece, Residues]]:
     """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
-    check_payload([chunk], vectors, 0, payload)
+    check_payload([chunk], vectors, 0, len(payload))
     view = memoryview(payload)
     for piece in chunk:
         modulus = vectors[piece.vector].modulus

@@ -47,6 +47,7 @@ from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
 
 Theta = NDArray[np.float32]
+Indices = NDArray[np.int64]
 T = TypeVar("T")
 
 
@@ -89,6 +90,11 @@ class Phase:
     def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
         """Turn the aggregators' totals into the sum over the members."""
         return sharing.recombine(totals, modulus)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a server computes on whole vectors, and clients may be sent different ones."""
+        return type(self).gather is not Phase.gather
 
     def gather(self, parameters: Parameters) -> Gathering | None:
         """Begin to compute on whole vectors; None where the phase adds chunk by chunk."""
@@ -151,6 +157,9 @@ class ClientRound(Protocol):
 
     def contribute(self, phase: str) -> tuple[Residues, ...]:
         """This client's values, one vector for each of `vectors(phase)`."""
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        """Every index list, of this round or an earlier one, that the phase's vectors are restricted to."""
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in what a phase released over that many members; what cannot be is refused with `PeerError`."""

@@ -23,6 +23,7 @@ from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
     Gathering,
+    Indices,
     Phase,
     PlainPhase,
     Release,
@@ -103,6 +104,11 @@ class FedAvgRound:
         """U_i."""
         del phase
         return (_to_bits(self._wanted),)
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        """Nothing: there is one phase."""
+        del phase
+        return ()
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """θ + average."""
@@ -284,6 +290,11 @@ class TopBinaryRound:
         chosen = np.zeros(self._parameters.parameters, dtype=np.uint32)
         chosen[self._indices] = 1
         return _to_bits(np.array([self._alpha])), chosen, self._positive.astype(np.uint32)
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        """Nothing: there is one phase."""
+        del phase
+        return ()
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """θ + U, where U is what the server sent, or follows from it."""

@@ -21,6 +21,7 @@ from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
+    Indices,
     Phase,
     PlainPhase,
     Release,
@@ -74,7 +75,7 @@ class SecureRound:
         self._factor = parameters.fixed_point.to_ring(compressed.alpha)
         self._signs = compressed.signs
         self._marks = union.mark(parameters, compressed.signs, mine.stream) if union else None
-        self._support: NDArray[np.int64] | None = None
+        self._support: Indices | None = None
         self._counts: Residues | None = None
         self._alone: float | None = None
         self._next: Theta | None = None
@@ -95,6 +96,10 @@ class SecureRound:
             signs.to_ring(on_support, self._parameters.clients),
             np.array([self._factor], dtype=np.uint32),
         )
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        """V, in the signs phase."""
+        return () if phase != SIGNS.name or self._support is None else (self._support,)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V; or D and α, and apply U."""

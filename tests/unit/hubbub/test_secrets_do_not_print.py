@@ -5,6 +5,7 @@ import pprint
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,22 +13,33 @@ import pytest
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from hubbub.crypto.group import GroupSecret, Transcript
+from hubbub.crypto.sealing import Kem, SealingKey, SumKey
 from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.signing import SigningKey
 from hubbub.crypto.stream import AesCtrStream
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, Role
 from hubbub.messages.shares import ShareChunk
 from hubbub.parameters import Parameters
 from hubbub.protocol.compression import TopBinary
 from hubbub.protocol.layout import Vector
+from hubbub.runtime.process import Party
 from hubbub.runtime.runner import _Turn
 from hubbub.runtime.settings import ServiceSettings
+from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Conclusion, Release
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.transport.access import Access, Login
 from hubbub.transport.base import DeadLetter, Delivery
+from hubbub.trust.identity import Identity
+from hubbub.trust.seals import RunSeals
+from hubbub_coordinator.api.access import Tokens
+from hubbub_local.parties import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Training
 from hubbub_trainer.workspace import OpenRound, Workspace
-from support.builders import SET_ID, make_claims, make_envelope, make_manifest
+from support.builders import SET_ID, TRANSCRIPT, make_claims, make_envelope, make_manifest
+from support.parties import roster_of
 
 MANIFEST = make_manifest(parameters=4, rho=0.5)
 WORD = "open-sesame-12345678901234567890"
@@ -50,6 +62,31 @@ def round_of(strategy: str) -> Callable[[], object]:
     return lambda: STRATEGIES[strategy].begin(parameters, client_input())
 
 
+def open_round() -> OpenRound:
+    transcript = Transcript(SECRET)
+    transcript.note(VECTOR)
+    return OpenRound(Mock(), VECTOR, transcript)
+
+
+def identity() -> Identity:
+    key = SigningKey.from_bytes(SECRET)
+    return Identity(PartyId("client-1"), Role.CLIENT, PartyId("org-1"), key, WORD)
+
+
+def run_seals() -> RunSeals:
+    """With a key that is known, so that it would be found."""
+    return RunSeals(identity(), MANIFEST.run_id, SealingKey.from_bytes(Kem.X25519, SECRET))
+
+
+def vault() -> Vault:
+    """With a secret in it, in a file that is gone when this returns."""
+    with TemporaryDirectory() as folder:
+        kept = Vault(Path(folder) / "state.sqlite")
+        kept.put(MANIFEST.run_id, "run key", SECRET)
+        kept.close()
+        return kept
+
+
 def workspace() -> Workspace:
     learner = SyntheticTask().learner(index=0, clients=3, seed=0)
     return Workspace(
@@ -59,13 +96,14 @@ def workspace() -> Workspace:
         theta=VECTOR,
         accumulator=VECTOR,
         memory=VECTOR,
-        rounds={1: OpenRound(Mock(), VECTOR)},
+        group=GroupSecret(bytearray(SECRET), WORD),
+        rounds={1: open_round()},
     )
 
 
 def envelope() -> object:
     return make_envelope(
-        ShareChunk(set_id=SET_ID, vectors=make_claims(MANIFEST), index=0),
+        ShareChunk(set_id=SET_ID, vectors=make_claims(MANIFEST), transcript=TRANSCRIPT, index=0),
         sender=PartyId("client-1"),
         recipient=PartyId("aggregator-1"),
         manifest=MANIFEST,
@@ -76,6 +114,12 @@ def envelope() -> object:
 HOLDERS: dict[str, Callable[[], object]] = {
     "AesCtrStream": lambda: AesCtrStream(SECRET),
     "ClientSecret": lambda: ClientSecret(SECRET, bind_run=True),
+    "SigningKey": lambda: SigningKey.from_bytes(SECRET),
+    "SealingKey": lambda: SealingKey.from_bytes(Kem.X25519, SECRET),
+    "SealingKey, hybrid": lambda: SealingKey.from_bytes(Kem.HYBRID, SECRET * 3),
+    "SumKey": lambda: SumKey.from_bytes(SECRET),
+    "GroupSecret": lambda: GroupSecret(bytearray(SECRET), WORD),
+    "Transcript": lambda: Transcript(SECRET),
     "Envelope": envelope,
     "Delivery": lambda: Delivery(SECRET, redelivered=False),
     "DeadLetter": lambda: DeadLetter(SECRET, "hubbub.inbox.client-1", "malformed"),
@@ -85,11 +129,22 @@ HOLDERS: dict[str, Callable[[], object]] = {
     "Release": lambda: Release((Vector("update", 4, 2**32),), (VECTOR.view(np.uint32),)),
     "Conclusion": lambda: Conclusion(VECTOR, VECTOR, 4),
     "Training": lambda: Training(VECTOR, VECTOR),
-    "OpenRound": lambda: OpenRound(Mock(), VECTOR),
+    "OpenRound": open_round,
     "Workspace": workspace,
     "Settings": lambda: PartySettings(
-        name=PartyId("client-1"), amqp_url=SecretStr(f"amqp://client-1:{WORD}@broker/"), folder=Path("data")
+        identity=Path("me.identity.json"),
+        roster=Path("roster.json"),
+        amqp_url=SecretStr(f"amqp://client-1:{WORD}@broker/"),
+        folder=Path("data"),
     ),
+    "Identity": identity,
+    "Party": lambda: Party(identity(), roster_of(MANIFEST), Mock()),
+    "Parties": lambda: Parties(roster_of(MANIFEST), {PartyId("client-1"): identity()}),
+    "Login": lambda: Login("client-1", WORD),
+    "Access": lambda: Access("amqp://broker/", Login("client-1", WORD)),
+    "RunSeals": run_seals,
+    "Vault": vault,
+    "Tokens": lambda: Tokens(read=f"read-{WORD}", change=f"change-{WORD}"),
     "a queued event": lambda: _Turn(list, SECRET, Mock()),
 }
 

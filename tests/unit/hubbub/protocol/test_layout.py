@@ -11,6 +11,7 @@ from hubbub.protocol.layout import (
     MIN_CHUNK_BYTES,
     Piece,
     Vector,
+    check_payload,
     chunk_payload_bytes,
     pack_chunk,
     plan_chunks,
@@ -131,6 +132,23 @@ PAYLOAD = pack_chunk(CHUNK, VECTORS_MOD_11, random_values(VECTORS_MOD_11))
 def test_payload_of_another_length_is_refused(payload: bytes) -> None:
     with pytest.raises(PeerError, match="36") as caught:
         list(unpack_chunk(CHUNK, VECTORS_MOD_11, payload))
+
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+def test_a_chunk_of_the_plan_and_of_its_size_is_taken_apart_by_what_it_counts_as() -> None:
+    """The size is enough: what is sealed cannot be looked at."""
+    assert check_payload([CHUNK], VECTORS_MOD_11, 0, len(PAYLOAD)) == {"signs": 32, "factors": 4}
+
+
+@pytest.mark.parametrize(
+    ("index", "size"),
+    [(0, 35), (0, 37), (0, 0), (1, 36), (2**31, 36)],
+    ids=["short", "long", "empty", "next", "far"],
+)
+def test_a_chunk_of_another_size_or_outside_the_plan_is_refused(index: int, size: int) -> None:
+    with pytest.raises(PeerError) as caught:
+        check_payload([CHUNK], VECTORS_MOD_11, index, size)
 
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 

@@ -177,3 +177,19 @@ def test_with_one_other_client_and_one_bit_what_is_left_was_chosen_alone() -> No
 
 def test_with_one_other_client_own_marks_are_certain() -> None:
     assert leakage.estimate_alone_share(kept=10, matched=4, union_size=12, members=2, q=4) == pytest.approx(8 / 12)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 4, 9])
+@pytest.mark.parametrize("overlap", [0.1, 0.5, 0.88, 1.0])
+def test_a_pair_misleads_where_an_odd_number_of_the_others_changed_their_minds(
+    others: int, overlap: float
+) -> None:
+    changed = 2 * 0.1 * (1 - overlap)
+    odd = math.fsum(leakage.choosing_probability(others, changed, t) for t in range(1, others + 1, 2))
+
+    assert leakage.pair_error(0.1, overlap, others) == pytest.approx(odd, rel=1e-12, abs=1e-15)
+
+
+def test_a_pair_never_misleads_if_nobody_changes_its_mind_or_nobody_else_is_there() -> None:
+    assert leakage.pair_error(0.1, 1.0, 4) == 0.0
+    assert leakage.pair_error(0.1, 0.3, 0) == 0.0

@@ -175,6 +175,14 @@ def test_baselines_say_what_they_reveal_and_only_the_first_aggregator_takes_part
 
 
 @every_baseline
+def test_what_is_sent_is_restricted_to_no_index_list(name: str) -> None:
+    strategy = find_strategy(name)
+    (phase,) = strategy.phases
+
+    assert strategy.begin(setting(), inputs_for()[0]).restricted_to(phase.name) == ()
+
+
+@every_baseline
 def test_everybody_is_given_the_same_release(name: str) -> None:
     (phase,) = find_strategy(name).phases
     gathering = phase.gather(setting())

@@ -17,7 +17,7 @@ from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.secure import SIGNS, SecureStrategy
 from support.plain_federation import Method, draw_marks
-from support.strategy_rounds import N, draw, key_of, make_input, play, setting
+from support.strategy_rounds import N, add_up, draw, key_of, make_input, play, setting
 
 SECURE = tuple(name for name, strategy in STRATEGIES.items() if isinstance(strategy, SecureStrategy))
 UNIONS = tuple(name for name in SECURE if name != "no-union")
@@ -265,6 +265,30 @@ def test_a_client_sends_the_same_again_when_asked_again(name: str) -> None:
     phase = find_strategy(name).phases[0].name
     for one, two in zip(client.contribute(phase), client.contribute(phase), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+@every_union
+def test_the_signs_are_restricted_to_the_released_union_and_to_nothing_else(name: str) -> None:
+    """Clients that were told different unions have different transcripts, which are made of this."""
+    strategy, parameters = find_strategy(name), setting()
+    inputs = inputs_for(parameters)
+    plain = Plain(name, parameters, inputs, range(len(inputs)))
+    rounds = [strategy.begin(parameters, mine) for mine in inputs]
+    assert rounds[0].restricted_to("union") == rounds[0].restricted_to("signs") == ()
+
+    union = add_up(strategy.phases[0], parameters, rounds)
+    for each in rounds:
+        each.absorb("union", union, len(rounds))
+
+    for each in rounds:
+        assert [indices.tolist() for indices in each.restricted_to("signs")] == [plain.union]
+        assert each.restricted_to("union") == ()
+
+
+def test_without_a_union_nothing_is_restricted() -> None:
+    (mine,) = inputs_for(setting(clients=2))[:1]
+
+    assert find_strategy("no-union").begin(setting(clients=2), mine).restricted_to("signs") == ()
 
 
 def test_only_plaintext_union_reveals_something_and_says_so() -> None:
