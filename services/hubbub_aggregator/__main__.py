@@ -6,21 +6,23 @@ import sys
 from pydantic_settings import SettingsConfigDict
 
 from hubbub.ids import Role
-from hubbub.runtime.process import main
-from hubbub.runtime.settings import ServiceSettings
-from hubbub.transport.base import Transport
+from hubbub.runtime.process import Party, main
+from hubbub.runtime.settings import PinningSettings, ProbedSettings
 from hubbub_aggregator.service import Aggregator
 
 
-class AggregatorSettings(ServiceSettings):
+class AggregatorSettings(ProbedSettings, PinningSettings):
     """An aggregator has no settings of its own."""
 
     model_config = SettingsConfigDict(env_prefix="HUBBUB_AGGREGATOR_")
 
 
-async def serve(settings: AggregatorSettings, transport: Transport, stop: asyncio.Event) -> None:
+async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event) -> None:
     """Aggregate until told to stop."""
-    aggregator = Aggregator(name=settings.name, transport=transport, folder=settings.folder)
+    aggregator = Aggregator(
+        identity=party.identity, roster=party.roster, transport=party.transport, folder=settings.folder
+    )
+    party.vitals.watch(aggregator.runner)
     try:
         await aggregator.runner.start()
         await stop.wait()
@@ -29,5 +31,10 @@ async def serve(settings: AggregatorSettings, transport: Transport, stop: asynci
         aggregator.close()
 
 
+def run() -> int:
+    """Run an aggregator until it is told to stop; the exit code says how it went."""
+    return main(AggregatorSettings, Role.AGGREGATOR, lambda settings: settings.roster_sha256, serve)
+
+
 if __name__ == "__main__":
-    sys.exit(main(AggregatorSettings, Role.AGGREGATOR, serve))
+    sys.exit(run())

@@ -18,8 +18,18 @@ class Proposed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeysArrived:
+    """Everybody's run keys, each signed by its owner, and their digest."""
+
+    publics: Mapping[PartyId, bytes]
+    keys_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The coordinator's last word on the run."""
+
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,7 @@ class ChunkArrived:
     set_id: SetId
     vectors: tuple[Vector, ...]
     weight: int
+    transcript: str
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
@@ -64,7 +75,7 @@ class ChunkBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseOrdered:
-    """The coordinator orders a release over these members."""
+    """The coordinator orders a release over these members; every receipt's signature was checked."""
 
     members: tuple[PartyId, ...]
     receipts: tuple[Receipt, ...]

@@ -1,8 +1,9 @@
 """The journal: how each phase ended, once and for all, across crashes.
 
-A phase of a round is *released* over one member set or *void*. The entry is committed and synced before
-anything leaves this aggregator, and it is never changed: the same verdict again is accepted in silence, any
-other is refused.
+A phase of a round is *released* over one member set or *void*, all phases of a round over the same one, and a
+phase takes one share set of each client. An entry is committed and synced before anything leaves this aggregator,
+and it is never changed: the same again is accepted in silence, any other is refused. The machines refuse all of
+this too; the journal is what still knows after a crash.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId
+from hubbub.errors import PeerError, RejectReason, StorageFailed
+from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
+from hubbub.store.sqlite import open_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +33,92 @@ class Verdict:
         return "released" if self.members else "void"
 
 
+VERDICTS = """
+CREATE TABLE IF NOT EXISTS verdicts (
+    run TEXT NOT NULL, round INTEGER NOT NULL, phase TEXT NOT NULL, members TEXT NOT NULL,
+    PRIMARY KEY (run, round, phase)
+) WITHOUT ROWID
+"""
+SETS = """
+CREATE TABLE IF NOT EXISTS sets (
+    run TEXT NOT NULL, round INTEGER NOT NULL, phase TEXT NOT NULL, client TEXT NOT NULL, set_id TEXT NOT NULL,
+    PRIMARY KEY (run, round, phase, client)
+) WITHOUT ROWID
+"""
+
+
 class Journal:
     """An SQLite file that syncs on every commit."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.execute(
-                "CREATE TABLE IF NOT EXISTS verdicts ("
-                " run TEXT NOT NULL, round INTEGER NOT NULL, phase TEXT NOT NULL, members TEXT NOT NULL,"
-                " PRIMARY KEY (run, round, phase)) WITHOUT ROWID"
-            )
-        except sqlite3.Error as error:
-            raise LocalError(f"the journal {path} cannot be used: {error}") from None
         self._lock = threading.Lock()
+        self._database = open_database(path)
+        for table in (VERDICTS, SETS):
+            self._write(table, ())
 
     def record(self, key: Key, members: Sequence[PartyId]) -> None:
         """Write a verdict; no members means void. It is on disk when this returns."""
-        with self._lock:
-            try:
-                self._database.execute(
-                    "INSERT INTO verdicts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    (key.run, key.round, key.phase, json.dumps(list(members))),
-                )
-            except sqlite3.Error as error:
-                raise LocalError(f"the journal could not be written: {error}") from None
+        self.check(key, members)
+        row = (key.run, key.round, key.phase, json.dumps(list(members)))
+        self._write("INSERT INTO verdicts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
+        self.check(key, members)
+
+    def check(self, key: Key, members: Sequence[PartyId]) -> None:
+        """Refuse a verdict beside which what is written could not stand."""
         written = self.find(key)
-        if written != Verdict(tuple(members)):
-            word = written.word if written else "missing"
-            raise PeerError(RejectReason.ALREADY_ENDED, f"{key} has ended as {word} already")
+        if written is None:
+            self._check_round(key, members)
+        elif written != Verdict(tuple(members)):
+            raise PeerError(RejectReason.ALREADY_ENDED, f"{key} has ended as {written.word} already")
+
+    def _check_round(self, key: Key, members: Sequence[PartyId]) -> None:
+        """The phases of a round are released over one member set, and none after one that is void."""
+        rows = self._read("SELECT members FROM verdicts WHERE run = ? AND round = ?", (key.run, key.round))
+        earlier = {tuple(json.loads(row[0])) for row in rows}
+        if members and earlier - {tuple(members)}:
+            raise PeerError(
+                RejectReason.DIFFERENT_MEMBERS,
+                f"a phase of round {key.round} has ended void or over other members",
+            )
+
+    def record_set(self, key: Key, client: PartyId, set_id: SetId) -> None:
+        """Write which set of a client this phase takes; it is on disk when this returns."""
+        row = (key.run, key.round, key.phase, client, set_id)
+        self._write("INSERT INTO sets VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
+        if self.find_set(key, client) != set_id:
+            raise PeerError(RejectReason.SECOND_SET, f"{client} has sent another share set in this phase")
 
     def find(self, key: Key) -> Verdict | None:
         """The verdict on a phase, if there is one."""
+        rows = self._read(
+            "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase = ?",
+            (key.run, key.round, key.phase),
+        )
+        return Verdict(tuple(json.loads(rows[0][0]))) if rows else None
+
+    def find_set(self, key: Key, client: PartyId) -> SetId | None:
+        """The set of a client that a phase took, if it took one."""
+        rows = self._read(
+            "SELECT set_id FROM sets WHERE run = ? AND round = ? AND phase = ? AND client = ?",
+            (key.run, key.round, key.phase, client),
+        )
+        return SetId(rows[0][0]) if rows else None
+
+    def _write(self, statement: str, row: tuple[str | int, ...]) -> None:
         with self._lock:
             try:
-                row = self._database.execute(
-                    "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase = ?",
-                    (key.run, key.round, key.phase),
-                ).fetchone()
+                self._database.execute(statement, row)
             except sqlite3.Error as error:
-                raise LocalError(f"the journal could not be read: {error}") from None
-        return Verdict(tuple(json.loads(row[0]))) if row else None
+                raise StorageFailed(f"the journal could not be written: {error}") from None
+
+    def _read(self, query: str, row: tuple[str | int, ...]) -> list[tuple[str, ...]]:
+        with self._lock:
+            try:
+                return self._database.execute(query, row).fetchall()
+            except sqlite3.Error as error:
+                raise StorageFailed(f"the journal could not be read: {error}") from None
 
     def close(self) -> None:
-        """Close the file."""
-        self._database.close()
+        """Close the file, once whoever is using it is done."""
+        with self._lock:
+            self._database.close()

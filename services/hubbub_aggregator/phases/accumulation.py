@@ -6,9 +6,9 @@
     FAILED       final: the disk failed us
 
 A client has one set in a phase; a second one is refused. An order to close is obeyed only if it names enough
-members of the cohort, shows every aggregator's receipt for one and the same set of each, and keeps the members
-that the round's first phase was released over. Any other order is refused and the phase stays open. The journal
-entry is on disk before anything leaves.
+members of the cohort, shows every aggregator's signed receipt for one and the same set of each, all with one
+transcript, and keeps the members that the round's first phase was released over. Any other order is refused and
+the phase stays open. The journal entry is on disk before anything leaves.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from enum import Enum
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import Effect, Failed, Job, Key, Publish, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided
+from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import Receipt, SetReceived, SetRefused, declare
+from hubbub.messages.shares import Receipt, SetRefused, ShareChunk, declare
 from hubbub.messages.sums import VoidNotice
 from hubbub.messages.traffic import count_arrivals
 from hubbub.protocol.layout import Vector
@@ -56,6 +57,7 @@ class ShareSet:
     set_id: SetId
     vectors: tuple[Vector, ...]
     weight: int
+    transcript: str
     chunks: int
     arrived: frozenset[int] = field(default_factory=frozenset)
     checked: frozenset[int] = field(default_factory=frozenset)
@@ -83,7 +85,7 @@ class Accumulation:
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolChunk(Effect):
+class SpoolChunk(Persist):
     """Put the delivery's payload on disk."""
 
     client: PartyId
@@ -101,14 +103,29 @@ class CheckChunk(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRelease(Effect):
-    """Journal the member set, for good."""
+class RecordSet(Persist):
+    """Journal the one set of a client that this phase accepts."""
+
+    client: PartyId
+    set_id: SetId
+
+
+@dataclass(frozen=True, slots=True)
+class GiveReceipt(Effect):
+    """Sign a receipt and send it to the coordinator."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRelease(Persist):
+    """Journal the member set, for good, and the keys that the sum is sealed with."""
 
     members: tuple[PartyId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RecordVoid(Effect):
+class RecordVoid(Persist):
     """Journal that there is no sum, for good."""
 
 
@@ -125,11 +142,15 @@ class SumAndRelease(Job):
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
     """Spool a chunk and have it checked; the same chunk again changes nothing, nor does one of a spoilt set."""
     known = data.sets.get(event.client)
-    declared = (event.set_id, event.vectors, event.weight)
-    if known and (known.set_id, known.vectors, known.weight) != declared:
+    declared = (event.set_id, event.vectors, event.weight, event.transcript)
+    if known and (known.set_id, known.vectors, known.weight, known.transcript) != declared:
         raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
     share_set = known or ShareSet(
-        set_id=event.set_id, vectors=event.vectors, weight=event.weight, chunks=event.chunks
+        set_id=event.set_id,
+        vectors=event.vectors,
+        weight=event.weight,
+        transcript=event.transcript,
+        chunks=event.chunks,
     )
     if share_set.spoilt or event.index in share_set.arrived:
         return Step(State.COLLECTING, data)
@@ -150,13 +171,18 @@ def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation
     data = _with_set(data, event.client, share_set)
     if not share_set.complete:
         return Step(State.COLLECTING, data)
-    receipt = Receipt(
-        aggregator=data.me,
-        client=event.client,
+    receipt = _receipt(data.me, event.client, share_set)
+    return Step(State.COLLECTING, data, (RecordSet(event.client, share_set.set_id), GiveReceipt(receipt)))
+
+
+def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
+    return Receipt(
+        aggregator=server,
+        client=client,
         set_id=share_set.set_id,
         vectors=declare(share_set.vectors),
+        transcript=share_set.transcript,
     )
-    return Step(State.COLLECTING, data, (_report(data, SetReceived(receipt=receipt)),))
 
 
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
@@ -165,9 +191,12 @@ def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
     if share_set.spoilt:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, spoilt=True)
-    body = SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)
+    effects = (
+        _report(data, SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)),
+        CountRefusal(event.reason, ShareChunk.kind, event.client, event.explanation),
+    )
     # Its chunks stay in the spool until the phase is over: others of them may be being opened just now.
-    return Step(State.COLLECTING, _with_set(data, event.client, share_set), (_report(data, body),))
+    return Step(State.COLLECTING, _with_set(data, event.client, share_set), effects)
 
 
 def _with_set(data: Accumulation, client: PartyId, share_set: ShareSet) -> Accumulation:
@@ -182,11 +211,12 @@ def close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
     try:
         _check_order(data, event)
     except PeerError as error:
-        refusal = OrderRefused(reason=error.reason, explanation=str(error))
-        return Step(State.COLLECTING, data, (_report(data, refusal),))
+        return Step(State.COLLECTING, data, _refuse_order(data, ClosePhase.kind, error.reason, str(error)))
     members = _in_manifest_order(data, event.members)
+    transcript = data.sets[members[0]].transcript
+    record = Record("released", {"members": list(members), "transcript": transcript})
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset(members))
-    effects = (RecordRelease(members), Tell(data.run, ended), SumAndRelease(members))
+    effects = (RecordRelease(members), record, Tell(data.run, ended), SumAndRelease(members))
     return Step(State.SUMMING, replace(data, members=members), effects)
 
 
@@ -208,26 +238,27 @@ def _check_order(data: Accumulation, event: CloseOrdered) -> None:
         raise PeerError(
             RejectReason.DIFFERENT_MEMBERS, "a round's phases are released over one and the same member set"
         )
-    shapes = {_check_member(data, event, member) for member in members}
-    if len(shapes) > 1:
+    sets = [_check_member(data, event, member) for member in members]
+    if len({share_set.vectors for share_set in sets}) > 1:
         raise PeerError(RejectReason.WRONG_LENGTH, "the members' sets declare different vectors")
+    if len({share_set.transcript for share_set in sets}) > 1:
+        raise PeerError(
+            RejectReason.DIFFERENT_TRANSCRIPT,
+            "the members' sets come after different sums or models: somebody was told something else",
+        )
 
 
-def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> tuple[Vector, ...]:
+def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> ShareSet:
     ours = data.sets.get(member)
     if ours is None or not ours.complete:
         raise PeerError(RejectReason.MISSING_RECEIPT, f"{data.me} holds no complete set of {member}")
     receipts = [receipt for receipt in event.receipts if receipt.client == member]
-    expected = {
-        Receipt(aggregator=server, client=member, set_id=ours.set_id, vectors=declare(ours.vectors))
-        for server in data.servers
-    }
-    if set(receipts) != expected:
+    if set(receipts) != {_receipt(server, member, ours) for server in data.servers}:
         raise PeerError(
             RejectReason.MISSING_RECEIPT,
             f"the order does not show every aggregator's receipt for the set of {member} that {data.me} holds",
         )
-    return ours.vectors
+    return ours
 
 
 def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
@@ -238,6 +269,7 @@ def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
         RecordVoid(),
         *(Publish(client, Role.CLIENT, notice) for client in data.manifest.clients),
         _report(data, PhaseVoided()),
+        Record("void"),
         Tell(data.run, ended),
     )
     return Step(State.VOID, data, effects)
@@ -247,19 +279,26 @@ def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumul
     """The same order again is old news; another one comes too late."""
     if frozenset(event.members) == frozenset(data.members):
         return Step(State.SUMMING, data)
-    return _refuse_late(data)
+    return _refuse_late(data, ClosePhase.kind)
 
 
 def refuse_void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
     """Released is final."""
     del event
-    return _refuse_late(data)
+    return _refuse_late(data, VoidPhase.kind)
 
 
-def _refuse_late(data: Accumulation) -> Step[State, Accumulation]:
+def _refuse_late(data: Accumulation, kind: str) -> Step[State, Accumulation]:
     explanation = f"{data.me} has released this phase over {', '.join(data.members)}"
-    body = OrderRefused(reason=RejectReason.ALREADY_ENDED, explanation=explanation)
-    return Step(State.SUMMING, data, (_report(data, body),))
+    return Step(State.SUMMING, data, _refuse_order(data, kind, RejectReason.ALREADY_ENDED, explanation))
+
+
+def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanation: str) -> tuple[Effect, ...]:
+    """An order that is not obeyed is answered, counted and recorded; the phase stays as it was."""
+    return (
+        _report(data, OrderRefused(reason=reason, explanation=explanation)),
+        CountRefusal(reason, kind, data.manifest.coordinator, explanation),
+    )
 
 
 def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulation]:
@@ -276,7 +315,7 @@ def fail(data: Accumulation, event: Failed) -> Step[State, Accumulation]:
 
 def _report(
     data: Accumulation,
-    body: SetReceived | SetRefused | PhaseReleased | PhaseVoided | OrderRefused | PartyFailed,
+    body: SetRefused | PhaseReleased | PhaseVoided | OrderRefused | PartyFailed,
 ) -> Effect:
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
@@ -303,3 +342,18 @@ TRANSITIONS: Table[State, Accumulation] = {
     State.VOID: {},
     State.FAILED: {},
 }
+
+
+def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
+    """Look again at chunks that were not looked at, or add and send again: the same sum under the same key."""
+    if state is State.SUMMING:
+        return (SumAndRelease(data.members),)
+    return tuple(
+        CheckChunk(client, share_set, index)
+        for client, share_set in data.sets.items()
+        for index in sorted(share_set.arrived - share_set.checked)
+        if not share_set.spoilt
+    )
+
+
+KIND = Kind(TRANSITIONS, State.COLLECTING, Accumulation, resume)

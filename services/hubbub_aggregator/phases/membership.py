@@ -1,7 +1,8 @@
 """An aggregator's part in a run.
 
     INVITED   a proposal arrived
-    JOINED    it takes part; `round` and `phase` say what it accepts now
+    PLEDGED   it takes part, and has sent its key for the run
+    JOINED    it has everybody's keys; `round` and `phase` say what it accepts now
     REFUSED, ENDED   final
 
 Rounds go in order. The position moves on when a phase is journalled, before its sum leaves: whoever has heard
@@ -11,22 +12,27 @@ are released over the members of the first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Effect, Publish
-from hubbub.machine.table import Step, Table, To
-from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunJoined, RunRefused
+from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.messages.keys import RunKey, RunReady
+from hubbub.messages.manifest import Manifest, describe_run
+from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_aggregator.events import Ended, PhaseEnded, Proposed
+from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
 
 
 class State(Enum):
     """Where this aggregator stands in a run."""
 
     INVITED = "invited"
+    PLEDGED = "pledged"
     JOINED = "joined"
     REFUSED = "refused"
     ENDED = "ended"
@@ -38,8 +44,11 @@ class Membership:
 
     me: PartyId
     manifest: Manifest
-    stale: bool = False
-    """We joined this run before a restart, and have lost our place in it."""
+    objections: tuple[str, ...] = ()
+    """What this aggregator has against taking part."""
+    run_key: RunKey | None = None
+    publics: Mapping[PartyId, bytes] = field(default_factory=dict)
+    keys_sha256: str = ""
     round: int = 1
     phase: int = 0
     members: frozenset[PartyId] = field(default_factory=frozenset)
@@ -57,30 +66,57 @@ class RememberRun(Effect):
     """Never join this run again."""
 
 
-def _answer(data: Membership, body: RunJoined | RunRefused) -> Effect:
+@dataclass(frozen=True, slots=True)
+class AcceptKeys(Effect):
+    """Keep everybody's run keys."""
+
+    publics: Mapping[PartyId, bytes]
+
+
+def _answer(data: Membership, body: RunJoined | RunRefused | RunReady) -> Effect:
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
 def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
-    """Join what we are named in and can run."""
+    """Join what nothing is against."""
     del event
-    if data.me not in data.manifest.aggregators:
-        return _refuse(data, f"{data.me} is not among the manifest's aggregators")
+    objections = [*data.objections]
     if data.manifest.strategy not in STRATEGIES:
-        return _refuse(data, f"{data.me} does not know the strategy {data.manifest.strategy}")
-    if data.stale:
-        return _refuse(data, f"{data.me} took part in this run before it was restarted; a run is joined once")
-    return Step(State.JOINED, data, (RememberRun(), _answer(data, RunJoined())))
+        objections.append(f"{data.me} does not know the strategy {data.manifest.strategy}")
+    if objections or data.run_key is None:
+        return _refuse(data, "; ".join(objections))
+    record = Record("joined", describe_run(data.manifest))
+    return Step(State.PLEDGED, data, (RememberRun(), _answer(data, RunJoined(run_key=data.run_key)), record))
 
 
 def _refuse(data: Membership, reason: str) -> Step[State, Membership]:
-    return Step(State.REFUSED, data, (_answer(data, RunRefused(reason=reason)),))
+    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, reason)
+    return Step(State.REFUSED, data, (_answer(data, RunRefused(reason=reason)), refusal))
 
 
 def repeat_answer(data: Membership, event: Proposed) -> Step[State, Membership]:
     """The coordinator asks again: it has not heard us."""
     del event
-    return Step(State.JOINED, data, (_answer(data, RunJoined()),))
+    again = () if data.run_key is None else (_answer(data, RunJoined(run_key=data.run_key)),)
+    return Step(State.PLEDGED, data, again)
+
+
+def begin(data: Membership, event: KeysArrived) -> Step[State, Membership]:
+    """Everybody's keys are here: the first round may come."""
+    data = replace(data, publics=event.publics, keys_sha256=event.keys_sha256)
+    effects = (
+        AcceptKeys(event.publics),
+        _answer(data, RunReady()),
+        Record("keys", {"keys_sha256": event.keys_sha256}),
+    )
+    return Step(State.JOINED, data, effects)
+
+
+def repeat_ready(data: Membership, event: KeysArrived) -> Step[State, Membership]:
+    """The same keys again are old news; a party has one key in a run."""
+    if event.keys_sha256 != data.keys_sha256:
+        raise PeerError(RejectReason.SECOND_KEY, "other run keys than before: a party has one key in a run")
+    return Step(State.JOINED, data)
 
 
 def move_on(data: Membership, event: PhaseEnded) -> Step[State, Membership]:
@@ -95,17 +131,37 @@ def move_on(data: Membership, event: PhaseEnded) -> Step[State, Membership]:
 
 def end(data: Membership, event: Ended) -> Step[State, Membership]:
     """The run is over; what is left of it is cleaned up."""
+    return Step(State.ENDED, data, (Record("ended", {"outcome": event.outcome}),))
+
+
+def leave(data: Membership, event: Ended) -> Step[State, Membership]:
+    """The run ended before our answer was out."""
     del event
     return Step(State.ENDED, data)
 
 
 TRANSITIONS: Table[State, Membership] = {
-    State.INVITED: {Proposed: To(consider, State.JOINED, State.REFUSED), Ended: To(end, State.ENDED)},
+    State.INVITED: {Proposed: To(consider, State.PLEDGED, State.REFUSED), Ended: To(leave, State.ENDED)},
+    State.PLEDGED: {
+        Proposed: To(repeat_answer, State.PLEDGED),
+        KeysArrived: To(begin, State.JOINED),
+        Ended: To(end, State.ENDED),
+    },
     State.JOINED: {
-        Proposed: To(repeat_answer, State.JOINED),
+        Proposed: STAY,  # Asked twice; that all keys are here says that our answer was heard.
+        KeysArrived: To(repeat_ready, State.JOINED),
         PhaseEnded: To(move_on, State.JOINED),
         Ended: To(end, State.ENDED),
     },
     State.REFUSED: {},
     State.ENDED: {},
 }
+
+
+def resume(state: State, data: Membership) -> tuple[Effect, ...]:
+    """Nothing is ever under way here: this machine waits for messages and for the phases."""
+    del state, data
+    return ()
+
+
+KIND = Kind(TRANSITIONS, State.INVITED, Membership, resume)

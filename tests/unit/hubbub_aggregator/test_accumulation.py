@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 import pytest
 
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import PartyId, SetId
-from hubbub.machine.effects import Effect, Failed, Key, Publish, Tell
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, Tell
 from hubbub.machine.table import step
 from hubbub.messages.base import Message
 from hubbub.messages.manifest import CohortMember, Manifest
-from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided
+from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import Receipt, SetReceived, SetRefused, declare
+from hubbub.messages.shares import Receipt, SetRefused, ShareChunk, declare
 from hubbub.messages.sums import VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
@@ -27,20 +28,25 @@ from hubbub_aggregator.events import (
     VoidOrdered,
 )
 from hubbub_aggregator.phases.accumulation import (
+    KIND,
     TRANSITIONS,
     Accumulation,
     CheckChunk,
+    GiveReceipt,
     RecordRelease,
+    RecordSet,
     RecordVoid,
     SpoolChunk,
     State,
     SumAndRelease,
 )
-from support.builders import make_manifest
+from support.builders import TRANSCRIPT, make_manifest
 
 SHORT = (Vector("signs", 100, 9),)
 LONG = (Vector("signs", 101, 9),)
 CHUNKS = 2
+WHY = "7 is no residue mod 7"
+OTHER_TRANSCRIPT = "7b" * 32
 
 
 def set_of(client: PartyId) -> SetId:
@@ -79,6 +85,7 @@ class Play:
         set_id: SetId | None = None,
         vectors: tuple[Vector, ...] = SHORT,
         weight: int = 1,
+        transcript: str = TRANSCRIPT,
     ) -> None:
         self.feed(
             ChunkArrived(
@@ -86,30 +93,35 @@ class Play:
                 set_id=set_id or set_of(client),
                 vectors=vectors,
                 weight=weight,
+                transcript=transcript,
                 index=index,
                 chunks=CHUNKS,
                 wire_bytes={"signs": 10},
             )
         )
 
-    def deliver(self, client: PartyId, *, vectors: tuple[Vector, ...] = SHORT) -> None:
+    def deliver(
+        self, client: PartyId, *, vectors: tuple[Vector, ...] = SHORT, transcript: str = TRANSCRIPT
+    ) -> None:
         """A whole, good set."""
         for index in range(CHUNKS):
-            self.chunk(client, index, vectors=vectors)
+            self.chunk(client, index, vectors=vectors, transcript=transcript)
         for index in range(CHUNKS):
             self.feed(ChunkChecked(client=client, index=index))
 
-    def receipts(self, members: Sequence[PartyId]) -> tuple[Receipt, ...]:
-        return tuple(
-            Receipt(
-                aggregator=server,
-                client=member,
-                set_id=set_of(member),
-                vectors=declare(self.data.sets[member].vectors if member in self.data.sets else SHORT),
-            )
-            for member in members
-            for server in self.manifest.aggregators
+    def receipt(self, server: PartyId, client: PartyId) -> Receipt:
+        """For the set that is here, or for one like the others' if none is."""
+        here = self.data.sets.get(client)
+        return Receipt(
+            aggregator=server,
+            client=client,
+            set_id=set_of(client),
+            vectors=declare(here.vectors if here else SHORT),
+            transcript=here.transcript if here else TRANSCRIPT,
         )
+
+    def receipts(self, members: Sequence[PartyId]) -> tuple[Receipt, ...]:
+        return tuple(self.receipt(server, member) for member in members for server in self.manifest.aggregators)
 
     def order(self, members: Sequence[PartyId], receipts: Sequence[Receipt] | None = None) -> None:
         shown = self.receipts(members) if receipts is None else receipts
@@ -124,6 +136,18 @@ class Play:
             and effect.to == self.manifest.coordinator
             and isinstance(effect.body, Message)
         ]
+
+    def given(self) -> list[Receipt]:
+        return [effect.receipt for effect in self.effects if isinstance(effect, GiveReceipt)]
+
+    def expect_refusal(self, reason: RejectReason, kind: str = ClosePhase.kind) -> None:
+        """The order was answered, counted as the coordinator's, and nothing else."""
+        answer, counted = self.effects
+        (refusal,) = self.said()
+        assert isinstance(refusal, OrderRefused)
+        assert refusal.reason is reason
+        assert answer == Publish(self.manifest.coordinator, Role.COORDINATOR, refusal)
+        assert counted == CountRefusal(reason, kind, self.manifest.coordinator, refusal.explanation)
 
 
 @pytest.fixture
@@ -156,12 +180,18 @@ def test_a_receipt_is_given_only_for_a_set_whose_every_chunk_was_opened(play: Pl
     client = play.manifest.clients[0]
     for index in reversed(range(CHUNKS)):
         play.chunk(client, index)
-        assert not play.said()
+        assert not play.given()
     play.feed(ChunkChecked(client=client, index=1))
-    assert not play.said()
+    assert not play.effects
     play.feed(ChunkChecked(client=client, index=0))
-    expected = Receipt(aggregator=play.data.me, client=client, set_id=set_of(client), vectors=declare(SHORT))
-    assert play.said() == [SetReceived(receipt=expected)]
+    expected = Receipt(
+        aggregator=play.data.me,
+        client=client,
+        set_id=set_of(client),
+        vectors=declare(SHORT),
+        transcript=TRANSCRIPT,
+    )
+    assert play.effects == (RecordSet(client, set_of(client)), GiveReceipt(expected)), "first the journal"
 
 
 def test_a_duplicate_chunk_is_neither_spooled_nor_counted_again(play: Play) -> None:
@@ -173,44 +203,51 @@ def test_a_duplicate_chunk_is_neither_spooled_nor_counted_again(play: Play) -> N
     assert before.wire_bytes == {"signs": 10}
 
 
+class Declared(TypedDict, total=False):
+    """What the chunks of one set have in common."""
+
+    set_id: SetId
+    vectors: tuple[Vector, ...]
+    weight: int
+    transcript: str
+
+
 @pytest.mark.parametrize(
-    ("set_id", "vectors"), [(SetId("f" * 32), SHORT), (None, LONG)], ids=["another-id", "same-id-other-vectors"]
+    "other",
+    [
+        pytest.param(Declared(set_id=SetId("f" * 32)), id="another-id"),
+        pytest.param(Declared(vectors=LONG), id="same-id-other-vectors"),
+        pytest.param(Declared(weight=8), id="same-id-other-weight"),
+        pytest.param(Declared(transcript=OTHER_TRANSCRIPT), id="same-id-other-transcript"),
+    ],
 )
-def test_a_second_set_is_refused(play: Play, set_id: SetId | None, vectors: tuple[Vector, ...]) -> None:
+def test_a_second_set_is_refused(play: Play, other: Declared) -> None:
     client = play.manifest.clients[0]
     play.chunk(client, 0)
     before = play.data
     with pytest.raises(PeerError) as caught:
-        play.chunk(client, 1, set_id=set_id, vectors=vectors)
+        play.chunk(client, 1, **other)
     assert caught.value.reason is RejectReason.SECOND_SET
     assert play.data is before
 
 
-def test_a_set_that_changes_its_weight_on_the_way_is_refused(play: Play) -> None:
-    client = play.manifest.clients[0]
-    play.chunk(client, 0, weight=7)
-    assert play.data.sets[client].weight == 7
-    with pytest.raises(PeerError) as caught:
-        play.chunk(client, 1, weight=8)
-    assert caught.value.reason is RejectReason.SECOND_SET
+def break_chunk(
+    play: Play, client: PartyId, index: int, reason: RejectReason = RejectReason.RESIDUE_OUT_OF_RANGE
+) -> None:
+    play.feed(ChunkBroken(client=client, index=index, reason=reason, explanation=WHY))
 
 
-def break_chunk(play: Play, client: PartyId, index: int) -> None:
-    reason = RejectReason.RESIDUE_OUT_OF_RANGE
-    play.feed(ChunkBroken(client=client, index=index, reason=reason, explanation="7 is no residue mod 7"))
-
-
-def test_a_spoilt_set_earns_no_receipt_and_the_coordinator_is_told_once(play: Play) -> None:
+@pytest.mark.parametrize("reason", [RejectReason.RESIDUE_OUT_OF_RANGE, RejectReason.BROKEN_SEAL])
+def test_a_spoilt_set_earns_no_receipt_and_the_coordinator_is_told_once(play: Play, reason: RejectReason) -> None:
     client = play.manifest.clients[0]
     play.chunk(client, 0)
     play.chunk(client, 1)
-    break_chunk(play, client, 0)
-    assert play.said() == [
-        SetRefused(client=client, set_id=set_of(client), reason=RejectReason.RESIDUE_OUT_OF_RANGE)
-    ]
+    break_chunk(play, client, 0, reason)
+    assert play.said() == [SetRefused(client=client, set_id=set_of(client), reason=reason)]
+    assert play.effects[1:] == (CountRefusal(reason, ShareChunk.kind, client, WHY),)
     play.feed(ChunkChecked(client=client, index=1))
-    assert not play.said()
-    break_chunk(play, client, 1)
+    assert not play.effects
+    break_chunk(play, client, 1, reason)
     assert not play.effects
     play.expect(State.COLLECTING)
 
@@ -239,9 +276,7 @@ def test_a_spoilt_set_does_not_harm_the_others(play: Play) -> None:
     for client in others:
         play.deliver(client)
     play.order(play.manifest.clients)
-    assert [body.reason for body in play.said() if isinstance(body, OrderRefused)] == [
-        RejectReason.MISSING_RECEIPT
-    ]
+    play.expect_refusal(RejectReason.MISSING_RECEIPT)
     play.order(others)
     play.expect(State.SUMMING)
 
@@ -254,7 +289,8 @@ def test_the_journal_entry_comes_before_anything_else(full: Play) -> None:
     full.order(members)
     full.expect(State.SUMMING)
     ended = PhaseEnded(round=1, phase="signs", members=frozenset(members))
-    assert full.effects == (RecordRelease(members), Tell(full.run, ended), SumAndRelease(members))
+    recorded = Record("released", {"members": list(members), "transcript": TRANSCRIPT})
+    assert full.effects == (RecordRelease(members), recorded, Tell(full.run, ended), SumAndRelease(members))
 
 
 def test_a_member_set_is_journalled_in_one_order_however_it_was_named(full: Play) -> None:
@@ -297,6 +333,11 @@ def a_receipt_for_other_vectors(play: Play) -> tuple[Sequence[PartyId], Sequence
     return play.manifest.clients, [*rest, last.model_copy(update={"vectors": declare(LONG)})]
 
 
+def a_receipt_for_another_transcript(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+    *rest, last = play.receipts(play.manifest.clients)
+    return play.manifest.clients, [*rest, last.model_copy(update={"transcript": OTHER_TRANSCRIPT})]
+
+
 def a_foreign_receipt(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
     """Of somebody who is no aggregator of this run, in the place of one who is."""
     *rest, last = play.receipts(play.manifest.clients)
@@ -318,6 +359,7 @@ def one_receipt_too_many(play: Play) -> tuple[Sequence[PartyId], Sequence[Receip
         (a_receipt_missing, RejectReason.MISSING_RECEIPT),
         (a_receipt_for_another_set, RejectReason.MISSING_RECEIPT),
         (a_receipt_for_other_vectors, RejectReason.MISSING_RECEIPT),
+        (a_receipt_for_another_transcript, RejectReason.MISSING_RECEIPT),
         (a_foreign_receipt, RejectReason.MISSING_RECEIPT),
         (one_receipt_too_many, RejectReason.MISSING_RECEIPT),
     ],
@@ -329,10 +371,7 @@ def test_a_wrong_order_is_refused_and_a_right_one_still_obeyed(
     full.order(*wrong(full))
     full.expect(State.COLLECTING)
     assert full.data is before
-    assert len(full.effects) == 1, "nothing but the refusal"
-    (refusal,) = full.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is reason
+    full.expect_refusal(reason)
     full.order(full.manifest.clients)
     full.expect(State.SUMMING)
 
@@ -342,9 +381,7 @@ def test_a_set_that_is_not_here_cannot_be_added_whatever_receipts_say(play: Play
         play.deliver(client)
     play.chunk(play.manifest.clients[3], 0)
     play.order(play.manifest.clients)
-    (refusal,) = play.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is RejectReason.MISSING_RECEIPT
+    play.expect_refusal(RejectReason.MISSING_RECEIPT)
     play.expect(State.COLLECTING)
 
 
@@ -353,11 +390,33 @@ def test_sets_of_different_vectors_are_never_added_together(play: Play) -> None:
         play.deliver(client)
     play.deliver(play.manifest.clients[3], vectors=LONG)
     play.order(play.manifest.clients)
-    (refusal,) = play.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is RejectReason.WRONG_LENGTH
+    play.expect_refusal(RejectReason.WRONG_LENGTH)
     play.order(play.manifest.clients[:3])
     play.expect(State.SUMMING)
+
+
+def test_sets_after_different_sums_are_never_added_together(play: Play) -> None:
+    *others, misled = play.manifest.clients
+    for client in others:
+        play.deliver(client)
+    play.deliver(misled, transcript=OTHER_TRANSCRIPT)
+    play.order(play.manifest.clients)
+    play.expect(State.COLLECTING)
+    play.expect_refusal(RejectReason.DIFFERENT_TRANSCRIPT)
+    play.order(others)
+    play.expect(State.SUMMING)
+
+
+def test_which_sums_a_set_comes_after_is_not_for_this_aggregator_to_judge() -> None:
+    """It cannot read a transcript: whichever the members have in common is theirs."""
+    play = Play()
+    for client in play.manifest.clients:
+        play.deliver(client, transcript=OTHER_TRANSCRIPT)
+    play.order(play.manifest.clients)
+    play.expect(State.SUMMING)
+    assert [effect.fields["transcript"] for effect in play.effects if isinstance(effect, Record)] == [
+        OTHER_TRANSCRIPT
+    ]
 
 
 def test_min_clients_counts_organisations_not_clients() -> None:
@@ -369,9 +428,7 @@ def test_min_clients_counts_organisations_not_clients() -> None:
     for client in play.manifest.clients:
         play.deliver(client)
     play.order(play.manifest.clients[:4])
-    (refusal,) = play.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is RejectReason.TOO_FEW_MEMBERS
+    play.expect_refusal(RejectReason.TOO_FEW_MEMBERS)
     play.order(play.manifest.clients[2:])
     play.expect(State.SUMMING)
 
@@ -384,9 +441,7 @@ def test_a_later_phase_keeps_the_first_phases_members(size: int) -> None:
     for client in manifest.clients:
         play.deliver(client)
     play.order(manifest.clients[:size])
-    (refusal,) = play.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is RejectReason.DIFFERENT_MEMBERS
+    play.expect_refusal(RejectReason.DIFFERENT_MEMBERS)
     play.order(manifest.clients[1:])
     play.expect(State.SUMMING)
 
@@ -400,18 +455,14 @@ def test_the_same_order_again_changes_nothing_and_another_one_is_refused(full: P
     full.order(full.manifest.clients)
     assert (full.state, full.data, full.effects) == (State.SUMMING, before, ())
     full.order(full.manifest.clients[:3])
-    (refusal,) = full.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is RejectReason.ALREADY_ENDED
-    assert (full.state, full.data, len(full.effects)) == (State.SUMMING, before, 1)
+    full.expect_refusal(RejectReason.ALREADY_ENDED)
+    assert (full.state, full.data) == (State.SUMMING, before)
 
 
 def test_a_void_after_the_release_is_refused(full: Play) -> None:
     full.order(full.manifest.clients)
     full.feed(VoidOrdered(reason="changed its mind"))
-    (refusal,) = full.said()
-    assert isinstance(refusal, OrderRefused)
-    assert refusal.reason is RejectReason.ALREADY_ENDED
+    full.expect_refusal(RejectReason.ALREADY_ENDED, VoidPhase.kind)
     full.expect(State.SUMMING)
 
 
@@ -444,7 +495,8 @@ def test_a_void_is_journalled_before_anybody_hears_of_it(full: Play) -> None:
     notices = [effect.to for effect in told if effect.body == VoidNotice(reason="too few")]
     assert notices == list(full.manifest.clients)
     assert full.said() == [PhaseVoided()]
-    assert Tell(full.run, PhaseEnded(round=1, phase="signs", members=frozenset())) in full.effects
+    ended = PhaseEnded(round=1, phase="signs", members=frozenset())
+    assert full.effects[-2:] == (Record("void"), Tell(full.run, ended))
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -461,3 +513,26 @@ def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:
     play.deliver(play.manifest.clients[0])
     assert data == copy
     assert data.sets == {}
+
+
+# After a restart ----------------------------------------------------------------------------------------
+
+
+def test_chunks_that_nobody_has_looked_at_are_looked_at_again(play: Play) -> None:
+    done, half, spoilt, _ = play.manifest.clients
+    play.deliver(done)
+    for client in (half, spoilt):
+        for index in reversed(range(CHUNKS)):
+            play.chunk(client, index)
+    play.feed(ChunkChecked(client=half, index=0))
+    play.feed(ChunkBroken(client=spoilt, index=0, reason=RejectReason.BROKEN_SEAL, explanation=WHY))
+    assert KIND.resume(play.state, play.data) == (CheckChunk(half, play.data.sets[half], 1),)
+
+
+def test_a_sum_that_was_not_out_is_added_and_sent_again(full: Play) -> None:
+    full.order(full.manifest.clients)
+    assert KIND.resume(full.state, full.data) == (SumAndRelease(full.manifest.clients),)
+
+
+def test_an_empty_phase_has_nothing_to_take_up(play: Play) -> None:
+    assert KIND.resume(play.state, play.data) == ()

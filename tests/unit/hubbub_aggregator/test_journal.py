@@ -1,18 +1,27 @@
-"""The journal: one verdict a phase, for ever, across crashes."""
+"""The journal: one verdict a phase, one member set a round, one share set a client, for ever, across crashes."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, RunId
+from hubbub.ids import PartyId, RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub_aggregator.journal import Journal, Verdict
 
 KEY = Key("phase", RunId("a" * 64), 1, "signs")
+UNION = Key("phase", KEY.run, KEY.round, "union")
+ELSEWHERE = [
+    pytest.param(Key("phase", RunId("b" * 64), 1, "signs"), id="another-run"),
+    pytest.param(Key("phase", KEY.run, 2, "signs"), id="another-round"),
+    pytest.param(UNION, id="another-phase"),
+]
 MEMBERS = (PartyId("client-1"), PartyId("client-2"))
+MORE = (*MEMBERS, PartyId("client-3"))
+CLIENT = MEMBERS[0]
+SET, OTHER_SET = SetId("1" * 32), SetId("2" * 32)
 
 
 @pytest.fixture
@@ -27,18 +36,49 @@ def journal(path: Path) -> Iterator[Journal]:
     journal.close()
 
 
-def refuse(journal: Journal, members: tuple[PartyId, ...]) -> PeerError:
+@pytest.fixture
+def crashed(path: Path) -> Iterator[Callable[[], Journal]]:
+    """Open the same file again while the journal before it was never closed, as after a crash."""
+    opened: list[Journal] = []
+
+    def reopen() -> Journal:
+        opened.append(Journal(path))
+        return opened[-1]
+
+    yield reopen
+    for journal in opened:
+        journal.close()
+
+
+def refuse(
+    journal: Journal,
+    members: tuple[PartyId, ...],
+    *,
+    key: Key = KEY,
+    reason: RejectReason = RejectReason.ALREADY_ENDED,
+) -> str:
+    before = journal.find(key)
     with pytest.raises(PeerError) as caught:
-        journal.record(KEY, members)
-    assert caught.value.reason is RejectReason.ALREADY_ENDED
-    return caught.value
+        journal.record(key, members)
+    assert caught.value.reason is reason
+    assert journal.find(key) == before, "what is written stays as it is"
+    return str(caught.value)
+
+
+def refuse_set(journal: Journal, set_id: SetId) -> None:
+    with pytest.raises(PeerError, match="has sent another share set") as caught:
+        journal.record_set(KEY, CLIENT, set_id)
+    assert caught.value.reason is RejectReason.SECOND_SET
+
+
+# One verdict a phase ------------------------------------------------------------------------------------
 
 
 def test_what_has_no_verdict_is_not_found(journal: Journal) -> None:
     assert journal.find(KEY) is None
 
 
-@pytest.mark.parametrize("members", [MEMBERS, ()])
+@pytest.mark.parametrize("members", [MEMBERS, ()], ids=["released", "void"])
 def test_the_same_verdict_twice_is_fine(journal: Journal, members: tuple[PartyId, ...]) -> None:
     journal.record(KEY, members)
     journal.record(KEY, members)
@@ -47,47 +87,38 @@ def test_the_same_verdict_twice_is_fine(journal: Journal, members: tuple[PartyId
 
 def test_a_release_over_other_members_is_refused(journal: Journal) -> None:
     journal.record(KEY, MEMBERS)
-    assert "released already" in str(refuse(journal, MEMBERS[:1]))
-    assert journal.find(KEY) == Verdict(MEMBERS)
+    assert "released already" in refuse(journal, MEMBERS[:1])
 
 
-def test_a_void_after_a_release_is_refused_and_the_other_way_round(journal: Journal, tmp_path: Path) -> None:
+def test_a_void_after_a_release_is_refused(journal: Journal) -> None:
     journal.record(KEY, MEMBERS)
-    refuse(journal, ())
-    other = Journal(tmp_path / "other.sqlite")
-    other.record(KEY, ())
-    assert "void already" in str(refuse(other, MEMBERS))
-    other.close()
+    assert "released already" in refuse(journal, ())
 
 
-def test_a_reopened_file_remembers(journal: Journal, path: Path) -> None:
+def test_a_release_after_a_void_is_refused(journal: Journal) -> None:
+    journal.record(KEY, ())
+    assert "void already" in refuse(journal, MEMBERS)
+
+
+def test_after_a_crash_a_verdict_is_still_final(journal: Journal, crashed: Callable[[], Journal]) -> None:
     journal.record(KEY, MEMBERS)
-    journal.close()
-    again = Journal(path)
+    again = crashed()
     assert again.find(KEY) == Verdict(MEMBERS)
     refuse(again, ())
-    refuse(again, (*MEMBERS, PartyId("client-3")))
-    again.close()
+    refuse(again, MORE)
+    again.record(KEY, MEMBERS)
 
 
-def test_a_verdict_is_in_the_file_when_record_returns_also_if_the_process_dies(
-    journal: Journal, path: Path
-) -> None:
-    """Another connection sees it while the first was never closed."""
+def test_a_verdict_can_be_checked_without_being_written(journal: Journal) -> None:
+    journal.check(KEY, MEMBERS)
+    assert journal.find(KEY) is None
     journal.record(KEY, MEMBERS)
-    other = Journal(path)
-    assert other.find(KEY) == Verdict(MEMBERS)
-    other.close()
+    journal.check(KEY, MEMBERS)
+    with pytest.raises(PeerError, match="released already"):
+        journal.check(KEY, MORE)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Key("phase", RunId("b" * 64), 1, "signs"),
-        Key("phase", KEY.run, 2, "signs"),
-        Key("phase", KEY.run, 1, "union"),
-    ],
-)
+@pytest.mark.parametrize("other", ELSEWHERE)
 def test_runs_rounds_and_phases_are_told_apart(journal: Journal, other: Key) -> None:
     journal.record(KEY, MEMBERS)
     assert journal.find(other) is None
@@ -95,10 +126,68 @@ def test_runs_rounds_and_phases_are_told_apart(journal: Journal, other: Key) -> 
     assert journal.find(KEY) == Verdict(MEMBERS)
 
 
+# One member set a round ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [MORE, MEMBERS[:1], ()], ids=["more", "fewer", "void"])
+def test_a_second_phase_over_other_members_is_refused_also_after_a_crash(
+    journal: Journal, crashed: Callable[[], Journal], first: tuple[PartyId, ...]
+) -> None:
+    journal.record(UNION, first)
+    for each in (journal, crashed()):
+        refuse(each, MEMBERS, reason=RejectReason.DIFFERENT_MEMBERS)
+
+
+@pytest.mark.parametrize("members", [MEMBERS, ()], ids=["released", "void"])
+def test_a_second_phase_is_released_over_the_same_members_or_void(
+    journal: Journal, members: tuple[PartyId, ...]
+) -> None:
+    journal.record(UNION, MEMBERS)
+    journal.record(KEY, members)
+    journal.record(UNION, MEMBERS)  # The same again is fine, whatever came of the rest of the round.
+    assert (journal.find(UNION), journal.find(KEY)) == (Verdict(MEMBERS), Verdict(members))
+
+
+def test_another_round_may_have_other_members(journal: Journal) -> None:
+    journal.record(KEY, MEMBERS)
+    journal.record(Key("phase", KEY.run, 2, "signs"), MORE)
+
+
+# One share set a client ---------------------------------------------------------------------------------
+
+
+def test_a_second_set_of_a_client_is_refused_also_after_a_crash(
+    journal: Journal, crashed: Callable[[], Journal]
+) -> None:
+    journal.record_set(KEY, CLIENT, SET)
+    for each in (journal, crashed()):
+        each.record_set(KEY, CLIENT, SET)
+        refuse_set(each, OTHER_SET)
+        assert each.find_set(KEY, CLIENT) == SET
+
+
+def test_every_client_has_a_set_of_its_own(journal: Journal) -> None:
+    journal.record_set(KEY, CLIENT, SET)
+    assert journal.find_set(KEY, MEMBERS[1]) is None
+    journal.record_set(KEY, MEMBERS[1], OTHER_SET)
+    assert journal.find_set(KEY, CLIENT) == SET
+
+
+@pytest.mark.parametrize("other", ELSEWHERE)
+def test_every_phase_of_every_round_and_run_has_its_own_set(journal: Journal, other: Key) -> None:
+    journal.record_set(KEY, CLIENT, SET)
+    journal.record_set(other, CLIENT, OTHER_SET)
+    assert (journal.find_set(KEY, CLIENT), journal.find_set(other, CLIENT)) == (SET, OTHER_SET)
+
+
+# The file -----------------------------------------------------------------------------------------------
+
+
 def test_every_commit_is_synced(journal: Journal) -> None:
     full = 2
     assert journal._database.execute("PRAGMA synchronous").fetchone() == (full,)
     assert journal._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    journal.record_set(KEY, CLIENT, SET)
     journal.record(KEY, MEMBERS)
     assert not journal._database.in_transaction
 
@@ -109,16 +198,16 @@ def test_every_commit_is_synced(journal: Journal) -> None:
 def test_a_corrupt_file_is_a_clear_error(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(LocalError, match=r"journal .*journal\.sqlite cannot be used"):
+    with pytest.raises(LocalError, match=r"journal\.sqlite cannot be used: .*move it away"):
         Journal(path)
 
 
-def test_a_file_that_breaks_while_in_use_is_a_clear_error(journal: Journal) -> None:
-    journal._database.execute("DROP TABLE verdicts")
+def test_a_file_that_takes_nothing_more_is_a_clear_error(journal: Journal) -> None:
+    journal._database.execute("PRAGMA query_only = ON")
     with pytest.raises(LocalError, match="the journal could not be written"):
         journal.record(KEY, MEMBERS)
-    with pytest.raises(LocalError, match="the journal could not be read"):
-        journal.find(KEY)
+    with pytest.raises(LocalError, match="the journal could not be written"):
+        journal.record_set(KEY, CLIENT, SET)
 
 
 def test_a_table_of_another_shape_is_refused_rather_than_misread(path: Path) -> None:
@@ -127,6 +216,6 @@ def test_a_table_of_another_shape_is_refused_rather_than_misread(path: Path) -> 
         database.execute("CREATE TABLE verdicts (something TEXT)")
     database.close()
     journal = Journal(path)
-    with pytest.raises(LocalError, match="could not be written"):
+    with pytest.raises(LocalError, match="the journal could not be read"):
         journal.record(KEY, MEMBERS)
     journal.close()

@@ -1,65 +1,132 @@
-"""An aggregator in a run: what it joins, and which one phase it accepts at a time."""
+"""An aggregator in a run: what it joins, whose keys it takes, and which one phase it accepts at a time."""
+
+from dataclasses import replace
 
 import pytest
 
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
-from hubbub.machine.effects import Publish
-from hubbub.machine.table import step
+from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
+from hubbub.machine.table import Step, step
+from hubbub.messages.keys import RunReady
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_aggregator.events import Ended, PhaseEnded, Proposed
-from hubbub_aggregator.phases.membership import TRANSITIONS, Membership, State
-from support.builders import make_manifest
+from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
+from hubbub_aggregator.phases.membership import TRANSITIONS, AcceptKeys, Membership, RememberRun, State
+from support.builders import make_manifest, make_run_key
 from support.two_phases import NAME, TwoPhases
 
 MANIFEST = make_manifest()
 ME = MANIFEST.aggregators[0]
 MEMBERS = frozenset(MANIFEST.clients)
+KEYS = KeysArrived(publics={ME: b"mine", MANIFEST.clients[0]: b"another's"}, keys_sha256="1" * 64)
 
 
-def test_joins_what_names_it_and_says_so_again_when_asked_again() -> None:
-    first = step(TRANSITIONS, State.INVITED, Membership(me=ME, manifest=MANIFEST), Proposed())
-    assert first.state is State.JOINED
-    again = step(TRANSITIONS, first.state, first.data, Proposed())
-    for result in (first, again):
-        answer = result.effects[-1]
-        assert isinstance(answer, Publish)
-        assert (answer.to, answer.body) == (MANIFEST.coordinator, RunJoined())
-    assert again.data == first.data
+def membership(manifest: Manifest = MANIFEST, me: PartyId = ME) -> Membership:
+    """That of an aggregator which has nothing against the run and made its key for it."""
+    return Membership(me=me, manifest=manifest, run_key=make_run_key(manifest, me))
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (Membership(me=PartyId("somebody"), manifest=MANIFEST), "is not among the manifest's aggregators"),
-        (Membership(me=ME, manifest=make_manifest(strategy="magic")), "does not know the strategy magic"),
-        (Membership(me=ME, manifest=MANIFEST, stale=True), "a run is joined once"),
-    ],
-)
-def test_refuses_with_a_reason(data: Membership, why: str) -> None:
-    result = step(TRANSITIONS, State.INVITED, data, Proposed())
+def take(state: State, data: Membership, event: object) -> Step[State, Membership]:
+    return step(TRANSITIONS, state, data, event)
+
+
+def answers(effects: tuple[Effect, ...]) -> list[object]:
+    """What the coordinator was told, and nobody else was told anything."""
+    published = [effect for effect in effects if isinstance(effect, Publish)]
+    assert {effect.to for effect in published} <= {MANIFEST.coordinator}
+    return [effect.body for effect in published]
+
+
+# Joining ------------------------------------------------------------------------------------------------
+
+
+def test_joins_with_its_key_and_remembers_the_run_before_anybody_hears_of_it() -> None:
+    data = membership()
+    result = take(State.INVITED, data, Proposed())
+    assert (result.state, result.data) == (State.PLEDGED, data)
+    remembered, answer, recorded = result.effects
+    assert remembered == RememberRun()
+    assert answers((answer,)) == [RunJoined(run_key=make_run_key(MANIFEST, ME))]
+    assert isinstance(recorded, Record)
+    assert recorded.kind == "joined"
+    assert recorded.fields["manifest"] == MANIFEST.model_dump(mode="json")
+    assert recorded.fields["roster_sha256"] == MANIFEST.roster_sha256
+
+
+def test_asked_again_before_the_keys_came_it_gives_the_same_key_again() -> None:
+    data = membership()
+    again = take(State.PLEDGED, data, Proposed())
+    assert (again.state, again.data) == (State.PLEDGED, data)
+    assert answers(again.effects) == [RunJoined(run_key=make_run_key(MANIFEST, ME))]
+    assert len(again.effects) == 1
+
+
+def test_asked_again_once_it_has_everybodys_keys_it_has_nothing_to_add() -> None:
+    data = replace(membership(), publics=KEYS.publics, keys_sha256=KEYS.keys_sha256)
+    assert take(State.JOINED, data, Proposed()) == Step(State.JOINED, data)
+
+
+def refused_with(data: Membership) -> str:
+    result = take(State.INVITED, data, Proposed())
     assert result.state is State.REFUSED
-    (answer,) = result.effects
-    assert isinstance(answer, Publish)
-    assert isinstance(answer.body, RunRefused)
-    assert why in answer.body.reason
+    (answer,) = answers(result.effects)
+    assert isinstance(answer, RunRefused)
+    refusal = CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, answer.reason)
+    assert result.effects[1:] == (refusal,), "a run that was refused is counted, and not remembered"
+    return answer.reason
+
+
+def test_refuses_with_everything_that_it_has_against_the_run() -> None:
+    objections = ("client-2 is not in the roster", "client-3 belongs to another organisation")
+    manifest = make_manifest(strategy="magic")
+    data = Membership(me=ME, manifest=manifest, objections=objections)
+    assert refused_with(data) == "; ".join([*objections, f"{ME} does not know the strategy magic"])
+
+
+def test_refuses_a_strategy_that_it_does_not_know_though_it_has_a_key() -> None:
+    assert "does not know the strategy magic" in refused_with(membership(make_manifest(strategy="magic")))
+
+
+# Keys ---------------------------------------------------------------------------------------------------
+
+
+def test_everybodys_keys_make_it_ready() -> None:
+    result = take(State.PLEDGED, membership(), KEYS)
+    assert result.state is State.JOINED
+    assert result.data == replace(membership(), publics=KEYS.publics, keys_sha256=KEYS.keys_sha256)
+    accepted, ready, recorded = result.effects
+    assert accepted == AcceptKeys(KEYS.publics)
+    assert answers((ready,)) == [RunReady()]
+    assert recorded == Record("keys", {"keys_sha256": KEYS.keys_sha256})
+
+
+def test_the_same_keys_again_are_old_news_and_others_are_refused() -> None:
+    joined = take(State.PLEDGED, membership(), KEYS).data
+    assert take(State.JOINED, joined, KEYS) == Step(State.JOINED, joined)
+    with pytest.raises(PeerError) as caught:
+        take(State.JOINED, joined, replace(KEYS, keys_sha256="2" * 64))
+    assert caught.value.reason is RejectReason.SECOND_KEY
+
+
+# One phase at a time ------------------------------------------------------------------------------------
 
 
 def ended(data: Membership, phase: str, members: frozenset[PartyId], *, number: int = 1) -> Membership:
-    event = PhaseEnded(round=number, phase=phase, members=members)
-    result = step(TRANSITIONS, State.JOINED, data, event)
+    result = take(State.JOINED, data, PhaseEnded(round=number, phase=phase, members=members))
     assert result.state is State.JOINED
     return result.data
 
 
 def test_a_released_round_opens_the_next_without_any_members() -> None:
-    data = ended(Membership(me=ME, manifest=MANIFEST), "signs", MEMBERS)
+    data = ended(membership(), "signs", MEMBERS)
     assert (data.round, data.phase, data.members) == (2, 0, frozenset())
 
 
 def test_the_members_of_the_first_phase_bind_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
-    data = ended(Membership(me=ME, manifest=make_manifest(strategy=NAME)), "count", MEMBERS)
+    data = ended(membership(make_manifest(strategy=NAME)), "count", MEMBERS)
     assert (data.round, data.phase, data.members) == (1, 1, MEMBERS)
     data = ended(data, "signs", MEMBERS)
     assert (data.round, data.phase, data.members) == (2, 0, frozenset())
@@ -68,7 +135,7 @@ def test_the_members_of_the_first_phase_bind_the_second(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("phase", ["count", "signs"])
 def test_a_void_phase_ends_its_round(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
-    data = Membership(me=ME, manifest=make_manifest(strategy=NAME))
+    data = membership(make_manifest(strategy=NAME))
     if phase == "signs":
         data = ended(data, "count", MEMBERS)
     data = ended(data, phase, frozenset())
@@ -88,23 +155,27 @@ def test_a_void_phase_ends_its_round(monkeypatch: pytest.MonkeyPatch, phase: str
 )
 def test_the_phases_that_an_aggregator_takes_part_in(strategy: str, place: int, names: tuple[str, ...]) -> None:
     manifest = make_manifest(strategy=strategy)
-    assert Membership(me=manifest.aggregators[place], manifest=manifest).phase_names == names
+    assert membership(manifest, manifest.aggregators[place]).phase_names == names
 
 
 def test_who_takes_part_in_the_second_phase_alone_goes_from_round_to_round() -> None:
     manifest = make_manifest(strategy="plaintext-union")
-    data = Membership(me=manifest.aggregators[1], manifest=manifest)
+    data = membership(manifest, manifest.aggregators[1])
     assert ended(data, "signs", MEMBERS).round == 2
     assert ended(data, "union", frozenset()).round == 2, "a void of any phase ends the round"
 
 
 def test_a_verdict_that_is_not_on_the_open_phase_changes_nothing() -> None:
-    data = Membership(me=ME, manifest=MANIFEST, round=3)
+    data = replace(membership(), round=3)
     assert ended(data, "signs", MEMBERS, number=2) is data
     assert ended(data, "signs", MEMBERS, number=4) is data
 
 
-@pytest.mark.parametrize("state", [State.INVITED, State.JOINED])
-def test_the_coordinators_last_word_ends_it(state: State) -> None:
-    result = step(TRANSITIONS, state, Membership(me=ME, manifest=MANIFEST), Ended())
-    assert (result.state, result.effects) == (State.ENDED, ())
+# The end ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [State.PLEDGED, State.JOINED])
+def test_the_coordinators_last_word_ends_it_and_is_recorded(state: State) -> None:
+    data = membership()
+    result = take(state, data, Ended(outcome="cancelled"))
+    assert result == Step(State.ENDED, data, (Record("ended", {"outcome": "cancelled"}),))

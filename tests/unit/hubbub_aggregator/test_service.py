@@ -1,200 +1,57 @@
 """A real aggregator among parties made by hand: whatever they send, it goes on and adds rightly."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+import secrets
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from hubbub.crypto.stream import AesCtrStream
+from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import RejectReason
-from hubbub.ids import PartyId, Role, RunId, SetId
+from hubbub.ids import PartyId, Role, SetId
 from hubbub.messages.codec import encode
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
-from hubbub.messages.runs import RunEnded, RunJoined, RunProposed, RunRefused
-from hubbub.messages.shares import Receipt, SetReceived, SetRefused, ShareChunk, VectorClaim, declare
+from hubbub.messages.runs import RunProposed, RunRefused
+from hubbub.messages.shares import (
+    SetReceived,
+    SetRefused,
+    ShareChunk,
+    declare,
+)
 from hubbub.messages.sums import SumChunk, VoidNotice
-from hubbub.protocol import ring
-from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
-from hubbub.protocol.ring import Residues
-from hubbub.transport.memory import MemoryBroker, MemoryTransport
-from hubbub.transport.topology import dead_letter_queue, topology_for
-from hubbub_aggregator.service import Aggregator
+from hubbub.protocol.layout import Vector
+from hubbub.trust.seals import RunSeals
+from hubbub.trust.signed import check_receipt
+from support.aggregator_scene import (
+    ANOTHER,
+    CANCELLED,
+    CLIENTS,
+    MANIFEST,
+    ME,
+    OTHER,
+    PLAN,
+    VECTORS,
+    Scene,
+    make_receipts,
+    make_set,
+    manifest_of,
+    running_scene,
+    scene_of,
+    send_plain,
+)
 from support.aio import aio
-from support.builders import make_envelope, make_manifest, make_vectors
-from support.stand_in import StandIn, stand_in
-
-# 1,003 signs of 3 bits and a factor: two chunks of at most 256 bytes.
-MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, parameters=1_003, chunk_bytes=256)
-ME, OTHER = MANIFEST.aggregators
-VECTORS = make_vectors(MANIFEST)
-PLAN = plan_chunks(VECTORS, MANIFEST.chunk_bytes)
-CLIENTS = MANIFEST.clients
-
-
-@dataclass(frozen=True, slots=True)
-class ShareSet:
-    """What one client sends to this aggregator in a round."""
-
-    set_id: SetId
-    values: tuple[Residues, ...]
-
-    def payload(self, index: int) -> bytes:
-        return pack_chunk(
-            PLAN[index], VECTORS, [self.values[piece.vector][piece.elements] for piece in PLAN[index]]
-        )
-
-
-def make_set(client: PartyId, round_number: int) -> ShareSet:
-    number = 10 * round_number + CLIENTS.index(client)
-    stream = AesCtrStream(number.to_bytes(32, "big"))
-    values = tuple(ring.sample(stream, vector.length, vector.modulus) for vector in VECTORS)
-    return ShareSet(SetId(f"{number:032x}"), values)
-
-
-def add_up(round_number: int, members: tuple[PartyId, ...], position: int) -> NDArray[np.uint64]:
-    """The sum of one vector, without any of the code under test."""
-    total = np.zeros(VECTORS[position].length, dtype=np.uint64)
-    for member in members:
-        total += make_set(member, round_number).values[position]
-    return total % np.uint64(VECTORS[position].modulus)
-
-
-class Scene:
-    """A broker, the aggregator under test and everybody else."""
-
-    def __init__(
-        self, broker: MemoryBroker, coordinator: StandIn, clients: dict[PartyId, StandIn], *, manifest: Manifest
-    ) -> None:
-        self.broker = broker
-        self.coordinator = coordinator
-        self.clients = clients
-        self.run = manifest.run_id
-        self.aggregator: Aggregator
-
-    @property
-    def client(self) -> StandIn:
-        return self.clients[CLIENTS[0]]
-
-    def dead(self) -> list[str]:
-        return [letter.reason for letter in self.broker.dead_letters(dead_letter_queue(ME))]
-
-    def late(self, kind: str) -> float:
-        registry = self.aggregator.counters.registry
-        return registry.get_sample_value("hubbub_messages_late_total", {"kind": kind}) or 0.0
-
-    @asynccontextmanager
-    async def start(self, folder: Path) -> AsyncIterator[Aggregator]:
-        async with MemoryTransport(self.broker, topology_for(ME, Role.AGGREGATOR)) as transport:
-            self.aggregator = Aggregator(name=ME, transport=transport, folder=folder)
-            await self.aggregator.runner.start()
-            try:
-                yield self.aggregator
-            finally:
-                await self.aggregator.runner.stop()
-                self.aggregator.close()
-
-    async def propose(self, manifest: Manifest = MANIFEST) -> None:
-        before = len([each for each in self.coordinator.heard if isinstance(each.body, RunJoined)])
-        await self.coordinator.say(
-            RunProposed(manifest=manifest), to=ME, role=Role.AGGREGATOR, run=manifest.run_id
-        )
-        await self.coordinator.hear(RunJoined, before + 1)
-
-    async def send_chunk(
-        self,
-        client: PartyId,
-        index: int,
-        *,
-        round_number: int = 1,
-        phase: str = "signs",
-        payload: bytes | None = None,
-        set_id: SetId | None = None,
-        vectors: tuple[VectorClaim, ...] | None = None,
-        run: RunId | None = None,
-        recipient: PartyId | None = None,
-        sender: PartyId | None = None,
-        claimed_index: int | None = None,
-    ) -> None:
-        share_set = make_set(client, round_number)
-        body = ShareChunk(
-            set_id=set_id or share_set.set_id,
-            vectors=vectors or declare(VECTORS),
-            index=index if claimed_index is None else claimed_index,
-        )
-        await self.clients[client].say(
-            body,
-            to=ME,
-            role=Role.AGGREGATOR,
-            run=run or self.run,
-            round_number=round_number,
-            phase=phase,
-            payload=share_set.payload(index) if payload is None else payload,
-            recipient=recipient,
-            sender=sender,
-        )
-
-    async def send_sets(self, round_number: int, clients: tuple[PartyId, ...] = CLIENTS) -> None:
-        for client in clients:
-            for index in reversed(range(len(PLAN))):
-                await self.send_chunk(client, index, round_number=round_number)
-        await self.coordinator.hear(SetReceived, len(clients), round_number=round_number)
-
-    async def order(self, body: ClosePhase | VoidPhase, round_number: int) -> None:
-        await self.coordinator.say(
-            body, to=ME, role=Role.AGGREGATOR, run=self.run, round_number=round_number, phase="signs"
-        )
-
-    async def close(self, round_number: int, members: tuple[PartyId, ...] = CLIENTS) -> None:
-        receipts = tuple(
-            Receipt(
-                aggregator=server,
-                client=member,
-                set_id=make_set(member, round_number).set_id,
-                vectors=declare(VECTORS),
-            )
-            for member in members
-            for server in (ME, OTHER)
-        )
-        await self.order(ClosePhase(members=members, receipts=receipts), round_number)
-
-    async def check_sum(self, round_number: int, members: tuple[PartyId, ...] = CLIENTS) -> None:
-        """Every client gets the sum over the members, whoever it is."""
-        expected = [add_up(round_number, members, position) for position in range(len(VECTORS))]
-        for client in self.clients.values():
-            chunks = await client.hear(SumChunk, len(PLAN), round_number=round_number)
-            assert len(chunks) == len(PLAN)
-            for envelope, body in chunks:
-                assert body.members == members
-                for piece, values in unpack_chunk(PLAN[body.index], VECTORS, envelope.payload):
-                    assert (values == expected[piece.vector][piece.elements]).all()
-
-    async def play_good_round(self, round_number: int) -> None:
-        await self.send_sets(round_number)
-        await self.close(round_number)
-        await self.check_sum(round_number)
-        await self.coordinator.hear(PhaseReleased, round_number=round_number)
-
-
-@asynccontextmanager
-async def scene_of() -> AsyncIterator[Scene]:
-    """Everybody but the aggregator."""
-    broker = MemoryBroker()
-    async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(stand_in(broker, MANIFEST.coordinator, Role.COORDINATOR))
-        clients = {name: await stack.enter_async_context(stand_in(broker, name, Role.CLIENT)) for name in CLIENTS}
-        yield Scene(broker, coordinator, clients, manifest=MANIFEST)
-
-
-@asynccontextmanager
-async def running_scene(folder: Path) -> AsyncIterator[Scene]:
-    async with scene_of() as scene, scene.start(folder):
-        await scene.propose()
-        yield scene
+from support.builders import (
+    TRANSCRIPT,
+    WRAPPED_KEY,
+    make_cohort,
+    make_envelope,
+    make_manifest,
+)
+from support.parties import identity_of, roster_of, run_keys_of, sign_as, sign_receipts
 
 
 def test_the_sets_of_these_tests_have_several_chunks() -> None:
@@ -207,7 +64,125 @@ async def test_rounds_one_after_the_other_give_the_right_sums(tmp_path: Path) ->
         for round_number in (1, 2, 3):
             await scene.play_good_round(round_number)
         assert scene.dead() == []
-        assert not list((tmp_path / "spool").rglob("*.chunk")), "shares do not stay on disk"
+        assert not scene.spooled(), "shares do not stay on disk"
+
+
+# Joining ------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_before_it_has_everybodys_keys_nothing_of_a_round_is_taken(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene, scene.start():
+        keys = await scene.propose()
+        await scene.send_chunk(CLIENTS[0], 0)
+        await scene.close(1)
+        await scene.order(VoidPhase(reason="too few"), 1)
+        await scene.command(RunKeys(keys=keys))
+        await scene.coordinator.hear(RunReady)
+        assert await scene.bury(3) == [RejectReason.TOO_EARLY.value] * 3
+        assert not scene.spooled()
+        await scene.play_good_round(1)
+
+
+@aio
+async def test_asked_again_it_gives_the_key_that_it_gave_before(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene, scene.start():
+        (first, *_) = await scene.propose()
+        (again, *_) = await scene.propose()
+        assert first == again
+
+
+Garble = Callable[[tuple[RunKey, ...]], tuple[RunKey, ...]]
+
+
+def signed_by_another(keys: tuple[RunKey, ...]) -> tuple[RunKey, ...]:
+    *rest, last = keys
+    return (*rest, last.model_copy(update={"signature": keys[0].signature}))
+
+
+def signed_for_another_run(keys: tuple[RunKey, ...]) -> tuple[RunKey, ...]:
+    """As a key of an earlier run that leaked would be."""
+    *rest, last = keys
+    elsewhere = RunSeals(
+        identity_of(MANIFEST, last.party), ANOTHER.run_id, SealingKey.generate(roster_of(MANIFEST).kem)
+    )
+    return (*rest, elsewhere.claim)
+
+
+def one_too_few(keys: tuple[RunKey, ...]) -> tuple[RunKey, ...]:
+    return keys[:-1]
+
+
+def one_twice(keys: tuple[RunKey, ...]) -> tuple[RunKey, ...]:
+    return (*keys, another_key(keys[-1].party))
+
+
+def one_of_the_coordinator(keys: tuple[RunKey, ...]) -> tuple[RunKey, ...]:
+    """In the roster, and of no part in the sums."""
+    return (*keys[:-1], another_key(MANIFEST.coordinator))
+
+
+def another_key(party: PartyId) -> RunKey:
+    return RunSeals(
+        identity_of(MANIFEST, party), MANIFEST.run_id, SealingKey.generate(roster_of(MANIFEST).kem)
+    ).claim
+
+
+@pytest.mark.parametrize(
+    ("garble", "reason"),
+    [
+        (signed_by_another, RejectReason.BAD_SIGNATURE),
+        (signed_for_another_run, RejectReason.BAD_SIGNATURE),
+        (one_too_few, RejectReason.CONTRADICTION),
+        (one_twice, RejectReason.CONTRADICTION),
+        (one_of_the_coordinator, RejectReason.CONTRADICTION),
+    ],
+)
+@aio
+async def test_wrong_run_keys_are_put_aside_and_the_right_ones_still_taken(
+    tmp_path: Path, garble: Garble, reason: RejectReason
+) -> None:
+    async with scene_of(tmp_path) as scene, scene.start():
+        keys = await scene.propose()
+        await scene.command(RunKeys(keys=garble(keys)))
+        await scene.command(RunKeys(keys=keys))
+        await scene.coordinator.hear(RunReady)
+        assert await scene.bury() == [reason.value]
+        await scene.play_good_round(1)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "why"),
+    [
+        pytest.param(
+            make_manifest(aggregators=(PartyId("aggregator-8"), PartyId("aggregator-9"))),
+            f"does not name {ME} as aggregator",
+            id="does-not-name-it",
+        ),
+        pytest.param(make_manifest(clients=4), "the manifest is for the roster", id="another-roster"),
+        pytest.param(
+            make_manifest(cohort=make_cohort(CLIENTS[::-1]), roster_sha256=MANIFEST.roster_sha256),
+            "client-1 belongs to org-1 in the roster, and to org-3 in the manifest",
+            id="another-organisation",
+        ),
+        pytest.param(
+            make_manifest(clients=4, roster_sha256=MANIFEST.roster_sha256),
+            "client-4 is not in the roster",
+            id="a-stranger",
+        ),
+        pytest.param(make_manifest(strategy="magic"), "does not know the strategy magic", id="no-such-strategy"),
+    ],
+)
+@aio
+async def test_a_run_that_it_cannot_agree_to_is_refused_with_the_reason(
+    tmp_path: Path, manifest: Manifest, why: str
+) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.command(RunProposed(manifest=manifest), run=manifest.run_id)
+        ((_, refusal),) = await scene.coordinator.hear(RunRefused)
+        assert why in refusal.reason
+        await scene.play_good_round(1)
+        assert scene.aggregator._seals.keys() == {scene.run}, "no key is kept for a run that was refused"
 
 
 # What ends among the dead letters -----------------------------------------------------------------------
@@ -216,11 +191,21 @@ Misdeed = Callable[[Scene], Awaitable[None]]
 
 
 async def a_short_share(scene: Scene) -> None:
-    await scene.send_chunk(CLIENTS[0], 0, payload=make_set(CLIENTS[0], 1).payload(0)[:-1])
+    share = make_set(CLIENTS[0], 1).share(0)[:-1]
+    await scene.send_chunk(CLIENTS[0], 0, payload=scene.seal(CLIENTS[0], 0, share))
 
 
 async def a_long_share(scene: Scene) -> None:
-    await scene.send_chunk(CLIENTS[0], 1, payload=make_set(CLIENTS[0], 1).payload(1) + b"\0")
+    share = make_set(CLIENTS[0], 1).share(1) + b"\0"
+    await scene.send_chunk(CLIENTS[0], 1, payload=scene.seal(CLIENTS[0], 1, share))
+
+
+async def a_share_in_the_open(scene: Scene) -> None:
+    await scene.send_chunk(CLIENTS[0], 0, payload=make_set(CLIENTS[0], 1).share(0))
+
+
+async def no_share_at_all(scene: Scene) -> None:
+    await scene.send_chunk(CLIENTS[0], 0, payload=b"")
 
 
 async def another_n(scene: Scene) -> None:
@@ -242,7 +227,7 @@ async def a_chunk_that_does_not_exist(scene: Scene) -> None:
 
 
 async def an_unknown_run(scene: Scene) -> None:
-    await scene.send_chunk(CLIENTS[0], 0, run=make_manifest(seed=8).run_id)
+    await scene.send_chunk(CLIENTS[0], 0, run=ANOTHER.run_id)
 
 
 async def a_future_round(scene: Scene) -> None:
@@ -261,13 +246,29 @@ async def a_share_of_a_stranger(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 0, sender=PartyId("mallory"))
 
 
+async def a_share_in_anothers_name(scene: Scene) -> None:
+    await scene.send_chunk(CLIENTS[0], 0, sender=CLIENTS[1], signer=CLIENTS[0])
+
+
+async def a_share_that_nobody_signed(scene: Scene) -> None:
+    await scene.shout(encode(good_envelope(scene)))
+
+
+async def a_share_with_a_bit_flipped_on_the_way(scene: Scene) -> None:
+    frame = bytearray(good_frame(scene))
+    frame[-100] ^= 1  # In the payload: the signature after it has 64 bytes.
+    await scene.shout(bytes(frame))
+
+
 async def a_share_of_the_coordinator(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 0, sender=MANIFEST.coordinator)
 
 
 async def an_order_of_a_client(scene: Scene) -> None:
     body = VoidPhase(reason="because I say so")
-    await scene.client.say(body, to=ME, role=Role.AGGREGATOR, run=scene.run, round_number=1, phase="signs")
+    await scene.clients[CLIENTS[0]].say(
+        body, to=ME, role=Role.AGGREGATOR, run=scene.run, round_number=1, phase="signs"
+    )
 
 
 async def a_message_for_somebody_else(scene: Scene) -> None:
@@ -275,8 +276,8 @@ async def a_message_for_somebody_else(scene: Scene) -> None:
 
 
 async def a_message_that_no_aggregator_takes(scene: Scene) -> None:
-    body = SumChunk(members=CLIENTS, vectors=declare(VECTORS), index=0)
-    await scene.client.say(
+    body = SumChunk(members=CLIENTS, vectors=declare(VECTORS), wrapped_key=WRAPPED_KEY, index=0)
+    await scene.clients[CLIENTS[0]].say(
         body, to=ME, role=Role.AGGREGATOR, run=scene.run, round_number=1, phase="signs", sender=OTHER
     )
 
@@ -286,37 +287,80 @@ async def a_second_set(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 1, set_id=SetId("f" * 32))
 
 
+async def another_transcript_on_the_way(scene: Scene) -> None:
+    await scene.send_chunk(CLIENTS[0], 0)
+    await scene.send_chunk(CLIENTS[0], 1, transcript="7b" * 32)
+
+
+async def other_run_keys(scene: Scene) -> None:
+    """Every one signed by its owner, and one of them not the first that it signed."""
+    own = scene.aggregator._seals[scene.run].claim
+    *rest, last = run_keys_of(scene.seals[scene.run])
+    await scene.command(RunKeys(keys=(own, *rest, another_key(last.party))))
+
+
+async def a_forged_receipt(scene: Scene) -> None:
+    *rest, last = make_receipts(1)
+    forged = last.model_copy(update={"signature": rest[0].signature})
+    await scene.order(ClosePhase(members=CLIENTS, receipts=(*rest, forged)), 1)
+
+
+async def a_receipt_of_a_stranger(scene: Scene) -> None:
+    *rest, last = make_receipts(1)
+    receipt = last.receipt.model_copy(update={"aggregator": PartyId("aggregator-9")})
+    strange = last.model_copy(update={"receipt": receipt})
+    await scene.order(ClosePhase(members=CLIENTS, receipts=(*rest, strange)), 1)
+
+
+async def receipts_of_another_phase(scene: Scene) -> None:
+    await scene.order(ClosePhase(members=CLIENTS, receipts=make_receipts(1, phase="union")), 1)
+
+
+async def receipts_of_another_round(scene: Scene) -> None:
+    await scene.order(ClosePhase(members=CLIENTS, receipts=make_receipts(1, signed_for=2)), 1)
+
+
+async def receipts_of_another_run(scene: Scene) -> None:
+    await scene.order(ClosePhase(members=CLIENTS, receipts=make_receipts(1, manifest=ANOTHER)), 1)
+
+
 async def poison(scene: Scene) -> None:
-    await scene.client.shout(b"\xde\xad\xbe\xef" * 50, to=ME, role=Role.AGGREGATOR)
+    await scene.shout(b"\xde\xad\xbe\xef" * 50)
 
 
 async def a_truncated_frame(scene: Scene) -> None:
-    await scene.client.shout(good_frame()[:-1], to=ME, role=Role.AGGREGATOR)
+    await scene.shout(good_frame(scene)[:-1])
 
 
 async def trailing_bytes(scene: Scene) -> None:
-    await scene.client.shout(good_frame() + b"!", to=ME, role=Role.AGGREGATOR)
+    await scene.shout(good_frame(scene) + b"!")
 
 
 async def a_version_of_the_future(scene: Scene) -> None:
-    frame = bytearray(good_frame())
+    frame = bytearray(good_frame(scene))
     frame[4:6] = (99).to_bytes(2, "big")
-    await scene.client.shout(bytes(frame), to=ME, role=Role.AGGREGATOR)
+    await scene.shout(bytes(frame))
 
 
 async def a_manifest_of_another_run(scene: Scene) -> None:
-    body = RunProposed(manifest=make_manifest(seed=9))
-    await scene.coordinator.say(body, to=ME, role=Role.AGGREGATOR, run=make_manifest(seed=8).run_id)
+    await scene.command(RunProposed(manifest=make_manifest(seed=9)), run=ANOTHER.run_id)
 
 
-def good_frame() -> bytes:
-    share_set = make_set(CLIENTS[0], 1)
-    body = ShareChunk(set_id=share_set.set_id, vectors=declare(VECTORS), index=0)
-    return encode(
-        make_envelope(
-            body, sender=CLIENTS[0], recipient=ME, manifest=MANIFEST, phase="signs", payload=share_set.payload(0)
-        )
+def good_envelope(scene: Scene) -> Envelope:
+    set_id = make_set(CLIENTS[0], 1).set_id
+    body = ShareChunk(set_id=set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=0)
+    return make_envelope(
+        body,
+        sender=CLIENTS[0],
+        recipient=ME,
+        manifest=MANIFEST,
+        phase="signs",
+        payload=scene.seal(CLIENTS[0], 0),
     )
+
+
+def good_frame(scene: Scene) -> bytes:
+    return encode(sign_as(MANIFEST, good_envelope(scene)))
 
 
 @pytest.mark.parametrize(
@@ -324,6 +368,8 @@ def good_frame() -> bytes:
     [
         (a_short_share, RejectReason.WRONG_LENGTH),
         (a_long_share, RejectReason.WRONG_LENGTH),
+        (a_share_in_the_open, RejectReason.WRONG_LENGTH),
+        (no_share_at_all, RejectReason.WRONG_LENGTH),
         (another_n, RejectReason.WRONG_LENGTH),
         (another_m, RejectReason.WRONG_RING),
         (a_vector_too_few, RejectReason.WRONG_LENGTH),
@@ -332,12 +378,22 @@ def good_frame() -> bytes:
         (a_future_round, RejectReason.TOO_EARLY),
         (an_order_for_a_future_round, RejectReason.TOO_EARLY),
         (an_unknown_phase, RejectReason.UNKNOWN_PHASE),
-        (a_share_of_a_stranger, RejectReason.WRONG_SENDER),
+        (a_share_of_a_stranger, RejectReason.NOT_IN_ROSTER),
+        (a_share_in_anothers_name, RejectReason.BAD_SIGNATURE),
+        (a_share_that_nobody_signed, RejectReason.BAD_SIGNATURE),
+        (a_share_with_a_bit_flipped_on_the_way, RejectReason.BAD_SIGNATURE),
         (a_share_of_the_coordinator, RejectReason.WRONG_SENDER),
         (an_order_of_a_client, RejectReason.WRONG_SENDER),
         (a_message_for_somebody_else, RejectReason.WRONG_RECIPIENT),
         (a_message_that_no_aggregator_takes, RejectReason.WRONG_RECIPIENT),
         (a_second_set, RejectReason.SECOND_SET),
+        (another_transcript_on_the_way, RejectReason.SECOND_SET),
+        (other_run_keys, RejectReason.SECOND_KEY),
+        (a_forged_receipt, RejectReason.BAD_SIGNATURE),
+        (a_receipt_of_a_stranger, RejectReason.NOT_IN_ROSTER),
+        (receipts_of_another_phase, RejectReason.BAD_SIGNATURE),
+        (receipts_of_another_round, RejectReason.BAD_SIGNATURE),
+        (receipts_of_another_run, RejectReason.BAD_SIGNATURE),
         (poison, RejectReason.MALFORMED),
         (a_truncated_frame, RejectReason.MALFORMED),
         (trailing_bytes, RejectReason.MALFORMED),
@@ -352,34 +408,111 @@ async def test_a_bad_message_is_put_aside_and_the_round_completes(
     async with running_scene(tmp_path) as scene:
         await misdeed(scene)
         await scene.play_good_round(1)
-        assert scene.dead() == [reason.value]
+        assert await scene.bury() == [reason.value]
         assert scene.aggregator.counters.rejections(reason) == 1
+        assert [entry for entry in scene.recorded("reason") if entry[0] == "refused"] == [
+            ("refused", reason.value)
+        ]
         await scene.play_good_round(2)
         assert len(scene.dead()) == 1
 
 
-# What is counted and changes nothing --------------------------------------------------------------------
+# Sets that cannot be opened -----------------------------------------------------------------------------
+
+Forgery = Callable[[Scene], bytes]
+"""A payload of the right length for the first chunk of the first client's set."""
 
 
+def garbage(scene: Scene) -> bytes:
+    return secrets.token_bytes(len(scene.seal(CLIENTS[0], 0)))
+
+
+def sealed_to_another_aggregator(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[0], 0, to=OTHER)
+
+
+def sealed_by_another_client(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[1], 0, set_id=make_set(CLIENTS[0], 1).set_id)
+
+
+def sealed_for_another_round(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[0], 0, round_number=2, set_id=make_set(CLIENTS[0], 1).set_id)
+
+
+def sealed_for_another_phase(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[0], 0, phase="union")
+
+
+def sealed_for_another_set(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[0], 0, set_id=SetId("f" * 32))
+
+
+def sealed_as_another_chunk(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[0], 1, make_set(CLIENTS[0], 1).share(0))
+
+
+def sealed_for_another_run(scene: Scene) -> bytes:
+    return scene.seal(CLIENTS[0], 0, run=ANOTHER.run_id)
+
+
+def values_outside_the_ring(scene: Scene) -> bytes:
+    """Sealed as it should be, but every 3 bits are 7, which Z_7 does not have."""
+    return scene.seal(CLIENTS[0], 0, b"\xff" * len(make_set(CLIENTS[0], 1).share(0)))
+
+
+@pytest.mark.parametrize(
+    ("forge", "reason"),
+    [
+        (garbage, RejectReason.BROKEN_SEAL),
+        (sealed_to_another_aggregator, RejectReason.BROKEN_SEAL),
+        (sealed_by_another_client, RejectReason.BROKEN_SEAL),
+        (sealed_for_another_round, RejectReason.BROKEN_SEAL),
+        (sealed_for_another_phase, RejectReason.BROKEN_SEAL),
+        (sealed_for_another_set, RejectReason.BROKEN_SEAL),
+        (sealed_as_another_chunk, RejectReason.BROKEN_SEAL),
+        (sealed_for_another_run, RejectReason.BROKEN_SEAL),
+        (values_outside_the_ring, RejectReason.RESIDUE_OUT_OF_RANGE),
+    ],
+)
 @aio
-async def test_a_value_outside_its_ring_spoils_the_set_of_its_sender_only(tmp_path: Path) -> None:
+async def test_a_set_that_cannot_be_opened_gets_no_receipt_and_the_others_are_added(
+    tmp_path: Path, forge: Forgery, reason: RejectReason
+) -> None:
     async with running_scene(tmp_path) as scene:
+        await scene.join(ANOTHER)
         bad, *good = CLIENTS
-        # Every 3 bits are 7, which Z_7 does not have; both chunks are broken, and one is enough.
-        for index in range(len(PLAN)):
-            payload = b"\xff" * len(make_set(bad, 1).payload(index))
-            await scene.send_chunk(bad, index, payload=payload)
+        await scene.send_chunk(bad, 0, payload=forge(scene))
+        await scene.send_chunk(bad, 1)
         ((_, refusal),) = await scene.coordinator.hear(SetRefused)
-        assert (refusal.client, refusal.reason) == (bad, RejectReason.RESIDUE_OUT_OF_RANGE)
-        assert scene.aggregator.counters.rejections(RejectReason.RESIDUE_OUT_OF_RANGE) >= 1
+        assert (refusal.client, refusal.reason) == (bad, reason)
         await scene.send_sets(1, tuple(good))
         await scene.close(1)
         ((_, declined),) = await scene.coordinator.hear(OrderRefused)
         assert declined.reason is RejectReason.MISSING_RECEIPT
         await scene.close(1, tuple(good))
         await scene.check_sum(1, tuple(good))
+        receipts = await scene.coordinator.hear(SetReceived, len(good), round_number=1)
+        assert {body.receipt.receipt.client for _, body in receipts} == set(good)
+        assert scene.dead() == []
+        assert scene.aggregator.counters.rejections(reason) == 1
+        assert ("refused", reason.value, bad) in scene.recorded("reason", "sender")
         await scene.play_good_round(2)
+
+
+@aio
+async def test_a_set_that_is_broken_all_over_is_refused_once(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        bad, *good = CLIENTS
+        for index in range(len(PLAN)):
+            await scene.send_chunk(bad, index, payload=secrets.token_bytes(len(scene.seal(bad, index))))
+        await scene.coordinator.hear(SetRefused)
+        await scene.send_sets(1, tuple(good))
+        await scene.close(1, tuple(good))
+        await scene.coordinator.hear(PhaseReleased)
         assert len(await scene.coordinator.hear(SetRefused)) == 1
+
+
+# What is counted and changes nothing --------------------------------------------------------------------
 
 
 @aio
@@ -393,7 +526,7 @@ async def test_a_duplicate_chunk_is_added_once(tmp_path: Path) -> None:
         assert len(await scene.coordinator.hear(SetReceived, 3)) == 3
         ((_, released),) = await scene.coordinator.hear(PhaseReleased)
         arrived = sum(row.wire_bytes for row in released.traffic)
-        frames = len(good_frame()) * len(CLIENTS) * len(PLAN)
+        frames = len(good_frame(scene)) * len(CLIENTS) * len(PLAN)
         assert arrived < frames * 1.1, "first deliveries only"
         assert scene.dead() == []
 
@@ -412,11 +545,76 @@ async def test_a_late_share_is_counted_and_not_added(tmp_path: Path) -> None:
         assert len(await scene.coordinator.hear(SetReceived, 2, round_number=1)) == 2
 
 
+# Sealed, signed and recorded ----------------------------------------------------------------------------
+
+
+@aio
+async def test_a_receipt_is_signed_for_the_set_and_its_transcript(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.send_sets(1, CLIENTS[:1])
+        ((_, body),) = await scene.coordinator.hear(SetReceived)
+        check_receipt(roster_of(MANIFEST), scene.run, 1, "signs", body.receipt)
+        (expected, _) = make_receipts(1, CLIENTS[:1])
+        assert body.receipt == expected
+
+
+@aio
+async def test_what_lies_on_disk_is_sealed(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        sealed = scene.seal(CLIENTS[0], 0)
+        await scene.send_chunk(CLIENTS[0], 0, payload=sealed)
+        await scene.send_chunk(CLIENTS[0], 1)
+        await scene.coordinator.hear(SetReceived)  # So every chunk was opened.
+        found = scene.disk()
+        assert any(sealed in content for content in found), "or else this test searches the wrong folder"
+        for index in range(len(PLAN)):
+            share = make_set(CLIENTS[0], 1).share(index)
+            assert not any(share[:16] in content for content in found)
+
+
+@aio
+async def test_a_sum_is_encrypted_once_for_all_clients_and_its_key_sealed_to_each(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.play_good_round(1)
+        sums = [await scene.open_sums(client, len(PLAN)) for client in CLIENTS]
+        assert all(each == sums[0] for each in sums)
+        for index, packed in sums[0].packed.items():
+            assert packed[:16] not in sums[0].sealed[index]
+        bodies = [body for client in CLIENTS for _, body in await scene.clients[client].hear(SumChunk)]
+        assert len({body.wrapped_key for body in bodies}) == len(CLIENTS)
+        await scene.play_good_round(2)
+        assert (await scene.open_sums(CLIENTS[0], len(PLAN), 2)).key != sums[0].key, "a key serves one release"
+
+
+@aio
+async def test_the_audit_log_says_what_it_took_part_in(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.send_sets(1)
+        await scene.close(1, CLIENTS[:1])
+        await scene.coordinator.hear(OrderRefused)
+        await scene.close(1)
+        await scene.coordinator.hear(PhaseReleased)
+        await scene.order(VoidPhase(reason="too few"), 2)
+        await scene.coordinator.hear(PhaseVoided)
+        await scene.command(CANCELLED)
+        await scene.join(ANOTHER)
+        assert scene.recorded("reason", "round", "phase", "members", "transcript", "outcome")[:8] == [
+            ("opened",),
+            ("joined",),
+            ("keys",),
+            ("refused", "too-few-members"),
+            ("released", 1, "signs", list(CLIENTS), TRANSCRIPT),
+            ("void", 2, "signs"),
+            ("ended", "cancelled"),
+            ("joined",),
+        ]
+
+
 # Orders -------------------------------------------------------------------------------------------------
 
 
 @aio
-async def test_a_wrong_order_is_refused_and_the_phase_stays_open(tmp_path: Path) -> None:
+async def test_a_wrong_order_is_refused_and_counted_and_the_phase_stays_open(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_sets(1)
         await scene.close(1, CLIENTS[:1])
@@ -424,6 +622,25 @@ async def test_a_wrong_order_is_refused_and_the_phase_stays_open(tmp_path: Path)
         assert refusal.reason is RejectReason.TOO_FEW_MEMBERS
         await scene.close(1)
         await scene.check_sum(1)
+        assert scene.aggregator.counters.rejections(RejectReason.TOO_FEW_MEMBERS) == 1
+        assert scene.dead() == []
+
+
+@aio
+async def test_sets_after_different_sums_are_not_added_whatever_receipts_the_order_shows(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        *others, misled = CLIENTS
+        await scene.send_sets(1, tuple(others))
+        await scene.send_sets(1, (misled,), transcript="7b" * 32)
+        *_, (_, body) = await scene.coordinator.hear(SetReceived, len(CLIENTS))
+        theirs = [body.receipt.receipt.model_copy(update={"aggregator": server}) for server in (ME, OTHER)]
+        receipts = (*make_receipts(1, tuple(others)), *sign_receipts(MANIFEST, theirs))
+        await scene.order(ClosePhase(members=CLIENTS, receipts=receipts), 1)
+        ((_, refusal),) = await scene.coordinator.hear(OrderRefused)
+        assert refusal.reason is RejectReason.DIFFERENT_TRANSCRIPT
+        await scene.close(1, tuple(others))
+        await scene.check_sum(1, tuple(others))
+        assert scene.aggregator.counters.rejections(RejectReason.DIFFERENT_TRANSCRIPT) == 1
 
 
 @aio
@@ -435,9 +652,24 @@ async def test_a_void_round_is_told_to_everybody_and_its_shares_are_forgotten(tm
         for client in scene.clients.values():
             ((_, notice),) = await client.hear(VoidNotice)
             assert notice.reason == "too few"
-        await scene.close(1)  # Too late, and ignored.
+        await scene.close(1)
+        assert await scene.bury() == [RejectReason.ALREADY_ENDED.value]
         await scene.play_good_round(2)
-        assert not [each for each in scene.client.heard if isinstance(each.body, SumChunk) and each.round == 1]
+        heard = scene.clients[CLIENTS[0]].heard
+        assert not [each for each in heard if isinstance(each.body, SumChunk) and each.round == 1]
+
+
+@aio
+async def test_after_the_release_the_same_order_is_old_news_and_any_other_is_refused(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await scene.close(1, CLIENTS[::-1])
+        await scene.close(1, CLIENTS[:2])
+        await scene.order(VoidPhase(reason="changed its mind"), 1)
+        assert await scene.bury(2) == [RejectReason.ALREADY_ENDED.value] * 2
+        assert scene.late("close-phase") == 1
+        await scene.play_good_round(2)
+        assert len(await scene.coordinator.hear(PhaseReleased, round_number=1)) == 1
 
 
 @aio
@@ -448,93 +680,48 @@ async def test_a_void_without_any_share_opens_the_next_round(tmp_path: Path) -> 
         await scene.play_good_round(2)
 
 
-@aio
-async def test_an_aggregator_that_was_restarted_joins_no_run_again(tmp_path: Path) -> None:
-    async with scene_of() as scene:
-        async with scene.start(tmp_path):
-            await scene.propose()
-            await scene.play_good_round(1)
-        async with scene.start(tmp_path):
-            await scene.coordinator.say(RunProposed(manifest=MANIFEST), to=ME, role=Role.AGGREGATOR, run=scene.run)
-            ((_, refusal),) = await scene.coordinator.hear(RunRefused)
-            assert "a run is joined once" in refusal.reason
-            await scene.send_sets(1)
-            fresh = make_manifest(clients=3, servers=2, seed=8)
-            await scene.propose(fresh)
-            for client in scene.clients.values():
-                assert len(await client.hear(SumChunk, len(PLAN))) == len(PLAN), "nothing was released twice"
+# The end ------------------------------------------------------------------------------------------------
 
 
 @aio
-async def test_after_the_last_word_a_run_is_over_for_good(tmp_path: Path) -> None:
+async def test_after_the_last_word_a_run_is_over_for_good_and_its_key_is_gone(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_chunk(CLIENTS[0], 0)
-        body = RunEnded(outcome="cancelled", reason="an operator cancelled it")
-        await scene.coordinator.say(body, to=ME, role=Role.AGGREGATOR, run=scene.run)
+        await scene.command(CANCELLED)
         await scene.send_chunk(CLIENTS[0], 1)
-        await scene.coordinator.say(RunProposed(manifest=MANIFEST), to=ME, role=Role.AGGREGATOR, run=scene.run)
-        fresh = make_manifest(clients=3, servers=2, seed=8)
-        await scene.propose(fresh)
+        await scene.command(RunProposed(manifest=MANIFEST))
+        await scene.propose(ANOTHER)
         assert scene.late("share-chunk") == scene.late("run-proposed") == 1
-        assert not list((tmp_path / "spool").rglob("*.chunk"))
-
-
-@aio
-async def test_a_run_that_does_not_name_it_is_refused(tmp_path: Path) -> None:
-    names = (PartyId("aggregator-8"), PartyId("aggregator-9"))
-    manifest = make_manifest(aggregators=names)
-    async with running_scene(tmp_path) as scene:
-        await scene.coordinator.say(
-            RunProposed(manifest=manifest), to=ME, role=Role.AGGREGATOR, run=manifest.run_id
-        )
-        ((_, refusal),) = await scene.coordinator.hear(RunRefused)
-        assert "not among the manifest's aggregators" in refusal.reason
+        assert not scene.spooled()
+        assert scene.aggregator._seals.keys() == {ANOTHER.run_id}
 
 
 # Phases that only the first aggregator takes part in ----------------------------------------------------
 
 
-def manifest_of(strategy: str, *, second: bool = False) -> Manifest:
-    """This aggregator comes first or second."""
-    order = (OTHER, ME) if second else (ME, OTHER)
-    return make_manifest(
-        clients=3, servers=2, min_clients=2, parameters=100, rho=0.03, strategy=strategy, aggregators=order
-    )
-
-
 @aio
-async def test_fedavg_averages_by_weight_and_sends_everybody_the_same(tmp_path: Path) -> None:
+async def test_fedavg_averages_by_weight_and_gives_everybody_the_same_under_a_key_of_its_own(
+    tmp_path: Path,
+) -> None:
     manifest = manifest_of("fedavg")
-    vectors = (Vector("update", 100, 2**32),)
+    vector = Vector("update", 100, 2**32)
     updates = [np.random.default_rng(number).standard_normal(100).astype(np.float32) for number in range(3)]
     weights = (1, 2, 5)
     async with running_scene(tmp_path) as scene:
-        await scene.propose(manifest)
+        await scene.join(manifest)
         scene.run = manifest.run_id
         for client, update, weight in zip(CLIENTS, updates, weights, strict=True):
-            body = ShareChunk(set_id=make_set(client, 1).set_id, vectors=declare(vectors), weight=weight, index=0)
-            await scene.clients[client].say(
-                body,
-                to=ME,
-                role=Role.AGGREGATOR,
-                run=scene.run,
-                round_number=1,
-                phase="update",
-                payload=update.astype("<f4").tobytes(),
-            )
+            await send_plain(scene, client, "update", vector, update.astype("<f4").tobytes(), weight=weight)
         received = await scene.coordinator.hear(SetReceived, 3)
-        receipts = tuple(body.receipt for _, body in received)
-        order = ClosePhase(members=CLIENTS, receipts=receipts)
-        await scene.coordinator.say(
-            order, to=ME, role=Role.AGGREGATOR, run=scene.run, round_number=1, phase="update"
-        )
+        order = ClosePhase(members=CLIENTS, receipts=tuple(body.receipt for _, body in received))
+        await scene.command(order, round_number=1, phase="update")
         total = sum(update.astype(np.float64) * weight for update, weight in zip(updates, weights, strict=True))
         expected = np.asarray(total / 8).astype("<f4").tobytes()
-        for listener in scene.clients.values():
-            ((envelope, _),) = await listener.hear(SumChunk)
-            assert envelope.payload == expected
+        sums = [await scene.open_sums(client, 1, phase="update") for client in CLIENTS]
+        assert [each.packed for each in sums] == [{0: expected}] * 3
+        assert len({each.key for each in sums}) == len({each.sealed[0] for each in sums}) == 3
         ((_, released),) = await scene.coordinator.hear(PhaseReleased)
-        assert released.vectors == declare(vectors)
+        assert released.vectors == declare((vector,))
         assert sum(row.payload_bits for row in released.traffic if row.direction == "down") == 3 * 3_200
 
 
@@ -542,19 +729,12 @@ async def test_fedavg_averages_by_weight_and_sends_everybody_the_same(tmp_path: 
 async def test_marks_in_the_open_are_for_the_first_aggregator_alone(tmp_path: Path) -> None:
     manifest = manifest_of("plaintext-union", second=True)
     async with running_scene(tmp_path) as scene:
-        await scene.propose(manifest)
-        body = ShareChunk(set_id=SetId("a" * 32), vectors=declare((Vector("union", 100, 2),)), index=0)
-        await scene.client.say(
-            body,
-            to=ME,
-            role=Role.AGGREGATOR,
-            run=manifest.run_id,
-            round_number=1,
-            phase="union",
-            payload=bytes(13),
-        )
-        await scene.play_good_round(1)  # Of the other run.
-        assert scene.dead() == [RejectReason.UNKNOWN_PHASE.value]
+        await scene.join(manifest)
+        scene.run = manifest.run_id
+        await send_plain(scene, CLIENTS[0], "union", Vector("union", 100, 2), bytes(13))
+        scene.run = MANIFEST.run_id
+        await scene.play_good_round(1)
+        assert await scene.bury() == [RejectReason.UNKNOWN_PHASE.value]
 
 
 @pytest.mark.parametrize("phase", ["union", "signs"])
@@ -564,16 +744,10 @@ async def test_a_void_of_any_phase_ends_the_round_for_an_aggregator_with_part_in
 ) -> None:
     manifest = manifest_of("plaintext-union", second=True)
     async with running_scene(tmp_path) as scene:
-        await scene.propose(manifest)
+        await scene.join(manifest)
         for number in (1, 2):
-            await scene.coordinator.say(
-                VoidPhase(reason="somebody is missing"),
-                to=ME,
-                role=Role.AGGREGATOR,
-                run=manifest.run_id,
-                round_number=number,
-                phase=phase,
-            )
+            body = VoidPhase(reason="somebody is missing")
+            await scene.command(body, run=manifest.run_id, round_number=number, phase=phase)
             await scene.coordinator.hear(PhaseVoided, round_number=number)
             for client in scene.clients.values():
                 await client.hear(VoidNotice, round_number=number)
