@@ -1,0 +1,224 @@
+// The charts, drawn by plotly.js, which is fetched when the page has been painted.
+
+import { CHARTS } from "./chart_data.js";
+import { byId, h, s, set, setText, show, table } from "./dom.js";
+
+const LIBRARY = "/assets/plotly.min.js";
+// plotly.js brings a style sheet for maps, which the page's security policy would refuse with a complaint in the
+// console. It asks for this id first, so an element that has it spares both; we draw no maps.
+const MAP_STYLES = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
+const CONFIG = { displayModeBar: false, responsive: false, showTips: false, doubleClick: "reset" };
+
+let library = null;
+
+function loadLibrary() {
+  library ??= new Promise((resolve, reject) => {
+    document.head.append(h("meta", { id: MAP_STYLES }));
+    const script = h("script", { src: LIBRARY });
+    script.addEventListener("load", () => resolve(globalThis.Plotly));
+    script.addEventListener("error", () => {
+      script.remove();
+      library = null;
+      reject(new Error("the charting library cannot be loaded"));
+    });
+    document.head.append(script);
+  });
+  return library;
+}
+
+/** A card for each chart, drawn while it is in sight. */
+export function mountCharts(store) {
+  const cards = CHARTS.map(makeCard);
+  byId("charts").append(...cards.map((card) => card.root));
+
+  const redraw = () => cards.forEach((card) => draw(card, store.state));
+  const sight = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) cards.find((card) => card.root === entry.target).inSight = entry.isIntersecting;
+      redraw();
+    },
+    { rootMargin: "300px" },
+  );
+  const size = new ResizeObserver(redraw);
+  for (const card of cards) {
+    sight.observe(card.root);
+    size.observe(card.root);
+    card.toggle.addEventListener("click", () => {
+      card.asTable = !card.asTable;
+      redraw();
+    });
+    card.nearer.addEventListener("click", () => {
+      card.near = !card.near;
+      redraw();
+    });
+  }
+  store.on(["detail", "rounds", "theme"], redraw);
+}
+
+function makeCard(chart) {
+  const id = `chart-${chart.name}`;
+  const parts = {
+    plot: h("div", { class: "plot", role: "img" }),
+    table: h("div", {
+      class: "plot-table",
+      role: "region",
+      "aria-label": `${chart.title}, as a table`,
+      tabindex: "0",
+      hidden: true,
+    }),
+    summary: h("p", { class: "card-note" }),
+    toggle: h(
+      "button",
+      { type: "button", class: "link", "aria-pressed": "false", "aria-label": `Table: ${chart.title}` },
+      "Table",
+    ),
+    nearer: h("button", { type: "button", class: "link", "aria-pressed": "false" }, chart.nearer ?? ""),
+    legend: h("ul", { class: "legend", "aria-hidden": "true" }),
+  };
+  const root = h(
+    "section",
+    { class: "card chart", "aria-labelledby": id },
+    h(
+      "header",
+      { class: "card-head" },
+      h("h3", { id }, chart.title),
+      h("div", { class: "chart-tools" }, chart.nearer ? parts.nearer : null, parts.toggle),
+    ),
+    parts.summary,
+    parts.legend,
+    parts.plot,
+    parts.table,
+  );
+  return { ...parts, root, chart, asTable: false, near: false, inSight: false, drawn: "" };
+}
+
+function draw(card, { detail, rounds, theme }) {
+  const width = Math.floor(card.root.clientWidth);
+  if (!detail || width === 0) return;
+  const last = rounds.at(-1);
+  const key = [
+    detail.run,
+    rounds.length,
+    last?.state,
+    last?.phase,
+    last?.union_size,
+    theme,
+    width,
+    card.asTable,
+    card.near,
+    card.inSight,
+  ].join();
+  if (card.drawn === key) return;
+  card.drawn = key;
+  const colours = readColours();
+  const built = card.chart.build({ detail, rounds, near: card.near }, colours);
+  showText(card, built);
+  if (built.table.body.length === 0) return;
+  if (card.asTable) card.table.replaceChildren(table(card.chart.title, built.table.head, built.table.body));
+  else if (card.inSight) plot(card, built, colours);
+}
+
+function showText(card, { summary, empty, traces, table: { body } }) {
+  const hasData = body.length > 0;
+  setText(card.summary, hasData ? summary : empty);
+  set(card.plot, { "aria-label": `${card.chart.title}. ${hasData ? summary : empty}` });
+  set(card.toggle, { "aria-pressed": String(card.asTable) });
+  set(card.nearer, { "aria-pressed": String(card.near) });
+  show(card.toggle, hasData);
+  show(card.nearer, hasData && !card.asTable);
+  show(card.legend, hasData && !card.asTable);
+  card.legend.replaceChildren(
+    ...(traces.length > 1 ? traces.map((trace) => h("li", {}, swatch(trace), trace.name)) : []),
+  );
+  show(card.plot, hasData && !card.asTable);
+  show(card.table, hasData && card.asTable);
+}
+
+/** What a series looks like, in small. */
+function swatch({ type, mode, line, marker }) {
+  const sample =
+    type === "bar"
+      ? s("rect", { x: 3, y: 0, width: 12, height: 12, rx: 2 })
+      : mode === "markers" && !line
+        ? s("path", { d: "M9 1.5L13.5 6L9 10.5L4.5 6z", class: "stroke" })
+        : s("path", { d: "M0 6H18", class: "stroke", "stroke-dasharray": { dot: "1 4", dash: "5 4" }[line.dash] });
+  const colour = (line ?? marker).color;
+  sample.style.fill = type === "bar" ? colour : "none";
+  if (type !== "bar") sample.style.stroke = colour;
+  return s("svg", { viewBox: "0 0 18 12" }, sample);
+}
+
+async function plot(card, { traces, layout, summary }, colours) {
+  try {
+    const plotly = await loadLibrary();
+    await plotly.react(
+      card.plot,
+      traces,
+      dress(layout, colours, card.plot.clientWidth, findRange(traces)),
+      CONFIG,
+    );
+  } catch (error) {
+    card.drawn = "";
+    setText(card.summary, `${summary} The picture is missing: ${error.message}. The table has the numbers.`);
+  }
+}
+
+/** From half a round before the first to half a round after the last. */
+function findRange(traces) {
+  const rounds = traces.flatMap((trace) => trace.x);
+  return [Math.min(...rounds) - 0.6, Math.max(...rounds) + 0.6];
+}
+
+function dress(layout, colours, width, range) {
+  const axis = {
+    gridcolor: colours.grid,
+    zerolinecolor: colours.grid,
+    linecolor: colours.grid,
+    tickcolor: colours.grid,
+    fixedrange: true,
+    automargin: true,
+  };
+  const { yaxis = {}, yaxis2, ...rest } = layout;
+  return {
+    width,
+    height: 226,
+    uirevision: "kept",
+    margin: { l: 8, r: yaxis2 ? 8 : 12, t: 6, b: 8 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: colours.font, size: 12, color: colours.quiet },
+    hovermode: "x unified",
+    hoverlabel: {
+      bgcolor: colours.surface,
+      bordercolor: colours.grid,
+      font: { family: colours.font, size: 12, color: colours.ink },
+    },
+    showlegend: false,
+    xaxis: {
+      ...axis,
+      showgrid: false,
+      range,
+      tickformat: "d",
+      nticks: 8,
+      unifiedhovertitle: { text: "round %{x}" },
+    },
+    yaxis: { ...axis, ...yaxis },
+    ...(yaxis2 ? { yaxis2: { ...axis, ...yaxis2 } } : {}),
+    ...rest,
+  };
+}
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(`--${name}`).trim();
+  return {
+    accent: read("accent"),
+    soft: read("accent-soft"),
+    ink: read("ink"),
+    quiet: read("ink-2"),
+    grid: read("line"),
+    surface: read("surface"),
+    series: [read("series-1"), read("series-2"), read("series-3"), read("series-4")],
+    font: getComputedStyle(document.body).fontFamily,
+  };
+}

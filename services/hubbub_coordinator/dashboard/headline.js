@@ -1,0 +1,178 @@
+// The chosen run in a few large numbers, and for whom it waits.
+
+import { compareWithDense, measured } from "./account.js";
+import { byId, h, set, setText, show } from "./dom.js";
+import {
+  formatAge,
+  formatBits,
+  formatClock,
+  formatCount,
+  formatDay,
+  formatDuration,
+  formatElapsed,
+  formatPercent,
+  formatTimes,
+  listNames,
+  NOTHING,
+  plural,
+  shortId,
+} from "./format.js";
+import { stateIcon } from "./icons.js";
+import { usualWait } from "./lateness.js";
+import { ACTIVE, drawProgress } from "./runs.js";
+
+const FIGURES = [
+  { name: "round", label: "Round", say: sayRound },
+  { name: "accuracy", label: "Accuracy", say: sayAccuracy },
+  { name: "payload", label: "Payload so far", say: sayPayload },
+  { name: "union", label: "Union |V|", say: sayUnion },
+  { name: "time", label: "Time", say: sayTime },
+];
+
+/** Keep title, figures and the waiting line as the store has them. */
+export function mountHeadline(store, { nowS }) {
+  const cells = FIGURES.map((figure) =>
+    h(
+      "div",
+      { class: `figure figure-${figure.name}` },
+      h("dt", {}, figure.label),
+      h("dd", { class: "figure-value" }),
+      h("dd", { class: "figure-note" }),
+    ),
+  );
+  cells[0].append(
+    h(
+      "dd",
+      { class: "figure-bar" },
+      h(
+        "span",
+        { class: "progress", "aria-hidden": "true" },
+        h("span", { class: "progress-done" }),
+        h("span", { class: "progress-void" }),
+      ),
+    ),
+  );
+  byId("headline").append(...cells);
+
+  store.on(["detail", "rounds"], ({ detail, rounds }) => {
+    if (!detail) return;
+    showTitle(detail);
+    showFigures(cells, detail, rounds, nowS());
+    drawProgress(cells[0].querySelector(".progress"), detail);
+    showWaiting(detail, rounds, nowS());
+  });
+  store.on(["tick"], ({ detail, rounds }) => {
+    if (!detail || !ACTIVE.includes(detail.state)) return;
+    showFigures(cells, detail, rounds, nowS());
+    showWaiting(detail, rounds, nowS());
+  });
+}
+
+function showTitle(run) {
+  setText(byId("run-title"), `${run.task} · ${run.strategy}`);
+  const parties = [
+    plural(run.clients, "client"),
+    plural(run.aggregators, "aggregator"),
+    plural(run.parameters, "parameter"),
+  ];
+  const state = run.pausing && run.state === "running" ? "pausing after this round" : run.state;
+  byId("run-sub").replaceChildren(
+    h("span", { class: `state-word is-${run.state}` }, stateIcon(run.state), state),
+    h("span", {}, parties.join(", ")),
+    h("span", {}, `began ${formatDay(run.began_at_s)}`),
+    h("code", { title: run.run }, shortId(run.run)),
+  );
+  const reason = byId("reason");
+  show(reason, run.reason !== "" && run.state !== "completed");
+  set(reason, { class: `reason is-${run.state}` });
+  setText(reason, `${{ failed: "It failed", cancelled: "It was cancelled" }[run.state] ?? "Note"}: ${run.reason}`);
+}
+
+function showFigures(cells, run, rounds, now_s) {
+  FIGURES.forEach((figure, index) => {
+    const [value, note] = figure.say(run, rounds, now_s);
+    const shown = cells[index].querySelector(".figure-value");
+    if (shown.dataset.text !== value.join(" ")) {
+      shown.dataset.text = value.join(" ");
+      shown.replaceChildren(value[0], value[1] ? h("small", {}, ` ${value[1]}`) : "");
+    }
+    // A sign stays with its number when the line is broken.
+    setText(cells[index].querySelector(".figure-note"), note.replace(/ (?=[%×])/g, "\u00a0"));
+  });
+}
+
+function sayRound(run) {
+  const voids = run.rounds_void > 0 ? `, ${run.rounds_void} void` : "";
+  return [
+    [formatCount(run.round), `of ${formatCount(run.rounds_wanted)}`],
+    `${formatCount(run.rounds_released)} released${voids}`,
+  ];
+}
+
+function sayAccuracy(run, rounds) {
+  if (run.accuracy === null) return [[NOTHING], "after the first round"];
+  const [before, last] = measured(rounds).slice(-2);
+  const change = last ? 100 * (last.accuracy - before.accuracy) : null;
+  const trend = change === null ? "" : `${change >= 0 ? "+" : "−"}${Math.abs(change).toFixed(2)} points`;
+  const target = run.target_accuracy === null ? "" : `target ${formatPercent(run.target_accuracy, 1)}`;
+  return [
+    split(formatPercent(run.accuracy)),
+    [trend, target].filter(Boolean).join(", ") || "as the clients report it",
+  ];
+}
+
+function sayPayload(run, rounds) {
+  const { times } = compareWithDense(rounds);
+  const note =
+    times === null
+      ? "nothing to compare yet"
+      : times >= 1
+        ? `${formatTimes(times)} less than dense FedAvg`
+        : `${formatTimes(1 / times)} dense FedAvg`;
+  return [split(formatBits(run.payload_bits)), note];
+}
+
+function sayUnion(run, rounds) {
+  const last = rounds.findLast((round) => round.union_size !== null);
+  if (!last) return [[NOTHING], `of ${formatCount(run.parameters)} indices`];
+  return [[formatCount(last.union_size)], `${formatPercent(last.union_size / run.parameters, 1)} of all indices`];
+}
+
+function sayTime(run, _rounds, now_s) {
+  if (run.ended_at_s !== null)
+    return [[formatDuration(run.ended_at_s - run.began_at_s)], `ended ${formatDay(run.ended_at_s)}`];
+  const since = `for ${formatElapsed(now_s - run.began_at_s)} now`;
+  if (run.state === "paused") return [["paused"], since];
+  if (run.remaining_s === null) return [[NOTHING], `${since}, no estimate yet`];
+  return [
+    split(`≈ ${formatAge(Math.max(10, run.remaining_s))}`),
+    `left, until ${formatClock(now_s + run.remaining_s)}`,
+  ];
+}
+
+function split(text) {
+  const at = text.lastIndexOf(" ");
+  return at < 0 ? [text] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+function showWaiting(run, rounds, now_s) {
+  const line = byId("waiting");
+  const waits = run.waiting_for.length > 0;
+  show(line, waits || run.state === "paused");
+  if (!waits)
+    return setText(line, run.state === "paused" ? "Paused. No round is open until somebody resumes it." : "");
+  const waited_s = now_s - (run.waiting_since_s ?? now_s);
+  const late = waited_s > usualWait(rounds, run);
+  set(line, { class: `waiting${late ? " is-late" : ""}` });
+  line.replaceChildren(
+    h("span", { class: "waiting-mark", "aria-hidden": "true" }, late ? "!" : ""),
+    h(
+      "span",
+      {},
+      late ? "Late: waiting for " : "Waiting for ",
+      h("strong", {}, listNames(run.waiting_for)),
+      ` ${run.waiting_to}`,
+    ),
+    h("span", { class: "waiting-time" }, formatElapsed(waited_s)),
+  );
+}

@@ -1,0 +1,27 @@
+// Who is late: waited for, and for longer than this phase ever took in this run.
+
+const LEAST_S = 5;
+const SLACK = 1.5;
+const BEFORE_THE_FIRST_S = 60;
+
+/** For how long a party may be waited for before it is called late. */
+export function usualWait(rounds, detail) {
+  const open = rounds.at(-1);
+  const took = rounds
+    .slice(0, -1)
+    .flatMap((round) => round.phases)
+    .filter((phase) => phase.released_at_s !== null && (!open || phase.name === open.phase))
+    .map((phase) => phase.released_at_s - phase.opened_at_s);
+  if (took.length === 0) return Math.min(BEFORE_THE_FIRST_S, (detail.manifest.phase_timeout_s ?? Infinity) / 2);
+  return Math.max(LEAST_S, SLACK * Math.max(...took));
+}
+
+/** Late, or given up on, or broken: what somebody should look at. */
+export function isTrouble(party, usual_s, now_s) {
+  return party.state === "missing" || party.state === "failed" || isLate(party, usual_s, now_s);
+}
+
+/** Waited for longer than usual. */
+export function isLate(party, usual_s, now_s) {
+  return party.waited_for && party.since_s !== null && now_s - party.since_s > usual_s;
+}

@@ -1,0 +1,25 @@
+// What the browser keeps for us: the token as long as the tab lives, tastes for longer.
+
+const TOKEN = "hubbub.token";
+const PREFIX = "hubbub.";
+
+/** The token of this tab, or nothing. */
+export function readToken() {
+  return sessionStorage.getItem(TOKEN) ?? "";
+}
+
+/** Keep a token until the tab is closed; an empty one is forgotten. */
+export function keepToken(token) {
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+/** A taste that was kept before. */
+export function readTaste(name, otherwise) {
+  return localStorage.getItem(PREFIX + name) ?? otherwise;
+}
+
+/** Keep a taste. */
+export function keepTaste(name, value) {
+  localStorage.setItem(PREFIX + name, value);
+}

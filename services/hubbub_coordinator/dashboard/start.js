@@ -1,0 +1,125 @@
+// Starting a run: from a manifest, or the same again as one that is there.
+
+import { byId, h, press, set, setText, show } from "./dom.js";
+import { onSubmit, prepareDialog } from "./dialogs.js";
+import { shortId } from "./format.js";
+
+const NONCE_BYTES = 16;
+
+/** The dialog; `onStarted` is given the new run. */
+export function mountStart(store, { api, onStarted }) {
+  const dialog = byId("start-dialog");
+  const field = (name) => byId(`start-${name}`);
+  const keyOf = rememberKeys();
+  let based = null;
+  let mode = "paste";
+  prepareDialog(dialog);
+
+  function choose(next) {
+    mode = next;
+    press(byId("start-mode"), (button) => button.dataset.mode === mode);
+    show(field("again"), mode === "again");
+    show(field("paste"), mode === "paste");
+    setText(field("error"), "");
+  }
+
+  function open(run) {
+    based = run;
+    show(byId("start-mode"), based !== null);
+    if (based) fillIn(field, based, store.state.about);
+    choose(based ? "again" : "paste");
+    dialog.showModal();
+  }
+
+  function compose() {
+    if (mode === "paste") return check(field("text").value);
+    const target = field("target").value;
+    return JSON.stringify({
+      ...based.manifest,
+      rounds: Number(field("rounds").value),
+      strategy: field("strategy").value,
+      target_accuracy: target === "" ? null : Number(target) / 100,
+      nonce: field("nonce").textContent,
+    });
+  }
+
+  byId("start-mode").addEventListener("click", (event) => {
+    const wanted = event.target.closest("button")?.dataset.mode;
+    if (wanted) choose(wanted);
+  });
+  field("strategy").addEventListener("change", () => warnOfReveals(field, store.state.about));
+  field("file").addEventListener("change", async () => {
+    const file = field("file").files[0];
+    if (file) field("text").value = await file.text();
+  });
+  field("fresh").addEventListener("click", () => {
+    setText(field("error"), "");
+    try {
+      field("text").value = JSON.stringify(
+        { ...JSON.parse(check(field("text").value)), nonce: makeNonce() },
+        null,
+        2,
+      );
+    } catch (error) {
+      setText(field("error"), error.message);
+    }
+  });
+  onSubmit(byId("start-form"), field("error"), async () => {
+    const manifest = compose();
+    const run = await api.submit(manifest, keyOf(manifest));
+    dialog.close();
+    onStarted(run);
+  });
+  return { open };
+}
+
+function fillIn(field, { run, manifest }, about) {
+  setText(
+    field("based-on"),
+    `Like ${shortId(run)}: ${manifest.task}, ${manifest.cohort.length} clients, ` +
+      `${manifest.aggregators.length} aggregators. It begins with the same initial model.`,
+  );
+  field("rounds").value = manifest.rounds;
+  field("target").value =
+    typeof manifest.target_accuracy === "number" ? +(100 * manifest.target_accuracy).toFixed(6) : "";
+  field("strategy").replaceChildren(
+    ...(about?.strategies ?? []).map(({ name }) => h("option", { value: name }, name)),
+  );
+  field("strategy").value = manifest.strategy;
+  setText(field("nonce"), makeNonce());
+  warnOfReveals(field, about);
+}
+
+function warnOfReveals(field, about) {
+  const strategy = about?.strategies.find(({ name }) => name === field("strategy").value);
+  const line = field("reveals");
+  show(line, Boolean(strategy?.reveals));
+  setText(line, `! More is seen than sums: ${strategy?.reveals}`);
+  set(line, { role: strategy?.reveals ? "note" : null });
+}
+
+function check(text) {
+  if (text.trim() === "") throw new Error("Choose a file or paste the text of a manifest.");
+  try {
+    JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is not JSON: ${error.message}`, { cause: error });
+  }
+  return text;
+}
+
+/** A nonce that no run has had. */
+function makeNonce() {
+  return [...crypto.getRandomValues(new Uint8Array(NONCE_BYTES))]
+    .map((byte) => byte.toString(16).padStart(2, "0"))
+    .join("");
+}
+
+/** One key for each manifest: sending it again after a lost answer starts nothing twice. */
+function rememberKeys() {
+  const keys = new Map();
+  return (manifest) => {
+    if (!keys.has(manifest)) keys.set(manifest, makeNonce());
+    return keys.get(manifest);
+  };
+}

@@ -1,0 +1,75 @@
+// Pause, resume, cancel, same again, export.
+
+import { byId, h, setText, show } from "./dom.js";
+import { onSubmit, prepareDialog } from "./dialogs.js";
+import { shortId } from "./format.js";
+import { ACTIVE } from "./runs.js";
+
+/** The buttons of the chosen run; what they did is told to `onChanged`, what went wrong to `onProblem`. */
+export function mountSteering(store, { api, onChanged, onProblem, onAgain }) {
+  const confirm = byId("confirm-dialog");
+  const menu = byId("export");
+  prepareDialog(confirm);
+
+  store.on(["detail", "about"], ({ detail, about }) => showButtons(detail, about?.may_change ?? false));
+  byId("pause").addEventListener("click", async () => {
+    const { detail } = store.state;
+    await attempt(() => (canResume(detail) ? api.resume(detail.run) : api.pause(detail.run)));
+  });
+  byId("cancel").addEventListener("click", () => {
+    setText(byId("confirm-error"), "");
+    confirm.showModal();
+  });
+  onSubmit(byId("confirm-form"), byId("confirm-error"), async () => {
+    onChanged(await api.cancel(store.state.detail.run));
+    confirm.close();
+  });
+  byId("again").addEventListener("click", () => onAgain(store.state.detail));
+  menu.addEventListener("click", (event) => {
+    const { format, table } = event.target.closest("button")?.dataset ?? {};
+    if (!format) return;
+    menu.open = false;
+    download(format, table).catch(onProblem);
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+  document.addEventListener("click", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+
+  async function attempt(act) {
+    byId("pause").disabled = true;
+    try {
+      onChanged(await act());
+    } catch (error) {
+      onProblem(error);
+    } finally {
+      byId("pause").disabled = !store.state.about?.may_change;
+    }
+  }
+
+  async function download(format, table) {
+    const { run } = store.state.detail;
+    const answer = await api.export(run, { format, table });
+    const address = URL.createObjectURL(await answer.blob());
+    h("a", { href: address, download: `hubbub-${shortId(run)}${table ? `-${table}` : ""}.${format}` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  }
+}
+
+function canResume(run) {
+  return run.state === "paused" || run.pausing;
+}
+
+function showButtons(run, mayChange) {
+  if (!run) return;
+  const pause = byId("pause");
+  show(pause, run.state === "running" || run.state === "paused");
+  setText(pause, run.state === "paused" ? "Resume" : run.pausing ? "Do not pause" : "Pause");
+  show(byId("cancel"), ACTIVE.includes(run.state));
+  for (const id of ["pause", "cancel", "again"]) byId(id).disabled = !mayChange;
+  show(byId("may-not-change"), !mayChange);
+}

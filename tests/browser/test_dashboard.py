@@ -1,0 +1,379 @@
+"""The dashboard in a real browser, on a federation of real processes over RabbitMQ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
+
+from hubbub.ids import PartyId, RunId
+from hubbub.messages.manifest import Manifest
+from support.browser import WAIT_MS, ColourScheme, NoBrowserError, Watch, axe, chromium, overflow, watched_page
+from support.processes import RUN_S, ProcessFederation, SharedBroker
+
+pytestmark = pytest.mark.broker
+expect.set_options(timeout=WAIT_MS)
+
+RUN_MS = 1000 * RUN_S
+PHONE: ViewportSize = {"width": 360, "height": 740}
+COLOURS: tuple[ColourScheme, ...] = ("light", "dark")
+PATIENCE_S = 7.0
+"""What a phase may take where somebody is missing: the page calls nobody late who is waited for less than 5 s."""
+
+
+class SteadyFederation(ProcessFederation):
+    """One whose coordinator comes back where it was: a page that is open knows no other address."""
+
+    port = "0"
+
+    def _settings(self, name: PartyId) -> dict[str, str]:
+        settings = super()._settings(name)
+        return settings | {"port": self.port} if name == self.coordinator_name else settings
+
+    def keep_port(self) -> None:
+        self.port = self.url.rsplit(":", 1)[1]
+
+    @property
+    def change_token(self) -> str:
+        return self._files.tokens.change
+
+    def read(self, path: str) -> dict[str, Any]:
+        """What the interface says, as it says it."""
+        answer = httpx.get(
+            f"{self.url}/api/v1/{path}",
+            headers={"Authorization": f"Bearer {self._files.tokens.read}"},
+            trust_env=False,
+        )
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    def wait_for_begin(self, run: RunId) -> None:
+        """Return when a round was released and others are to come."""
+        view = self.wait_for(run, lambda view: view.rounds_released >= 1)
+        assert view.state == "running", "the run was too fast for this test"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found wrong with a page at first sight."""
+
+    violations: list[str]
+    too_wide: int
+
+
+def look_at(page: Page) -> Look:
+    return Look(axe(page), overflow(page))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A federation, a browser, and how the page looked before anything had run."""
+
+    federation: SteadyFederation
+    browser: Browser
+    empty: dict[tuple[ColourScheme, str], Look]
+
+    @contextmanager
+    def page(self, at: str = "/", *, colours: ColourScheme = "light") -> Iterator[tuple[Page, Watch]]:
+        """The page, with the change token given to it."""
+        with watched_page(self.browser, self.federation.url, colours=colours) as (page, watch):
+            page.goto(at)
+            page.get_by_label("Token", exact=True).fill(self.federation.change_token)
+            page.get_by_role("button", name="Use this token").click()
+            expect(page.get_by_text("Live", exact=True)).to_be_visible()
+            yield page, watch
+
+
+@pytest.fixture(scope="module")
+def stage(amqp_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("browser")
+    # The browser within the federation: what prepares and clears the broker runs an event loop of its own.
+    with SteadyFederation(SharedBroker(amqp_url), folder, trainers=3, demo_seed=3) as federation:
+        federation.keep_port()
+        try:
+            with chromium() as browser:
+                empty: dict[tuple[ColourScheme, str], Look] = {}
+                yield from look_around(Stage(federation, browser, empty))
+        except NoBrowserError as error:
+            pytest.fail(str(error), pytrace=False)
+
+
+def look_around(stage: Stage) -> Iterator[Stage]:
+    """Look at the page while there is no run: no test can, once another has begun one."""
+    for colours in COLOURS:
+        with watched_page(stage.browser, stage.federation.url, colours=colours) as (page, watch):
+            page.goto("/")
+            expect(page.get_by_role("dialog", name="Access token")).to_be_visible()
+            stage.empty[colours, "locked"] = look_at(page)
+            page.get_by_label("Token", exact=True).fill(stage.federation.change_token)
+            page.get_by_role("button", name="Use this token").click()
+            expect(page.get_by_role("heading", name="Nothing has run here yet")).to_be_visible()
+            stage.empty[colours, "empty"] = look_at(page)
+            page.set_viewport_size(PHONE)
+            stage.empty[colours, "empty phone"] = Look([], overflow(page))
+            watch.check()
+    yield stage
+
+
+def draw_up(stage: Stage, rounds: int, **changes: object) -> Manifest:
+    """A run whose rounds take long enough to be seen."""
+    return stage.federation.draw_up(rounds=rounds, **{"min_clients": 2, "local_steps": 150, **changes})
+
+
+def paste(page: Page, manifest: Manifest) -> None:
+    """Start a run in the dialog that asks for a manifest."""
+    page.get_by_role("banner").get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog", name="Start a run")
+    dialog.get_by_label("or its text").fill(manifest.model_dump_json())
+    dialog.get_by_role("button", name="Start", exact=True).click()
+    expect(dialog).to_be_hidden()
+
+
+@contextmanager
+def held(stage: Stage, run: RunId) -> Iterator[PartyId]:
+    """Hold a trainer still in the middle of a run, so that the run stands still too."""
+    stage.federation.wait_for_begin(run)
+    name = stage.federation.trainer_names[0]
+    with stage.federation.services[name].paused():
+        stage.federation.wait_for(run, lambda view: view.waiting_for == [name])
+        yield name
+
+
+@contextmanager
+def dead(stage: Stage, name: PartyId) -> Iterator[None]:
+    """Have a party killed, and started again however this ends: others come after."""
+    stage.federation.kill(name)
+    stage.federation.stopped.add(name)
+    try:
+        yield
+    finally:
+        stage.federation.restart(name)
+        stage.federation.stopped.discard(name)
+
+
+# What the page must say, from what the interface says ---------------------------------------------------
+
+
+def fixed(value: float, digits: int) -> str:
+    """As JavaScript's toFixed has it, which rounds ties up."""
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP))
+
+
+def show_percent(value: float) -> str:
+    return f"{fixed(100 * value, 2)} %"
+
+
+def show_bytes(count: float) -> str:
+    unit = 0
+    while count >= 1024:
+        count, unit = count / 1024, unit + 1
+    digits = 0 if unit == 0 else 2 if count < 100 else 1
+    return f"{fixed(count, digits)} {('B', 'KB', 'MB')[unit]}"
+
+
+def figure(page: Page, name: str) -> Locator:
+    """The large number under a heading."""
+    term = page.get_by_role("term").get_by_text(name, exact=True)
+    return page.locator("dl > div").filter(has=term).get_by_role("definition").first
+
+
+def check_numbers(stage: Stage, page: Page, run: RunId) -> None:
+    """Every number that the page has of a run, against the interface; the run stands still meanwhile."""
+    view = stage.federation.read(f"runs/{run}")
+    rounds = stage.federation.read(f"runs/{run}/rounds")["items"]
+    events = stage.federation.read(f"events?run={run}&limit=1000")["items"]
+    union = [each["union_size"] for each in rounds if each["union_size"] is not None]
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{view['task']} · {view['strategy']}")
+    expect(figure(page, "Round")).to_have_text(f"{view['round']} of {view['rounds_wanted']}")
+    expect(figure(page, "Accuracy")).to_have_text(show_percent(view["accuracy"]))
+    expect(figure(page, "Payload so far")).to_have_text(show_bytes(view["payload_bits"] / 8))
+    expect(figure(page, "Union |V|")).to_have_text(f"{union[-1]:,}")
+    expect(page.get_by_role("region", name="Events").get_by_text(f"{len(events)} events")).to_be_visible()
+    check_chart(page, [each for each in rounds if each["accuracy"] is not None])
+    check_traffic(page, stage.federation.read(f"runs/{run}/cost")["by_party"])
+
+
+def check_chart(page: Page, rounds: list[dict[str, Any]]) -> None:
+    """The points of a chart are the numbers of the rounds, and its table says the same."""
+    card = page.get_by_role("region", name="Accuracy", exact=True)
+    card.scroll_into_view_if_needed()
+    plot = card.get_by_role("img", name=re.compile("^Accuracy"))
+    expect(plot.locator("svg").first).to_be_visible()
+    expect(card.get_by_text(f"over {len(rounds)} round")).to_be_visible()
+    drawn = plot.evaluate("plot => plot.data.slice(0, 2).map(({ x, y }) => ({ x: [...x], y: [...y] }))")
+    assert drawn == [
+        {"x": [each["round"] for each in rounds], "y": pytest.approx([100 * each["accuracy"] for each in rounds])},
+        {"x": [each["round"] for each in rounds], "y": pytest.approx([each["loss"] for each in rounds])},
+    ]
+    toggle = card.get_by_role("button", name=re.compile("Table"))
+    toggle.click()
+    # Playwright's `to_have_text` takes all kinds of spaces for one, as people do.
+    expect(card.get_by_role("row")).to_have_text(
+        ["RoundAccuracyLoss"]
+        + [f"{each['round']}{show_percent(each['accuracy'])}{fixed(each['loss'], 4)}" for each in rounds]
+    )
+    toggle.click()
+
+
+def check_traffic(page: Page, rows: list[dict[str, Any]]) -> None:
+    table = page.get_by_role("region", name="Traffic by party").get_by_role("table")
+    for party in {row["party"] for row in rows}:
+        sums = [
+            sum(row[what] for row in rows if (row["party"], row["direction"]) == (party, way)) / divisor
+            for way in ("up", "down")
+            for what, divisor in (("payload_bits", 8), ("wire_bytes", 1))
+        ]
+        line = table.get_by_role("row").filter(has=page.get_by_text(party, exact=True))
+        expect(line).to_have_text(party + "".join(map(show_bytes, sums)))
+
+
+# A run, from its start to its end -----------------------------------------------------------------------
+
+
+def test_a_run_started_from_the_page_is_paused_resumed_and_followed_to_its_end(stage: Stage) -> None:
+    manifest = draw_up(stage, rounds=6)
+    run = manifest.run_id
+    with stage.page() as (page, watch):
+        paste(page, manifest)
+        steering = page.get_by_role("group", name="Steer this run")
+        with held(stage, run) as late:
+            expect(page.get_by_text(f"Waiting for {late} to")).to_be_visible()
+            assert axe(page) == []
+            steering.get_by_role("button", name="Pause").click()
+            expect(page.get_by_text("pausing after this round")).to_be_visible()
+        expect(page.get_by_text("Paused. No round is open")).to_be_visible()
+        check_numbers(stage, page, run)
+        assert stage.federation.read_run(run).state == "paused"
+
+        steering.get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("article").get_by_text("completed", exact=True)).to_be_visible(timeout=RUN_MS)
+        check_numbers(stage, page, run)
+        watch.check()
+    assert stage.federation.read_run(run).rounds_released == 6
+
+
+def test_a_run_is_started_with_the_keyboard_alone(stage: Stage) -> None:
+    manifest = draw_up(stage, rounds=1)
+    with watched_page(stage.browser, stage.federation.url) as (page, watch):
+        page.goto("/")
+        expect(page.get_by_label("Token", exact=True)).to_be_focused()
+        page.keyboard.insert_text(stage.federation.change_token)
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        tab_to(page, page.get_by_role("banner").get_by_role("button", name="Start a run"))
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Start a run")
+        tab_to(page, dialog.get_by_label("or its text"))
+        page.keyboard.insert_text(manifest.model_dump_json())
+        tab_to(page, dialog.get_by_role("button", name="Start", exact=True))
+        page.keyboard.press("Enter")
+
+        expect(page.get_by_role("article").get_by_text("completed", exact=True)).to_be_visible(timeout=RUN_MS)
+        expect(page).to_have_url(re.compile(f"{manifest.run_id}$"))
+        watch.check()
+
+
+def tab_to(page: Page, wanted: Locator) -> None:
+    """Press Tab until it is there, as somebody without a mouse does."""
+    for _ in range(40):
+        if wanted.evaluate("element => element === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{wanted} cannot be reached with Tab")
+
+
+# What goes wrong ----------------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: Stage) -> None:
+    federation = stage.federation
+    lost = federation.trainer_names[2]
+    manifest = draw_up(stage, rounds=4, strategy="no-union", phase_timeout_s=PATIENCE_S)
+    with stage.page(colours="dark") as (page, watch):
+        paste(page, manifest)
+        federation.wait_for_begin(manifest.run_id)
+        with dead(stage, lost):
+            expect(page.get_by_text(f"Late: waiting for {lost}")).to_be_visible(timeout=RUN_MS)
+            parties = page.get_by_role("region", name="Parties")
+            party = parties.get_by_role("img", name=re.compile(f"^{lost}, client"))
+            expect(party).to_have_accessible_name(re.compile("Late|missing"))
+            assert axe(page) == []
+            log = page.get_by_role("region", name="Events")
+            expect(log.get_by_text(f"the time for signs is up; {lost} did not deliver")).to_be_visible()
+            expect(log.get_by_text(f"signs was closed over 2 of 3 clients, without {lost}")).to_be_visible()
+        expect(page.get_by_role("article").get_by_text("completed", exact=True)).to_be_visible(timeout=RUN_MS)
+        watch.check()
+    rounds = federation.read(f"runs/{manifest.run_id}/rounds")["items"]
+    assert [lost not in each["members"] for each in rounds].count(True) >= 1
+    assert lost in rounds[-1]["members"]
+
+
+def test_the_page_says_that_the_coordinator_is_away_and_goes_on_when_it_is_back(stage: Stage) -> None:
+    federation = stage.federation
+    manifest = draw_up(stage, rounds=4)
+    run = federation.submit(manifest)
+    with stage.page(f"/#/runs/{run}") as (page, watch):
+        with held(stage, run):
+            with dead(stage, federation.coordinator_name):
+                expect(page.get_by_text("The connection is lost.")).to_be_visible()
+                expect(page.get_by_text(re.compile("^Reconnecting in"))).to_be_visible()
+                assert axe(page) == []
+            expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=RUN_MS)
+            expect(page.get_by_text("The connection is lost.")).to_be_hidden()
+        expect(page.get_by_role("article").get_by_text("completed", exact=True)).to_be_visible(timeout=RUN_MS)
+        check_numbers(stage, page, run)
+        assert watch.network_failures, "nothing was lost, so nothing was shown"
+        watch.check(away=True)
+
+
+# For everybody ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+def test_nothing_is_in_anybodys_way_on_a_laptop_or_a_phone(stage: Stage, colours: ColourScheme) -> None:
+    run = stage.federation.submit(draw_up(stage, rounds=2, local_steps=5))
+    stage.federation.wait_for(run, lambda view: view.state == "completed")
+    found = {name: look for (key, name), look in stage.empty.items() if key == colours}
+    with stage.page(f"/#/runs/{run}", colours=colours) as (page, watch):
+        expect(figure(page, "Round")).to_have_text("2 of 2")
+        found["finished"] = look_at(page)
+        for key, name in (("n", "Start a run"), ("?", "Keyboard")):
+            page.keyboard.press(key)
+            dialog = page.get_by_role("dialog", name=name)
+            expect(dialog).to_be_visible()
+            found[name] = look_at(page)
+            page.keyboard.press("Escape")
+            expect(dialog).to_be_hidden()
+        page.set_viewport_size(PHONE)
+        found["finished phone"] = Look([], overflow(page))
+        page.get_by_role("article").get_by_role("link", name="All runs").click()
+        expect(page.get_by_role("navigation", name=re.compile("^Runs"))).to_be_visible()
+        found["list phone"] = Look([], overflow(page))
+        watch.check()
+
+    assert {name: look for name, look in found.items() if look != Look([], 0)} == {}
+    assert len(found) == 8
+
+
+def test_the_checkers_see_what_is_wrong(stage: Stage) -> None:
+    with watched_page(stage.browser, stage.federation.url) as (page, watch):
+        page.set_content(
+            '<!doctype html><img src="http://127.0.0.2:1/x.png"><div style="width: 5000px">wide</div>'
+            "<script>nowhere()</script>"
+        )
+
+        assert any(line.startswith("image-alt") for line in axe(page))
+        assert overflow(page) > 3000
+        assert watch.strangers == ["http://127.0.0.2:1/x.png"]
+        with pytest.raises(AssertionError):
+            watch.check()
+        watch.strangers.clear()
+        with pytest.raises(AssertionError):
+            watch.check(away=True)

@@ -1,0 +1,239 @@
+"""Take the pictures of the dashboard that the documentation shows.
+
+`python tools/take_screenshots.py [FOLDER]` runs a federation in this process, serves its page as the demo does,
+and writes docs/img/dashboard-*.png: a coordinator where nothing has run, a run in the middle, one that failed and
+one that is finished, each light and dark, and the run in the middle on a phone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+from hubbub.errors import LocalError
+from hubbub.ids import PartyId, RunId
+from hubbub.messages.manifest import Manifest
+from hubbub_local.demo import DemoOptions, draw_up
+from hubbub_local.federation import Federation, start_federation
+from hubbub_local.serving import Dashboard, open_dashboard, reserve_port
+from hubbub_trainer.learning.datasets import default_cache_folder
+from hubbub_trainer.learning.registry import load_task
+from hubbub_trainer.planning import draw_up_manifest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from support.browser import ColourScheme, chromium, watched_page  # noqa: E402  (It is where tests are.)
+
+LAPTOP, PHONE = (1280, 900), (390, 844)
+LARGEST_BYTES = 300_000
+COLOURS = 256
+"""Of a picture; more than a page has, but for the edges of its letters."""
+THEMES: tuple[ColourScheme, ...] = ("light", "dark")
+WAIT_S = 300
+PATIENCE_MS = 60_000
+"""For the page, while a whole federation trains in this process."""
+OPTIONS = DemoOptions(strategy="sec-union", data="digits", clients=5, rounds=10, local_steps=30, q=3)
+HELD_ROUND = 6
+BROKEN_ROUND = 4
+LATE = "Late: waiting for"
+
+
+@dataclass
+class Accident:
+    """What is to happen to a run when the last of its clients trains for a round."""
+
+    number: int
+    strike: Callable[[], object]
+    _begun: set[PartyId] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def watch(self, client: PartyId, number: int) -> None:
+        """A client trains for a round."""
+        with self._lock:
+            is_new = number == self.number and client not in self._begun
+            if is_new:
+                self._begun.add(client)
+            is_last = is_new and len(self._begun) == OPTIONS.clients
+        if is_last:
+            self.strike()
+
+
+def fail() -> None:
+    """Break a client's training."""
+    raise LocalError("No space left on device: the update cannot be kept")
+
+
+class Show:
+    """A federation and its page, in a thread with an event loop of its own: the browser needs this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._task = load_task("lenet", data=OPTIONS.data, cache_folder=default_cache_folder())
+        first, self._parties = draw_up(OPTIONS, self._task)
+        self._manifest = first
+        self._accident = Accident(0, lambda: None)
+        self._ready: Future[tuple[asyncio.AbstractEventLoop, Federation, Dashboard]] = Future()
+        self._over: asyncio.Event
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="federation")
+
+    async def _serve(self) -> None:
+        self._over = asyncio.Event()
+        with reserve_port(0) as listener:
+            async with (
+                start_federation(
+                    self._manifest,
+                    parties=self._parties,
+                    folder=self._folder,
+                    load_task=lambda _: self._task,
+                    demo_seed=OPTIONS.seed,
+                    progress=self._note,
+                ) as federation,
+                open_dashboard(federation.coordinator, listener) as dashboard,
+            ):
+                self._ready.set_result((asyncio.get_running_loop(), federation, dashboard))
+                await self._over.wait()
+
+    def _note(self, client: PartyId, number: int, done: int, steps: int) -> None:
+        """A trainer has done so many steps; called from its thread."""
+        del done, steps
+        self._accident.watch(client, number)
+
+    @contextmanager
+    def open(self) -> Iterator[Dashboard]:
+        """Have it running."""
+        self._thread.start()
+        try:
+            yield self._ready.result(WAIT_S)[2]
+        finally:
+            self._ready.result(WAIT_S)[0].call_soon_threadsafe(self._over.set)
+            self._thread.join()
+
+    def begin(self, accident: Accident) -> RunId:
+        """Begin a run to which something happens."""
+        self._accident = accident
+        loop, federation, _ = self._ready.result(WAIT_S)
+        manifest = self._draw_up()
+        asyncio.run_coroutine_threadsafe(federation.coordinator.submit(manifest), loop).result(WAIT_S)
+        return manifest.run_id
+
+    def _draw_up(self) -> Manifest:
+        return draw_up_manifest(
+            self._task,
+            roster=self._parties.roster,
+            strategy=OPTIONS.strategy,
+            rho=OPTIONS.rho,
+            local_steps=OPTIONS.local_steps,
+            rounds=OPTIONS.rounds,
+            seed=OPTIONS.seed,
+            q=OPTIONS.q,
+        )
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Where the page is, who looks at it, and where the pictures go."""
+
+    browser: Browser
+    dashboard: Dashboard
+    folder: Path
+
+    def shoot_all(self, name: str, run: RunId | None, *, shown: str, tall: bool = False) -> None:
+        """Take the same in light and in dark; `shown` is what the page says when all is there."""
+        for theme in THEMES:
+            with self._page(run, theme, LAPTOP) as page:
+                expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible()
+                self._shoot(page, f"dashboard-{name}-{theme}.png", tall=tall)
+
+    def shoot_phone(self, run: RunId, *, shown: str) -> None:
+        """Take what fits on a phone."""
+        for theme in THEMES:
+            with self._page(run, theme, PHONE) as page:
+                expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible()
+                self._shoot(page, f"dashboard-phone-{theme}.png")
+
+    @contextmanager
+    def _page(self, run: RunId | None, theme: ColourScheme, size: tuple[int, int]) -> Iterator[Page]:
+        with watched_page(self.browser, self.dashboard.url, colours=theme, size=size) as (page, watch):
+            page.set_default_timeout(PATIENCE_MS)
+            page.goto(f"/#/runs/{run}" if run else "/")
+            page.get_by_label("Token", exact=True).fill(self.dashboard.tokens.change)
+            page.get_by_role("button", name="Use this token").click()
+            expect(page.get_by_text("Live", exact=True)).to_be_visible()
+            yield page
+            watch.check()
+
+    def wait_for(self, run: RunId, shown: str) -> None:
+        """Follow a run on the page until it is as wanted."""
+        with self._page(run, "light", LAPTOP) as page:
+            expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible(timeout=1000 * WAIT_S)
+
+    def _shoot(self, page: Page, name: str, *, tall: bool = False) -> None:
+        if tall:
+            self._unroll(page)
+        picture = Image.open(io.BytesIO(page.screenshot()))
+        file = self.folder / name
+        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+        size = file.stat().st_size
+        if size > LARGEST_BYTES:
+            raise SystemExit(f"{file} has {size} bytes; take less of the page")
+        print(f"{file.name}: {picture.width} × {picture.height}, {size // 1024} KB")
+
+    @staticmethod
+    def _unroll(page: Page) -> None:
+        """Make the window as tall as the page down to its charts, which are drawn when they are in sight."""
+        charts = page.get_by_role("region", name="Charts")
+        charts.scroll_into_view_if_needed()
+        bottom = charts.evaluate("element => element.getBoundingClientRect().bottom + scrollY")
+        page.set_viewport_size({"width": LAPTOP[0], "height": round(bottom) + 16})
+        for plot in charts.locator(".plot").all():
+            expect(plot.locator("svg").first).to_be_visible()
+        page.evaluate("scrollTo(0, 0)")
+
+
+def take_pictures(show: Show, camera: Camera) -> None:
+    """One run to its end, one that fails, and one that waits while its picture is taken."""
+    camera.shoot_all("empty", None, shown="Nothing has run here yet")
+
+    finished = show.begin(Accident(0, lambda: None))
+    camera.wait_for(finished, "completed")
+    camera.shoot_all("finished", finished, shown="completed", tall=True)
+
+    failed = show.begin(Accident(BROKEN_ROUND, fail))
+    camera.wait_for(failed, "It failed")
+    camera.shoot_all("failed", failed, shown="It failed")
+
+    enough = threading.Event()
+    running = show.begin(Accident(HELD_ROUND, partial(enough.wait, WAIT_S)))
+    try:
+        camera.wait_for(running, LATE)
+        camera.shoot_all("running", running, shown=LATE)
+        camera.shoot_phone(running, shown=LATE)
+    finally:
+        enough.set()
+
+
+def main() -> None:
+    """Take them all."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "img"
+    folder.mkdir(parents=True, exist_ok=True)
+    expect.set_options(timeout=PATIENCE_MS)
+    with tempfile.TemporaryDirectory(prefix="hubbub-screenshots-") as parties:
+        show = Show(Path(parties))
+        with show.open() as dashboard, chromium() as browser:
+            take_pictures(show, Camera(browser, dashboard, folder))
+
+
+if __name__ == "__main__":
+    main()
