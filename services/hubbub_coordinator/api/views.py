@@ -1,42 +1,57 @@
-"""What the interface answers: the machines' data, as JSON."""
+"""What the interface answers about runs and rounds: the machines' data, as JSON."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from typing import Annotated, Literal
 
+from pydantic import BaseModel, WithJsonSchema
+
+from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
+from hubbub_coordinator.api.costs import CostView, view_cost
+from hubbub_coordinator.participants import PartyState, find_place
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import Round
+from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.waiting import Last, find_awaited
 
-
-class CostView(BaseModel):
-    """Communication that counts as one thing."""
-
-    payload_bits: int
-    predicted_bits: int
-    wire_bytes: int
+RunState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in runs.State]})]
+RoundState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in rounds.State]})]
+PhaseState = Literal["collecting", "releasing", "released", "void"]
 
 
 class PhaseView(BaseModel):
     """A phase of a round."""
 
     name: str
+    state: PhaseState
     opened_at_s: float
     closed_at_s: float | None
     released_at_s: float | None
     delivered: dict[str, list[str]]
     """Client to the aggregators that hold its complete share set."""
     spoilt: dict[str, str]
+    """Client to why an aggregator refused its share set."""
+
+
+class ReportView(BaseModel):
+    """What a client reported when it had applied a round, on its slice of the test set."""
+
+    client: str
+    accuracy: float | None
+    loss: float | None
+    training_s: float
+    evaluation_s: float
 
 
 class RoundView(BaseModel):
     """A round."""
 
     round: int
-    state: str
+    state: RoundState
     phase: str
     reason: str
     began_at_s: float
@@ -45,8 +60,26 @@ class RoundView(BaseModel):
     missing: list[str]
     union_size: int | None
     accuracy: float | None
+    loss: float | None
+    training_s: float | None
+    """Of the slowest client, and so is the next."""
+    evaluation_s: float | None
+    protocol_s: float | None
+    """All the rest of a round that was released."""
     phases: list[PhaseView]
     cost: dict[str, CostView]
+    fedavg_bits: int
+    """What uncompressed FedAvg takes for a round of as many clients."""
+    reports: list[ReportView]
+
+
+class RoundPage(BaseModel):
+    """Rounds of a run, oldest first."""
+
+    items: list[RoundView]
+    next: int | None
+    """To be sent as `after` for the rounds that follow; null if there are none."""
+    total: int
 
 
 class ParticipantView(BaseModel):
@@ -54,25 +87,55 @@ class ParticipantView(BaseModel):
 
     name: str
     role: str
+    organisation: str
     joined: bool
     status: str
+    state: PartyState
+    waited_for: bool
+    since_s: float | None
+    """Since when it is waited for."""
 
 
 class RunView(BaseModel):
     """A run."""
 
     run: str
-    state: str
+    state: RunState
     reason: str
     strategy: str
     task: str
+    parameters: int
+    clients: int
+    aggregators: int
     round: int
     rounds_wanted: int
     rounds_released: int
     rounds_void: int
+    target_accuracy: float | None
     began_at_s: float
     ended_at_s: float | None
     accuracy: float | None
+    """Of the last round that reported one, and so is the loss."""
+    loss: float | None
+    payload_bits: int
+    wire_bytes: int
+    remaining_s: float | None
+    """An estimate: the mean time of the rounds that have ended, times the rounds that are left."""
+    pausing: bool
+    waiting_for: list[str]
+    """Who is waited for, what they have yet to do, and since when; empty where nobody is."""
+    waiting_to: str
+    waiting_since_s: float | None
+
+
+class RunPage(BaseModel):
+    """Runs, newest first."""
+
+    items: list[RunView]
+    next: str | None
+    """To be sent as `after` for older runs; null if there are none."""
+    total: int
+    """How many runs there are in all, in the states that were asked for."""
 
 
 class RunDetail(RunView):
@@ -82,38 +145,12 @@ class RunDetail(RunView):
     participants: list[ParticipantView]
 
 
-class RunCost(BaseModel):
-    """What a run has cost so far, and what dense FedAvg would have cost for as many rounds."""
-
-    total: dict[str, CostView]
-    fedavg_bits: int
-    rounds: dict[int, dict[str, CostView]]
-
-
-def view_cost(data: Round) -> dict[str, CostView]:
-    """A round's cost so far."""
-    return {
-        name: CostView(
-            payload_bits=cost.payload_bits, predicted_bits=cost.predicted_bits, wire_bytes=cost.wire_bytes
-        )
-        for name, cost in accounts.costs(data).items()
-    }
+# Rounds -------------------------------------------------------------------------------------------------
 
 
 def view_round(state: rounds.State, data: Round) -> RoundView:
     """A round, in full."""
-    open_states = (rounds.State.COLLECTING,)
-    phases = [
-        PhaseView(
-            name=phase.name,
-            opened_at_s=record.opened_at_s,
-            closed_at_s=record.closed_at_s,
-            released_at_s=record.released_at_s,
-            delivered={client: sorted(receipts) for client, receipts in record.receipts.items()},
-            spoilt=dict(record.spoilt),
-        )
-        for phase, record in zip(data.phases, data.records, strict=False)
-    ]
+    whole = accounts.account(data) if state is rounds.State.RELEASED else None
     return RoundView(
         round=data.number,
         state=state.value,
@@ -122,83 +159,126 @@ def view_round(state: rounds.State, data: Round) -> RoundView:
         began_at_s=data.began_at_s,
         ended_at_s=data.ended_at_s,
         members=[client for client in data.manifest.clients if client in data.members],
-        missing=list(data.missing()) if state in open_states and data.records else [],
+        missing=list(data.missing()) if state is rounds.State.COLLECTING and data.records else [],
         union_size=accounts.union_size(data),
-        accuracy=accounts.accuracy(data),
-        phases=phases,
+        accuracy=data.accuracy,
+        loss=data.loss,
+        training_s=max((report.training_s for report in data.applied.values()), default=None),
+        evaluation_s=max((report.evaluation_s for report in data.applied.values()), default=None),
+        protocol_s=whole.protocol_s if whole else None,
+        phases=[
+            _view_phase(phase.name, _find_phase_state(state, record), record)
+            for phase, record in zip(data.phases, data.records, strict=False)
+        ],
         cost=view_cost(data),
+        fedavg_bits=accounts.count_fedavg_bits(data),
+        reports=_view_reports(data),
     )
 
 
-def view_run(state: runs.State, data: Run, all_rounds: list[tuple[rounds.State, Round]]) -> RunView:
-    """A run, in a line."""
-    measured = [value for _, each in all_rounds if (value := accounts.accuracy(each)) is not None]
-    return RunView(
-        run=data.manifest.run_id,
-        state=state.value,
-        reason=data.reason,
-        strategy=data.manifest.strategy,
-        task=data.manifest.task,
-        round=data.round,
-        rounds_wanted=data.manifest.rounds,
-        rounds_released=data.released,
-        rounds_void=data.void,
-        began_at_s=data.began_at_s,
-        ended_at_s=data.ended_at_s,
-        accuracy=measured[-1] if measured else None,
+def _find_phase_state(state: rounds.State, record: PhaseRecord) -> PhaseState:
+    if record.released_at_s is not None:
+        return "released"
+    if state in {rounds.State.VOIDING, rounds.State.VOID}:
+        return "void"
+    return "collecting" if record.closed_at_s is None else "releasing"
+
+
+def _view_phase(name: str, state: PhaseState, record: PhaseRecord) -> PhaseView:
+    return PhaseView(
+        name=name,
+        state=state,
+        opened_at_s=record.opened_at_s,
+        closed_at_s=record.closed_at_s,
+        released_at_s=record.released_at_s,
+        delivered={client: sorted(receipts) for client, receipts in record.receipts.items()},
+        spoilt=dict(record.spoilt),
     )
 
 
-def view_detail(state: runs.State, data: Run, all_rounds: list[tuple[rounds.State, Round]]) -> RunDetail:
-    """A run, in full."""
-    last = all_rounds[-1] if all_rounds else None
-    participants = [
-        ParticipantView(
-            name=party,
-            role=role.value,
-            joined=party in data.joined,
-            status=_status(party, joined=party in data.joined, last=last),
+def _view_reports(data: Round) -> list[ReportView]:
+    return [
+        ReportView(
+            client=client,
+            accuracy=report.correct / report.total if report.total else None,
+            loss=report.loss if report.total else None,
+            training_s=report.training_s,
+            evaluation_s=report.evaluation_s,
         )
-        for party, role in data.parties.items()
+        for client in data.manifest.clients
+        if (report := data.applied.get(client))
     ]
-    summary = view_run(state, data, all_rounds)
-    return RunDetail(**summary.model_dump(), manifest=data.manifest, participants=participants)
 
 
-def _status(party: str, *, joined: bool, last: tuple[rounds.State, Round] | None) -> str:
-    if not joined:
-        return "asked to join"
-    if last is None or not last[1].records:
-        return "joined"
-    state, data = last
-    if party in data.manifest.aggregators:
-        return "released" if party in data.record.ended else f"holds {_held(party, data)} share sets"
-    if party in data.applied:
-        return f"applied round {data.number}"
-    receipts = next((found for client, found in data.record.receipts.items() if client == party), {})
-    if receipts:
-        return f"delivered {data.current.name} to {len(receipts)} of {len(data.aggregators)} aggregators"
-    return "training or sending" if state is rounds.State.COLLECTING else "was left out"
+# Runs ---------------------------------------------------------------------------------------------------
 
 
-def _held(party: str, data: Round) -> int:
-    return sum(party in receipts for receipts in data.record.receipts.values())
+def view_run(run: RunId, state: runs.State, data: Run, last: Last) -> RunView:
+    """A run, in a line; its id is given because to work it out costs as much as all the rest."""
+    return RunView.model_validate(_summarise(run, state, data, last))
 
 
-def view_run_cost(all_rounds: list[tuple[rounds.State, Round]]) -> RunCost:
-    """Costs of all rounds, and their totals."""
-    by_round = {data.number: view_cost(data) for _, data in all_rounds}
-    names = dict.fromkeys(name for costs in by_round.values() for name in costs)
-    total = {
-        name: CostView(
-            **{
-                field: sum(getattr(costs[name], field) for costs in by_round.values() if name in costs)
-                for field in CostView.model_fields
-            }
-        )
-        for name in names
+def _summarise(run: RunId, state: runs.State, data: Run, last: Last) -> dict[str, object]:
+    waiting = find_awaited(state, data, last)
+    # What the last round has come to so far; once it has ended, the run itself has added it.
+    now = last[1] if last and last[1].number > data.ended else None
+    manifest = data.manifest
+    return {
+        "run": run,
+        "state": state.value,
+        "reason": data.reason,
+        "strategy": manifest.strategy,
+        "task": manifest.task,
+        "parameters": manifest.parameters,
+        "clients": len(manifest.cohort),
+        "aggregators": len(manifest.aggregators),
+        "round": data.round,
+        "rounds_wanted": manifest.rounds,
+        "rounds_released": data.released,
+        "rounds_void": data.void,
+        "target_accuracy": manifest.target_accuracy,
+        "began_at_s": data.began_at_s,
+        "ended_at_s": data.ended_at_s,
+        "accuracy": data.accuracy if now is None or now.accuracy is None else now.accuracy,
+        "loss": data.loss if now is None or now.loss is None else now.loss,
+        "payload_bits": data.payload_bits + (now.payload_bits if now else 0),
+        "wire_bytes": data.wire_bytes + (now.wire_bytes if now else 0),
+        "remaining_s": _estimate_rest(state, data),
+        "pausing": data.pausing,
+        "waiting_for": list(waiting.parties),
+        "waiting_to": waiting.what if waiting.parties else "",
+        "waiting_since_s": waiting.since_s if waiting.parties else None,
     }
-    fedavg = sum(
-        accounts.account(data).fedavg_bits for state, data in all_rounds if state is rounds.State.RELEASED
-    )
-    return RunCost(total=total, fedavg_bits=fedavg, rounds=by_round)
+
+
+def _estimate_rest(state: runs.State, data: Run) -> float | None:
+    if state in runs.OUTCOMES or not data.ended:
+        return None
+    return data.rounds_s / data.ended * (data.manifest.rounds - data.released)
+
+
+def view_detail(
+    run: RunId, state: runs.State, data: Run, last: Last, *, roster: Roster, now_s: float
+) -> RunDetail:
+    """A run, in full."""
+    waiting = find_awaited(state, data, last)
+    organisations = {party.name: party.organisation for party in roster.parties}
+    organisations |= {member.name: member.organisation for member in data.manifest.cohort}
+    participants = []
+    for party, role in data.parties.items():
+        place, waited_for = find_place(state, data, last, party, now_s), party in waiting.parties
+        participants.append(
+            ParticipantView(
+                name=party,
+                role=role.value,
+                # A run may be older than the roster, and a party gone from it.
+                organisation=organisations.get(party, ""),
+                joined=party in data.joined,
+                status=place.status,
+                state=place.state,
+                waited_for=waited_for,
+                since_s=waiting.since_s if waited_for else None,
+            )
+        )
+    summary = _summarise(run, state, data, last)
+    return RunDetail.model_validate({**summary, "manifest": data.manifest, "participants": participants})

@@ -7,13 +7,18 @@ import pytest
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.shares import SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
-from hubbub_coordinator.accounts import Cost, account, accuracy, costs, union_size
+from hubbub.protocol.costs import Headcount
+from hubbub.strategies.registry import STRATEGIES
+from hubbub_coordinator.accounts import Cost, account, costs, predict_others, split_by_party, union_size
 from hubbub_coordinator.phases.round import PhaseRecord, Round
-from support.builders import make_claims, make_manifest, make_receipt
+from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
+from support.parties import sign_receipts
 
 # N = 100 over Z_7 takes 3 bits an element; a factor takes 32.
 MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
+
 EMPTY = Round(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
 
 
@@ -24,6 +29,7 @@ def report(*, correct: int, total: int, loss: float, training_s: float, up: bool
     )
     arrived = (Traffic(counts_as="signs", direction="down", wire_bytes=500),)
     return RoundApplied(
+        model_hmac=MODEL_HMAC,
         correct=correct,
         total=total,
         loss=loss,
@@ -33,6 +39,11 @@ def report(*, correct: int, total: int, loss: float, training_s: float, up: bool
     )
 
 
+def signed_for(client: PartyId) -> dict[PartyId, SignedReceipt]:
+    receipts = [make_receipt(MANIFEST, aggregator=server, client=client) for server in MANIFEST.aggregators]
+    return dict(zip(MANIFEST.aggregators, sign_receipts(MANIFEST, receipts), strict=True))
+
+
 def released(reports: dict[PartyId, RoundApplied]) -> Round:
     """A round that the aggregators released to all three clients."""
     down = (
@@ -40,12 +51,7 @@ def released(reports: dict[PartyId, RoundApplied]) -> Round:
         Traffic(counts_as="signs", direction="down", payload_bits=3 * 300),
         Traffic(counts_as="factors", direction="down", payload_bits=3 * 32),
     )
-    receipts = {
-        client: {
-            server: make_receipt(MANIFEST, aggregator=server, client=client) for server in MANIFEST.aggregators
-        }
-        for client in reports
-    }
+    receipts = {client: signed_for(client) for client in reports}
     rows = [(server, row) for server in MANIFEST.aggregators for row in down]
     rows += [(client, row) for client, each in reports.items() for row in each.traffic]
     return replace(
@@ -70,7 +76,7 @@ FULL = released(
 
 
 def test_accuracy_is_all_correct_answers_over_all_samples_not_a_mean_of_means() -> None:
-    assert accuracy(FULL) == pytest.approx(15 / 50)
+    assert FULL.accuracy == pytest.approx(15 / 50)
     assert account(FULL).loss == pytest.approx((10 * 1.0 + 30 * 2.0 + 10 * 4.0) / 50)
 
 
@@ -96,6 +102,52 @@ def test_what_was_measured_and_not_predicted_shows() -> None:
     assert signs.payload_bits == signs.predicted_bits + 1
 
 
+def test_what_each_party_sent_and_received_is_told_apart() -> None:
+    found = split_by_party(FULL)
+
+    assert found["signs", ONE, "up"] == (2 * 300, 0)
+    assert found["signs", ONE, "down"] == (0, 500)
+    assert found["signs", MANIFEST.aggregators[0], "up"] == (0, 700)
+    assert found["factors", MANIFEST.aggregators[1], "down"] == (3 * 32, 0)
+    assert sum(payload for payload, _ in found.values()) == FULL.payload_bits
+    assert sum(wire for _, wire in found.values()) == FULL.wire_bytes
+
+
+# k = 10 of N = 100: whatever the union was, three clients chose at most 30 indices.
+HEADS = Headcount.complete(3, 2)
+
+
+def test_every_strategy_is_counted_with_the_same_members_and_the_most_that_v_can_have_been() -> None:
+    found = predict_others(FULL)
+
+    assert found.keys() == STRATEGIES.keys()
+    assert found["no-union"] == sum(cost.predicted_bits for cost in costs(FULL).values())
+    assert found["fedavg"] == account(FULL).fedavg_bits
+    expected = STRATEGIES["sec-union"].predict_bits(MANIFEST.protocol_parameters, HEADS, 30)
+    assert found["sec-union"] == sum(expected.values())
+
+
+def test_where_v_is_known_it_is_taken() -> None:
+    manifest = make_manifest(clients=3, servers=2, parameters=100, strategy="sec-union")
+    claims = (
+        VectorClaim(name="signs", length=17, modulus=7),
+        VectorClaim(name="factors", length=1, modulus=2**32),
+    )
+    records = (PhaseRecord(opened_at_s=1.0), PhaseRecord(opened_at_s=2.0, released=claims))
+    data = replace(FULL, manifest=manifest, phase=1, records=records)
+
+    assert union_size(data) == 17
+    expected = STRATEGIES["partial-sec-union"].predict_bits(manifest.protocol_parameters, HEADS, 17)
+    assert predict_others(data)["partial-sec-union"] == sum(expected.values())
+
+
+def test_who_was_left_out_has_not_sent_but_receives() -> None:
+    silent = report(correct=5, total=10, loss=4.0, training_s=4.0, up=False)
+    data = replace(released({**FULL.applied, THREE: silent}), members=frozenset({ONE, TWO}))
+
+    assert predict_others(data)["fedavg"] == (2 + 3) * 32 * 100
+
+
 def test_the_account_of_a_round() -> None:
     result = account(FULL)
     assert (result.round, result.members, result.union_size) == (4, MANIFEST.clients, 100)
@@ -105,9 +157,10 @@ def test_the_account_of_a_round() -> None:
 
 
 def test_before_anything_is_reported_nothing_is_claimed() -> None:
-    assert accuracy(EMPTY) is None
+    assert EMPTY.accuracy is None
     assert union_size(EMPTY) is None
     assert costs(EMPTY) == {}
+    assert predict_others(EMPTY) == {}
     begun = replace(EMPTY, records=(PhaseRecord(opened_at_s=10.0),))
     assert union_size(begun) is None
     assert costs(begun) == {}
@@ -115,5 +168,5 @@ def test_before_anything_is_reported_nothing_is_claimed() -> None:
 
 def test_clients_without_test_samples_do_not_divide_by_zero() -> None:
     data = released({ONE: report(correct=0, total=0, loss=0.0, training_s=1.0)})
-    assert accuracy(data) is None
+    assert data.accuracy is None
     assert (account(data).accuracy, account(data).loss) == (0.0, 0.0)

@@ -12,6 +12,7 @@ import pytest
 
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment
+from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
 from hubbub_coordinator.events import ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -22,6 +23,7 @@ from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
+from support.parties import parties_of
 
 TASK = SyntheticTask(1_003)
 MANIFEST = make_manifest(
@@ -34,6 +36,8 @@ MANIFEST = make_manifest(
 )
 RUN = f"/api/v1/runs/{MANIFEST.run_id}"
 JSON = {"content-type": "application/json"}
+TOKENS = Tokens(read="r" * 32, change="c" * 32)
+AUTHORISED = {"authorization": f"Bearer {TOKENS.change}"}
 FULL_SIGNS_BITS = 2 * 2 * 3 * 1_003 * 3
 Json = Any  # What a server answers; the assertions are its types.
 
@@ -49,8 +53,9 @@ class Scene:
         self.stalled = stalled
         self.over = over
 
-    async def post_manifest(self, manifest: Manifest = MANIFEST) -> httpx.Response:
-        return await self.client.post("/api/v1/runs", content=manifest.model_dump_json(), headers=JSON)
+    async def post_manifest(self, manifest: Manifest = MANIFEST, key: str = "") -> httpx.Response:
+        headers = {**JSON, **({"idempotency-key": key} if key else {})}
+        return await self.client.post("/api/v1/runs", content=manifest.model_dump_json(), headers=headers)
 
     async def get(self, path: str) -> Json:
         answer = await self.client.get(path)
@@ -71,10 +76,17 @@ async def scene_of(folder: Path) -> AsyncIterator[Scene]:
             over.set()
 
     async with start_federation(
-        MANIFEST, folder=folder, load_task=HeldTask(TASK, silence).load, demo_seed=1, observer=observe
+        MANIFEST,
+        parties=parties_of(MANIFEST),
+        folder=folder,
+        load_task=HeldTask(TASK, silence).load,
+        demo_seed=1,
+        observer=observe,
     ) as federation:
-        transport = httpx.ASGITransport(create_app(federation.coordinator))
-        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
+        transport = httpx.ASGITransport(create_app(federation.coordinator, TOKENS))
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://coordinator", headers=AUTHORISED
+        ) as client:
             try:
                 yield Scene(client, silence, stalled, over)
             finally:
@@ -89,12 +101,54 @@ async def test_a_manifest_begins_a_run_once(tmp_path: Path, *, again: bool) -> N
         assert answer.status_code == 201
         assert answer.json()["run"] == MANIFEST.run_id
         assert answer.json()["state"] == "enrolling"
+        assert answer.headers["location"] == RUN
+        assert "idempotency-replayed" not in answer.headers
         if again:
             answer = await scene.post_manifest()
             assert answer.status_code == 409
             assert answer.headers["content-type"] == "application/problem+json"
             assert "needs a new nonce" in answer.json()["detail"]
-            assert len(await scene.get("/api/v1/runs")) == 1
+            assert (await scene.get("/api/v1/runs"))["total"] == 1
+
+
+OTHER = MANIFEST.model_copy(update={"nonce": "1" * 32})
+
+
+@aio
+async def test_a_manifest_that_is_sent_again_under_its_key_is_the_same_run(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        first, second = await asyncio.gather(*(scene.post_manifest(key="once") for _ in range(2)))
+        third = await scene.post_manifest(key="once")
+
+        assert (first.status_code, second.status_code, third.status_code) == (201, 200, 200)
+        assert {answer.json()["run"] for answer in (first, second, third)} == {MANIFEST.run_id}
+        assert third.headers["idempotency-replayed"] == "true"
+        assert third.headers["location"] == RUN
+        assert (await scene.get("/api/v1/runs"))["total"] == 1
+
+
+@aio
+async def test_a_key_belongs_to_one_manifest_and_a_manifest_to_one_run(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        await scene.post_manifest(key="once")
+        reused = await scene.post_manifest(OTHER, key="once")
+        known = await scene.post_manifest(key="twice")
+
+        assert (reused.status_code, known.status_code) == (422, 409)
+        assert "a new run needs a new key" in reused.json()["detail"]
+        assert (await scene.post_manifest(OTHER, key="twice")).status_code == 201, "nothing had begun under it"
+
+
+@pytest.mark.parametrize("key", ["a b", "ä", "x" * 65, "a/b"])
+@aio
+async def test_a_key_has_few_characters(tmp_path: Path, key: str) -> None:
+    async with scene_of(tmp_path) as scene:
+        headers = [(b"idempotency-key", key.encode())]
+        content = MANIFEST.model_dump_json()
+        answer = await scene.client.post("/api/v1/runs", content=content, headers=headers)
+
+        assert answer.status_code == 422
+        assert "Idempotency-Key" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +176,7 @@ async def test_an_invalid_manifest_is_refused_by_field(
         assert answer.status_code == 422, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
         assert field in answer.json()["detail"]
-        assert await scene.get("/api/v1/runs") == []
+        assert await scene.get("/api/v1/runs") == {"items": [], "next": None, "total": 0}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"rounds": 2}'])
@@ -137,7 +191,9 @@ async def test_what_is_no_manifest_at_all_is_refused(tmp_path: Path, body: bytes
 @aio
 async def test_an_unknown_run_is_not_found(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
-        for path in (RUN, f"{RUN}/rounds", f"{RUN}/rounds/1", f"{RUN}/cost"):
+        asked = ("", "/rounds", "/rounds/1", "/cost", "/export", "/export?format=csv")
+        of_run = (f"/api/v1/{path}run={MANIFEST.run_id}" for path in ("events?", "events/stream?"))
+        for path in (*(f"{RUN}{each}" for each in asked), *of_run, f"/api/v1/runs?after={MANIFEST.run_id}"):
             answer = await scene.client.get(path)
             assert answer.status_code == 404
             assert MANIFEST.run_id in answer.json()["detail"]
@@ -162,7 +218,21 @@ async def test_a_run_can_be_followed_while_it_goes_on(tmp_path: Path) -> None:
         assert status["client-1"]["status"] == "delivered signs to 2 of 2 aggregators"
         assert status["client-3"]["status"] == "training or sending"
         assert status["aggregator-1"]["status"] == "holds 2 share sets"
-        (first,) = await scene.get(f"{RUN}/rounds")
+        assert {name: each["state"] for name, each in status.items()} == {
+            **dict.fromkeys(map(str, MANIFEST.aggregators), "idle"),
+            "client-1": "delivered",
+            "client-2": "delivered",
+            "client-3": "training",
+        }
+        waited_for = [name for name, each in status.items() if each["waited_for"]]
+        assert waited_for == run["waiting_for"] == ["client-3"]
+        assert status["client-3"]["since_s"] == run["waiting_since_s"] > 0
+        assert status["client-1"]["since_s"] is None
+        assert (status["client-1"]["organisation"], status["aggregator-2"]["organisation"]) == (
+            *("org-1", "aggregator-2"),
+        )
+        (first,) = (await scene.get(f"{RUN}/rounds"))["items"]
+        assert (first["phases"][0]["state"], first["training_s"], first["reports"]) == ("collecting", None, [])
         assert (first["state"], first["phase"], first["missing"]) == ("collecting", "signs", ["client-3"])
         assert first["phases"][0]["delivered"] == {
             client: list(MANIFEST.aggregators) for client in ("client-1", "client-2")
@@ -170,6 +240,7 @@ async def test_a_run_can_be_followed_while_it_goes_on(tmp_path: Path) -> None:
         assert first["phases"][0]["closed_at_s"] is None
         cost = await scene.get(f"{RUN}/cost")
         assert cost["fedavg_bits"] == 0
+        assert {each["total_bits"] for each in cost["other_strategies"].values()} == {0}
 
 
 @aio
@@ -178,10 +249,21 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
         await scene.post_manifest()
         scene.silence.lift_all()
         await scene.over.wait()
-        (run,) = await scene.get("/api/v1/runs")
+        (run,) = (await scene.get("/api/v1/runs"))["items"]
         assert (run["state"], run["rounds_released"], run["rounds_void"]) == ("completed", 2, 0)
-        assert 0 < run["accuracy"] <= 1
-        first, second = await scene.get(f"{RUN}/rounds")
+        assert (run["parameters"], run["clients"], run["aggregators"]) == (1_003, 3, 2)
+        assert (run["remaining_s"], run["waiting_for"], run["target_accuracy"]) == (None, [], None)
+        first, second = (await scene.get(f"{RUN}/rounds"))["items"]
+        assert 0 < run["accuracy"] == second["accuracy"] <= 1
+        assert run["loss"] == second["loss"]
+        for name in ("payload_bits", "wire_bytes"):
+            parts = (cost[name] for each in (first, second) for cost in each["cost"].values())
+            assert run[name] == sum(parts) > 0
+        assert [each["client"] for each in first["reports"]] == list(MANIFEST.clients)
+        assert first["training_s"] == max(each["training_s"] for each in first["reports"])
+        assert first["protocol_s"] >= 0
+        assert first["phases"][0]["state"] == "released"
+        assert first["fedavg_bits"] == 2 * 3 * 32 * 1_003
         assert [each["state"] for each in (first, second)] == ["released"] * 2
         assert first["members"] == list(MANIFEST.clients)
         assert first["union_size"] == 1_003
@@ -193,6 +275,14 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
         assert cost["total"]["signs"]["payload_bits"] == 2 * FULL_SIGNS_BITS
         assert cost["fedavg_bits"] == 2 * (2 * 3 * 32 * 1_003)
         assert list(cost["rounds"]) == ["1", "2"]
+        predicted = sum(each["predicted_bits"] for each in cost["total"].values())
+        assert cost["other_strategies"]["no-union"]["total_bits"] == predicted
+        assert cost["other_strategies"]["fedavg"]["rounds"] == {"1": 2 * 3 * 32 * 1_003, "2": 2 * 3 * 32 * 1_003}
+        by_party = [row for row in cost["by_party"] if row["counts_as"] == "signs"]
+        assert sum(row["payload_bits"] for row in by_party) == 2 * FULL_SIGNS_BITS
+        assert {row["party"] for row in by_party if row["direction"] == "up" and row["payload_bits"]} == {
+            *MANIFEST.clients
+        }
         status = {each["name"]: each["status"] for each in (await scene.get(RUN))["participants"]}
         assert status["client-3"] == "applied round 2"
         assert status["aggregator-2"] == "released"
@@ -204,12 +294,14 @@ async def test_a_run_can_be_cancelled_once(tmp_path: Path) -> None:
         await scene.post_manifest()
         await scene.stalled.wait()
         answer = await scene.client.post(f"{RUN}/cancel")
-        assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
-        assert answer.json()["reason"] == "an operator cancelled it"
+        assert answer.status_code == 200
+        await scene.over.wait()  # It is answered once it is kept: what follows cannot be stopped any more.
+        found = await scene.get(RUN)
+        assert (found["state"], found["reason"]) == ("cancelled", "an operator cancelled it")
         again = await scene.client.post(f"{RUN}/cancel")
         assert again.status_code == 409
         assert "cancelled already" in again.json()["detail"]
-        assert len(await scene.get(f"{RUN}/rounds")) == 1
+        assert (await scene.get(f"{RUN}/rounds"))["total"] == 1
 
 
 @aio

@@ -1,0 +1,183 @@
+"""Who may use the interface: one bearer token for reading, another for changing, and a gate before every route."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from hubbub.errors import ConfigurationError
+from hubbub_coordinator.api.problems import problem
+
+log = logging.getLogger(__name__)
+
+HEALTH_PATH = "/healthz"
+READY_PATH = "/readyz"
+PAGE_PATH = "/"
+DOCS_PATH = "/docs"
+DESCRIPTION_PATH = "/openapi.json"
+ICON_PATH = "/favicon.ico"
+OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH, PAGE_PATH, DOCS_PATH, DESCRIPTION_PATH, ICON_PATH})
+"""What may be read without a token: none of it holds anything of a run. A page asks its reader for a token."""
+ASSETS_FOLDER = "/assets/"
+"""The files that the pages are made of, which are the same for everybody, are open as well."""
+
+MIN_TOKEN_LENGTH = 32
+# RFC 6750, section 2.1: what may follow "Bearer" in the header.
+TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+HOW_TO_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+
+READING_METHODS = frozenset({"GET", "HEAD"})
+URL_PARAMETERS = frozenset({"token", "access_token", "bearer_token", "api_key", "authorization", "bearer"})
+"""Names under which somebody might put a token into a URL, where every log on the way would keep it."""
+
+
+class Right(Enum):
+    """What a token allows."""
+
+    READ = "read"
+    CHANGE = "change"
+    """Reading as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The two tokens of a coordinator; who may read can still not change anything."""
+
+    read: str = field(repr=False)
+    change: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for right, token in ((Right.READ, self.read), (Right.CHANGE, self.change)):
+            if len(token) < MIN_TOKEN_LENGTH:
+                raise ConfigurationError(
+                    f"the {right.value} token is shorter than {MIN_TOKEN_LENGTH} characters; {HOW_TO_MAKE_ONE}"
+                )
+            if not TOKEN_PATTERN.fullmatch(token):
+                raise ConfigurationError(
+                    f"the {right.value} token has characters that cannot be in a header; {HOW_TO_MAKE_ONE}"
+                )
+        if self.read == self.change:
+            raise ConfigurationError(
+                f"the read token and the change token are the same; they must differ: {HOW_TO_MAKE_ONE}"
+            )
+
+    def recognise(self, offered: str) -> Right | None:
+        """What this token allows; the time it takes tells nothing about the real ones, nor does its length."""
+        may_read = _are_equal(offered, self.read)
+        may_change = _are_equal(offered, self.change)
+        if may_change:
+            return Right.CHANGE
+        return Right.READ if may_read else None
+
+
+def _are_equal(offered: str, token: str) -> bool:
+    return hmac.compare_digest(sha256(offered.encode()).digest(), sha256(token.encode()).digest())
+
+
+def read_tokens(read_file: Path, change_file: Path) -> Tokens:
+    """Take each token from a file of its own, which only its owner may read."""
+    return Tokens(read=_read_token(read_file), change=_read_token(change_file))
+
+
+def _read_token(path: Path) -> str:
+    try:
+        # What is no ASCII is replaced, and then refused like any other character that a token cannot have.
+        with path.open(encoding="ascii", errors="replace") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ConfigurationError(f"{path} holds a token and is open to other users; chmod 600 {path}")
+            return file.read().removesuffix("\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} should hold a token and cannot be read ({error.strerror}); {HOW_TO_MAKE_ONE}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not let in; `code` is RFC 6750's word for it, if it has one."""
+
+    status: HTTPStatus
+    detail: str
+    code: str = ""
+
+    @property
+    def challenge(self) -> str:
+        """What WWW-Authenticate says."""
+        return 'Bearer realm="hubbub"' + (f', error="{self.code}"' if self.code else "")
+
+
+NO_TOKEN = Refusal(
+    HTTPStatus.UNAUTHORIZED, "no token was sent; send one in the header 'Authorization: Bearer TOKEN'"
+)
+WRONG_TOKEN = Refusal(HTTPStatus.UNAUTHORIZED, "this is no token of this coordinator", "invalid_token")
+SEVERAL_TOKENS = Refusal(
+    HTTPStatus.BAD_REQUEST, "several Authorization headers were sent; send one", "invalid_request"
+)
+TOKEN_IN_URL = Refusal(
+    HTTPStatus.BAD_REQUEST,
+    "a token must not be in a URL, where logs keep it; replace this token by a new one,"
+    " and send that in the header 'Authorization: Bearer TOKEN'",
+    "invalid_request",
+)
+ONLY_READING = Refusal(
+    HTTPStatus.FORBIDDEN, "the read token changes nothing; use the change token", "insufficient_scope"
+)
+
+
+class Gate:
+    """Stands before the router, so that no route, and no path without one, is reached without the right token."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or say why not."""
+        if scope["type"] == "websocket":
+            # Nothing here speaks it, and a route that did would be a way round the rules below.
+            await WebSocketClose()(scope, receive, send)
+            return
+        refusal = self._judge(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        # Neither the path nor the query: either may hold a token.
+        client = scope.get("client")
+        log.warning("refused a %s from %s: %s", scope["method"], client[0] if client else "-", refusal.detail)
+        answer = problem(scope, refusal.status, refusal.detail, {"WWW-Authenticate": refusal.challenge})
+        await answer(scope, receive, send)
+
+    def _judge(self, scope: Scope) -> Refusal | None:
+        request = Request(scope)
+        if any(name.lower() in URL_PARAMETERS for name in request.query_params):
+            return TOKEN_IN_URL
+        reads = request.method in READING_METHODS
+        if reads and is_open(scope["path"]):
+            return None
+        offers = request.headers.getlist("authorization")
+        if len(offers) > 1:
+            return SEVERAL_TOKENS
+        scheme, _, offered = "".join(offers).partition(" ")
+        if scheme.lower() != "bearer":
+            return NO_TOKEN
+        right = self._tokens.recognise(offered.strip(" "))
+        if right is None:
+            return WRONG_TOKEN
+        scope.setdefault("state", {})["right"] = right
+        return None if reads or right is Right.CHANGE else ONLY_READING
+
+
+def is_open(path: str) -> bool:
+    """Whether a path may be read without a token."""
+    return path in OPEN_PATHS or path.startswith(ASSETS_FOLDER)

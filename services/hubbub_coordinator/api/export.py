@@ -1,0 +1,134 @@
+"""A run to take away: one JSON document, or tables as CSV."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel
+
+from hubbub_coordinator.api.answering import Asked, RunPath
+from hubbub_coordinator.api.costs import RunCost, view_run_cost
+from hubbub_coordinator.api.describing import reading
+from hubbub_coordinator.api.runs import RUNS, show_detail
+from hubbub_coordinator.api.views import RoundView, RunDetail, view_round
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases.round import Round
+
+AllRounds = Sequence[tuple[rounds.State, Round]]
+Cell = str | int | float | None
+
+# A spreadsheet takes what begins so for a formula, and a reason is whatever a party wrote.
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Format(StrEnum):
+    """How a run is written."""
+
+    JSON = "json"
+    CSV = "csv"
+
+
+class TableName(StrEnum):
+    """What of a run is written as CSV."""
+
+    ROUNDS = "rounds"
+    COSTS = "costs"
+
+
+class RunExport(BaseModel):
+    """All that the interface tells of a run."""
+
+    run: RunDetail
+    rounds: list[RoundView]
+    cost: RunCost
+
+
+router = APIRouter(tags=["runs"])
+EXPORTING = reading(HTTPStatus.NOT_FOUND)
+DISPOSITION = {"Content-Disposition": {"schema": {"type": "string"}}}
+EXPORTED = {
+    "description": "The run.",
+    "model": RunExport,
+    "content": {"text/csv": {"schema": {"type": "string"}}},
+    "headers": DISPOSITION,
+}
+
+
+@router.get(
+    f"{RUNS}/{{run}}/export",
+    response_model=RunExport,
+    responses={**EXPORTING["responses"], HTTPStatus.OK.value: EXPORTED},
+    openapi_extra=EXPORTING["openapi_extra"],
+)
+async def export_run(
+    coordinator: Asked,
+    run: RunPath,
+    format: Annotated[Format, Query()] = Format.JSON,  # noqa: A002  (The parameter's name in the URL.)
+    table: Annotated[TableName, Query(description="Of what, as CSV.")] = TableName.ROUNDS,
+) -> Response:
+    """A run to take away."""
+    all_rounds = coordinator.find_rounds(run)
+    if format is Format.CSV:
+        content, name = await asyncio.to_thread(write_table, table, all_rounds), f"{run[:12]}-{table}.csv"
+    else:
+        detail = show_detail(coordinator, run)
+        content, name = await asyncio.to_thread(_write_document, detail, all_rounds), f"{run[:12]}.json"
+    headers = {"Content-Disposition": f'attachment; filename="hubbub-{name}"'}
+    media_type = "text/csv" if format is Format.CSV else "application/json"
+    return Response(content, headers=headers, media_type=media_type)
+
+
+def _write_document(detail: RunDetail, all_rounds: AllRounds) -> str:
+    views, cost = [view_round(*each) for each in all_rounds], view_run_cost(all_rounds)
+    return RunExport(run=detail, rounds=views, cost=cost).model_dump_json(by_alias=True)
+
+
+def write_table(table: TableName, all_rounds: AllRounds) -> str:
+    """One table of a run, with a line of headings."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    rows = _list_rounds(all_rounds) if table is TableName.ROUNDS else _list_costs(all_rounds)
+    for row in rows:
+        writer.writerow([_tame(cell) for cell in row])
+    return text.getvalue()
+
+
+def _tame(cell: Cell) -> Cell:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_SIGNS) else cell
+
+
+ROUND_COLUMNS = (
+    *("round", "state", "reason", "began_at_s", "ended_at_s", "members", "union_size"),
+    *("accuracy", "loss", "training_s", "evaluation_s", "protocol_s"),
+    *("payload_bits", "predicted_bits", "wire_bytes", "fedavg_bits"),
+)
+
+
+def _list_rounds(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
+    yield ROUND_COLUMNS
+    for each in all_rounds:
+        view = view_round(*each)
+        costs = view.cost.values()
+        yield (
+            *(view.round, view.state, view.reason, view.began_at_s, view.ended_at_s),
+            *(" ".join(view.members), view.union_size),
+            *(view.accuracy, view.loss, view.training_s, view.evaluation_s, view.protocol_s),
+            *(sum(cost.payload_bits for cost in costs), sum(cost.predicted_bits for cost in costs)),
+            *(sum(cost.wire_bytes for cost in costs), view.fedavg_bits),
+        )
+
+
+COST_COLUMNS = ("round", "counts_as", "party", "direction", "payload_bits", "wire_bytes")
+
+
+def _list_costs(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
+    yield COST_COLUMNS
+    for row in view_run_cost(all_rounds).by_party:
+        yield (row.round, row.counts_as, row.party, row.direction, row.payload_bits, row.wire_bytes)

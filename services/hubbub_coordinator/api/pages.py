@@ -1,0 +1,160 @@
+"""The pages and the files they are made of: the dashboard, the interface's description, and two libraries.
+
+The libraries come out of installed packages (the extra `dashboard`), never from elsewhere. What may be asked for
+is a list of names made at the start: no path is put together from a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from http import HTTPStatus
+from importlib.util import find_spec
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from hubbub_coordinator.api.access import ASSETS_FOLDER, DOCS_PATH, ICON_PATH, PAGE_PATH
+from hubbub_coordinator.api.problems import NoPage
+
+HERE = Path(__file__).parent
+DASHBOARD = HERE.parent / "dashboard"
+DOCS = HERE / "docs"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""A page is made of what comes from here, and nothing in it is written inline."""
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/vnd.microsoft.icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+PACKED = frozenset({".css", ".html", ".js", ".json", ".svg"})
+GZIP_LEVEL = 6
+MISSING_EXTRA = (
+    "this coordinator was installed without its pages; install them with: pip install 'hubbub[dashboard]'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file as it is sent."""
+
+    plain: bytes
+    packed: bytes | None
+    tag: str
+    read_at_ns: int
+    """When the file that this was read from had been written."""
+
+
+class Asset:
+    """A file that may be asked for; read when it first is, and again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._content: Content | None = None
+        self._reading = asyncio.Lock()
+
+    async def read(self) -> Content:
+        """What is in it, packed once for all who ask."""
+        async with self._reading:
+            written_at_ns = self.path.stat().st_mtime_ns
+            if self._content is None or self._content.read_at_ns != written_at_ns:
+                self._content = await asyncio.to_thread(_read, self.path, written_at_ns)
+            return self._content
+
+
+def _read(path: Path, written_at_ns: int) -> Content:
+    plain = path.read_bytes()
+    packed = gzip.compress(plain, GZIP_LEVEL, mtime=0) if path.suffix in PACKED else None
+    return Content(plain, packed, sha256(plain).hexdigest()[:32], written_at_ns)
+
+
+def find_assets() -> dict[str, Asset]:
+    """Every file that may be asked for, by name; nothing where the extra is not installed."""
+    swagger, plotly = _find_folder("fastapi_offline", "static"), _find_folder("plotly", "package_data")
+    if swagger is None or plotly is None:
+        return {}
+    libraries = (swagger / "swagger-ui.css", swagger / "swagger-ui-bundle.js", plotly / "plotly.min.js")
+    own = (path for folder in (DASHBOARD, DOCS) for path in _list_files(folder))
+    return {path.name: Asset(path) for path in (*own, *libraries) if path.is_file()}
+
+
+def _find_folder(package: str, name: str) -> Path | None:
+    """A folder of an installed package, which is not imported for it: one of them takes a second."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / name
+
+
+def _list_files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.suffix in MEDIA_TYPES)
+
+
+router = APIRouter(include_in_schema=False)
+READING = ["GET", "HEAD"]
+
+
+@router.api_route(PAGE_PATH, methods=READING)
+async def show_dashboard(request: Request) -> Response:
+    """The dashboard."""
+    return await _send(request, "index.html", {"Content-Security-Policy": POLICY})
+
+
+@router.api_route(DOCS_PATH, methods=READING)
+async def show_docs(request: Request) -> Response:
+    """The interface's description, to read and to try."""
+    return await _send(request, "docs.html", {"Content-Security-Policy": POLICY})
+
+
+@router.api_route(ICON_PATH, methods=READING)
+async def show_icon(request: Request) -> Response:
+    """The icon that a browser asks for unasked."""
+    if "favicon.svg" not in _assets_of(request):
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+    return await _send(request, "favicon.svg")
+
+
+@router.api_route(f"{ASSETS_FOLDER}{{name}}", methods=READING)
+async def send_asset(request: Request, name: str) -> Response:
+    """A file that a page is made of."""
+    return await _send(request, name)
+
+
+def _assets_of(request: Request) -> Mapping[str, Asset]:
+    assets: Mapping[str, Asset] = request.app.state.assets
+    return assets
+
+
+async def _send(request: Request, name: str, headers: Mapping[str, str] | None = None) -> Response:
+    assets = _assets_of(request)
+    asset = assets.get(name)
+    if asset is None:
+        raise NoPage(f"there is no file {name}" if assets else MISSING_EXTRA)
+    content = await asset.read()
+    packed = content.packed if _takes_gzip(request) else None
+    tag = f'"{content.tag}-gzip"' if packed is not None else f'"{content.tag}"'
+    # It may be kept, but not used without asking whether it is still the same.
+    fields = {**(headers or {}), "ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if content.tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=fields)
+    if packed is not None:
+        fields["Content-Encoding"] = "gzip"
+    body = content.plain if packed is None else packed
+    return Response(body, headers=fields, media_type=MEDIA_TYPES[asset.path.suffix])
+
+
+def _takes_gzip(request: Request) -> bool:
+    accepted = [each.replace(" ", "") for each in request.headers.get("accept-encoding", "").lower().split(",")]
+    return any(each.split(";")[0] == "gzip" and not each.endswith(";q=0") for each in accepted)

@@ -1,0 +1,108 @@
+"""How the interface says that something went wrong: problem details in the form of RFC 9457."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPMethod, HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
+
+from hubbub.errors import ConfigurationError, StorageFailed, TransportError, UnexpectedEvent
+from hubbub.runtime.runner import RunnerStopped
+from hubbub_coordinator.api.headers import SECURITY_HEADERS
+from hubbub_coordinator.service import RunExists, RunOver, UnknownRun
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class NoPage(ConfigurationError):
+    """There is no such page or file."""
+
+
+STATUS: dict[type[Exception], HTTPStatus] = {
+    RunExists: HTTPStatus.CONFLICT,
+    RunOver: HTTPStatus.CONFLICT,
+    UnknownRun: HTTPStatus.NOT_FOUND,
+    NoPage: HTTPStatus.NOT_FOUND,
+    ConfigurationError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    TransportError: HTTPStatus.SERVICE_UNAVAILABLE,
+    StorageFailed: HTTPStatus.SERVICE_UNAVAILABLE,
+    RunnerStopped: HTTPStatus.SERVICE_UNAVAILABLE,
+    # The run went on, or came to its end, between the question and its turn.
+    UnexpectedEvent: HTTPStatus.CONFLICT,
+}
+"""What is answered to what the coordinator raises: of several that fit, the first."""
+
+
+class Problem(BaseModel):
+    """What was wrong with a request, in the form of RFC 9457."""
+
+    title: str
+    status: int
+    detail: str
+    instance: str
+
+
+def problem(
+    scope: Scope, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Answer a request with what was wrong with it."""
+    # Not the path of the request's URL: that is put together with the Host header, which may hold anything.
+    content = {"title": status.phrase, "status": status.value, "detail": detail, "instance": scope["path"]}
+    return JSONResponse(content, status, headers, media_type=MEDIA_TYPE)
+
+
+def answer_with_problems(app: FastAPI) -> None:
+    """Have everything that goes wrong answered in one form."""
+    for kind in STATUS:
+        app.add_exception_handler(kind, _refuse)
+    app.add_exception_handler(RequestValidationError, _complain)
+    app.add_exception_handler(HTTPException, _pass_on)
+    app.add_exception_handler(Exception, _break)
+
+
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
+    status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
+    return problem(request.scope, status, str(error))
+
+
+async def _complain(request: Request, error: Exception) -> JSONResponse:
+    complaints = error.errors() if isinstance(error, RequestValidationError) else []
+    detail = "; ".join(
+        f"{'.'.join(str(part) for part in item['loc'][1:]) or item['loc'][0]}: {item['msg']}"
+        for item in complaints
+    )
+    return problem(request.scope, HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+
+
+async def _pass_on(request: Request, error: Exception) -> JSONResponse:
+    """Say in our form what the router says: no such path, no such method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    headers = error.headers
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {**(headers or {}), "Allow": ", ".join(_find_methods(request))}
+    return problem(request.scope, HTTPStatus(error.status_code), error.detail, headers)
+
+
+def _find_methods(request: Request) -> list[str]:
+    """What may be done at a path, by all of its routes; the router names those of the first alone."""
+    routes: list[BaseRoute] = request.app.routes
+    return [
+        method.value
+        for method in HTTPMethod
+        if any(route.matches({**request.scope, "method": method.value})[0] is Match.FULL for route in routes)
+    ]
+
+
+async def _break(request: Request, error: Exception) -> JSONResponse:
+    """Tell nothing of a bug but that there is one; the server logs it. This answer is made outside all else."""
+    del error
+    detail = "the coordinator failed to answer; its log says why"
+    return problem(request.scope, HTTPStatus.INTERNAL_SERVER_ERROR, detail, SECURITY_HEADERS)

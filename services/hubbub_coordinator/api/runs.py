@@ -1,0 +1,170 @@
+"""Routes about runs and their rounds."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import StringConstraints
+
+from hubbub.ids import RunId
+from hubbub.messages.manifest import read_manifest
+from hubbub_coordinator.api.answering import Absent, Asked, RunName, RunPath, answer
+from hubbub_coordinator.api.costs import RunCost, view_run_cost
+from hubbub_coordinator.api.describing import MANIFEST_BODY, changing, reading
+from hubbub_coordinator.api.round_views import RoundViews
+from hubbub_coordinator.api.views import (
+    RoundPage,
+    RoundView,
+    RunDetail,
+    RunPage,
+    RunView,
+    view_detail,
+    view_round,
+    view_run,
+)
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.service import Coordinator, UnknownRun
+
+RUNS = "/api/v1/runs"
+MOST_ROUNDS = 2**53
+
+router = APIRouter(tags=["runs"])
+
+IdempotencyKey = Annotated[
+    Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")] | Absent,
+    Header(
+        alias="Idempotency-Key",
+        description="Drawn by who submits: a request that is sent again under its key begins no second run.",
+    ),
+]
+SUBMITTING = changing(HTTPStatus.CONFLICT)
+REPLAYED = {
+    "description": "This very request was made before, and this is its run.",
+    "model": RunView,
+    "headers": {"Idempotency-Replayed": {"schema": {"type": "string", "enum": ["true"]}}},
+}
+BEGUN = {
+    "description": "The run has begun.",
+    "headers": {"Location": {"schema": {"type": "string"}, "description": "Where the run is to be found."}},
+}
+
+
+@router.post(
+    RUNS,
+    status_code=HTTPStatus.CREATED,
+    response_model=RunView,
+    responses={**SUBMITTING["responses"], HTTPStatus.OK.value: REPLAYED, HTTPStatus.CREATED.value: BEGUN},
+    openapi_extra={**SUBMITTING["openapi_extra"], **MANIFEST_BODY},
+)
+async def submit_run(request: Request, coordinator: Asked, idempotency_key: IdempotencyKey = None) -> Response:
+    """Begin a run."""
+    # Read from the bytes: a manifest is strict about types, and knows JSON's lists but not Python's.
+    manifest = read_manifest(await request.body())
+    if idempotency_key is None:
+        run, again = await coordinator.submit(manifest), False
+    else:
+        run, again = await coordinator.submit_once(manifest, idempotency_key)
+    view, place = _view_run(coordinator, run), {"Location": f"{RUNS}/{run}"}
+    if again:
+        return answer(view, HTTPStatus.OK, {**place, "Idempotency-Replayed": "true"})
+    return answer(view, HTTPStatus.CREATED, place)
+
+
+@router.get(RUNS, response_model=RunPage, **reading(HTTPStatus.NOT_FOUND))
+async def list_runs(
+    coordinator: Asked,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    after: Annotated[RunName | Absent, Query(description="The `next` of the page before.")] = None,
+    state: Annotated[list[runs.State] | Absent, Query(description="Only runs in these states.")] = None,
+) -> Response:
+    """Runs, newest first."""
+    page = coordinator.page_runs(limit=limit, after=after, states=frozenset(state or ()))
+    return answer(
+        RunPage(
+            items=[_view_run(coordinator, run) for run in page.runs],
+            next=page.runs[-1] if page.more else None,
+            total=page.total,
+        )
+    )
+
+
+@router.get(f"{RUNS}/{{run}}", response_model=RunDetail, **reading(HTTPStatus.NOT_FOUND))
+async def read_run(coordinator: Asked, run: RunPath) -> Response:
+    """A run with its manifest and participants."""
+    return answer(show_detail(coordinator, run))
+
+
+STEERING = changing(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+
+
+@router.post(f"{RUNS}/{{run}}/cancel", response_model=RunView, **STEERING)
+async def cancel_run(coordinator: Asked, run: RunPath) -> Response:
+    """End a run."""
+    await coordinator.cancel(run)
+    return answer(_view_run(coordinator, run))
+
+
+@router.post(f"{RUNS}/{{run}}/pause", response_model=RunView, **STEERING)
+async def pause_run(coordinator: Asked, run: RunPath) -> Response:
+    """Open no further round of a run."""
+    await coordinator.pause(run)
+    return answer(_view_run(coordinator, run))
+
+
+@router.post(f"{RUNS}/{{run}}/resume", response_model=RunView, **STEERING)
+async def resume_run(coordinator: Asked, run: RunPath) -> Response:
+    """Go on with a run that was paused."""
+    await coordinator.resume(run)
+    return answer(_view_run(coordinator, run))
+
+
+@router.get(f"{RUNS}/{{run}}/rounds", response_model=RoundPage, **reading(HTTPStatus.NOT_FOUND))
+async def list_rounds(
+    request: Request,
+    coordinator: Asked,
+    run: RunPath,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    after: Annotated[int, Query(ge=0, le=MOST_ROUNDS, description="Only rounds after this one.")] = 0,
+) -> Response:
+    """The rounds of a run with their phases, oldest first: who has delivered, who is missing."""
+    found = coordinator.find_rounds(run, after=after, limit=limit)
+    _, data = coordinator.find_run(run)
+    views: RoundViews = request.app.state.round_views
+    page = RoundPage(
+        items=await views.view(found),
+        next=after + limit if after + limit < data.round else None,
+        total=data.round,
+    )
+    return answer(page)
+
+
+@router.get(f"{RUNS}/{{run}}/rounds/{{number}}", response_model=RoundView, **reading(HTTPStatus.NOT_FOUND))
+async def read_round(
+    coordinator: Asked, run: RunPath, number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
+) -> Response:
+    """One round."""
+    coordinator.find_run(run)
+    found = coordinator.find_round(run, number)
+    if found is None:
+        raise UnknownRun(f"run {run} has no round {number}")
+    return answer(view_round(*found))
+
+
+@router.get(f"{RUNS}/{{run}}/cost", response_model=RunCost, **reading(HTTPStatus.NOT_FOUND))
+async def read_cost(coordinator: Asked, run: RunPath) -> Response:
+    """Communication measured and predicted, and what every strategy would have cost."""
+    found = coordinator.find_rounds(run)
+    return answer(await asyncio.to_thread(view_run_cost, found))
+
+
+def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
+    return view_run(run, *coordinator.find_run(run), coordinator.find_last_round(run))
+
+
+def show_detail(coordinator: Coordinator, run: RunId) -> RunDetail:
+    """A run, in full."""
+    found, last = coordinator.find_run(run), coordinator.find_last_round(run)
+    return view_detail(run, *found, last, roster=coordinator.runner.roster, now_s=coordinator.now_s())

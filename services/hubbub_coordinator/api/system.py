@@ -1,0 +1,185 @@
+"""Routes about the coordinator itself: whether it is there and ready, what it counts, and how it works."""
+
+from __future__ import annotations
+
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel, Field
+
+from hubbub import __version__
+from hubbub.ids import Role
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import Stay, is_final
+from hubbub.strategies.registry import STRATEGIES
+from hubbub_coordinator.api.access import HEALTH_PATH, READY_PATH, Right
+from hubbub_coordinator.api.answering import Asked, answer
+from hubbub_coordinator.api.describing import problems, reading
+from hubbub_coordinator.api.problems import problem
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+
+router = APIRouter(tags=["coordinator"])
+OPEN = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+class Health(BaseModel):
+    """The process is there, and takes events."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class Readiness(BaseModel):
+    """The coordinator is connected, receives messages, and knows all that it knew before."""
+
+    status: Literal["ready"]
+
+
+class PartyView(BaseModel):
+    """A party of the roster."""
+
+    name: str
+    role: Role
+    organisation: str
+
+
+class StrategyView(BaseModel):
+    """A way to aggregate."""
+
+    name: str
+    phases: list[str]
+    reveals: str
+    """What a server learns of a single client; empty if nothing."""
+
+
+class About(BaseModel):
+    """Who this coordinator is, and whom it knows."""
+
+    version: str
+    coordinator: str
+    roster_sha256: str
+    parties: list[PartyView]
+    ready: bool
+    broker_connected: bool
+    may_change: bool
+    """Whether the token that was sent is the change token."""
+    strategies: list[StrategyView]
+
+
+class StateView(BaseModel):
+    """A state of a machine."""
+
+    name: str
+    final: bool
+
+
+class TransitionView(BaseModel):
+    """Where an event may lead; what changes nothing is left out."""
+
+    source: str = Field(serialization_alias="from")
+    event: str
+    to: str
+
+
+class MachineView(BaseModel):
+    """A state machine, as its table has it."""
+
+    initial: str
+    states: list[StateView]
+    transitions: list[TransitionView]
+
+
+class Machines(BaseModel):
+    """The coordinator's state machines."""
+
+    run: MachineView
+    round: MachineView
+
+
+@router.get(HEALTH_PATH, response_model=Health, responses=problems(*OPEN, HTTPStatus.SERVICE_UNAVAILABLE))
+async def read_health(request: Request, coordinator: Asked) -> Response:
+    """The coordinator is there and takes events; if not, it is best started again."""
+    stall = coordinator.runner.find_stall()
+    if stall:
+        return problem(request.scope, HTTPStatus.SERVICE_UNAVAILABLE, stall)
+    return answer(Health(status="ok", version=__version__))
+
+
+@router.get(READY_PATH, response_model=Readiness, responses=problems(*OPEN, HTTPStatus.SERVICE_UNAVAILABLE))
+async def read_readiness(request: Request, coordinator: Asked) -> Response:
+    """The coordinator can do its work; if not, what is missing."""
+    missing = coordinator.runner.find_problems()
+    if missing:
+        return problem(request.scope, HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(missing))
+    return answer(Readiness(status="ready"))
+
+
+METERING = reading()
+TEXT = {"schema": {"type": "string"}}
+COUNTED = {
+    "description": "In Prometheus' text format, or OpenMetrics for who accepts it.",
+    "content": {"text/plain": TEXT, "application/openmetrics-text": TEXT},
+}
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={**METERING["responses"], HTTPStatus.OK.value: COUNTED},
+    openapi_extra=METERING["openapi_extra"],
+)
+async def read_metrics(request: Request, coordinator: Asked) -> Response:
+    """Counters for Prometheus."""
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    # Not as `media_type`, to which a second charset would be added.
+    return Response(encode(coordinator.counters.registry), headers={"content-type": media_type})
+
+
+@router.get("/api/v1/about", response_model=About, **reading())
+async def read_about(request: Request, coordinator: Asked) -> Response:
+    """Who this coordinator is, whom it knows, and what it can run."""
+    runner = coordinator.runner
+    return answer(
+        About(
+            version=__version__,
+            coordinator=runner.identity.name,
+            roster_sha256=runner.roster.digest,
+            parties=[
+                PartyView(name=party.name, role=party.role, organisation=party.organisation)
+                for party in runner.roster.parties
+            ],
+            ready=not runner.find_problems(),
+            broker_connected=coordinator.is_connected,
+            may_change=request.state.right is Right.CHANGE,
+            strategies=[
+                StrategyView(name=name, phases=[phase.name for phase in strategy.phases], reveals=strategy.reveals)
+                for name, strategy in STRATEGIES.items()
+            ],
+        )
+    )
+
+
+@router.get("/api/v1/machines", response_model=Machines, **reading())
+async def read_machines() -> Response:
+    """The state machines of a run and of a round."""
+    return answer(Machines(run=_view_machine(runs.KIND), round=_view_machine(rounds.KIND)))
+
+
+def _view_machine(kind: Kind[Any, Any]) -> MachineView:
+    states: list[Enum] = list(kind.table)
+    return MachineView(
+        initial=kind.initial.value,
+        states=[StateView(name=state.value, final=is_final(kind.table, state)) for state in states],
+        transitions=[
+            TransitionView(source=state.value, event=event.__name__, to=target.value)
+            for state, row in kind.table.items()
+            for event, move in row.items()
+            if not isinstance(move, Stay)
+            for target in states
+            if target in move.targets
+        ],
+    )
