@@ -2,69 +2,76 @@
 
 import asyncio
 import logging
-import socket
 import sys
+from pathlib import Path
+from typing import Literal
 
-import uvicorn
+from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.runtime.process import main
-from hubbub.runtime.settings import ServiceSettings
-from hubbub.transport.base import Transport
-from hubbub_coordinator.api.app import create_app
+from hubbub.runtime.process import Party, main
+from hubbub.runtime.serving import listen
+from hubbub.runtime.settings import PinningSettings
+from hubbub.store.base import EventStore
+from hubbub.store.open import open_store
+from hubbub_coordinator.api.access import read_tokens
 from hubbub_coordinator.service import Coordinator
+from hubbub_coordinator.serving import answering
 
 log = logging.getLogger(__name__)
 
-LAST_ANSWERS_S = 5
-"""How long requests that are being answered may hold up the end: one may wait for a broker that is away."""
 
-
-class CoordinatorSettings(ServiceSettings):
-    """What the coordinator needs beyond the broker: where to answer."""
+class CoordinatorSettings(PinningSettings):
+    """What the coordinator needs beyond the broker: where to answer, and whom."""
 
     model_config = SettingsConfigDict(env_prefix="HUBBUB_COORDINATOR_")
 
     host: str = "127.0.0.1"
     port: int = 8750
     """0 takes any free port; the log says which."""
+    store_url: SecretStr | None = None
+    """Where what happened is kept: postgresql://user:password@host/database; in the folder if not given."""
+    after_void: Literal["fail", "pause"] = "fail"
+    """What becomes of a run with more void rounds than its manifest allows."""
+    read_token_file: Path
+    """Holds the token that whoever reads the interface must show."""
+    change_token_file: Path
+    """Holds the token that whoever begins or ends runs must show."""
 
 
-async def serve(settings: CoordinatorSettings, transport: Transport, stop: asyncio.Event) -> None:
+async def serve(settings: CoordinatorSettings, party: Party, stop: asyncio.Event) -> None:
     """Coordinate and answer until told to stop."""
+    tokens = read_tokens(settings.read_token_file, settings.change_token_file)
     # First of all: a coordinator that cannot answer must not take messages from its inbox.
-    listener = _listen(settings.host, settings.port)
-    coordinator = Coordinator(name=settings.name, transport=transport, folder=settings.folder)
-    await coordinator.runner.start()
-    config = uvicorn.Config(
-        create_app(coordinator),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=LAST_ANSWERS_S,
+    advice = "set HUBBUB_COORDINATOR_PORT to a free port"
+    listener = listen(settings.host, settings.port, advice=advice)
+    coordinator = Coordinator(
+        identity=party.identity,
+        roster=party.roster,
+        transport=party.transport,
+        folder=settings.folder,
+        store=_open_store(settings),
+        pause_when_void=settings.after_void == "pause",
     )
-    server = uvicorn.Server(config)
-    # Signals are ours: the broker connection must be closed after the last answer.
-    serving = asyncio.create_task(server._serve(sockets=[listener]))  # noqa: SLF001
-    log.info("listening on http://%s:%d", settings.host, listener.getsockname()[1])
     try:
-        await stop.wait()
+        await coordinator.runner.start()
+        async with answering(coordinator, tokens, listener):
+            log.info("listening on http://%s:%d", settings.host, listener.getsockname()[1])
+            await stop.wait()
     finally:
-        server.should_exit = True
-        await serving
         await coordinator.runner.stop()
+        coordinator.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port))
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror}; set HUBBUB_COORDINATOR_PORT to a free port"
-        ) from None
+def _open_store(settings: CoordinatorSettings) -> EventStore | None:
+    return open_store(settings.store_url.get_secret_value()) if settings.store_url else None
+
+
+def run() -> int:
+    """Run the coordinator until it is told to stop; the exit code says how it went."""
+    return main(CoordinatorSettings, Role.COORDINATOR, lambda settings: settings.roster_sha256, serve)
 
 
 if __name__ == "__main__":
-    sys.exit(main(CoordinatorSettings, Role.COORDINATOR, serve))
+    sys.exit(run())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hubbub.ids import PartyId
+from hubbub.messages.traffic import Direction
 from hubbub.protocol.costs import Headcount, fedavg_bits
-from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub_coordinator.phases.round import Round
 
 
@@ -32,12 +34,6 @@ class Account:
     training_s: float
     evaluation_s: float
     protocol_s: float
-
-
-def accuracy(data: Round) -> float | None:
-    """Correct answers over all slices of the test set, as reported; None before anybody has."""
-    total = sum(report.total for report in data.applied.values())
-    return sum(report.correct for report in data.applied.values()) / total if total else None
 
 
 def union_size(data: Round) -> int | None:
@@ -90,21 +86,59 @@ def _count_heads(data: Round, name: str) -> Headcount:
     )
 
 
+def predict_others(data: Round) -> dict[str, int]:
+    """Payload of this round under every strategy, with the same |V|, members and recipients.
+
+    Without a union phase nobody learns |V|: then the others are counted with the most that it can be, all that the
+    members chose. Nothing is said of a round before its last sum is out.
+    """
+    size = union_size(data)
+    if size is None:
+        return {}
+    parameters, mine = data.manifest.protocol_parameters, data.manifest.strategy
+    heads = Headcount(
+        cohort=len(data.manifest.cohort),
+        senders=len(data.members),
+        recipients=len(data.manifest.cohort),
+        servers=len(data.manifest.aggregators),
+    )
+    largest = min(size, len(data.members) * parameters.kept)
+    others = {
+        name: sum(strategy.predict_bits(parameters, heads, largest).values())
+        for name, strategy in STRATEGIES.items()
+    }
+    return {**others, mine: sum(predict(data).values())}
+
+
+def split_by_party(data: Round) -> dict[tuple[str, PartyId, Direction], tuple[int, int]]:
+    """Payload bits and wire bytes of a round by what they count as, by party and direction, as reported."""
+    found: dict[tuple[str, PartyId, Direction], tuple[int, int]] = {}
+    for party, row in data.traffic:
+        key = (row.counts_as, party, row.direction)
+        payload_bits, wire_bytes = found.get(key, (0, 0))
+        found[key] = (payload_bits + row.payload_bits, wire_bytes + row.wire_bytes)
+    return found
+
+
+def count_fedavg_bits(data: Round) -> int:
+    """What uncompressed FedAvg takes for a round that no client misses."""
+    return fedavg_bits(data.manifest.parameters, len(data.manifest.cohort))
+
+
 def account(data: Round) -> Account:
     """The whole account of a round that was released."""
     reports = data.applied.values()
-    total = sum(report.total for report in reports)
     training_s = max((report.training_s for report in reports), default=0.0)
     evaluation_s = max((report.evaluation_s for report in reports), default=0.0)
     elapsed_s = (data.ended_at_s or data.began_at_s) - data.began_at_s
     return Account(
         round=data.number,
-        accuracy=accuracy(data) or 0.0,
-        loss=sum(report.loss * report.total for report in reports) / total if total else 0.0,
+        accuracy=data.accuracy or 0.0,
+        loss=data.loss or 0.0,
         members=tuple(client for client in data.manifest.clients if client in data.members),
         union_size=union_size(data) or 0,
         costs=costs(data),
-        fedavg_bits=fedavg_bits(data.manifest.parameters, len(data.manifest.cohort)),
+        fedavg_bits=count_fedavg_bits(data),
         training_s=training_s,
         evaluation_s=evaluation_s,
         protocol_s=max(0.0, elapsed_s - training_s - evaluation_s),

@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
+from hubbub.messages.keys import RunKey
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.shares import Receipt, VectorClaim
+from hubbub.messages.shares import SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 
 
@@ -43,9 +44,29 @@ class CancelRequested(Event):
     __slots__ = ()
 
 
+class PauseRequested(Event):
+    """An operator wants no further round to be opened."""
+
+    __slots__ = ()
+
+
+class ResumeRequested(Event):
+    """An operator wants the run to go on."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartyJoined(Event):
-    """A named party takes part."""
+    """A named party takes part, with this key for the run."""
+
+    party: PartyId
+    run_key: RunKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyReady(Event):
+    """A party has everybody's run keys, and a client the group secret."""
 
     party: PartyId
 
@@ -81,14 +102,20 @@ class RoundEnded(Event):
     number: int
     verdict: RoundVerdict
     reason: str = ""
+    began_at_s: float | None = None
+    accuracy: float | None = None
+    """Over all test examples of those who reported, and so is the loss; None if nobody did."""
+    loss: float | None = None
+    payload_bits: int = 0
+    wire_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptArrived(Event):
-    """An aggregator holds a complete share set of a client."""
+    """An aggregator holds a complete share set of a client, and has signed for it."""
 
     phase: str
-    receipt: Receipt
+    receipt: SignedReceipt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

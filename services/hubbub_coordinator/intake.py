@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import RunReady
 from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused
+from hubbub.trust.roster import Roster
+from hubbub.trust.signed import check_receipt, check_run_key
 from hubbub_coordinator.events import (
     Event,
     OrderDeclined,
     PartyBroke,
     PartyJoined,
+    PartyReady,
     PartyRefused,
     ReceiptArrived,
     SetSpoilt,
@@ -22,11 +26,16 @@ from hubbub_coordinator.events import (
 )
 
 
-def read_run_event(envelope: Envelope, at_s: float) -> Event | None:
+def read_run_event(roster: Roster, envelope: Envelope, at_s: float) -> Event | None:
     """The event for the run's machine, if the message is about the run as a whole."""
     match envelope.body:
-        case RunJoined():
-            return PartyJoined(at_s=at_s, party=envelope.sender)
+        case RunJoined(run_key=run_key):
+            if run_key.party != envelope.sender:
+                raise PeerError(RejectReason.WRONG_SENDER, "a party joins with its own run key")
+            check_run_key(roster, envelope.run, run_key)
+            return PartyJoined(at_s=at_s, party=envelope.sender, run_key=run_key)
+        case RunReady():
+            return PartyReady(at_s=at_s, party=envelope.sender)
         case RunRefused(reason=reason):
             return PartyRefused(at_s=at_s, party=envelope.sender, reason=f"refused to join: {reason}")
         case PartyFailed(reason=reason):
@@ -34,13 +43,14 @@ def read_run_event(envelope: Envelope, at_s: float) -> Event | None:
     return None
 
 
-def read_round_event(envelope: Envelope, at_s: float) -> Event:
+def read_round_event(roster: Roster, envelope: Envelope, at_s: float) -> Event:
     """The event for the machine of the round that the message is about."""
     sender, phase = envelope.sender, envelope.phase
     match envelope.body:
         case SetReceived(receipt=receipt):
-            if receipt.aggregator != sender:
+            if receipt.receipt.aggregator != sender:
                 raise PeerError(RejectReason.WRONG_SENDER, "a receipt is given by the aggregator that it names")
+            check_receipt(roster, envelope.run, envelope.round, phase, receipt)
             return ReceiptArrived(at_s=at_s, phase=phase, receipt=receipt)
         case SetRefused(client=client, reason=reason):
             return SetSpoilt(at_s=at_s, phase=phase, aggregator=sender, client=client, reason=reason)

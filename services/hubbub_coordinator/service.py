@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, islice
 from pathlib import Path
 
 from hubbub.errors import ConfigurationError, HubbubError, LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role, RunId
+from hubbub.ids import RunId
 from hubbub.machine.effects import Effect, Job, Key
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_sender
-from hubbub.runtime.post import Identity
-from hubbub.runtime.runner import Fed, Live, Observer, Runner
-from hubbub.runtime.telemetry import Counters
+from hubbub.runtime.intake import check_sender, find_disagreements
+from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
+from hubbub.runtime.telemetry import Counters, context
 from hubbub.runtime.tombstones import Tombstones
+from hubbub.store.base import EventStore
+from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
-from hubbub_coordinator.events import Began, CancelRequested
+from hubbub.trust.audit import AuditLog
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
+from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
+from hubbub_coordinator.metering import meter
+from hubbub_coordinator.news import News
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 
@@ -40,66 +48,160 @@ class UnknownRun(ConfigurationError):
     """No run has this id."""
 
 
+class KeyReused(ConfigurationError):
+    """This idempotency key belongs to another manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the runs, newest first."""
+
+    runs: tuple[RunId, ...]
+    more: bool
+    total: int
+    """How many there are in all."""
+
+
 class Coordinator:
     """Schedules runs. It holds who is where in which phase, and byte counts; nothing that was summed."""
 
     def __init__(
         self,
         *,
-        name: PartyId,
+        identity: Identity,
+        roster: Roster,
         transport: Transport,
         folder: Path,
+        store: EventStore | None = None,
+        pause_when_void: bool = False,
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
         self.counters = Counters()
         self._clock = clock or SystemClock()
+        self.news = News()
         self._over: dict[Key, Live] = {}
-        self._order: list[RunId] = []
+        self._pause_when_void = pause_when_void
+        self._transport = transport
+        self._states: dict[RunId, str] = {}
+        """Of all runs, in the order in which they were submitted; by name, which is quicker to look up."""
+        self._submitted: dict[str, RunId] = {}
+        """By idempotency key."""
+        self._submitting = asyncio.Lock()
         self._tombstones = Tombstones(folder / "tombstones")
+        self._audit = AuditLog(folder / "audit.jsonl", identity.name)
+        self._store = store or SqliteStore(folder / "state.sqlite")
         self.runner = Runner(
-            identity=Identity(name, Role.COORDINATOR),
+            identity=identity,
+            roster=roster,
             transport=transport,
             shell=self,
+            kinds={"run": runs.KIND, "round": rounds.KIND},
+            store=self._store,
             clock=self._clock,
             counters=self.counters,
-            observer=observer,
+            audit=self._audit,
+            observer=meter(self.counters.registry, lambda: self.runner.machines, self._clock, observer),
+            witness=self._witness,
         )
 
-    async def submit(self, manifest: Manifest) -> RunId:
+    def _witness(self, moment: Moment) -> None:
+        """Keep up with what the machines do: what is asked often must not need a look at all of them."""
+        if isinstance(moment.after, runs.State):
+            self._states[moment.key.run] = moment.after.value
+        self.news.note(moment)
+
+    async def submit_once(self, manifest: Manifest, key: str) -> tuple[RunId, bool]:
+        """Begin a run, unless it was begun under this very key; say whether it was."""
+        # One after the other: a second request must not be told of a run that the first fails to begin.
+        async with self._submitting:
+            known = self._submitted.get(key)
+            if known is None:
+                return await self.submit(manifest, key=key), False
+        if known != manifest.run_id:
+            raise KeyReused(f"the idempotency key {key} was used for run {known}; a new run needs a new key")
+        return known, True
+
+    async def submit(self, manifest: Manifest, *, key: str = "") -> RunId:
         """Begin a run, or say why it cannot begin."""
         me = self.runner.identity.name
         if manifest.coordinator != me:
             raise ConfigurationError(f"the manifest names {manifest.coordinator} as its coordinator; this is {me}")
         find_strategy(manifest.strategy)
+        disagreements = find_disagreements(manifest, self.runner.roster)
+        if disagreements:
+            raise ConfigurationError("; ".join(disagreements))
         run = manifest.run_id
-        if run in self._order or run in self._tombstones:
+        if run in self._states or run in self._tombstones:
             raise RunExists(f"run {run} was submitted already; a new run needs a new nonce")
-        self._order.append(run)
-        key = Key("run", run)
-        self.runner.add(key, runs.TRANSITIONS, runs.State.ENROLLING, runs.Run(manifest=manifest))
+        self._states[run] = runs.State.ENROLLING.value
+        machine = Key("run", run)
+        data = runs.Run(manifest=manifest, pause_when_void=self._pause_when_void, idempotency_key=key)
+        self.runner.add(machine, data)
         try:
-            await self.runner.feed(key, Began(at_s=self._clock.now_s()))
+            # Once it is kept the parties will be asked, now or when the broker is back.
+            await self.runner.feed_until_kept(machine, Began(at_s=self._clock.now_s()))
         except HubbubError:
-            # Nobody would ask again, so it has not begun: the same manifest may be submitted later.
-            self.runner.drop(key)
-            self._order.remove(run)
+            # It has not begun: the same manifest may be submitted later.
+            self.runner.drop(machine)
+            del self._states[run]
             raise
-        log.info("run %s was submitted", run)
+        self._remember_key(key, run)
+        with context(party=me, run=run):
+            log.info("run %s was submitted", run)
         return run
+
+    def _remember_key(self, key: str, run: RunId) -> None:
+        if key:
+            self._submitted[key] = run
 
     async def cancel(self, run: RunId) -> None:
         """End a run that has not ended."""
         state, _ = self.find_run(run)
         if state in runs.OUTCOMES:
             raise RunOver(f"run {run} is {state.value} already")
-        await self.runner.feed(Key("run", run), CancelRequested(at_s=self._clock.now_s()))
+        await self.runner.feed_until_kept(Key("run", run), CancelRequested(at_s=self._clock.now_s()))
+
+    async def pause(self, run: RunId) -> None:
+        """Let the open round come to its end, and open no other."""
+        await self._steer(run, PauseRequested(at_s=self._clock.now_s()), runs.State.RUNNING, runs.State.PAUSED)
+
+    async def resume(self, run: RunId) -> None:
+        """Go on with a run that was paused."""
+        await self._steer(run, ResumeRequested(at_s=self._clock.now_s()), runs.State.RUNNING, runs.State.PAUSED)
+
+    async def _steer(self, run: RunId, event: PauseRequested | ResumeRequested, *allowed: runs.State) -> None:
+        state, _ = self.find_run(run)
+        if state not in allowed:
+            raise RunOver(f"run {run} is {state.value}: it can be paused and resumed only while rounds are run")
+        await self.runner.feed_until_kept(Key("run", run), event)
 
     # What the API and the terminal ask ------------------------------------------------------------------
 
+    def now_s(self) -> float:
+        """The time, by this coordinator's clock."""
+        return self._clock.now_s()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is there."""
+        return self._transport.condition.connected
+
     def list_runs(self) -> list[RunId]:
         """All runs, oldest first."""
-        return list(self._order)
+        return list(self._states)
+
+    def page_runs(self, *, limit: int, after: RunId | None = None, states: Collection[runs.State] = ()) -> Page:
+        """The newest runs, or those that are older than one of them; all, or those in some states."""
+        if after is not None and after not in self._states:
+            raise UnknownRun(f"there is no run {after} to go on after")
+        newest: Iterator[RunId] = reversed(self._states)
+        if after is not None:
+            newest = islice(dropwhile(after.__ne__, newest), 1, None)
+        wanted = {state.value for state in states or runs.State}
+        found = list(islice((run for run in newest if self._states[run] in wanted), limit + 1))
+        total = sum(state in wanted for state in self._states.values())
+        return Page(tuple(found[:limit]), len(found) > limit, total)
 
     def find_run(self, run: RunId) -> tuple[runs.State, runs.Run]:
         """A run's state and data."""
@@ -110,11 +212,24 @@ class Coordinator:
             raise LocalError(f"{run} is not a run")
         return live.state, live.data
 
-    def find_rounds(self, run: RunId) -> list[tuple[rounds.State, rounds.Round]]:
-        """All rounds of a run so far."""
+    def find_rounds(
+        self, run: RunId, *, after: int = 0, limit: int | None = None
+    ) -> list[tuple[rounds.State, rounds.Round]]:
+        """All rounds of a run so far, or some of them; one that is about to begin is not there yet."""
         _, data = self.find_run(run)
-        found = (self._find(Key("round", run, number)) for number in range(1, data.round + 1))
-        return [(live.state, live.data) for live in found if live and isinstance(live.state, rounds.State)]
+        last = data.round if limit is None else min(data.round, after + limit)
+        found = (self.find_round(run, number) for number in range(after + 1, last + 1))
+        return [each for each in found if each]
+
+    def find_last_round(self, run: RunId) -> tuple[rounds.State, rounds.Round] | None:
+        """The round that a run is in, or was in at its end."""
+        _, data = self.find_run(run)
+        return self.find_round(run, data.round)
+
+    def find_round(self, run: RunId, number: int) -> tuple[rounds.State, rounds.Round] | None:
+        """One round, if it has begun."""
+        live = self._find(Key("round", run, number))
+        return (live.state, live.data) if live and isinstance(live.state, rounds.State) else None
 
     def _find(self, key: Key) -> Live | None:
         return self.runner.machines.get(key) or self._over.get(key)
@@ -128,9 +243,9 @@ class Coordinator:
         if live is None:
             raise PeerError(RejectReason.UNKNOWN_RUN, f"no run {envelope.run} was submitted here")
         check_sender(live.data.manifest, envelope)
-        about_run = read_run_event(envelope, now_s)
+        about_run = read_run_event(self.runner.roster, envelope, now_s)
         key = Key("run", envelope.run) if about_run else Key("round", envelope.run, envelope.round)
-        event = about_run or read_round_event(envelope, now_s)
+        event = about_run or read_round_event(self.runner.roster, envelope, now_s)
         if key in self._over:
             log.info("%s came after the end and changes nothing", envelope.kind)
             self.counters.late(envelope.kind)
@@ -146,24 +261,36 @@ class Coordinator:
             case runs.RememberRun():
                 await asyncio.to_thread(self._tombstones.add, key.run)
             case runs.OpenRound():
-                self._open_round(key, effect.number)
+                await self._open_round(key, effect.number)
             case _:
                 raise LocalError(f"the coordinator has no effect {effect!r}")
 
-    def _open_round(self, run: Key, number: int) -> None:
+    async def _open_round(self, run: Key, number: int) -> None:
         data = rounds.Round(run=run, number=number, manifest=self.runner.machines[run].data.manifest)
-        key = Key("round", run.run, number)
-        self.runner.add(key, rounds.TRANSITIONS, rounds.State.COLLECTING, data)
-        self.runner.feed_soon(key, Began(at_s=self._clock.now_s()))
+        await self.runner.set_up(Key("round", run.run, number), data)
+
+    def close(self) -> None:
+        """End the news, and close what is open on disk."""
+        self.news.close()
+        self._audit.close()
+        self._store.close()
 
     async def work(self, key: Key, job: Job) -> object:
         """The coordinator computes nothing."""
         raise LocalError(f"the coordinator has no job {job!r} for {key}")
 
-    def retire(self, key: Key, live: Live) -> None:
+    def restore(self, machines: Mapping[Key, Live]) -> None:
+        """Know again which runs there were, in the order in which they were submitted."""
+        found = {key: live for key, live in machines.items() if key.kind == "run"}
+        self._states = {key.run: str(live.state.value) for key, live in found.items()}
+        for key, live in found.items():
+            self._remember_key(live.data.idempotency_key, key.run)
+
+    def retire(self, key: Key, live: Live) -> bool:
         """Keep what is over: the API shows it. When a run ends, so does its open round."""
         self._over[key] = live
         if key.kind == "run":
             log.info("run %s is %s: %s", key.run, live.state.value, live.data.reason)
             for other in [each for each in self.runner.machines if each.run == key.run]:
                 self._over[other] = self.runner.drop(other)
+        return False

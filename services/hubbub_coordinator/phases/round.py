@@ -7,24 +7,44 @@
     RELEASED, VOID, CONTRADICTED   final
 
 COLLECTING and RELEASING are passed once for each phase of the strategy. The first phase closes over the clients
-whose set is complete at all its aggregators: all of the cohort, or at the deadline the largest group that
-declared the same vectors, if it has min_clients organisations. Every later phase closes over exactly those
-members, because the difference between two sums over different sets belongs to somebody. If one of them is
-missing then, the round is void. A release and a void of one phase contradict each other and end the run.
+whose set is complete at all its aggregators: all of the cohort, or at the deadline the largest group with one
+transcript (whose sets come after the same sums and model), if it has min_clients organisations. Every later phase
+closes over exactly those members, because the difference between two sums over different sets belongs to somebody.
+If one of them is missing then, the round is void. A release and a void of one phase contradict each other and end
+the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, SetTimer, Tell
+from hubbub.machine.effects import (
+    CancelTimer,
+    CountRefusal,
+    Effect,
+    Failed,
+    Key,
+    Publish,
+    Record,
+    SetTimer,
+    Tell,
+)
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, VoidPhase
-from hubbub.messages.shares import Receipt, VectorClaim
+from hubbub.messages.rounds import (
+    ClosePhase,
+    PhaseReleased,
+    PhaseVoided,
+    RoundApplied,
+    RoundOpened,
+    VoidPhase,
+)
+from hubbub.messages.shares import ShareChunk, SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
@@ -41,6 +61,8 @@ from hubbub_coordinator.events import (
     UpdateDropped,
     VoidConfirmed,
 )
+
+FEWEST_TO_DISAGREE = 2
 
 
 class State(Enum):
@@ -62,7 +84,7 @@ class PhaseRecord:
     opened_at_s: float
     closed_at_s: float | None = None
     released_at_s: float | None = None
-    receipts: Mapping[PartyId, Mapping[PartyId, Receipt]] = field(default_factory=dict)
+    receipts: Mapping[PartyId, Mapping[PartyId, SignedReceipt]] = field(default_factory=dict)
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
     released: tuple[VectorClaim, ...] = ()
@@ -78,7 +100,7 @@ class Round:
     phase: int = 0
     records: tuple[PhaseRecord, ...] = ()
     members: frozenset[PartyId] = field(default_factory=frozenset)
-    early: tuple[Receipt, ...] = ()
+    early: tuple[SignedReceipt, ...] = ()
     """Receipts of the next phase that came before the last report on this one."""
     applied: Mapping[PartyId, RoundApplied] = field(default_factory=dict)
     traffic: tuple[tuple[PartyId, Traffic], ...] = ()
@@ -112,21 +134,54 @@ class Round:
         return self.members or frozenset(self.manifest.clients)
 
     def complete(self) -> frozenset[PartyId]:
-        """The largest group, by organisations, of clients with one set at all aggregators and equal vectors."""
+        """The largest group, by organisations, with one set at all aggregators and one transcript."""
         groups: dict[object, set[PartyId]] = {}
         for client in self.awaited:
-            receipts = self.record.receipts.get(client, {})
-            sets = {receipt.set_id for receipt in receipts.values()}
-            shapes = {receipt.vectors for receipt in receipts.values()}
-            if receipts.keys() == set(self.aggregators) and len(sets) == len(shapes) == 1:
-                groups.setdefault(next(iter(shapes)), set()).add(client)
+            signed = self.record.receipts.get(client, {})
+            receipts = [each.receipt for each in signed.values()]
+            kinds = {(receipt.vectors, receipt.transcript) for receipt in receipts}
+            one_set = len({receipt.set_id for receipt in receipts}) == 1
+            if signed.keys() == set(self.aggregators) and one_set and len(kinds) == 1:
+                groups.setdefault(next(iter(kinds)), set()).add(client)
         ranked = sorted(groups.values(), key=lambda each: (self._organisations(each), len(each), sorted(each)))
         return frozenset(ranked[-1]) if ranked else frozenset()
+
+    def delivered(self) -> frozenset[PartyId]:
+        """Whose share set of the current phase every aggregator has signed for, whatever it says."""
+        servers = set(self.aggregators)
+        return frozenset(client for client, signed in self.record.receipts.items() if signed.keys() == servers)
 
     def missing(self) -> tuple[PartyId, ...]:
         """Whose share set of the current phase is not complete yet, in manifest order."""
         missing = self.awaited - self.complete()
         return tuple(client for client in self.manifest.clients if client in missing)
+
+    def at_odds(self) -> tuple[PartyId, ...]:
+        """Who of the missing has delivered, but nothing that can be added to what the others did."""
+        delivered = self.delivered()
+        return tuple(client for client in self.missing() if client in delivered)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Correct answers over all slices of the test set, as reported; None before anybody has."""
+        total = sum(report.total for report in self.applied.values())
+        return sum(report.correct for report in self.applied.values()) / total if total else None
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss over all slices of the test set, as reported."""
+        total = sum(report.total for report in self.applied.values())
+        return sum(report.loss * report.total for report in self.applied.values()) / total if total else None
+
+    @property
+    def payload_bits(self) -> int:
+        """Payload that was reported so far."""
+        return sum(row.payload_bits for _, row in self.traffic)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes on the wire that were reported so far."""
+        return sum(row.wire_bytes for _, row in self.traffic)
 
     def _organisations(self, clients: set[PartyId]) -> int:
         return self.manifest.organisations_of(frozenset(clients))
@@ -150,15 +205,21 @@ def begin(data: Round, event: Began) -> Step[State, Round]:
 
 def collect(data: Round, event: ReceiptArrived) -> Step[State, Round]:
     """Note a receipt; close the phase when nobody is missing."""
-    if event.phase != data.current.name or event.receipt.aggregator not in data.aggregators:
+    if event.phase != data.current.name or event.receipt.receipt.aggregator not in data.aggregators:
         return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
-    data = _with_receipt(data, event.receipt)
-    return Step(State.COLLECTING, data) if data.missing() else _close(data, event.at_s)
+    return _close_if_all_delivered(_with_receipt(data, event.receipt), event.at_s)
 
 
-def _with_receipt(data: Round, receipt: Receipt) -> Round:
-    record = data.record
-    of_client = {**record.receipts.get(receipt.client, {}), receipt.aggregator: receipt}
+def _close_if_all_delivered(data: Round, at_s: float, *effects: Effect) -> Step[State, Round]:
+    """A client has one set, so when all have delivered there is nothing to wait for, even if they disagree."""
+    if data.awaited - data.delivered():
+        return Step(State.COLLECTING, data, effects)
+    return _close_or_void(data, at_s)
+
+
+def _with_receipt(data: Round, signed: SignedReceipt) -> Round:
+    record, receipt = data.record, signed.receipt
+    of_client = {**record.receipts.get(receipt.client, {}), receipt.aggregator: signed}
     return _with_record(data, replace(record, receipts={**record.receipts, receipt.client: of_client}))
 
 
@@ -170,14 +231,52 @@ def keep_early_receipt(data: Round, event: ReceiptArrived) -> Step[State, Round]
     return Step(State.RELEASING, data)  # Another one is late or repeated: the member set is closed.
 
 
-def close_or_void(data: Round, event: DeadlinePassed) -> Step[State, Round]:
+def stop_collecting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
     """Time is up: go on with those who are there, if the rules allow it."""
-    there, missing = data.complete(), ", ".join(data.missing())
-    if data.members:
-        return _void(data, f"{missing} did not deliver in {data.current.name}, and members cannot change")
+    return _close_or_void(data, event.at_s)
+
+
+def _close_or_void(data: Round, at_s: float) -> Step[State, Round]:
+    onward = _choose_end(data, at_s)
+    return replace(onward, effects=(*onward.effects, *_count_at_odds(data)))
+
+
+def _count_at_odds(data: Round) -> tuple[Effect, ...]:
+    """Nobody who is told the truth and says it disagrees with the others, so this is counted as a refusal."""
+    return tuple(
+        CountRefusal(
+            _find_odds(data.record.receipts[client].values()),
+            ShareChunk.kind,
+            client,
+            f"{client} delivered what cannot be added to what the others did",
+        )
+        for client in data.at_odds()
+    )
+
+
+def _find_odds(receipts: Iterable[SignedReceipt]) -> RejectReason:
+    sets = {signed.receipt.set_id for signed in receipts}
+    return RejectReason.SECOND_SET if len(sets) > 1 else RejectReason.DIFFERENT_TRANSCRIPT
+
+
+def _choose_end(data: Round, at_s: float) -> Step[State, Round]:
+    there = data.complete()
+    if data.members and there != data.members:
+        reason = f"{_say_who_is_missing(data)} in {data.current.name}, and members cannot change"
+        return _void(data, reason, at_s)
     if data.manifest.organisations_of(there) < data.manifest.min_clients:
-        return _void(data, f"{missing} did not deliver, and {len(there)} clients are too few")
-    return _close(data, event.at_s)
+        return _void(data, f"{_say_who_is_missing(data)}, and {len(there)} clients are too few", at_s)
+    return _close(data, at_s)
+
+
+def _say_who_is_missing(data: Round) -> str:
+    at_odds = ", ".join(data.at_odds())
+    late = ", ".join(client for client in data.missing() if client not in data.at_odds())
+    sentences = (
+        [f"{late} did not deliver"] if late else [],
+        [f"{at_odds} delivered after other sums than the others"] if at_odds else [],
+    )
+    return ", ".join(sentence for each in sentences for sentence in each)
 
 
 def _close(data: Round, at_s: float) -> Step[State, Round]:
@@ -189,8 +288,8 @@ def _close(data: Round, at_s: float) -> Step[State, Round]:
     return Step(State.RELEASING, data, (_no_deadline(), *_order(data, order)))
 
 
-def _void(data: Round, reason: str) -> Step[State, Round]:
-    data = replace(data, reason=reason)
+def _void(data: Round, reason: str, at_s: float) -> Step[State, Round]:
+    data = _with_record(replace(data, reason=reason), replace(data.record, closed_at_s=at_s))
     return Step(State.VOIDING, data, (_no_deadline(), *_order(data, VoidPhase(reason=reason))))
 
 
@@ -209,9 +308,9 @@ def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
     if event.phase != data.current.name or event.aggregator not in data.aggregators:
         return Step(State.RELEASING, data)
     if event.members != data.members:
-        return _contradict(data, f"{event.aggregator} released a sum over other members", event.at_s)
+        return _blame(data, event, f"{event.aggregator} released a sum over other members")
     if data.record.released not in {(), event.vectors}:
-        return _contradict(data, f"{event.aggregator} released other vectors than another did", event.at_s)
+        return _blame(data, event, f"{event.aggregator} released other vectors than another did")
     if event.aggregator not in data.record.ended:
         data = replace(data, traffic=data.traffic + tuple((event.aggregator, row) for row in event.traffic))
     ended = data.record.ended | {event.aggregator}
@@ -219,21 +318,30 @@ def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
     data = _with_record(data, record)
     if record.ended != set(data.aggregators):
         return Step(State.RELEASING, data)
-    data = _with_record(data, replace(record, released_at_s=event.at_s))
+    onward = _go_on(_with_record(data, replace(record, released_at_s=event.at_s)), event.at_s)
+    return replace(onward, effects=(*onward.effects, _record_release(data)))
+
+
+def _go_on(data: Round, at_s: float) -> Step[State, Round]:
     if data.phase + 1 < len(data.phases):
-        return _enter_next_phase(data, event.at_s)
-    deadline = SetTimer("deadline", event.at_s + data.manifest.phase_timeout_s, DeadlinePassed)
+        return _enter_next_phase(data, at_s)
+    deadline = SetTimer("deadline", at_s + data.manifest.phase_timeout_s, DeadlinePassed)
     if data.applied.keys() == set(data.manifest.clients):
-        return _finish(data, event.at_s)
+        return _finish(data, at_s)
     return Step(State.APPLYING, data, (deadline,))
+
+
+def _record_release(data: Round) -> Effect:
+    members = [client for client in data.manifest.clients if client in data.members]
+    transcript = data.record.receipts[members[0]][data.aggregators[0]].receipt.transcript
+    return Record("released", {"phase": data.current.name, "members": members, "transcript": transcript})
 
 
 def _enter_next_phase(data: Round, at_s: float) -> Step[State, Round]:
     data, timer = _enter_phase(data, data.phase + 1, at_s)
-    for receipt in data.early:
-        data = _with_receipt(data, receipt) if receipt.aggregator in data.aggregators else data
-    data = replace(data, early=())
-    return Step(State.COLLECTING, data, (timer,)) if data.missing() else _close(data, at_s)
+    for signed in data.early:
+        data = _with_receipt(data, signed) if signed.receipt.aggregator in data.aggregators else data
+    return _close_if_all_delivered(replace(data, early=()), at_s, timer)
 
 
 def note_early_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
@@ -242,11 +350,30 @@ def note_early_application(data: Round, event: UpdateApplied) -> Step[State, Rou
 
 
 def note_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
-    """Note a client's acknowledgement; the round is over when all have given it."""
+    """Note a client's acknowledgement; the round is over when all have given it.
+
+    Whether they hold one model is looked at then: before, nobody can say who differs from most.
+    """
     data = _note_applied(data, event)
     if data.applied.keys() != set(data.manifest.clients):
         return Step(State.APPLYING, data)
     return _finish(data, event.at_s)
+
+
+def _find_other_models(data: Round) -> str:
+    """Who holds another model than most do, by digests that only clients can make; empty if nobody does."""
+    holders: dict[str, list[PartyId]] = {}
+    for client in data.manifest.clients:
+        if client in data.applied:
+            holders.setdefault(data.applied[client].model_hmac, []).append(client)
+    groups = sorted(holders.values(), key=len, reverse=True)
+    if len(groups) < FEWEST_TO_DISAGREE:
+        return ""
+    if len(groups[0]) == len(groups[1]):
+        return f"the clients hold different models: {' against '.join(', '.join(group) for group in groups)}"
+    others = [client for group in groups[1:] for client in group]
+    hold = "holds" if len(others) == 1 else "hold"
+    return f"{', '.join(others)} {hold} another model than {', '.join(groups[0])}"
 
 
 def _note_applied(data: Round, event: UpdateApplied) -> Round:
@@ -262,9 +389,27 @@ def stop_waiting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
 
 
 def _finish(data: Round, at_s: float) -> Step[State, Round]:
+    at_odds = _find_other_models(data)
+    if at_odds:
+        return _contradict(data, at_odds, at_s)
     data = replace(data, ended_at_s=at_s)
-    end = RoundEnded(at_s=at_s, number=data.number, verdict=RoundVerdict.RELEASED)
-    return Step(State.RELEASED, data, (Tell(data.run, end),))
+    return Step(State.RELEASED, data, (_tell_end(data, RoundVerdict.RELEASED, at_s),))
+
+
+def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
+    """Tell the run how the round ended, and what it came to."""
+    end = RoundEnded(
+        at_s=at_s,
+        number=data.number,
+        verdict=verdict,
+        reason=data.reason,
+        began_at_s=data.began_at_s,
+        accuracy=data.accuracy,
+        loss=data.loss,
+        payload_bits=data.payload_bits,
+        wire_bytes=data.wire_bytes,
+    )
+    return Tell(data.run, end)
 
 
 def note_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
@@ -274,20 +419,20 @@ def note_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
     if record.ended != set(data.manifest.aggregators):
         return Step(State.VOIDING, data)
     data = replace(data, ended_at_s=event.at_s)
-    end = RoundEnded(at_s=event.at_s, number=data.number, verdict=RoundVerdict.VOID, reason=data.reason)
-    return Step(State.VOID, data, (Tell(data.run, end),))
+    end = _tell_end(data, RoundVerdict.VOID, event.at_s)
+    return Step(State.VOID, data, (Record("void", {"phase": data.current.name}), end))
 
 
 def refuse_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
     """A void where a release was ordered."""
-    return _contradict(data, f"{event.aggregator} ended {event.phase} as void, against its order", event.at_s)
+    return _blame(data, event, f"{event.aggregator} ended {event.phase} as void, against its order")
 
 
 def refuse_release(data: Round, event: SumReleased) -> Step[State, Round]:
     """A release where a void was ordered; that of the phase before may be delivered twice."""
     if event.phase != data.current.name:
         return Step(State.VOIDING, data)
-    return _contradict(data, f"{event.aggregator} released {event.phase}, which was ordered void", event.at_s)
+    return _blame(data, event, f"{event.aggregator} released {event.phase}, which was ordered void")
 
 
 def decline(data: Round, event: OrderDeclined) -> Step[State, Round]:
@@ -296,10 +441,18 @@ def decline(data: Round, event: OrderDeclined) -> Step[State, Round]:
     return _contradict(data, reason, event.at_s)
 
 
+def _blame(data: Round, event: SumReleased | VoidConfirmed, reason: str) -> Step[State, Round]:
+    """An aggregator's word goes against its order or another's: the run ends, and it is counted whose it was."""
+    kind = PhaseReleased.kind if isinstance(event, SumReleased) else PhaseVoided.kind
+    onward = _contradict(data, reason, event.at_s)
+    refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, reason)
+    return replace(onward, effects=(*onward.effects, refusal))
+
+
 def _contradict(data: Round, reason: str, at_s: float) -> Step[State, Round]:
     data = replace(data, reason=reason, ended_at_s=at_s)
-    end = RoundEnded(at_s=at_s, number=data.number, verdict=RoundVerdict.CONTRADICTED, reason=reason)
-    return Step(State.CONTRADICTED, data, (_no_deadline(), Tell(data.run, end)))
+    end = _tell_end(data, RoundVerdict.CONTRADICTED, at_s)
+    return Step(State.CONTRADICTED, data, (_no_deadline(), end))
 
 
 def break_off(data: Round, event: Failed) -> Step[State, Round]:
@@ -318,16 +471,17 @@ def note_spoilt(data: Round, event: SetSpoilt) -> Step[State, Round]:
 TRANSITIONS: Table[State, Round] = {
     State.COLLECTING: {
         Began: To(begin, State.COLLECTING),
-        ReceiptArrived: To(collect, State.COLLECTING, State.RELEASING),
+        ReceiptArrived: To(collect, State.COLLECTING, State.RELEASING, State.VOIDING),
         SetSpoilt: To(note_spoilt, State.COLLECTING),
-        DeadlinePassed: To(close_or_void, State.RELEASING, State.VOIDING),
+        DeadlinePassed: To(stop_collecting, State.RELEASING, State.VOIDING),
         SumReleased: STAY,  # Of the phase before, delivered twice.
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.RELEASING: {
         SumReleased: To(
             note_release,
-            *(State.RELEASING, State.COLLECTING, State.APPLYING, State.RELEASED, State.CONTRADICTED),
+            *(State.RELEASING, State.COLLECTING, State.APPLYING),
+            *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
         ),
         UpdateApplied: To(note_early_application, State.RELEASING),
         VoidConfirmed: To(refuse_void, State.CONTRADICTED),
@@ -338,8 +492,8 @@ TRANSITIONS: Table[State, Round] = {
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.APPLYING: {
-        UpdateApplied: To(note_application, State.APPLYING, State.RELEASED),
-        DeadlinePassed: To(stop_waiting, State.RELEASED),
+        UpdateApplied: To(note_application, State.APPLYING, State.RELEASED, State.CONTRADICTED),
+        DeadlinePassed: To(stop_waiting, State.RELEASED, State.CONTRADICTED),
         ReceiptArrived: STAY,
         SetSpoilt: STAY,
         SumReleased: STAY,
@@ -359,3 +513,14 @@ TRANSITIONS: Table[State, Round] = {
     State.VOID: {},
     State.CONTRADICTED: {},
 }
+
+
+def resume(state: State, data: Round) -> tuple[Effect, ...]:
+    """Watch the deadline again that the round had."""
+    if state not in {State.COLLECTING, State.APPLYING} or not data.records:
+        return ()
+    since_s = data.record.opened_at_s if state is State.COLLECTING else data.record.released_at_s or 0.0
+    return (SetTimer("deadline", since_s + data.manifest.phase_timeout_s, DeadlinePassed),)
+
+
+KIND = Kind(TRANSITIONS, State.COLLECTING, Round, resume)

@@ -1,7 +1,9 @@
 """A run, from the proposal to its last word.
 
     ENROLLING   every named party was asked; one that has not answered is asked again
+    AGREEING    all have joined and were sent everybody's keys; they check them, clients agree on a group secret
     RUNNING     rounds are opened one after the other; each reports its verdict here
+    PAUSED      no round is open and none is opened until an operator says so
     COMPLETED, FAILED, CANCELLED   final, with a reason; every party was told
 
 All parties must join: the manifest fixes the ring by the size of the cohort, and a refusal is a reason to talk,
@@ -10,34 +12,45 @@ not to go on without asking. A void round is followed by the next one, up to the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal
 
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Publish, SetTimer
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Step, Table, To
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.keys import RunKey, RunKeys
+from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import RunEnded, RunProposed
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
+    DeadlinePassed,
     PartyBroke,
     PartyJoined,
+    PartyReady,
     PartyRefused,
+    PauseRequested,
     ProposalDue,
+    ResumeRequested,
     RoundEnded,
     RoundVerdict,
 )
 
 PROPOSAL_INTERVAL_S = 2.0
+LEAST_AGREEMENT_S = 600.0
+"""However short a phase may be: clients agree once, and a machine may have to be started again for it."""
 
 
 class State(Enum):
     """Where a run is."""
 
     ENROLLING = "enrolling"
+    AGREEING = "agreeing"
     RUNNING = "running"
+    PAUSED = "paused"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -57,11 +70,35 @@ class Run:
     manifest: Manifest
     began_at_s: float = 0.0
     ended_at_s: float | None = None
-    joined: frozenset[PartyId] = field(default_factory=frozenset)
+    keys: Mapping[PartyId, RunKey] = field(default_factory=dict)
+    """Of those who have joined; a party has one key in a run, the first that it sent."""
+    agreeing_since_s: float = 0.0
+    ready: frozenset[PartyId] = field(default_factory=frozenset)
     round: int = 0
     released: int = 0
     void: int = 0
+    void_forgiven: int = 0
+    """How many void rounds an operator has seen and let pass."""
+    ended: int = 0
+    """How many rounds have come to an end, whatever it was; the four below are of these."""
+    rounds_s: float = 0.0
+    payload_bits: int = 0
+    wire_bytes: int = 0
+    accuracy: float | None = None
+    """Of the last round that reported one, and so is the loss."""
+    loss: float | None = None
+    pausing: bool = False
+    pause_when_void: bool = False
     reason: str = ""
+    failed_party: PartyId | None = None
+    """Whose refusal or failure ended the run."""
+    idempotency_key: str = ""
+    """Under which it was submitted, so that whoever submits it again for want of an answer is told of this one."""
+
+    @property
+    def joined(self) -> frozenset[PartyId]:
+        """Who takes part."""
+        return frozenset(self.keys)
 
     @property
     def parties(self) -> dict[PartyId, Role]:
@@ -96,7 +133,8 @@ def _propose(run: Run, at_s: float) -> tuple[Effect, ...]:
 def begin(run: Run, event: Began) -> Step[State, Run]:
     """Ask everybody. Only then is it a run that there has been: nobody was asked if asking failed."""
     run = replace(run, began_at_s=event.at_s)
-    return Step(State.ENROLLING, run, (*_propose(run, event.at_s), RememberRun()))
+    record = Record("joined", describe_run(run.manifest))
+    return Step(State.ENROLLING, run, (*_propose(run, event.at_s), RememberRun(), record))
 
 
 def ask_again(run: Run, event: ProposalDue) -> Step[State, Run]:
@@ -105,33 +143,114 @@ def ask_again(run: Run, event: ProposalDue) -> Step[State, Run]:
 
 
 def enrol(run: Run, event: PartyJoined) -> Step[State, Run]:
-    """Count a party in; when all are there the first round opens."""
-    run = replace(run, joined=run.joined | {event.party})
+    """Count a party in; when all are there, everybody is sent everybody's keys."""
+    if event.party in run.joined:
+        return Step(State.ENROLLING, run)
+    run = replace(run, keys={**run.keys, event.party: event.run_key})
     if run.joined != run.parties.keys():
         return Step(State.ENROLLING, run)
+    run = replace(run, agreeing_since_s=event.at_s)
+    body = RunKeys(keys=tuple(run.keys[party] for party in run.parties))
+    tell = tuple(Publish(party, role, body) for party, role in run.parties.items())
+    return Step(State.AGREEING, run, (CancelTimer("proposal"), *tell, _agree_in_time(run)))
+
+
+def _agree_in_time(run: Run) -> Effect:
+    return SetTimer("agreement", run.agreeing_since_s + _agreement_s(run), DeadlinePassed)
+
+
+def _agreement_s(run: Run) -> float:
+    return max(run.manifest.phase_timeout_s, LEAST_AGREEMENT_S)
+
+
+def await_ready(run: Run, event: PartyReady) -> Step[State, Run]:
+    """When all have what they need, the first round opens."""
+    run = replace(run, ready=run.ready | {event.party})
+    if run.ready != run.parties.keys():
+        return Step(State.AGREEING, run)
     run = replace(run, round=1)
-    return Step(State.RUNNING, run, (CancelTimer("proposal"), OpenRound(1)))
+    return Step(State.RUNNING, run, (CancelTimer("agreement"), *_open_round(run, event.at_s)))
+
+
+def stop_agreeing(run: Run, event: DeadlinePassed) -> Step[State, Run]:
+    """What a party has lost before the first round is sent to it by nobody: the run must be begun anew."""
+    late = ", ".join(party for party in run.parties if party not in run.ready)
+    reason = f"{late} did not check the keys within {_agreement_s(run):g} s: start it, and submit a new manifest"
+    return _end(run, State.FAILED, reason, event.at_s)
+
+
+def _open_round(run: Run, at_s: float) -> tuple[Effect, ...]:
+    key = Key("round", run.manifest.run_id, run.round)
+    return (OpenRound(run.round), Tell(key, Began(at_s=at_s)))
 
 
 def go_on(run: Run, event: RoundEnded) -> Step[State, Run]:
     """After a round: the next one, or the end."""
+    run = _add_up(run, event)
     if event.verdict is RoundVerdict.CONTRADICTED:
         return _end(run, State.FAILED, event.reason, event.at_s)
     if event.verdict is RoundVerdict.RELEASED:
         run = replace(run, released=run.released + 1)
     else:
         run = replace(run, void=run.void + 1)
+    target = run.manifest.target_accuracy
+    if event.verdict is RoundVerdict.RELEASED and _reaches(event.accuracy, target):
+        reason = f"round {event.number} reached an accuracy of {event.accuracy:.2%}; the target was {target:.2%}"
+        return _end(run, State.COMPLETED, reason, event.at_s)
     if run.released == run.manifest.rounds:
         return _end(run, State.COMPLETED, f"all {run.released} rounds are done", event.at_s)
-    if run.void > run.manifest.max_void_rounds:
+    if run.void - run.void_forgiven > run.manifest.max_void_rounds:
         reason = f"{run.void} rounds were void, the last because {event.reason}"
-        return _end(run, State.FAILED, reason, event.at_s)
+        if not run.pause_when_void:
+            return _end(run, State.FAILED, reason, event.at_s)
+        return Step(State.PAUSED, replace(run, reason=reason))
+    if run.pausing:
+        return Step(State.PAUSED, replace(run, pausing=False, reason="an operator paused it"))
+    return _open_next(run, event.at_s)
+
+
+def _add_up(run: Run, event: RoundEnded) -> Run:
+    """Keep what the rounds came to, so that a list of many runs need not look at their rounds."""
+    return replace(
+        run,
+        ended=run.ended + 1,
+        rounds_s=run.rounds_s + (0.0 if event.began_at_s is None else max(0.0, event.at_s - event.began_at_s)),
+        payload_bits=run.payload_bits + event.payload_bits,
+        wire_bytes=run.wire_bytes + event.wire_bytes,
+        accuracy=run.accuracy if event.accuracy is None else event.accuracy,
+        loss=run.loss if event.loss is None else event.loss,
+    )
+
+
+def _reaches(accuracy: float | None, target: float | None) -> bool:
+    return accuracy is not None and target is not None and accuracy >= target
+
+
+def _open_next(run: Run, at_s: float) -> Step[State, Run]:
     run = replace(run, round=run.round + 1)
-    return Step(State.RUNNING, run, (OpenRound(run.round),))
+    return Step(State.RUNNING, run, _open_round(run, at_s))
+
+
+def pause(run: Run, event: PauseRequested) -> Step[State, Run]:
+    """Open no other round; the one that is open comes to its end."""
+    del event
+    return Step(State.RUNNING, replace(run, pausing=True))
+
+
+def call_pause_off(run: Run, event: ResumeRequested) -> Step[State, Run]:
+    """Go on after the round that is open."""
+    del event
+    return Step(State.RUNNING, replace(run, pausing=False))
+
+
+def go_on_again(run: Run, event: ResumeRequested) -> Step[State, Run]:
+    """An operator has seen why it stands still: go on, with as many void rounds to spare as at first."""
+    return _open_next(replace(run, void_forgiven=run.void, pausing=False, reason=""), event.at_s)
 
 
 def give_up(run: Run, event: PartyRefused | PartyBroke) -> Step[State, Run]:
     """A party refused, or cannot go on: the run fails and says whose word it was."""
+    run = replace(run, failed_party=event.party)
     return _end(run, State.FAILED, f"{event.party}: {event.reason}", event.at_s)
 
 
@@ -149,23 +268,50 @@ def _end(run: Run, state: State, reason: str, at_s: float) -> Step[State, Run]:
     run = replace(run, reason=reason, ended_at_s=at_s)
     body = RunEnded(outcome=OUTCOMES[state], reason=reason)
     tell = tuple(Publish(party, role, body) for party, role in run.parties.items())
-    return Step(state, run, (CancelTimer("proposal"), *tell))
+    timers = (CancelTimer("proposal"), CancelTimer("agreement"))
+    return Step(state, run, (*timers, *tell, Record("ended", {"outcome": OUTCOMES[state]})))
 
 
 TRANSITIONS: Table[State, Run] = {
     State.ENROLLING: {
         Began: To(begin, State.ENROLLING),
         ProposalDue: To(ask_again, State.ENROLLING),
-        PartyJoined: To(enrol, State.ENROLLING, State.RUNNING),
+        PartyJoined: To(enrol, State.ENROLLING, State.AGREEING),
+        PartyRefused: To(give_up, State.FAILED),
+        PartyBroke: To(give_up, State.FAILED),
+        CancelRequested: To(cancel, State.CANCELLED),
+        Failed: To(break_off, State.FAILED),
+    },
+    State.AGREEING: {
+        PartyReady: To(await_ready, State.AGREEING, State.RUNNING),
+        DeadlinePassed: To(stop_agreeing, State.FAILED),
+        PartyJoined: STAY,  # A proposal may have been asked twice.
+        ProposalDue: STAY,
         PartyRefused: To(give_up, State.FAILED),
         PartyBroke: To(give_up, State.FAILED),
         CancelRequested: To(cancel, State.CANCELLED),
         Failed: To(break_off, State.FAILED),
     },
     State.RUNNING: {
-        RoundEnded: To(go_on, State.RUNNING, State.COMPLETED, State.FAILED),
+        RoundEnded: To(go_on, State.RUNNING, State.PAUSED, State.COMPLETED, State.FAILED),
+        PauseRequested: To(pause, State.RUNNING),
+        ResumeRequested: To(call_pause_off, State.RUNNING),
         PartyJoined: STAY,  # The broker may deliver twice, and a proposal may have been asked twice.
+        PartyReady: STAY,
         ProposalDue: STAY,
+        DeadlinePassed: STAY,  # The timer rang while the last one said that it is ready.
+        PartyRefused: To(give_up, State.FAILED),
+        PartyBroke: To(give_up, State.FAILED),
+        CancelRequested: To(cancel, State.CANCELLED),
+        Failed: To(break_off, State.FAILED),
+    },
+    State.PAUSED: {
+        ResumeRequested: To(go_on_again, State.RUNNING),
+        PauseRequested: STAY,
+        PartyJoined: STAY,
+        PartyReady: STAY,
+        ProposalDue: STAY,
+        DeadlinePassed: STAY,
         PartyRefused: To(give_up, State.FAILED),
         PartyBroke: To(give_up, State.FAILED),
         CancelRequested: To(cancel, State.CANCELLED),
@@ -175,3 +321,13 @@ TRANSITIONS: Table[State, Run] = {
     State.FAILED: {},
     State.CANCELLED: {},
 }
+
+
+def resume(state: State, data: Run) -> tuple[Effect, ...]:
+    """Ask again who has not answered; wait no longer than before."""
+    if state is State.AGREEING:
+        return (_agree_in_time(data),)
+    return (SetTimer("proposal", 0.0, ProposalDue),) if state is State.ENROLLING else ()
+
+
+KIND = Kind(TRANSITIONS, State.ENROLLING, Run, resume)

@@ -1,17 +1,18 @@
 """The coordinator's round by scenario: what it closes over, what voids, what contradicts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 import pytest
 
 from hubbub.errors import RejectReason, UnexpectedEvent
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, SetTimer, Tell
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import Step, step
 from hubbub.messages.manifest import CohortMember, Manifest
 from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, VoidPhase
-from hubbub.messages.shares import Receipt, VectorClaim
+from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.events import (
@@ -27,13 +28,28 @@ from hubbub_coordinator.events import (
     UpdateDropped,
     VoidConfirmed,
 )
-from hubbub_coordinator.phases.round import TRANSITIONS, Round, State
-from support.builders import make_manifest
+from hubbub_coordinator.phases.round import KIND, TRANSITIONS, Round, State
+from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
 from support.two_phases import NAME, TwoPhases
 
 SETS = {number: SetId(f"{number:032x}") for number in range(10)}
 SHORT = (VectorClaim(name="signs", length=7, modulus=7),)
 LONG = (VectorClaim(name="signs", length=8, modulus=7),)
+OTHER_TRANSCRIPT = "7b" * 32
+SECOND_TRANSCRIPT = "7c" * 32
+SIGNATURE = "5a" * 64
+"""Checked at the edge, before the machine sees a receipt."""
+
+
+def make_signed(
+    aggregator: PartyId,
+    client: PartyId,
+    set_id: SetId,
+    vectors: tuple[VectorClaim, ...] = SHORT,
+    transcript: str = TRANSCRIPT,
+) -> SignedReceipt:
+    receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors, transcript=transcript)
+    return SignedReceipt(receipt=receipt, signature=SIGNATURE)
 
 
 class Play:
@@ -62,12 +78,13 @@ class Play:
         aggregators: Sequence[PartyId] | None = None,
         set_id: SetId | None = None,
         vectors: tuple[VectorClaim, ...] = SHORT,
+        transcript: str = TRANSCRIPT,
         phase: str | None = None,
     ) -> None:
         """Receipts for a client's set, of all aggregators unless told otherwise."""
         number = (*self.manifest.clients, client).index(client)
         for aggregator in aggregators if aggregators is not None else self.manifest.aggregators:
-            receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id or SETS[number], vectors=vectors)
+            receipt = make_signed(aggregator, client, set_id or SETS[number], vectors, transcript)
             self.feed(ReceiptArrived(at_s=2.0, phase=phase or self.data.current.name, receipt=receipt))
 
     def receive_all(self) -> None:
@@ -97,8 +114,9 @@ class Play:
         for aggregator in self.manifest.aggregators:
             self.release(aggregator)
 
-    def apply(self, client: PartyId) -> None:
-        self.feed(UpdateApplied(at_s=5.0, client=client, report=REPORT))
+    def apply(self, client: PartyId, *, model_hmac: str = MODEL_HMAC) -> None:
+        report = REPORT.model_copy(update={"model_hmac": model_hmac})
+        self.feed(UpdateApplied(at_s=5.0, client=client, report=report))
 
     def orders(self) -> list[tuple[PartyId, ClosePhase | VoidPhase]]:
         return [
@@ -106,6 +124,9 @@ class Play:
             for effect in self.effects
             if isinstance(effect, Publish) and isinstance(effect.body, ClosePhase | VoidPhase)
         ]
+
+    def recorded(self) -> list[tuple[str, Mapping[str, object]]]:
+        return [(effect.kind, effect.fields) for effect in self.effects if isinstance(effect, Record)]
 
     def verdict(self) -> RoundEnded:
         told = [effect for effect in self.effects if isinstance(effect, Tell)]
@@ -116,6 +137,7 @@ class Play:
 
 
 REPORT = RoundApplied(
+    model_hmac=MODEL_HMAC,
     correct=9,
     total=10,
     loss=0.5,
@@ -155,9 +177,10 @@ def test_all_receipts_close_the_phase_over_everybody(play: Play) -> None:
     for _, order in play.orders():
         assert isinstance(order, ClosePhase)
         assert order.members == play.manifest.clients
-        shown = {(receipt.client, receipt.aggregator) for receipt in order.receipts}
+        shown = {(signed.receipt.client, signed.receipt.aggregator) for signed in order.receipts}
         assert shown == {(client, server) for client in order.members for server in play.manifest.aggregators}
         assert len(order.receipts) == len(shown)
+        assert {signed.signature for signed in order.receipts} == {SIGNATURE}, "as they were signed"
 
 
 def test_a_receipt_that_comes_twice_changes_nothing(play: Play) -> None:
@@ -185,7 +208,7 @@ def test_at_the_deadline_those_who_are_there_are_the_members(play: Play) -> None
     for _, order in play.orders():
         assert isinstance(order, ClosePhase)
         assert order.members == there
-        assert {receipt.client for receipt in order.receipts} == set(there)
+        assert {signed.receipt.client for signed in order.receipts} == set(there)
 
 
 def test_at_the_deadline_too_few_make_the_round_void(play: Play) -> None:
@@ -199,23 +222,76 @@ def test_at_the_deadline_too_few_make_the_round_void(play: Play) -> None:
     assert "client-3, client-4 did not deliver" in play.data.reason
 
 
-@pytest.mark.parametrize(
-    "confuse",
-    [
-        pytest.param({"set_id": SETS[9]}, id="another-set-id"),
-        pytest.param({"vectors": LONG}, id="other-vectors"),
-    ],
-)
-def test_receipts_that_differ_between_aggregators_do_not_count(
-    play: Play, confuse: dict[str, SetId | tuple[VectorClaim, ...]]
-) -> None:
-    for client in play.manifest.clients[:3]:
-        play.receive(client)
-    odd, (first, second) = play.manifest.clients[3], play.manifest.aggregators
+class Said(TypedDict, total=False):
+    """What a receipt says of a set."""
+
+    set_id: SetId
+    vectors: tuple[VectorClaim, ...]
+    transcript: str
+
+
+DIFFERENT = [
+    pytest.param(Said(set_id=SETS[9]), id="another-set-id"),
+    pytest.param(Said(vectors=LONG), id="other-vectors"),
+    pytest.param(Said(transcript=OTHER_TRANSCRIPT), id="another-transcript"),
+]
+
+
+@pytest.mark.parametrize("other", DIFFERENT)
+def test_a_client_that_told_aggregators_different_things_is_no_member(play: Play, other: Said) -> None:
+    *good, odd = play.manifest.clients
+    first, second = play.manifest.aggregators
     play.receive(odd, aggregators=[first])
-    play.receive(odd, aggregators=[second], **confuse)  # type: ignore[arg-type]  # One argument at a time.
-    play.expect(State.COLLECTING)
-    assert play.data.missing() == (odd,)
+    play.receive(odd, aggregators=[second], **other)
+    assert play.data.missing() == play.manifest.clients
+    for client in good:
+        play.expect(State.COLLECTING)
+        play.receive(client)
+    play.expect(State.RELEASING)  # A client has one set, so there is nothing to wait for.
+    assert play.data.members == frozenset(good)
+
+
+@pytest.mark.parametrize("other", DIFFERENT[1:])
+def test_all_delivered_but_one_disagrees_so_the_phase_closes_at_once_over_the_others(
+    play: Play, other: Said
+) -> None:
+    odd, *good = play.manifest.clients
+    play.receive(odd, **other)
+    for client in good:
+        play.expect(State.COLLECTING)
+        play.receive(client)
+    play.expect(State.RELEASING)
+    assert CancelTimer("deadline") in play.effects
+    assert play.data.members == frozenset(good)
+    for _, order in play.orders():
+        assert isinstance(order, ClosePhase)
+        assert order.members == tuple(good)
+        assert odd not in {signed.receipt.client for signed in order.receipts}
+
+
+def test_all_delivered_but_no_group_is_large_enough_so_the_round_is_void_at_once(play: Play) -> None:
+    first, second, *others = play.manifest.clients
+    for client in (first, second):
+        play.receive(client, transcript=OTHER_TRANSCRIPT)
+    for client in others:
+        play.receive(client)
+    play.expect(State.VOIDING)
+    assert CancelTimer("deadline") in play.effects
+    assert "client-1, client-2 delivered after other sums than the others" in play.data.reason
+    assert "2 clients are too few" in play.data.reason
+    assert {order.reason for _, order in play.orders() if isinstance(order, VoidPhase)} == {play.data.reason}
+
+
+def test_at_the_deadline_the_reason_tells_who_is_late_from_who_disagrees(play: Play) -> None:
+    first, second, third, _ = play.manifest.clients
+    play.receive(first, transcript=OTHER_TRANSCRIPT)
+    for client in (second, third):
+        play.receive(client)
+    play.feed(DeadlinePassed(at_s=9.0))
+    play.expect(State.VOIDING)
+    assert play.data.reason == (
+        "client-4 did not deliver, client-1 delivered after other sums than the others, and 2 clients are too few"
+    )
 
 
 def cohort(*organisations: str) -> tuple[CohortMember, ...]:
@@ -225,19 +301,19 @@ def cohort(*organisations: str) -> tuple[CohortMember, ...]:
     )
 
 
-def test_the_largest_group_is_counted_in_organisations() -> None:
-    """Three clients of two organisations lose against two clients... of three organisations win."""
+@pytest.mark.parametrize("other", DIFFERENT[1:])
+def test_the_largest_group_is_counted_in_organisations(other: Said) -> None:
+    """Four clients of two organisations lose against three clients of three."""
     manifest = make_manifest(
         clients=7, cohort=cohort("a", "a", "a", "b", "b", "c", "d"), min_clients=3, parameters=100
     )
     play = Play(manifest)
     many, diverse = manifest.clients[:4], manifest.clients[4:]
     for client in many:
-        play.receive(client, vectors=SHORT)
+        play.receive(client)
     for client in diverse:
-        play.receive(client, vectors=LONG)
-    play.expect(State.COLLECTING)
-    play.feed(DeadlinePassed(at_s=9.0))
+        play.expect(State.COLLECTING)
+        play.receive(client, **other)
     play.expect(State.RELEASING)
     assert play.data.members == frozenset(diverse)
 
@@ -283,7 +359,33 @@ def test_a_round_is_released_when_every_sum_is_out_and_every_client_has_applied_
         play.expect(State.APPLYING)
         play.apply(client)
     play.expect(State.RELEASED)
-    assert play.verdict() == RoundEnded(at_s=5.0, number=1, verdict=RoundVerdict.RELEASED)
+    assert play.verdict() == RoundEnded(
+        at_s=5.0,
+        number=1,
+        verdict=RoundVerdict.RELEASED,
+        began_at_s=play.data.began_at_s,
+        accuracy=0.9,
+        loss=0.5,
+        payload_bits=sum(row.payload_bits for _, row in play.data.traffic),
+        wire_bytes=sum(row.wire_bytes for _, row in play.data.traffic),
+    )
+    assert play.verdict().payload_bits > 4 * 30, "the aggregators' traffic is in it too"
+
+
+def test_a_release_is_recorded_once_all_sums_are_out_with_members_and_transcript(play: Play) -> None:
+    odd, *members = play.manifest.clients
+    play.receive(odd, transcript=OTHER_TRANSCRIPT)
+    for client in reversed(members):
+        play.receive(client)
+    first, last = play.manifest.aggregators
+    play.release(first)
+    assert not play.recorded()
+    play.release(last)
+    assert play.recorded() == [("released", {"phase": "signs", "members": members, "transcript": TRANSCRIPT})]
+    assert isinstance(play.effects[-1], Record), "nothing that may fail comes after it"
+    for client in play.manifest.clients:
+        play.apply(client)
+        assert not play.recorded()
 
 
 def test_who_was_left_out_is_waited_for_too(play: Play) -> None:
@@ -388,8 +490,10 @@ def test_a_round_is_void_when_every_aggregator_has_confirmed(play: Play) -> None
     for _ in range(2):  # The second time is a redelivery.
         play.feed(VoidConfirmed(at_s=10.0, phase="signs", aggregator=first))
         play.expect(State.VOIDING)
+        assert not play.recorded()
     play.feed(VoidConfirmed(at_s=11.0, phase="signs", aggregator=second))
     play.expect(State.VOID)
+    assert play.recorded() == [("void", {"phase": "signs"})]
     assert play.verdict().verdict is RoundVerdict.VOID
     assert "did not deliver" in play.verdict().reason
 
@@ -461,6 +565,22 @@ def test_a_member_missing_in_a_later_phase_voids_the_round(two_phases: Play) -> 
     play.expect(State.VOID)
 
 
+def test_a_member_that_was_told_other_sums_voids_the_round_as_soon_as_all_have_delivered(two_phases: Play) -> None:
+    play = two_phases
+    play.receive_all()
+    play.release_all()
+    misled, *others = play.manifest.clients
+    play.receive(misled, transcript=OTHER_TRANSCRIPT)
+    for client in others:  # Enough for min_clients, and still not the same set.
+        play.expect(State.COLLECTING)
+        play.receive(client)
+    play.expect(State.VOIDING)
+    assert play.data.reason == (
+        "client-1 delivered after other sums than the others in signs, and members cannot change"
+    )
+    assert [to for to, _ in play.orders()] == list(play.manifest.aggregators)
+
+
 def left_out(play: Play) -> PartyId:
     """Release the first phase without the last client."""
     for client in play.manifest.clients[:3]:
@@ -481,7 +601,7 @@ def test_who_was_left_out_of_the_first_phase_cannot_come_back_in_the_second(two_
     for _, order in play.orders():
         assert isinstance(order, ClosePhase)
         assert outsider not in order.members
-        assert outsider not in {receipt.client for receipt in order.receipts}
+        assert outsider not in {signed.receipt.client for signed in order.receipts}
 
 
 def test_receipts_and_releases_of_the_first_phase_delivered_again_change_nothing(two_phases: Play) -> None:
@@ -517,19 +637,44 @@ def test_receipts_that_overtake_the_last_report_on_the_phase_before_are_kept(two
     }
 
 
-def test_a_phase_whose_receipts_all_came_early_closes_as_it_opens(two_phases: Play) -> None:
-    play = two_phases
+def overtake(play: Play, *odd: PartyId) -> None:
+    """Receipts of the second phase come before the last report on the first; those of `odd` disagree."""
     play.receive_all()
     first, last = play.manifest.aggregators
     play.release(first)
     for client in play.manifest.clients:
-        play.receive(client, phase="signs")
+        transcript = OTHER_TRANSCRIPT if client in odd else SECOND_TRANSCRIPT
+        play.receive(client, phase="signs", transcript=transcript)
+        play.expect(State.RELEASING)
     play.release(last)
-    play.expect(State.RELEASING)
     assert play.data.current.name == "signs"
-    assert {server for server, _ in play.orders()} == {first, last}
+
+
+def test_a_phase_whose_receipts_all_came_early_closes_as_it_opens(two_phases: Play) -> None:
+    play = two_phases
+    overtake(play)
+    play.expect(State.RELEASING)
+    assert {server for server, _ in play.orders()} == set(play.manifest.aggregators)
+    # The record is on the phase that was released, not on the one that closes.
+    members = list(play.manifest.clients)
+    assert play.recorded() == [("released", {"phase": "count", "members": members, "transcript": TRANSCRIPT})]
     play.release_all()
     play.expect(State.APPLYING)
+    assert play.recorded() == [
+        ("released", {"phase": "signs", "members": members, "transcript": SECOND_TRANSCRIPT})
+    ]
+
+
+def test_a_phase_whose_early_receipts_disagree_is_void_as_it_opens(two_phases: Play) -> None:
+    play = two_phases
+    overtake(play, play.manifest.clients[1])
+    play.expect(State.VOIDING)
+    assert "client-2 delivered after other sums than the others in signs" in play.data.reason
+    assert {effect.phase for effect in play.effects if isinstance(effect, Publish)} == {"signs"}
+    assert [kind for kind, _ in play.recorded()] == ["released"], "the first phase is released all the same"
+    for aggregator in play.manifest.aggregators:
+        play.feed(VoidConfirmed(at_s=21.0, phase="signs", aggregator=aggregator))
+    assert play.recorded() == [("void", {"phase": "signs"})]
 
 
 def test_aggregators_that_released_different_vectors_contradict(play: Play) -> None:
@@ -559,7 +704,7 @@ def test_only_those_who_take_part_are_awaited_and_ordered(first_alone: Play) -> 
     ((server, order),) = play.orders()
     assert isinstance(order, ClosePhase)
     assert server == first
-    assert {receipt.aggregator for receipt in order.receipts} == {first}
+    assert {signed.receipt.aggregator for signed in order.receipts} == {first}
     play.release(others[0])
     play.expect(State.RELEASING)
     play.release(first)
@@ -590,9 +735,96 @@ def test_a_void_is_ordered_of_everybody_in_whatever_phase(first_alone: Play, pha
 def test_the_data_that_a_handler_was_given_is_left_as_it_was(play: Play) -> None:
     data = play.data
     copy = replace(data)
-    receipt = Receipt(
-        aggregator=play.manifest.aggregators[0], client=play.manifest.clients[0], set_id=SETS[0], vectors=SHORT
-    )
+    receipt = make_signed(play.manifest.aggregators[0], play.manifest.clients[0], SETS[0])
     step(TRANSITIONS, State.COLLECTING, data, ReceiptArrived(at_s=2.0, phase="signs", receipt=receipt))
     assert data == copy
     assert data.record.receipts == {}
+
+
+# One model --------------------------------------------------------------------------------------------
+
+
+def apply_all(play: Play, *models: str) -> None:
+    """Every client acknowledges, and says which model it holds."""
+    play.receive_all()
+    play.release_all()
+    for client, model in zip(play.manifest.clients, models, strict=True):
+        play.expect(State.APPLYING)
+        play.apply(client, model_hmac=model * 64)
+
+
+@pytest.mark.parametrize(
+    ("models", "reason"),
+    [
+        ("abbb", "client-1 holds another model than client-2, client-3, client-4"),
+        ("bbba", "client-4 holds another model than client-1, client-2, client-3"),
+        ("bbac", "client-3, client-4 hold another model than client-1, client-2"),
+        ("abab", "the clients hold different models: client-1, client-3 against client-2, client-4"),
+        ("abcd", "the clients hold different models: client-1 against client-2 against client-3 against client-4"),
+    ],
+)
+def test_clients_that_hold_different_models_end_the_run_and_are_named(
+    play: Play, models: str, reason: str
+) -> None:
+    apply_all(play, *models)
+    play.expect(State.CONTRADICTED)
+    assert play.verdict().verdict is RoundVerdict.CONTRADICTED
+    assert play.verdict().reason == play.data.reason
+    assert play.data.reason.replace("hold ", "holds ") == reason.replace("hold ", "holds ")
+    assert play.data.ended_at_s == 5.0
+
+
+def test_who_never_acknowledges_does_not_hide_that_the_others_differ(play: Play) -> None:
+    play.receive_all()
+    play.release_all()
+    for client, model in zip(play.manifest.clients, "aab", strict=False):
+        play.apply(client, model_hmac=model * 64)
+    play.feed(DeadlinePassed(at_s=99.0))
+    play.expect(State.CONTRADICTED)
+    assert "client-3" in play.data.reason
+
+
+def test_models_that_were_told_of_before_the_last_release_are_compared_too(play: Play) -> None:
+    play.receive_all()
+    first, second = play.manifest.aggregators
+    play.release(first)
+    for client, model in zip(play.manifest.clients, "aaab", strict=True):
+        play.apply(client, model_hmac=model * 64)
+        play.expect(State.RELEASING)
+    play.release(second)
+    play.expect(State.CONTRADICTED)
+    assert play.verdict().verdict is RoundVerdict.CONTRADICTED
+
+
+def test_a_second_report_of_a_client_does_not_change_what_it_said(play: Play) -> None:
+    play.receive_all()
+    play.release_all()
+    play.apply(play.manifest.clients[0], model_hmac="a" * 64)
+    play.apply(play.manifest.clients[0], model_hmac="b" * 64)
+    for client in play.manifest.clients[1:]:
+        play.apply(client, model_hmac="a" * 64)
+    play.expect(State.RELEASED)
+
+
+# After a restart ----------------------------------------------------------------------------------------
+
+
+def test_the_deadline_that_a_phase_had_is_watched_again(two_phases: Play) -> None:
+    timeout_s = two_phases.manifest.phase_timeout_s
+    assert KIND.resume(two_phases.state, two_phases.data) == (
+        SetTimer("deadline", 1.0 + timeout_s, DeadlinePassed),
+    )
+    two_phases.receive_all()
+    assert KIND.resume(two_phases.state, two_phases.data) == (), "nothing but reports is waited for"
+    two_phases.release_all()
+    second = (SetTimer("deadline", 4.0 + timeout_s, DeadlinePassed),)
+    assert KIND.resume(two_phases.state, two_phases.data) == second
+    two_phases.receive_all()
+    two_phases.release_all()
+    two_phases.expect(State.APPLYING)
+    assert KIND.resume(two_phases.state, two_phases.data) == second
+
+
+def test_a_round_that_was_set_up_and_has_not_begun_has_no_deadline(play: Play) -> None:
+    data = Round(run=play.run, number=1, manifest=play.manifest)
+    assert KIND.resume(State.COLLECTING, data) == ()

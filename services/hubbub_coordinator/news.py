@@ -1,0 +1,72 @@
+"""The latest news, held in memory for whoever asks or reads along."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.telling import Item, tell
+
+KEPT = 20_000
+"""How many are held; whoever asks for older ones is told to begin anew."""
+
+
+class News:
+    """The latest news, oldest first."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.over = False
+        """Whether there will be none any more, because the coordinator ends."""
+        self._kept = kept
+        self._items: list[Item] = []
+        self._forgotten = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def newest(self) -> int:
+        """The id of the last thing that happened; 0 before anything has."""
+        return self._items[-1].id if self._items else self._forgotten
+
+    @property
+    def forgotten(self) -> int:
+        """The highest id that is not held any more; 0 if all are."""
+        return self._forgotten
+
+    def knows(self, after: int) -> bool:
+        """Whether everything is held that happened after this id, and the id can be one of ours."""
+        return self._forgotten <= after <= self.newest
+
+    def since(self, after: int) -> list[Item]:
+        """What is held of all that happened after this id."""
+        return self._items[bisect_right(self._items, after, key=lambda item: item.id) :]
+
+    def newest_first(self) -> Iterator[Item]:
+        """All that is held, the last first; what happens meanwhile is left out."""
+        return reversed(self._items)
+
+    def note(self, moment: Moment) -> None:
+        """Take in a step."""
+        found = tell(moment)
+        if not found:
+            return
+        self._items += found
+        # Not one by one: moving the rest each time would cost more than holding a few too many.
+        if len(self._items) > self._kept + self._kept // 10:
+            surplus = len(self._items) - self._kept
+            self._forgotten = self._items[surplus - 1].id
+            del self._items[:surplus]
+        self._call()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have a function called whenever something happened; it must be quick, for the runner waits for it."""
+        self._listeners.append(listener)
+
+    def close(self) -> None:
+        """Let those who follow know that this is the end."""
+        self.over = True
+        self._call()
+
+    def _call(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,101 @@
+"""Where each party of a run is just now, as far as the coordinator can tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hubbub.ids import PartyId
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.phases.round import Round
+from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.waiting import Last, find_awaited
+
+
+class PartyState(StrEnum):
+    """What a party does."""
+
+    ASKED = "asked"
+    JOINED = "joined"
+    TRAINING = "training"
+    SENDING = "sending"
+    DELIVERED = "delivered"
+    ADDING = "adding"
+    RELEASED = "released"
+    APPLIED = "applied"
+    LEFT_OUT = "left-out"
+    """Its shares are not in the sum of this round: it keeps its update for the next."""
+    MISSING = "missing"
+    """It was waited for in vain, or is waited for since more than half of the time that its phase may take."""
+    FAILED = "failed"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a party is, in a word and in a few."""
+
+    state: PartyState
+    status: str
+
+
+def find_place(state: runs.State, run: Run, last: Last, party: PartyId, now_s: float) -> Place:
+    """Where a party is, in its run and in the round that is open."""
+    status = _describe(run, last, party)
+    if party == run.failed_party:
+        return Place(PartyState.FAILED, run.reason.removeprefix(f"{party}: "))
+    if party not in run.joined:
+        return Place(PartyState.ASKED, status)
+    if state in {runs.State.ENROLLING, runs.State.AGREEING}:
+        return Place(PartyState.JOINED, status)
+    if state is not runs.State.RUNNING or last is None or not last[1].records:
+        return Place(PartyState.IDLE, status)
+    waiting = find_awaited(state, run, last)
+    if party in waiting.parties and now_s - waiting.since_s > run.manifest.phase_timeout_s / 2:
+        return Place(PartyState.MISSING, status)
+    find = _place_aggregator if party in run.manifest.aggregators else _place_client
+    return Place(find(*last, party), status)
+
+
+def _place_aggregator(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if state is rounds.State.COLLECTING or (party not in data.aggregators and state is not rounds.State.VOIDING):
+        return PartyState.IDLE
+    if state is rounds.State.VOIDING:
+        return PartyState.IDLE if party in data.record.ended else PartyState.ADDING
+    return PartyState.RELEASED if party in data.record.ended else PartyState.ADDING
+
+
+def _place_client(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if party in data.applied:
+        return PartyState.APPLIED
+    if data.members and party not in data.members:
+        return PartyState.LEFT_OUT
+    if party not in data.missing():
+        return PartyState.DELIVERED
+    if state is not rounds.State.COLLECTING:
+        return PartyState.MISSING
+    if data.record.receipts.get(party):
+        return PartyState.SENDING
+    # Once the first phase is over they send by themselves, as soon as they have decoded it.
+    return PartyState.SENDING if data.phase else PartyState.TRAINING
+
+
+def _describe(run: Run, last: Last, party: PartyId) -> str:
+    if party not in run.joined:
+        return "asked to join"
+    if last is None or not last[1].records:
+        return "joined"
+    state, data = last
+    if party in data.manifest.aggregators:
+        return "released" if party in data.record.ended else f"holds {_count_held(party, data)} share sets"
+    if party in data.applied:
+        return f"applied round {data.number}"
+    receipts = data.record.receipts.get(party, {})
+    if receipts:
+        return f"delivered {data.current.name} to {len(receipts)} of {len(data.aggregators)} aggregators"
+    return "training or sending" if state is rounds.State.COLLECTING else "was left out"
+
+
+def _count_held(party: PartyId, data: Round) -> int:
+    return sum(party in receipts for receipts in data.record.receipts.values())

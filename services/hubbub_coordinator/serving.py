@@ -1,0 +1,21 @@
+"""The coordinator's interface at an address, in its own process or the demo's."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hubbub.runtime import serving
+from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.service import Coordinator
+
+
+@asynccontextmanager
+async def answering(coordinator: Coordinator, tokens: Tokens, listener: socket.socket) -> AsyncIterator[str]:
+    """Answer whoever has a token for as long as this is open; what it gives is the address."""
+    app = create_app(coordinator, tokens)
+    # Whoever follows the events would be waited for at the end otherwise.
+    async with serving.answering(app, listener, before_end=coordinator.news.close) as address:
+        yield address

@@ -1,0 +1,315 @@
+"""What happened, told in sentences: derived from the steps of the coordinator's machines, step by step.
+
+Nothing of it is kept on disk. A step is kept by the runner under a number of the event store, and the same steps
+are taken again after a restart, so the same news comes of them under the same ids. News holds who did what and
+when; nothing that was summed, no key and no digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum, StrEnum
+from functools import cached_property
+
+from hubbub.ids import PartyId
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.events import (
+    Began,
+    DeadlinePassed,
+    Event,
+    OrderDeclined,
+    PartyBroke,
+    PartyJoined,
+    PartyReady,
+    PartyRefused,
+    PauseRequested,
+    ReceiptArrived,
+    ResumeRequested,
+    SetSpoilt,
+    SumReleased,
+    UpdateApplied,
+    UpdateDropped,
+)
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.phases.run import Run
+
+MOST_OF_A_STEP = 100
+"""One step gives fewer than this: an id is the number of the step's entry, times this, plus a place."""
+MAX_TEXT_CHARACTERS = 400
+"""A reason that a party gives may be as long as a message."""
+
+
+class NewsKind(StrEnum):
+    """What can happen."""
+
+    RUN_SUBMITTED = "run-submitted"
+    PARTY_JOINED = "party-joined"
+    PARTY_REFUSED = "party-refused"
+    PARTY_READY = "party-ready"
+    KEYS_SENT = "keys-sent"
+    ROUND_OPENED = "round-opened"
+    SHARE_SET_DELIVERED = "share-set-delivered"
+    SET_REFUSED = "set-refused"
+    PHASE_CLOSED = "phase-closed"
+    SUM_RELEASED = "sum-released"
+    PHASE_OPENED = "phase-opened"
+    UPDATE_APPLIED = "update-applied"
+    UPDATE_DROPPED = "update-dropped"
+    ROUND_RELEASED = "round-released"
+    ROUND_VOID = "round-void"
+    ROUND_CONTRADICTED = "round-contradicted"
+    PARTY_FAILED = "party-failed"
+    PAUSE_REQUESTED = "pause-requested"
+    RUN_PAUSED = "run-paused"
+    RUN_RESUMED = "run-resumed"
+    RUN_COMPLETED = "run-completed"
+    RUN_FAILED = "run-failed"
+    RUN_CANCELLED = "run-cancelled"
+    DEADLINE_PASSED = "deadline-passed"
+    ORDER_DECLINED = "order-declined"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing that happened; `party` and `phase` are empty where it is about none."""
+
+    # Without slots, because it caches what it is written as.
+
+    id: int
+    at_s: float
+    run: str
+    round: int
+    phase: str
+    kind: NewsKind
+    party: str
+    text: str
+    state: str
+    """Of the run or the round, after it."""
+
+    @cached_property
+    def frame(self) -> bytes:
+        """As an event of a stream, written once however many read it."""
+        data = json.dumps(asdict(self), separators=(",", ":"))
+        return f"id: {self.id}\nevent: {self.kind}\ndata: {data}\n\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    kind: NewsKind
+    text: str
+    party: str = ""
+    phase: str = ""
+
+
+def tell(moment: Moment) -> list[Item]:
+    """What a step means to people; nothing, often, because a message may come twice."""
+    match moment.earlier, moment.data:
+        case Run() as earlier, Run() as run:
+            lines, number = [*_tell_run(moment, earlier, run)], 0
+        case Round() as earlier, Round() as data:
+            lines, number = [*_tell_round(moment, earlier, data)], data.number
+        case _:
+            return []
+    return [
+        Item(
+            id=moment.sequence * MOST_OF_A_STEP + place,
+            at_s=_time_of(moment),
+            run=moment.key.run,
+            round=number,
+            phase=line.phase,
+            kind=line.kind,
+            party=line.party,
+            text=_shorten(line.text),
+            state=str(moment.after.value),
+        )
+        for place, line in enumerate(lines)
+    ]
+
+
+def _time_of(moment: Moment) -> float:
+    """When it happened, not when it was looked at: it must be the same after a restart."""
+    if isinstance(moment.event, Event):
+        return moment.event.at_s
+    return getattr(moment.data, "ended_at_s", None) or 0.0
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[: MAX_TEXT_CHARACTERS - 1]}…"
+
+
+# Of a run -----------------------------------------------------------------------------------------------
+
+
+def _tell_run(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
+    yield from _tell_of_party(moment, earlier, run)
+    yield from _tell_of_operator(moment, earlier, run)
+    if moment.after is not moment.before:
+        yield from _tell_state_of_run(moment.after, run)
+
+
+def _tell_of_party(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
+    everybody = len(run.parties)
+    match moment.event:
+        case PartyJoined(party=party) if party in run.joined - earlier.joined:
+            yield _Line(NewsKind.PARTY_JOINED, f"{party} joined ({len(run.joined)} of {everybody})", party)
+        case PartyReady(party=party) if party in run.ready - earlier.ready:
+            text = f"{party} has checked the keys ({len(run.ready)} of {everybody})"
+            yield _Line(NewsKind.PARTY_READY, text, party)
+        case PartyRefused(party=party, reason=reason):
+            yield _Line(NewsKind.PARTY_REFUSED, f"{party} {reason}", party)
+        case PartyBroke(party=party, reason=reason):
+            yield _Line(NewsKind.PARTY_FAILED, f"{party} cannot go on: {reason}", party)
+
+
+def _tell_of_operator(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
+    match moment.event:
+        case Began():
+            manifest = run.manifest
+            text = (
+                f"a run of {manifest.rounds} rounds was submitted: {manifest.strategy} on {manifest.task},"
+                f" {len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators"
+            )
+            yield _Line(NewsKind.RUN_SUBMITTED, text)
+        case PauseRequested() if run.pausing and not earlier.pausing:
+            yield _Line(NewsKind.PAUSE_REQUESTED, f"the run is to pause after round {run.round}")
+        case ResumeRequested() if moment.before is runs.State.PAUSED:
+            yield _Line(NewsKind.RUN_RESUMED, f"the run goes on with round {run.round}")
+        case ResumeRequested() if earlier.pausing:
+            yield _Line(NewsKind.RUN_RESUMED, "the pause was called off")
+
+
+_STATES_OF_RUN = {
+    runs.State.PAUSED: (NewsKind.RUN_PAUSED, "the run is paused"),
+    runs.State.COMPLETED: (NewsKind.RUN_COMPLETED, "the run is complete"),
+    runs.State.FAILED: (NewsKind.RUN_FAILED, "the run failed"),
+    runs.State.CANCELLED: (NewsKind.RUN_CANCELLED, "the run was cancelled"),
+}
+
+
+def _tell_state_of_run(state: Enum, run: Run) -> Iterator[_Line]:
+    if state is runs.State.AGREEING:
+        yield _Line(NewsKind.KEYS_SENT, f"all {len(run.parties)} parties have joined and were sent all keys")
+    for each, (kind, text) in _STATES_OF_RUN.items():
+        if state is each:
+            yield _Line(kind, f"{text}: {run.reason}", run.failed_party or "")
+
+
+# Of a round ---------------------------------------------------------------------------------------------
+
+
+def _tell_round(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
+    yield from _tell_of_client(moment, earlier, data)
+    yield from _tell_of_aggregator(moment, earlier, data)
+    yield from _tell_of_time(moment, earlier)
+    yield from _tell_phases(earlier, data)
+    if moment.after is not moment.before:
+        yield from _tell_end(moment.after, data)
+
+
+def _tell_of_client(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
+    match moment.event:
+        case ReceiptArrived(phase=phase) as event if _is_news(event, earlier, data):
+            yield _tell_delivery(event, phase, data)
+        case UpdateApplied(client=client, report=report) if client in data.applied.keys() - earlier.applied.keys():
+            right = f": {report.correct} of {report.total} examples right" if report.total else ""
+            text = f"{client} applied round {data.number}{right}"
+            yield _Line(NewsKind.UPDATE_APPLIED, text, client, data.current.name)
+        case UpdateDropped(client=client):
+            text = f"{client} dropped its update of round {data.number}"
+            yield _Line(NewsKind.UPDATE_DROPPED, text, client, data.current.name)
+
+
+def _is_news(event: ReceiptArrived, earlier: Round, data: Round) -> bool:
+    """Whether a receipt was not known before, be it of this phase or of the one that has yet to open."""
+    return _has(data, event) and not _has(earlier, event)
+
+
+def _has(data: Round, event: ReceiptArrived) -> bool:
+    receipt, record = event.receipt.receipt, _find_record(data, event.phase)
+    if record is None:
+        return event.receipt in data.early
+    return receipt.aggregator in record.receipts.get(receipt.client, {})
+
+
+def _find_record(data: Round, phase: str) -> PhaseRecord | None:
+    found = (record for each, record in zip(data.phases, data.records, strict=False) if each.name == phase)
+    return next(found, None)
+
+
+def _tell_delivery(event: ReceiptArrived, phase: str, data: Round) -> _Line:
+    client, aggregator = event.receipt.receipt.client, event.receipt.receipt.aggregator
+    record = _find_record(data, phase)
+    early = {each.receipt.aggregator for each in data.early if each.receipt.client == client}
+    count = len(early) if record is None else len(record.receipts[client])
+    servers = next(each for each in data.phases if each.name == phase).aggregators(data.manifest.aggregators)
+    text = f"{client} delivered its shares of {phase} to {aggregator} ({count} of {len(servers)})"
+    return _Line(NewsKind.SHARE_SET_DELIVERED, text, client, phase)
+
+
+def _tell_of_aggregator(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
+    match moment.event:
+        case SetSpoilt(phase=phase, client=client) if data.records != earlier.records:
+            yield _Line(NewsKind.SET_REFUSED, f"{client}: {data.record.spoilt[client]}", client, phase)
+        case SumReleased(phase=phase, aggregator=name):
+            before, after = _find_record(earlier, phase), _find_record(data, phase)
+            if before and after and name in after.ended - before.ended:
+                text = f"{name} released its sum of {phase} ({len(after.ended)} of {len(earlier.aggregators)})"
+                yield _Line(NewsKind.SUM_RELEASED, text, name, phase)
+        case OrderDeclined(phase=phase, aggregator=name, reason=reason, explanation=why):
+            text = f"{name} refused the order on {phase} ({reason}): {why}"
+            yield _Line(NewsKind.ORDER_DECLINED, text, name, phase)
+
+
+def _tell_of_time(moment: Moment, earlier: Round) -> Iterator[_Line]:
+    match moment.event, moment.before:
+        case DeadlinePassed(), rounds.State.COLLECTING:
+            late, what = earlier.missing(), "deliver"
+        case DeadlinePassed(), rounds.State.APPLYING:
+            late, what = tuple(name for name in earlier.manifest.clients if name not in earlier.applied), "report"
+        case _:
+            return
+    phase = earlier.current.name
+    text = f"the time for {phase} is up; {', '.join(late) or 'nobody'} did not {what}"
+    yield _Line(NewsKind.DEADLINE_PASSED, text, _only(late), phase)
+
+
+def _only(parties: tuple[PartyId, ...]) -> str:
+    return parties[0] if len(parties) == 1 else ""
+
+
+def _tell_phases(earlier: Round, data: Round) -> Iterator[_Line]:
+    """Every phase that this step opened or closed, in their order."""
+    known: tuple[PhaseRecord | None, ...] = (*earlier.records, *(None for _ in data.phases))
+    for place, (phase, before, after) in enumerate(zip(data.phases, known, data.records, strict=False)):
+        if before is None and place == 0:
+            text = f"round {data.number} was opened: {len(data.manifest.cohort)} clients train"
+            yield _Line(NewsKind.ROUND_OPENED, text, phase=phase.name)
+        elif before is None:
+            yield _Line(NewsKind.PHASE_OPENED, f"{phase.name} was opened", phase=phase.name)
+        if after.closed_at_s is not None and (before is None or before.closed_at_s is None):
+            yield _Line(NewsKind.PHASE_CLOSED, f"{phase.name} was closed {_say_how(data)}", phase=phase.name)
+
+
+def _say_how(data: Round) -> str:
+    if data.reason:
+        return f"without a sum: {data.reason}"
+    absent = [client for client in data.manifest.clients if client not in data.members]
+    without = f", without {', '.join(absent)}" if absent else ""
+    return f"over {len(data.members)} of {len(data.manifest.cohort)} clients{without}"
+
+
+def _tell_end(state: Enum, data: Round) -> Iterator[_Line]:
+    phase = data.current.name
+    match state:
+        case rounds.State.RELEASED:
+            accuracy = "" if data.accuracy is None else f": accuracy {data.accuracy:.2%}"
+            yield _Line(NewsKind.ROUND_RELEASED, f"round {data.number} was released{accuracy}", phase=phase)
+        case rounds.State.VOID:
+            yield _Line(NewsKind.ROUND_VOID, f"round {data.number} is void: {data.reason}", phase=phase)
+        case rounds.State.CONTRADICTED:
+            text = f"round {data.number} ended the run: {data.reason}"
+            yield _Line(NewsKind.ROUND_CONTRADICTED, text, phase=phase)

@@ -1,0 +1,403 @@
+"""A coordinator that dies, at whatever instant, and is started again: everything is as it was, and goes on."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hubbub.errors import HubbubError, StorageFailed
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.messages.keys import RunKeys, RunReady
+from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundOpened, VoidPhase
+from hubbub.messages.runs import RunEnded, RunJoined, RunProposed
+from hubbub.messages.shares import SetReceived
+from hubbub_coordinator.api import costs, views
+from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.api.runs import show_detail
+from hubbub_coordinator.events import Began, PartyJoined, ReceiptArrived
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.service import Coordinator, KeyReused, RunExists, UnknownRun
+from support.aio import aio
+from support.builders import make_claims, make_run_key
+from support.coordinator_scene import (
+    AGGREGATOR,
+    ANOTHER,
+    CLIENT,
+    MANIFEST,
+    REPORT,
+    Scene,
+    running_scene,
+    scene_of,
+    signed_by,
+)
+from support.deaths import Fate, live_through
+
+ROUND = Key("round", MANIFEST.run_id, 1)
+Shown = list[object]
+
+
+def show(coordinator: Coordinator) -> Shown:
+    """All that the interface tells of all runs."""
+    shown: Shown = []
+    for run in coordinator.list_runs():
+        all_rounds = coordinator.find_rounds(run)
+        shown += [show_detail(coordinator, run), costs.view_run_cost(all_rounds)]
+        shown += [views.view_round(*each) for each in all_rounds]
+    return shown
+
+
+async def submit_surely(scene: Scene) -> None:
+    """As an operator does who was not answered."""
+    while True:
+        coordinator = scene.coordinator
+        try:
+            await coordinator.submit(MANIFEST)
+        except RunExists:
+            return
+        except HubbubError:
+            while scene.coordinator is coordinator or coordinator.runner._driver is None:
+                await scene.broker.change()
+        else:
+            return
+
+
+async def send_receipts(scene: Scene, clients: tuple[PartyId, ...] = MANIFEST.clients) -> None:
+    for client in clients:
+        for server in MANIFEST.aggregators:
+            await scene.say(server, SetReceived(receipt=signed_by(server, client)), round_number=1)
+
+
+async def play_run(scene: Scene) -> None:
+    """A run of one round, to its end; everybody answers once, however often it is asked."""
+    await submit_surely(scene)
+    await scene.join()
+    for name in scene.parties:
+        await scene.say(name, RunReady())
+    for client in MANIFEST.clients:
+        await scene.parties[client].hear(RoundOpened)
+    await send_receipts(scene)
+    for server in MANIFEST.aggregators:
+        orders = [body for _, body in await scene.parties[server].hear(ClosePhase)]
+        assert all(order == orders[0] for order in orders)
+        body = PhaseReleased(members=orders[0].members, vectors=make_claims(MANIFEST), traffic=())
+        await scene.say(server, body, round_number=1)
+    for client in MANIFEST.clients:
+        await scene.say(client, REPORT, round_number=1)
+    for party in scene.parties.values():
+        await party.hear(RunEnded)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, list[str]]:
+    """What a run that nothing happens to leaves behind, and every instant of it."""
+    found: list[tuple[Shown, list[str]]] = []
+
+    @aio
+    async def play() -> None:
+        async with scene_of(tmp_path_factory.mktemp("undisturbed")) as scene:
+            fate = Fate()
+            async with scene.start(fate):
+                await play_run(scene)
+            async with scene.start() as coordinator:
+                found.append((show(coordinator), fate.instants))
+
+    play()
+    return found[0]
+
+
+# The beginning, five answers, five times ready, the round set up and begun, six receipts, two releases, three
+# applications, and the round's word to the run: each is kept. Five proposals, five times all keys, three orders to
+# train, two to release, and five times the last word: each is sent.
+INSTANTS = 2 * (1 + 5 + 5 + 2 + 6 + 2 + 3 + 1 + 5 + 5 + 3 + 2 + 5)
+
+
+def test_these_tests_know_every_instant_of_a_run(undisturbed: tuple[Shown, list[str]]) -> None:
+    _, instants = undisturbed
+    assert len(instants) in {INSTANTS - 1, INSTANTS}, "who hears the last word may be faster than who says it"
+
+
+@pytest.mark.parametrize("instant", range(INSTANTS - 1))
+@aio
+async def test_dead_at_any_instant_it_tells_the_same_in_the_end(
+    tmp_path: Path, instant: int, undisturbed: tuple[Shown, list[str]]
+) -> None:
+    async with scene_of(tmp_path) as scene:
+        fate = Fate(at=instant)
+        await live_through(scene.start, play_run(scene), fate)
+        assert fate.met.is_set()
+        assert scene.dead() == []
+        async with scene.start() as coordinator:
+            assert show(coordinator) == undisturbed[0]
+            with pytest.raises(RunExists):
+                await coordinator.submit(MANIFEST)
+
+
+# Some of these instants, by what is seen of them ----------------------------------------------------------
+
+
+@aio
+async def test_all_runs_are_there_again_oldest_first_wherever_they_are(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            await scene.open_round()
+            await scene.finish()
+            await coordinator.submit(ANOTHER)
+            await scene.has_taken(Began, 3)  # Two runs and a round.
+            before = show(coordinator)
+        async with scene.start() as coordinator:
+            assert coordinator.list_runs() == [MANIFEST.run_id, ANOTHER.run_id]
+            assert show(coordinator) == before
+
+
+@pytest.mark.parametrize("sets", [0, 1, 2])
+@aio
+async def test_an_open_round_is_as_it_was(tmp_path: Path, sets: int) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            await scene.open_round()
+            await send_receipts(scene, MANIFEST.clients[:sets])
+            await scene.has_taken(Began, 2)
+            await scene.has_taken(ReceiptArrived, sets * len(MANIFEST.aggregators))
+            before = show(coordinator)
+        async with scene.start() as coordinator:
+            assert show(coordinator) == before
+            await scene.finish()
+            assert scene.state() is runs.State.COMPLETED
+
+
+@aio
+async def test_who_has_not_answered_is_asked_again_after_a_restart(tmp_path: Path) -> None:
+    answered, *others = [*MANIFEST.aggregators, *MANIFEST.clients]
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            await coordinator.submit(MANIFEST)
+            for party in scene.parties.values():
+                await party.hear(RunProposed)
+            await scene.say(answered, RunJoined(run_key=make_run_key(MANIFEST, answered)))
+            await scene.has_taken(PartyJoined, 1)
+        before = {name: proposals(scene, name) for name in scene.parties}
+        async with scene.start():
+            for name in others:
+                await scene.parties[name].hear(RunProposed, 2)
+                await scene.say(name, RunJoined(run_key=make_run_key(MANIFEST, name)))
+            for name in scene.parties:
+                await scene.parties[name].hear(RunKeys)
+        assert proposals(scene, answered) == before[answered]
+
+
+def proposals(scene: Scene, name: PartyId) -> int:
+    heard = scene.parties[name].heard
+    return len([each for each in heard if isinstance(each.body, RunProposed) and each.run == MANIFEST.run_id])
+
+
+@aio
+async def test_a_deadline_that_passed_meanwhile_fires_at_once(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start():
+            await scene.open_round()
+            await send_receipts(scene, MANIFEST.clients[:1])
+            await scene.has_taken(ReceiptArrived, len(MANIFEST.aggregators))
+        scene.clock.at_s += MANIFEST.phase_timeout_s
+        async with scene.start():
+            for server in MANIFEST.aggregators:
+                ((_, order),) = await scene.parties[server].hear(VoidPhase)
+                assert "client-2, client-3 did not deliver" in order.reason
+
+
+@aio
+async def test_a_deadline_that_has_not_passed_is_kept(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start():
+            await scene.open_round()
+        scene.clock.at_s += MANIFEST.phase_timeout_s / 4
+        async with scene.start() as coordinator:
+            left_s = coordinator.runner._timers[ROUND, "deadline"].when() - asyncio.get_running_loop().time()
+            assert left_s == pytest.approx(MANIFEST.phase_timeout_s * 3 / 4, rel=0.1)
+            assert scene.coordinator.find_rounds(MANIFEST.run_id)[0][0] is rounds.State.COLLECTING
+
+
+@pytest.mark.parametrize("instant", range(4))
+@aio
+async def test_the_members_of_an_order_stay_though_more_receipts_have_come(tmp_path: Path, instant: int) -> None:
+    """Dead before or after one or both of two aggregators heard of it."""
+    async with scene_of(tmp_path) as scene:
+        async with scene.start():
+            await scene.open_round()
+            await send_receipts(scene, MANIFEST.clients[:2])
+            await scene.has_taken(ReceiptArrived, 2 * len(MANIFEST.aggregators))
+        scene.clock.at_s += MANIFEST.phase_timeout_s
+        fate = Fate(at=instant, counts=lambda each: each.endswith("sending close-phase"))
+        async with scene.start(fate):
+            await fate.met.wait()
+        await send_receipts(scene, MANIFEST.clients[2:])
+        async with scene.start() as coordinator:
+            await scene.has_taken(ReceiptArrived, len(MANIFEST.clients) * len(MANIFEST.aggregators))
+            for server in MANIFEST.aggregators:
+                orders = [body for _, body in await scene.parties[server].hear(ClosePhase)]
+                assert {order.members for order in orders} == {MANIFEST.clients[:2]}
+            ((state, data),) = coordinator.find_rounds(MANIFEST.run_id)
+            assert (state, data.members) == (rounds.State.RELEASING, frozenset(MANIFEST.clients[:2]))
+
+
+@pytest.mark.parametrize("instant", ["after keeping CancelRequested", "before sending run-ended"])
+@aio
+async def test_a_run_that_was_cancelled_stays_so_and_everybody_hears_of_it(tmp_path: Path, instant: str) -> None:
+    async with scene_of(tmp_path) as scene:
+        fate = Fate(at=0, counts=lambda each: each == instant)
+        async with scene.start(fate) as coordinator:
+            await scene.open_round()
+            cancelling = asyncio.create_task(coordinator.cancel(MANIFEST.run_id))
+            await fate.met.wait()
+            await asyncio.gather(cancelling, return_exceptions=True)
+        async with scene.start():
+            assert scene.state() is runs.State.CANCELLED
+            for party in scene.parties.values():
+                ((_, ended), *_) = await party.hear(RunEnded)
+                assert ended.outcome == "cancelled"
+
+
+@aio
+async def test_a_client_with_another_model_ends_the_run_and_everybody_hears_who(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.open_round()
+        await send_receipts(scene)
+        for server in MANIFEST.aggregators:
+            ((_, order),) = await scene.parties[server].hear(ClosePhase)
+            body = PhaseReleased(members=order.members, vectors=make_claims(MANIFEST), traffic=())
+            await scene.say(server, body, round_number=1)
+        await scene.say(CLIENT, REPORT.model_copy(update={"model_hmac": "0" * 64}), round_number=1)
+        for client in MANIFEST.clients[1:]:
+            await scene.say(client, REPORT, round_number=1)
+        for party in scene.parties.values():
+            ((_, ended),) = await party.hear(RunEnded)
+            assert ended.outcome == "failed"
+            assert ended.reason.startswith(f"{CLIENT} hold")
+
+
+# A broker that is away, a disk that is full -----------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub.runtime.runner.PAUSE_S", 0.01)
+
+
+@aio
+async def test_a_run_is_submitted_once_it_is_kept_though_the_broker_is_away(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        scene.broker.stop()
+        await scene.coordinator.submit(MANIFEST)
+        assert scene.state() is runs.State.ENROLLING
+        with pytest.raises(RunExists):
+            await scene.coordinator.submit(MANIFEST)
+        scene.broker.start()
+        await scene.join()
+
+
+@aio
+async def test_it_is_proposed_after_a_restart_too(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            scene.broker.stop()
+            await coordinator.submit(MANIFEST)
+        scene.broker.start()
+        async with scene.start():
+            assert scene.coordinator.list_runs() == [MANIFEST.run_id]
+            await scene.join()
+
+
+@aio
+async def test_an_outage_does_not_keep_the_interface_from_taking_a_run(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        scene.broker.stop()
+        tokens = Tokens(read="r" * 32, change="c" * 32)
+        transport = httpx.ASGITransport(create_app(scene.coordinator, tokens))
+        async with httpx.AsyncClient(
+            transport=transport,
+            base_url="http://coordinator",
+            headers={"authorization": f"Bearer {tokens.change}", "content-type": "application/json"},
+        ) as client:
+            answer = await client.post("/api/v1/runs", content=MANIFEST.model_dump_json())
+        scene.broker.start()
+        assert (answer.status_code, answer.json()["state"]) == (201, "enrolling")
+
+
+def fail_at_first(coordinator: Coordinator, times: int) -> Callable[[], bool]:
+    """Let the disk be full for so many attempts; say whether they were made."""
+    store, left = coordinator.runner._store, [times]
+    append = store.append
+
+    def fail(drafts: object) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise StorageFailed("the disk is full")
+        return append(drafts)  # type: ignore[arg-type]
+
+    store.append = fail  # type: ignore[method-assign]
+    return lambda: left == [0]
+
+
+@aio
+async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            assert await coordinator.submit_once(MANIFEST, "key") == (MANIFEST.run_id, False)
+            await scene.has_taken(Began, 1)
+        async with scene.start() as coordinator:
+            assert await coordinator.submit_once(MANIFEST, "key") == (MANIFEST.run_id, True)
+            with pytest.raises(KeyReused):
+                await coordinator.submit_once(ANOTHER, "key")
+            with pytest.raises(RunExists):
+                await coordinator.submit_once(MANIFEST, "another key")
+            assert coordinator.list_runs() == [MANIFEST.run_id]
+
+
+@aio
+async def test_under_the_key_of_a_run_that_could_not_be_kept_it_can_be_begun(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        fail_at_first(scene.coordinator, 1)
+        first, second = await asyncio.gather(
+            *(scene.coordinator.submit_once(MANIFEST, "key") for _ in range(2)), return_exceptions=True
+        )
+        assert isinstance(first, StorageFailed)
+        assert second == (MANIFEST.run_id, False), "it waited, and was not told of what had not begun"
+
+
+@aio
+async def test_a_run_that_could_not_be_kept_has_not_begun(tmp_path: Path) -> None:
+    async with running_scene(tmp_path) as scene:
+        is_over = fail_at_first(scene.coordinator, 1)
+        with pytest.raises(StorageFailed, match="the disk is full"):
+            await scene.coordinator.submit(MANIFEST)
+        assert is_over()
+        with pytest.raises(UnknownRun):
+            scene.coordinator.find_run(MANIFEST.run_id)
+        assert scene.coordinator.list_runs() == []
+        assert not [each for party in scene.parties.values() for each in party.heard]
+        await scene.open_round()
+        await scene.finish()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@aio
+async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_path: Path, times: int) -> None:
+    async with running_scene(tmp_path) as scene:
+        await scene.coordinator.submit(MANIFEST)
+        for name, party in scene.parties.items():
+            await party.hear(RunProposed)
+            was_full = fail_at_first(scene.coordinator, times)
+            await scene.say(name, RunJoined(run_key=make_run_key(MANIFEST, name)))
+        await scene.parties[AGGREGATOR].hear(RunKeys)
+        assert was_full()
+        for name in scene.parties:
+            await scene.say(name, RunReady())
+        await scene.parties[CLIENT].hear(RoundOpened)
+        fail_at_first(scene.coordinator, times)
+        await scene.finish()
+        assert scene.state() is runs.State.COMPLETED
+        assert scene.dead() == []
