@@ -6,51 +6,70 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from hubbub.ids import Role
-from hubbub.runtime.process import main
-from hubbub.runtime.settings import ServiceSettings
-from hubbub.transport.base import Transport
+from hubbub.runtime.process import Party, main
+from hubbub.runtime.settings import ProbedSettings
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import load_task
+from hubbub_trainer.policy import read_policy
 from hubbub_trainer.service import Trainer
+from hubbub_trainer.tracking import open_tracking
 
 log = logging.getLogger(__name__)
 
 
-class TrainerSettings(ServiceSettings):
-    """What a trainer needs beyond the broker: its data."""
+class TrainerSettings(ProbedSettings):
+    """What a trainer needs beyond the broker: the data owner's policy, and its data."""
 
     model_config = SettingsConfigDict(env_prefix="HUBBUB_TRAINER_")
 
+    policy: Path
+    """What this trainer takes part in, whatever a coordinator asks; it pins the roster."""
     data: str = "auto"
     """`mnist`, `digits`, a folder, or `auto`: MNIST, or digits where MNIST cannot be had."""
     cache_folder: Path = Field(default_factory=default_cache_folder)
     """Where data that was fetched is kept."""
     demo_seed: int | None = None
-    """For demonstrations and tests only: makes what should be this client's secret follow from a number."""
+    """For demonstrations and tests only: makes what should be this client's secret follow from a number. A
+    policy must accept it."""
+    track: SecretStr | None = None
+    """Where to write down what this client measures: `tensorboard:FOLDER`, `mlflow:URI`, or several, separated by
+    commas."""
 
 
-async def serve(settings: TrainerSettings, transport: Transport, stop: asyncio.Event) -> None:
+async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) -> None:
     """Train until told to stop."""
     if settings.demo_seed is not None:
         log.warning("HUBBUB_TRAINER_DEMO_SEED is set: this trainer keeps no secret. Never use it with real data.")
+    tracking = open_tracking(settings.track.get_secret_value() if settings.track else "")
     trainer = Trainer(
-        name=settings.name,
-        transport=transport,
+        identity=party.identity,
+        roster=party.roster,
+        read_policy=partial(read_policy, settings.policy),
+        transport=party.transport,
         folder=settings.folder,
         load_task=partial(load_task, data=settings.data, cache_folder=settings.cache_folder, announce=log.info),
         demo_seed=settings.demo_seed,
+        observer=tracking.observe,
     )
+    party.vitals.watch(trainer.runner)
     try:
         await trainer.runner.start()
         await stop.wait()
     finally:
-        trainer.close()
+        trainer.give_up_training()
         await trainer.runner.stop()
+        trainer.close()
+        await asyncio.to_thread(tracking.close)
+
+
+def run() -> int:
+    """Run a trainer until it is told to stop; the exit code says how it went."""
+    return main(TrainerSettings, Role.CLIENT, lambda settings: read_policy(settings.policy).roster_sha256, serve)
 
 
 if __name__ == "__main__":
-    sys.exit(main(TrainerSettings, Role.CLIENT, serve))
+    sys.exit(run())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hubbub.ids import PartyId
+from hubbub.messages.snapshots import Voucher
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub_trainer.learning.task import Score
@@ -18,10 +19,43 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The task is loaded: what it says of itself."""
+    """The task is loaded: what it says of itself, and of the model that the run begins with.
+
+    There is no digest if the model is a predecessor's that we were no part of.
+    """
 
     parameters: int
-    initial_model_sha256: str
+    initial_model_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysArrived:
+    """Everybody's run keys, each signed by its owner, and their digest."""
+
+    publics: Mapping[PartyId, bytes]
+    keys_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionArrived:
+    """Another client's part of the group secret, sealed."""
+
+    client: PartyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAgreed:
+    """All parts are opened and make one secret; this is what confirms it."""
+
+    confirmation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfirmed:
+    """Another client says which group secret it holds."""
+
+    client: PartyId
+    confirmation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +67,16 @@ class RoundOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOver:
-    """A round of ours has its verdict and we have acted on it."""
+    """A round of ours has its verdict and we have acted on it.
+
+    `wasted` if we sent a share in it, its first phase was released and the round was void all the same.
+    """
 
     number: int
+    released: bool
+    model_hmac: str
+    """Of the model that we hold after it."""
+    wasted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +90,95 @@ class RoundBroken:
 class Ended:
     """The coordinator's last word on the run."""
 
-    completed: bool
+    outcome: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitIsOver:
+    """The run has ended, and its last sums have not come in all the time that a phase may take."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtaken:
+    """Later rounds were ordered, so the aggregators have ended this one: what they said of it should be here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumsLost:
+    """A round's verdict should be here and is not: our inbox overflowed while we were away."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotAsked:
+    """Another client has lost sums."""
+
+    client: PartyId
+    after: int
+    giver: PartyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSent:
+    """The broker has taken every chunk of our model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The queue no longer holds all rounds up to this one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeverMind:
+    """What seemed lost has come after all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskDue:
+    """Ask the peers, for the first time or again."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerVouched:
+    """Another client says which models it held."""
+
+    client: PartyId
+    vouchers: tuple[Voucher, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotArrived:
+    """A chunk of another client's model after a round, sealed."""
+
+    client: PartyId
+    number: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTaken:
+    """The snapshot is the model that was vouched for, and is our model now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """We have the model that the run begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """Our model is a peer's now; `number` names the machine that brought it."""
+
+    number: int
+    voucher: Voucher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +208,7 @@ class SumArrived:
     aggregator: PartyId
     members: frozenset[PartyId]
     vectors: tuple[Vector, ...]
+    wrapped_key: bytes
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
@@ -94,12 +224,22 @@ class VoidAnnounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """The sums of a phase are recombined and taken in."""
+    """The sums of a phase are recombined and taken in; the transcript is the one of its share sets."""
+
+    transcript: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The void round is behind us; the digest of the model, which is what it was, is keyed by the group secret."""
+
+    model_hmac: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concluded:
-    """The new model is in place and evaluated."""
+    """The new model is in place and evaluated; the digest is keyed by the group secret."""
 
+    model_hmac: str
     score: Score
     evaluation_s: float

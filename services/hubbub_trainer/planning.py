@@ -8,19 +8,23 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PartyId, is_party_id
+from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, default_min_clients, describe
 from hubbub.strategies.registry import find_strategy
+from hubbub.trust.roster import PublicIdentity, Roster
+from hubbub.trust.succession import EndorsedModel, find_unendorsed, gather
 from hubbub_trainer.learning.task import Task
+from hubbub_trainer.phases.catchup import heirs
 from hubbub_trainer.workspace import digest
 
 
 def draw_up_manifest(
     task: Task,
     *,
-    clients: Sequence[PartyId],
-    aggregators: Sequence[PartyId],
-    coordinator: PartyId,
+    roster: Roster,
+    clients: Sequence[str] | None = None,
+    aggregators: Sequence[str] | None = None,
+    coordinator: str | None = None,
     strategy: str,
     rho: float,
     local_steps: int,
@@ -31,19 +35,31 @@ def draw_up_manifest(
     q: int = 1,
     alpha_rule: str = "norm",
     feedback: str = "lost",
+    target_accuracy: float | None = None,
+    phase_timeout_s: float | None = None,
+    endorsed: Sequence[EndorsedModel] = (),
 ) -> Manifest:
-    """Draw up a manifest; each client counts as an organisation of its own."""
+    """Draw up a manifest for parties of a roster: those who are named, or all of a role.
+
+    With endorsements of a completed run's model, it goes on from that model.
+    """
     find_strategy(strategy)
-    for name in (*clients, *aggregators, coordinator):
-        if not is_party_id(name):
-            raise ConfigurationError(
-                f"{name!r} cannot name a party: take up to 40 lower-case letters, digits and hyphens"
-            )
+    cohort = tuple(
+        CohortMember(name=party.name, organisation=party.organisation)
+        for party in _choose(roster, Role.CLIENT, clients)
+    )
+    organisations = len({member.organisation for member in cohort})
+    coordinators = _choose(roster, Role.COORDINATOR, None if coordinator is None else [coordinator])
+    if len(coordinators) != 1:
+        raise ConfigurationError(
+            f"the roster has {len(coordinators)} coordinators: say which one is to run this manifest"
+        )
     fields = {
-        "cohort": tuple(CohortMember(name=name, organisation=name) for name in clients),
-        "aggregators": tuple(aggregators),
-        "coordinator": coordinator,
-        "min_clients": default_min_clients(len(clients)) if min_clients is None else min_clients,
+        "cohort": cohort,
+        "aggregators": tuple(party.name for party in _choose(roster, Role.AGGREGATOR, aggregators)),
+        "coordinator": coordinators[0].name,
+        "roster_sha256": roster.digest,
+        "min_clients": default_min_clients(organisations) if min_clients is None else min_clients,
         "strategy": strategy,
         "rho": rho,
         "parameters": task.count_parameters(),
@@ -54,11 +70,39 @@ def draw_up_manifest(
         "task": task.name,
         "local_steps": local_steps,
         "rounds": rounds,
+        "target_accuracy": target_accuracy,
         "seed": seed,
-        "initial_model_sha256": digest(task.initial_model(seed)),
+        **_begin_with(task, seed, endorsed),
         "nonce": secrets.token_hex(16),
+        **({} if phase_timeout_s is None else {"phase_timeout_s": phase_timeout_s}),
     }
     try:
-        return Manifest.model_validate(fields)
+        manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         raise ConfigurationError(describe(error)) from None
+    unendorsed = find_unendorsed(manifest, roster)
+    if unendorsed:
+        raise ConfigurationError("; ".join(unendorsed))
+    if manifest.predecessor and not heirs(manifest):
+        raise ConfigurationError(
+            f"no client of this run was in {manifest.predecessor.run}, so nobody could send the others its model: "
+            "name one that was"
+        )
+    return manifest
+
+
+def _begin_with(task: Task, seed: int, endorsed: Sequence[EndorsedModel]) -> dict[str, object]:
+    if not endorsed:
+        return {"initial_model_sha256": digest(task.initial_model(seed))}
+    commitment, predecessor = gather(endorsed)
+    return {"initial_model_sha256": commitment, "predecessor": predecessor}
+
+
+def _choose(roster: Roster, role: Role, names: Sequence[str] | None) -> list[PublicIdentity]:
+    """The named parties of a role, in the order given; all of the role if none are named."""
+    there = {party.name: party for party in roster.named(role)}
+    strangers = [name for name in names or () if name not in there]
+    if strangers:
+        known = ", ".join(there) or "none"
+        raise ConfigurationError(f"the roster has no {role.value} {', '.join(strangers)}; it has {known}")
+    return list(there.values()) if names is None else [there[PartyId(name)] for name in names]

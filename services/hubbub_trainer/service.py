@@ -4,73 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
-from hubbub.crypto.secret import ClientSecret
-from hubbub.crypto.stream import AesCtrStream
-from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role, RunId, SetId
+from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.ids import Role, RunId
 from hubbub.machine.effects import Effect, Job, Key
 from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import GroupContribution, RunKey
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundOpened
-from hubbub.messages.runs import RunEnded, RunProposed
-from hubbub.messages.shares import ShareChunk, declare
+from hubbub.messages.runs import RunProposed
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
 from hubbub.messages.sums import SumChunk, VoidNotice
-from hubbub.messages.traffic import count_payload
-from hubbub.protocol.layout import plan_chunks
 from hubbub.runtime.clock import Clock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
-from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.base import ClientInput, Release
-from hubbub.strategies.registry import find_phase, find_strategy
+from hubbub.runtime.tombstones import Tombstones
 from hubbub.transport.base import Transport
-from hubbub_trainer.dealing import deal_chunk, recombine_chunks
-from hubbub_trainer.events import (
-    Concluded,
-    Decoded,
-    Ended,
-    Prepared,
-    Proposed,
-    RoundOrdered,
-    SharesSent,
-    SumArrived,
-    Trained,
-    VoidAnnounced,
-)
-from hubbub_trainer.intake import read_sum, read_void
-from hubbub_trainer.learning.task import Score, Task
-from hubbub_trainer.phases import enrolment
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
+from hubbub_trainer import group, snapshots, succession
+from hubbub_trainer.drawn import recall_contribution
+from hubbub_trainer.events import GroupAgreed, Proposed, SumArrived, VoidAnnounced
+from hubbub_trainer.handover import Handover
+from hubbub_trainer.intake import read_about_run, read_snapshot, read_sum, read_void, read_vouchers
+from hubbub_trainer.phases import catchup, enrolment, standing
 from hubbub_trainer.phases import round as rounds
-from hubbub_trainer.phases.enrolment import Enrolment
+from hubbub_trainer.phases.catchup import CatchUp
 from hubbub_trainer.phases.round import Round
-from hubbub_trainer.workspace import OpenRound, Workspace, digest
+from hubbub_trainer.phases.standing import Enrolment, VoidCaps
+from hubbub_trainer.policy import Policy
+from hubbub_trainer.workbench import Progress, Workbench, name_sum, place_of
+from hubbub_trainer.workspace import has_model
+from hubbub_trainer.workspaces import TaskLoader, Workspaces
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[PartyId, int, int, int], None]
-"""Told, from the training thread: who, in which round, has done how many steps of how many."""
 
+class PolicyReader(Protocol):
+    """Reads the data owner's policy as it stands now: it may be changed while the trainer runs."""
 
-class TaskLoader(Protocol):
-    """Finds the task that a manifest names, in this organisation's own installation."""
-
-    def __call__(self, name: str) -> Task:
-        """Load a task by name."""
-
-
-class Stopping(LocalError):
-    """The service is being stopped; training is given up."""
+    def __call__(self) -> Policy:
+        """The policy, or `ConfigurationError` if it cannot be read."""
 
 
 class Trainer(Participant):
@@ -79,7 +57,9 @@ class Trainer(Participant):
     def __init__(
         self,
         *,
-        name: PartyId,
+        identity: Identity,
+        roster: Roster,
+        read_policy: PolicyReader,
         transport: Transport,
         folder: Path,
         load_task: TaskLoader,
@@ -90,203 +70,276 @@ class Trainer(Participant):
         observer: Observer = lambda _: None,
     ) -> None:
         super().__init__(
-            identity=Identity(name, Role.CLIENT),
+            identity=identity,
+            roster=roster,
             transport=transport,
             folder=folder,
+            kinds={"run": enrolment.KIND, "round": rounds.KIND, "catchup": catchup.KIND},
             clock=clock,
             observer=observer,
         )
-        self._folder = folder
-        self._load_task = load_task
+        self._successors = Tombstones(folder / "successors")
+        """Which run went on from which, of those that we joined: for ever, as a run is joined once."""
+        self._read_policy = read_policy
         self._demo_seed = demo_seed
-        self._slots = training_slots or asyncio.Semaphore(1)
-        self._progress = progress
-        self._stopping = threading.Event()
-        self._spaces: dict[RunId, Workspace] = {}
+        self._spaces = Workspaces(
+            me=identity.name,
+            folder=folder / "runs",
+            vault=self._vault,
+            load_task=load_task,
+            manifest_of=self._manifest_of,
+            demo_seed=demo_seed,
+        )
+        self._bench = Workbench(
+            me=identity.name,
+            spaces=self._spaces,
+            spool=self._spool,
+            vault=self._vault,
+            post=self.runner.post,
+            find_round=self._find_round,
+            seal_of=self._seal_of,
+            slots=training_slots or asyncio.Semaphore(1),
+            progress=progress,
+        )
+        self._handover = Handover(
+            spaces=self._spaces,
+            spool=self._spool,
+            vault=self._vault,
+            post=self.runner.post,
+            manifest_of=self._manifest_of,
+            seal_of=self._seal_of,
+        )
+
+    def give_up_training(self) -> None:
+        """Let a training thread come to its end at its next report of progress."""
+        self._bench.give_up_training()
 
     def close(self) -> None:
-        """Let a training thread come to its end at its next report of progress."""
-        self._stopping.set()
+        """Close what is open on disk; training is given up."""
+        self.give_up_training()
+        super().close()
 
     # Messages to events ---------------------------------------------------------------------------------
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         """Check a message and make its event."""
-        del now_s
         run = Key("run", envelope.run)
         body = envelope.body
         if isinstance(body, RunProposed):
             return self._receive_proposal(run, envelope, body, Proposed())
-        if run in self._over:
+        if self._is_past(run, envelope):
             return self._ignore(envelope)
         data = self._joined(run, Enrolment)
         check_sender(data.manifest, envelope)
         match body:
-            case RunEnded(outcome=outcome):
-                return [(run, Ended(completed=outcome == "completed"))]
-            case RoundOpened():
-                return [(run, RoundOrdered(number=envelope.round))]
             case SumChunk():
                 return self._to_round(envelope, read_sum(data.manifest, envelope, body, size))
             case VoidNotice():
                 return self._to_round(envelope, read_void(data.manifest, envelope))
-        raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")
+            case ModelVouched():
+                return self._to_catch_up(envelope, data, read_vouchers(envelope, body))
+            case SnapshotChunk():
+                read = read_snapshot(data.manifest, self.runner.roster.kem, envelope, body)
+                return self._to_catch_up(envelope, data, read)
+        return [(run, read_about_run(self.runner.roster, data.manifest, envelope, now_s))]
 
-    def _invite(self, run: Key, manifest: Manifest, *, stale: bool) -> None:
-        data = Enrolment(me=self.runner.identity.name, key=run, manifest=manifest, stale=stale)
-        self.runner.add(run, enrolment.TRANSITIONS, enrolment.State.INVITED, data)
+    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+        try:
+            policy = self._read_policy()
+        except ConfigurationError as error:
+            return (str(error),)
+        return policy.objections(
+            manifest,
+            roster=self.runner.roster,
+            runs_before=len(self._tombstones),
+            successors_before=self._count_siblings(manifest),
+            demo_seed=self._demo_seed is not None,
+        )
+
+    def _count_siblings(self, manifest: Manifest) -> int:
+        """How many other runs that go on from the same one we have joined, or are about to join."""
+        if manifest.predecessor is None:
+            return 0
+        before = manifest.predecessor.run
+        invited = [(key.run, live.data) for key, live in self.runner.machines.items() if key.kind == "run"]
+        about_to = {run for run, data in invited if _goes_on_from(data.manifest) == before}
+        joined = {each.rpartition("-")[2] for each in self._successors if each.startswith(before)}
+        return len((about_to | joined) - {manifest.run_id})
+
+    def _remember(self, run: RunId) -> None:
+        before = _goes_on_from(self._manifest_of(run))
+        if before is not None:
+            self._successors.add(RunId(f"{before}-{run}"))
+        self._remember_run(run)
+
+    def _invite(
+        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+    ) -> None:
+        caps = VoidCaps() if objections else self._void_caps()
+        data = Enrolment(
+            me=self.runner.identity.name,
+            key=run,
+            manifest=manifest,
+            objections=objections,
+            run_key=run_key,
+            caps=caps,
+        )
+        self.runner.add(run, data)
+
+    def _void_caps(self) -> VoidCaps:
+        policy = self._read_policy()
+        return VoidCaps(per_model=policy.max_void_rounds_per_model, per_run=policy.max_void_rounds_per_run)
 
     def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[Fed]:
         key = Key("round", envelope.run, envelope.round)
-        if key in self._over:
-            return self._ignore(envelope)
-        if key not in self.runner.machines:
-            raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
-        return [(key, event)]
+        if key in self.runner.machines:
+            return [(key, event)]
+        if key.round <= self._joined(Key("run", key.run), Enrolment).ordered:
+            return self._ignore(envelope)  # It is behind us, or its order was lost and a later one has come.
+        raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
+
+    def _to_catch_up(self, envelope: Envelope, data: Enrolment, event: object) -> Sequence[Fed]:
+        """Peers answer as often as they are asked: an answer may come when there is no question any more."""
+        key = Key("catchup", envelope.run, data.catching)
+        return [(key, event)] if key in self.runner.machines else self._ignore(envelope)
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
     async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
-        """Set up rounds, spool sums, save the model."""
+        """Set up rounds, spool what arrives, save the model."""
         match effect:
-            case enrolment.RememberRun():
-                await asyncio.to_thread(self._tombstones.add, key.run)
-            case enrolment.SetUpRound():
-                self._set_up_round(key, effect.number)
-            case enrolment.SaveModel():
-                await asyncio.to_thread(self._spaces[key.run].save_model)
+            case standing.KeepContribution():
+                await self._keep(key, group.name_part(effect.client), payload)
             case rounds.SpoolSum():
-                ref = ChunkRef(effect.aggregator, "sum", effect.index)
-                await asyncio.to_thread(self._spool.write, _in_phase(key, effect.phase), ref, payload)
+                ref = name_sum(effect.aggregator, effect.index)
+                await self._keep(place_of(key, effect.phase), ref, payload)
+            case catchup.KeepSnapshot():
+                ref = snapshots.name_chunk(effect.client, effect.number, effect.index)
+                await self._keep(snapshots.place_of(key), ref, payload)
+            case catchup.DropSnapshot():
+                self._spool.drop(snapshots.place_of(key), effect.client)
+            case _:
+                await self._perform_in_run(key, effect)
+
+    async def _keep(self, place: Key, ref: ChunkRef, payload: bytes) -> None:
+        await asyncio.to_thread(self._spool.write, place, ref, payload)
+
+    async def _perform_in_run(self, key: Key, effect: Effect) -> None:
+        match effect:
+            case standing.RememberRun():
+                await asyncio.to_thread(self._remember, key.run)
+            case standing.AcceptKeys():
+                self._accept_keys(key.run, effect.publics)
+            case standing.DealContribution():
+                await self._deal_contribution(key)
+            case standing.SetUpRound():
+                await self._set_up_round(key, effect.number)
+            case standing.SetUpCatchUp():
+                await self._set_up_catch_up(key, effect.number)
+            case standing.AbandonRounds():
+                self._abandon_rounds(key, effect.number)
+            case standing.SaveModel():
+                await asyncio.to_thread(self._save_model, key)
+            case standing.EndorseModel():
+                await asyncio.to_thread(self._endorse_model, key, effect.number)
             case _:
                 raise LocalError(f"a trainer has no effect {effect!r}")
 
-    def _set_up_round(self, run: Key, number: int) -> None:
+    def _save_model(self, key: Key) -> None:
+        # After a crash at the very end there is nothing left to save it from: it was saved before.
+        if has_model(self._spaces.folder_of(key.run)):
+            self._spaces.open(key.run).save_model()
+
+    def _endorse_model(self, key: Key, number: int) -> None:
+        if not has_model(self._spaces.folder_of(key.run)):
+            return  # As above: it was endorsed before.
+        space, manifest = self._spaces.open(key.run), self._manifest_of(key.run)
+        salt = succession.derive_salt(space.group_secret, number)
+        succession.keep(space.folder, self.runner.identity, manifest, salt, space.theta)
+
+    async def _deal_contribution(self, key: Key) -> None:
+        seals, _ = self._seal_of(key)
+        contribution = recall_contribution(self._vault, key.run)
+        for client in self._joined(key, Enrolment).peers:
+            sealed = seals.seal_contribution(client, contribution)
+            await self.runner.post.send(key, to=client, role=Role.CLIENT, body=GroupContribution(), payload=sealed)
+
+    async def _set_up_round(self, run: Key, number: int) -> None:
         key = Key("round", run.run, number)
-        data = Round(
-            me=self.runner.identity.name, key=key, run=run, manifest=self._joined(run, Enrolment).manifest
+        data = Round(me=self.runner.identity.name, key=key, run=run, manifest=self._manifest_of(run.run))
+        await self.runner.set_up(key, data)
+
+    async def _set_up_catch_up(self, run: Key, number: int) -> None:
+        key, data = Key("catchup", run.run, number), self._joined(run, Enrolment)
+        ours = CatchUp(
+            me=self.runner.identity.name,
+            key=key,
+            run=run,
+            manifest=data.manifest,
+            after=-1 if data.lacks_model else data.over,
+            chunks=snapshots.count_chunks(data.manifest),
         )
-        self.runner.add(key, rounds.TRANSITIONS, rounds.State.QUEUED, data)
+        await self.runner.set_up(key, ours)
+
+    def _abandon_rounds(self, run: Key, number: int) -> None:
+        for key in [each for each in self.runner.machines if each.kind == "round" and each.run == run.run]:
+            if key.round <= number:
+                self._bench.close(key, self._manifest_of(key.run), has_verdict=True)
+                self._over.add(key)
+                self.runner.forget(key)
+
+    def restore(self, machines: Mapping[Key, Live]) -> None:
+        """Bring back what belongs to a run; rounds that a peer's model has brought us past stay behind."""
+        super().restore(machines)
+        for key, live in list(machines.items()):
+            if isinstance(live.data, Enrolment):
+                self._abandon_rounds(key, live.data.over)
 
     async def work(self, key: Key, job: Job) -> object:
         """Do what takes long."""
         match job:
-            case enrolment.PrepareTask():
-                return await asyncio.to_thread(self._prepare, self._joined(key, Enrolment).manifest)
-            case rounds.Train():
-                return await self._train(key)
-            case rounds.SendShares():
-                return await self._send_shares(key, job.phase)
-            case rounds.DecodeSums():
-                await asyncio.to_thread(self._decode, key, job)
-                return Decoded()
-            case rounds.Conclude():
-                return await self._conclude(key, took_part=job.took_part)
-        raise LocalError(f"a trainer has no job {job!r}")
+            case standing.PrepareTask():
+                return await asyncio.to_thread(self._spaces.prepare, self._manifest_of(key.run))
+            case standing.AgreeOnSecret():
+                return await asyncio.to_thread(self._agree, key, self._manifest_of(key.run))
+            case standing.SendSnapshot():
+                return await self._handover.send(key, job)
+            case catchup.TakeSnapshot():
+                return await asyncio.to_thread(self._handover.take, key, job)
+        return await self._bench.work(key, job)
 
-    def _prepare(self, manifest: Manifest) -> Prepared:
-        task = self._load_task(manifest.task)
-        theta = task.initial_model(manifest.seed)
-        index = manifest.clients.index(self.runner.identity.name)
-        secret = (
-            ClientSecret.from_os() if self._demo_seed is None else ClientSecret.for_demo(self._demo_seed, index)
-        )
-        self._spaces[manifest.run_id] = Workspace(
-            folder=self._folder / "runs" / manifest.run_id,
-            learner=task.learner(index=index, clients=len(manifest.clients), seed=manifest.seed),
-            secret=secret,
-            theta=theta,
-            accumulator=np.zeros_like(theta),
-        )
-        return Prepared(parameters=task.count_parameters(), initial_model_sha256=digest(theta))
+    def _agree(self, key: Key, manifest: Manifest) -> GroupAgreed:
+        seals, _ = self._seal_of(key)
+        me = self.runner.identity.name
+        agreed = group.agree(self._vault, self._spool, seals, me=me, run=key, manifest=manifest)
+        if not self._joined(key, Enrolment).lacks_model:
+            self._spaces.open(key.run).group = agreed
+        return GroupAgreed(confirmation=agreed.confirmation())
 
-    async def _train(self, key: Key) -> Trained:
-        began_s = time.monotonic()
-        manifest = self._round(key).manifest
-        space = self._spaces[key.run]
-        async with self._slots:
-            space.rounds[key.round] = await asyncio.to_thread(self._train_locally, key, manifest, space)
-        return Trained(training_s=time.monotonic() - began_s)
+    # What our machines know -----------------------------------------------------------------------------
 
-    def _train_locally(self, key: Key, manifest: Manifest, space: Workspace) -> OpenRound:
-        def report(done: int, steps: int) -> None:
-            if self._stopping.is_set():
-                raise Stopping("the trainer is being stopped")
-            self._progress(self.runner.identity.name, key.round, done, steps)
+    def _manifest_of(self, run: RunId) -> Manifest:
+        return self._joined(Key("run", run), Enrolment).manifest
 
-        seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
-        training = space.learner.train(
-            space.theta, steps=manifest.local_steps, seed=seed, progress=report, memory=space.memory
-        )
-        mine = ClientInput(
-            theta=space.theta,
-            update=training.theta - space.theta,
-            accumulator=space.accumulator,
-            samples=space.learner.samples,
-            stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
-        )
-        client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
-        return OpenRound(client_round, training.memory)
+    def _find_round(self, key: Key) -> Round:
+        live = self.runner.machines.get(key)
+        if live is None or not isinstance(live.data, Round):
+            raise LocalError(f"{key} is over, or is no round")
+        return live.data
 
-    async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
-        data = self._round(key)
-        client_round = self._spaces[key.run].rounds[key.round].client_round
-        phase = find_phase(data.manifest.strategy, phase_name)
-        servers = phase.aggregators(data.manifest.aggregators)
-        vectors, values = client_round.vectors(phase_name), client_round.contribute(phase_name)
-        set_id, stream = SetId(secrets.token_hex(16)), AesCtrStream.from_os()
-        for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
-            payloads = await asyncio.to_thread(deal_chunk, phase, chunk, vectors, values, len(servers), stream)
-            body = ShareChunk(set_id=set_id, vectors=declare(vectors), weight=client_round.weight, index=index)
-            for server, payload in zip(servers, payloads, strict=True):
-                await self.runner.post.send(
-                    key, to=server, role=Role.AGGREGATOR, body=body, phase=phase_name, payload=payload
-                )
-        return SharesSent(traffic=count_payload(vectors, "up", copies=len(servers)))
+    # What is over ---------------------------------------------------------------------------------------
 
-    def _decode(self, key: Key, job: rounds.DecodeSums) -> None:
-        data = self._round(key)
-        client_round = self._spaces[key.run].rounds[key.round].client_round
-        phase = find_phase(data.manifest.strategy, job.phase)
-        servers = phase.aggregators(data.manifest.aggregators)
-
-        def read(server: int, index: int) -> bytes:
-            return self._spool.read(_in_phase(key, job.phase), ChunkRef(servers[server], "sum", index))
-
-        plan = plan_chunks(job.vectors, data.manifest.chunk_bytes)
-        sums = recombine_chunks(phase, plan, job.vectors, len(servers), read)
-        client_round.absorb(job.phase, Release(job.vectors, tuple(sums)), len(job.members))
-
-    async def _conclude(self, key: Key, *, took_part: bool) -> Concluded:
-        space = self._spaces[key.run]
-        began_s = time.monotonic()
-        async with self._slots:
-            score = await asyncio.to_thread(self._move_on, key, space, took_part=took_part)
-        return Concluded(score=score, evaluation_s=time.monotonic() - began_s)
-
-    @staticmethod
-    def _move_on(key: Key, space: Workspace, *, took_part: bool) -> Score:
-        over = space.rounds.pop(key.round)
-        conclusion = over.client_round.conclude(took_part=took_part)
-        space.theta, space.accumulator, space.memory = conclusion.theta, conclusion.accumulator, over.memory
-        space.note_round(key.round, conclusion.alone_share)
-        return space.learner.evaluate(space.theta)
-
-    def _round(self, key: Key) -> Round:
-        data = self.runner.machines[key].data
-        if not isinstance(data, Round):
-            raise LocalError(f"{key} is not a round")
-        return data
-
-    def retire(self, key: Key, live: Live) -> None:
+    def retire(self, key: Key, live: Live) -> bool:
         """Forget what is over: the update of a void round too, and the memory that it would have left."""
-        super().retire(key, live)
         if key.kind == "run":
-            self._spaces.pop(key.run, None)
+            self._spaces.forget(key.run)
+        elif key.kind == "catchup":
+            self._spool.drop(snapshots.place_of(key))
         else:
-            self._spaces[key.run].rounds.pop(key.round, None)
-            self._spool.drop_round(key)
+            has_verdict = live.state is not rounds.State.FAILED
+            self._bench.close(key, self._manifest_of(key.run), has_verdict=has_verdict)
+        return super().retire(key, live)
 
 
-def _in_phase(key: Key, phase: str) -> Key:
-    return Key(key.kind, key.run, key.round, phase)
+def _goes_on_from(manifest: Manifest) -> RunId | None:
+    return manifest.predecessor.run if manifest.predecessor else None

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
+from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.secret import ClientSecret
+from hubbub.disk import sync_folder, write_whole
+from hubbub.errors import LocalError, StorageFailed
+from hubbub.ids import PartyId
+from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientRound, Theta
 from hubbub_trainer.learning.task import Learner
+
+MODEL, MODEL_DIGEST, NOTES = "model.npy", "model.sha256", "rounds.jsonl"
+SALT, ENDORSEMENT = "succession.json", "endorsement.json"
+"""For a run that goes on from this one: the salt stays here, the endorsement may be shown to anybody."""
+LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
+"""What stays when a run is over."""
 
 
 def digest(theta: Theta) -> str:
     """SHA-256 of the model's float32 values, little-endian."""
     return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").tobytes()).hexdigest()
+
+
+def model_hmac(group: GroupSecret, theta: Theta) -> str:
+    """A digest of a model under the group's key of the present round."""
+    key = group.key_for("model")
+    return hmac.digest(key, np.ascontiguousarray(theta, dtype="<f4").data, "sha256").hex()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +46,22 @@ class OpenRound:
 
     client_round: ClientRound
     memory: Theta | None
+    transcript: Transcript
+    """Of all that others sent and this client's shares depend on."""
+    absorbed: list[str] = field(default_factory=list)
+    """The phases whose sums are taken in."""
+
+    def transcript_of(self, phase: str) -> str:
+        """The transcript of a phase's share set; what the set is restricted to is noted too."""
+        lists = self.client_round.restricted_to(phase)
+        noted = self.transcript.copy()
+        noted.note(len(lists), *(np.ascontiguousarray(each, dtype="<i8") for each in lists))
+        return noted.digest(phase)
+
+    def note_sums(self, phase: str, members: Sequence[PartyId], sums: Sequence[Residues]) -> None:
+        """Note what a phase released, to everybody alike."""
+        self.transcript.note(phase, len(members), *members, len(sums))
+        self.transcript.note(*(np.ascontiguousarray(each, dtype="<u4") for each in sums))
 
     def __repr__(self) -> str:
         return "<OpenRound>"
@@ -41,21 +78,126 @@ class Workspace:
     accumulator: Theta
     memory: Theta | None = None
     """What the optimiser kept of the last round that counted."""
+    applied: int = 0
+    """The last round that this model has in it."""
+    group: GroupSecret | None = None
     rounds: dict[int, OpenRound] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held by who trains, moves the model on or takes another's: a job of a round that was overtaken may run."""
 
     def __repr__(self) -> str:
         return f"<Workspace of {self.theta.size} parameters>"
 
-    def note_round(self, number: int, alone_share: float | None) -> None:
-        """Write down, here and nowhere else, which model a round ended with and who chose alone."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        record = {"round": number, "model_sha256": digest(self.theta), "alone_share": alone_share}
-        line = json.dumps(record)
-        with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    @property
+    def group_secret(self) -> GroupSecret:
+        """The group secret, once it is agreed on."""
+        if self.group is None:
+            raise LocalError("the clients have not agreed on a group secret yet")
+        return self.group
+
+    def model_hmac(self) -> str:
+        """A digest of the model that only this run's clients can compare, in this round alone."""
+        return model_hmac(self.group_secret, self.theta)
+
+    def forget(self) -> None:
+        """Overwrite the group secret: the run is over."""
+        if self.group is not None:
+            self.group.erase()
+
+    def note_round(self, number: int, theta: Theta, alone_share: float | None) -> None:
+        """Write down, here and nowhere else, which model a round ends with and who chose alone; once a round."""
+        path = self.folder / NOTES
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        earlier = [line for line in lines if json.loads(line)["round"] < number]
+        record = {"round": number, "model_sha256": digest(theta), "alone_share": alone_share}
+        text = "".join(f"{line}\n" for line in (*earlier, json.dumps(record)))
+        _write(path, lambda file: file.write(text.encode()))
+
+    # What survives a restart ----------------------------------------------------------------------------
+
+    def advance(self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None) -> None:
+        """Go on with what a round left: on disk first, and what it replaces goes last."""
+        arrays = {"theta": theta, "accumulator": accumulator, **({} if memory is None else {"memory": memory})}
+        kept = self.folder / f"state-{number:06d}.npz"
+        _save(kept, arrays)
+        self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
+        for path in self.folder.glob("state-*.npz"):
+            if path != kept:
+                path.unlink()
+        drop_update(self.folder, number)
+
+    def recall(self) -> None:
+        """Take up what was kept last; where nothing was, keep the initial model."""
+        self._make_folder()
+        found = sorted(self.folder.glob("state-*.npz"))
+        if not found:
+            self.advance(0, self.theta, self.accumulator, self.memory)
+            return
+        arrays = _load(found[-1])
+        self.applied = int(found[-1].stem.removeprefix("state-"))
+        self.theta, self.accumulator, self.memory = arrays["theta"], arrays["accumulator"], arrays.get("memory")
+
+    def _make_folder(self) -> None:
+        """Have a folder that survives a crash; each start sees to it, for the last may have died before it did."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
+                sync_folder(folder)
+        except OSError as error:
+            raise StorageFailed(f"{self.folder} cannot be made: {error.strerror}") from None
+
+    def keep_update(self, number: int, update: Theta, memory: Theta | None) -> None:
+        """Keep what was learnt in a round before anything of it is sent."""
+        _save(_update(self.folder, number), {"update": update, **({} if memory is None else {"memory": memory})})
+
+    def recall_update(self, number: int) -> tuple[Theta, Theta | None] | None:
+        """What was learnt in a round, if training came to its end."""
+        path = _update(self.folder, number)
+        if not path.exists():
+            return None
+        arrays = _load(path)
+        return arrays["update"], arrays.get("memory")
 
     def save_model(self) -> None:
-        """Keep the model and its digest."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        np.save(self.folder / "model.npy", self.theta, allow_pickle=False)
-        (self.folder / "model.sha256").write_text(digest(self.theta) + "\n", encoding="ascii")
+        """Keep the model and its digest, for good: all else of the run is about to go."""
+        _write(self.folder / MODEL, lambda file: np.save(file, self.theta, allow_pickle=False))
+        _write(self.folder / MODEL_DIGEST, lambda file: file.write(f"{digest(self.theta)}\n".encode("ascii")))
+
+
+def has_model(folder: Path) -> bool:
+    """Whether a run's model is still to be had from what survives a restart."""
+    return any(folder.glob("state-*.npz"))
+
+
+def drop_update(folder: Path, number: int) -> None:
+    """Forget what was learnt in a round that is over."""
+    _update(folder, number).unlink(missing_ok=True)
+
+
+def clean_up(folder: Path) -> None:
+    """Leave nothing of a run behind but its model and the notes."""
+    for path in folder.glob("*"):
+        if path.name not in LEFT_BEHIND:
+            path.unlink()
+
+
+def _update(folder: Path, number: int) -> Path:
+    return folder / f"update-{number:06d}.npz"
+
+
+def _save(path: Path, arrays: Mapping[str, Theta]) -> None:
+    _write(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Write a file that is there as a whole, on disk, or not at all."""
+    try:
+        write_whole(path, fill)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
+
+
+def _load(path: Path) -> dict[str, Theta]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}

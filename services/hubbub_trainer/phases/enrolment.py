@@ -1,171 +1,81 @@
 """A trainer's part in a run.
 
     INVITED     a proposal arrived
-    PREPARING   we are named in it; the task is loaded and the initial model rebuilt
-    JOINED      the digest of that model is the manifest's; rounds are begun in order
+    PREPARING   nothing is against it; the task is loaded and the initial model rebuilt
+    PLEDGED     the digest of that model is the manifest's; our key for the run is out
+    AGREEING    we have everybody's keys; all clients deal their parts of the group secret and confirm it
+    INHERITING  the run goes on from one that we were no part of; a peer that was sends us its model
+    JOINED      all clients confirmed the same secret; rounds are begun in order
     LEAVING     the run is completed, but we were slow: its last sums are still to be taken in
     REFUSED, ENDED   final
 
 A round is set up when it is ordered, so that it can take in what others send of it, and begins when the one
-before is over.
+before is over. Rounds that were void after their first phase was released are counted, and beyond what the policy
+allows we leave.
+
+A client that was away for long finds its inbox without its oldest messages: orders skip a round, or a round is
+never finished while others are ordered. It then begins no round until it has a peer's model of a later one
+(`phases/catchup.py`), or until what seemed lost has come. To peers in that place it vouches for the models that it
+held after the last rounds.
+
+The table is here; its handlers are in `phases/joining.py` and `phases/attending.py`, and what they work on is in
+`phases/standing.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
-
-from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Effect, Failed, Job, Key, Publish, Tell
-from hubbub.machine.table import STAY, Step, Table, To
-from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
-from hubbub.strategies.registry import STRATEGIES
-from hubbub_trainer.events import Ended, Go, Prepared, Proposed, RoundBroken, RoundOrdered, RoundOver
-
-
-class State(Enum):
-    """Where this trainer stands in a run."""
-
-    INVITED = "invited"
-    PREPARING = "preparing"
-    JOINED = "joined"
-    LEAVING = "leaving"
-    REFUSED = "refused"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enrolment:
-    """The manifest, the last round that was ordered and the last one that is over."""
-
-    me: PartyId
-    key: Key
-    manifest: Manifest
-    stale: bool = False
-    """We joined this run before a restart, and have lost our place in it."""
-    ordered: int = 0
-    over: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareTask(Job):
-    """Load the task and rebuild the initial model."""
-
-
-@dataclass(frozen=True, slots=True)
-class RememberRun(Effect):
-    """Never join this run again."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetUpRound(Effect):
-    """Set up the machine of a round."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class SaveModel(Effect):
-    """Write the model and its digest to our own disk."""
-
-
-def consider(data: Enrolment, event: Proposed) -> Step[State, Enrolment]:
-    """Look at the manifest, then at the task."""
-    del event
-    if data.me not in data.manifest.clients:
-        return _refuse(data, f"{data.me} is not in the manifest's cohort")
-    if data.manifest.strategy not in STRATEGIES:
-        return _refuse(data, f"{data.me} does not know the strategy {data.manifest.strategy}")
-    if data.stale:
-        return _refuse(data, f"{data.me} took part in this run before it was restarted; a run is joined once")
-    return Step(State.PREPARING, data, (PrepareTask(),))
-
-
-def join(data: Enrolment, event: Prepared) -> Step[State, Enrolment]:
-    """Join if our task is the manifest's, number for number."""
-    if event.parameters != data.manifest.parameters:
-        return _refuse(
-            data,
-            f"the task has {event.parameters} parameters here, the manifest says {data.manifest.parameters}",
-        )
-    if event.initial_model_sha256 != data.manifest.initial_model_sha256:
-        return _refuse(data, "the initial model rebuilt here is not the one that the manifest commits to")
-    return Step(State.JOINED, data, (RememberRun(), _answer(data, RunJoined())))
-
-
-def refuse_task(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
-    """The task could not be loaded."""
-    return _refuse(data, event.why)
-
-
-def _refuse(data: Enrolment, reason: str) -> Step[State, Enrolment]:
-    return Step(State.REFUSED, data, (_answer(data, RunRefused(reason=reason)),))
-
-
-def _answer(data: Enrolment, body: RunJoined | RunRefused | PartyFailed) -> Effect:
-    return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
-
-
-def repeat_answer(data: Enrolment, event: Proposed) -> Step[State, Enrolment]:
-    """The coordinator asks again: it has not heard us."""
-    del event
-    return Step(State.JOINED, data, (_answer(data, RunJoined()),))
-
-
-def set_up_round(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:
-    """Set the round up; begin it if nothing is before it. An order that came before is old news."""
-    if event.number <= data.ordered:
-        return Step(State.JOINED, data)
-    idle = data.over == data.ordered
-    data = replace(data, ordered=event.number)
-    go = (Tell(_round(data, event.number), Go()),) if idle else ()
-    return Step(State.JOINED, data, (SetUpRound(event.number), *go))
-
-
-def begin_next(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
-    """Begin the round that was waiting, if one was."""
-    data = replace(data, over=event.number)
-    if data.over == data.ordered:
-        return Step(State.JOINED, data)
-    return Step(State.JOINED, data, (Tell(_round(data, event.number + 1), Go()),))
-
-
-def _round(data: Enrolment, number: int) -> Key:
-    return Key("round", data.key.run, number)
-
-
-def end(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
-    """The run is over: keep the model, once we hold the one that the others hold."""
-    if event.completed and data.over < data.ordered:
-        return Step(State.LEAVING, data)
-    return Step(State.ENDED, data, (SaveModel(),))
-
-
-def finish(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
-    """Take in what is left of the completed run, then keep the model."""
-    data = replace(data, over=event.number)
-    if data.over == data.ordered:
-        return Step(State.ENDED, data, (SaveModel(),))
-    return Step(State.LEAVING, data, (Tell(_round(data, event.number + 1), Go()),))
-
-
-def abandon(data: Enrolment, event: RoundBroken | Failed) -> Step[State, Enrolment]:
-    """The last sums could not be taken in: there is no final model here, and none is written."""
-    del event
-    return Step(State.ENDED, data)
-
-
-def leave(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
-    """The run ended before we had joined it."""
-    del event
-    return Step(State.ENDED, data)
-
-
-def fail(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
-    """Something on this machine failed."""
-    return Step(State.ENDED, data, (_answer(data, PartyFailed(reason=event.why)),))
-
+from hubbub.machine.effects import Effect, Failed
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import STAY, Table, To
+from hubbub_trainer.events import (
+    CaughtUp,
+    ContributionArrived,
+    Ended,
+    GroupAgreed,
+    Inherited,
+    KeysArrived,
+    PeerConfirmed,
+    Prepared,
+    Proposed,
+    RoundBroken,
+    RoundOrdered,
+    RoundOver,
+    SnapshotAsked,
+    SnapshotSent,
+    SumsLost,
+    WaitIsOver,
+)
+from hubbub_trainer.phases.attending import (
+    abandon,
+    begin_next,
+    catch_up,
+    catch_up_at_the_end,
+    end,
+    fail,
+    finish,
+    leave_in_time,
+    note_loss,
+    set_up_round,
+    vouch_in,
+)
+from hubbub_trainer.phases.joining import (
+    agree_if_all_dealt,
+    confirm,
+    consider,
+    deal,
+    inherit,
+    keep_early_part,
+    keep_part,
+    leave,
+    leave_pledge,
+    note_confirmation,
+    note_early_confirmation,
+    pledge,
+    refuse_task,
+    repeat_answer,
+    same_keys_again,
+)
+from hubbub_trainer.phases.standing import Enrolment, PrepareTask, State
 
 TRANSITIONS: Table[State, Enrolment] = {
     State.INVITED: {
@@ -173,27 +83,85 @@ TRANSITIONS: Table[State, Enrolment] = {
         Ended: To(leave, State.ENDED),
     },
     State.PREPARING: {
-        Prepared: To(join, State.JOINED, State.REFUSED),
+        Prepared: To(pledge, State.PLEDGED, State.REFUSED),
         Failed: To(refuse_task, State.REFUSED),
         Proposed: STAY,  # Asked again while the task loads.
         Ended: To(leave, State.ENDED),
     },
+    State.PLEDGED: {
+        Proposed: To(repeat_answer, State.PLEDGED),
+        KeysArrived: To(deal, State.AGREEING),
+        ContributionArrived: To(keep_early_part, State.PLEDGED),
+        PeerConfirmed: To(note_early_confirmation, State.PLEDGED),
+        Ended: To(leave_pledge, State.ENDED),
+        Failed: To(fail, State.ENDED),
+    },
+    State.AGREEING: {
+        ContributionArrived: To(keep_part, State.AGREEING),
+        GroupAgreed: To(confirm, State.AGREEING, State.INHERITING, State.JOINED, State.ENDED),
+        PeerConfirmed: To(note_confirmation, State.AGREEING, State.INHERITING, State.JOINED, State.ENDED),
+        SnapshotAsked: vouch_in(State.AGREEING),
+        SnapshotSent: STAY,
+        KeysArrived: same_keys_again(State.AGREEING),
+        Proposed: STAY,  # Asked twice; that all keys are here says that our answer was heard.
+        Ended: To(leave_pledge, State.ENDED),
+        Failed: To(fail, State.ENDED),
+    },
+    State.INHERITING: {
+        Inherited: To(inherit, State.JOINED),
+        SnapshotAsked: vouch_in(State.INHERITING),
+        KeysArrived: same_keys_again(State.INHERITING),
+        ContributionArrived: STAY,  # Delivered twice.
+        PeerConfirmed: STAY,
+        Proposed: STAY,
+        Ended: To(leave_pledge, State.ENDED),
+        Failed: To(fail, State.ENDED),
+    },
     State.JOINED: {
-        Proposed: To(repeat_answer, State.JOINED),
         RoundOrdered: To(set_up_round, State.JOINED),
-        RoundOver: To(begin_next, State.JOINED),
+        RoundOver: To(begin_next, State.JOINED, State.ENDED),
         RoundBroken: STAY,  # The coordinator was told, and decides.
+        SumsLost: To(note_loss, State.JOINED),
+        CaughtUp: To(catch_up, State.JOINED, State.ENDED),
+        SnapshotAsked: vouch_in(State.JOINED),
+        SnapshotSent: STAY,
+        KeysArrived: same_keys_again(State.JOINED),
+        ContributionArrived: STAY,  # Delivered twice.
+        PeerConfirmed: STAY,
+        Proposed: STAY,
         Ended: To(end, State.LEAVING, State.ENDED),
         Failed: To(fail, State.ENDED),
     },
     State.LEAVING: {
         RoundOver: To(finish, State.LEAVING, State.ENDED),
         RoundBroken: To(abandon, State.ENDED),
+        WaitIsOver: To(abandon, State.ENDED),
         Failed: To(abandon, State.ENDED),
+        SnapshotAsked: vouch_in(State.LEAVING),
+        SnapshotSent: STAY,
+        CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
+        SumsLost: STAY,  # Told before the run ended; the wait has its limit.
         RoundOrdered: STAY,  # Delivered twice.
+        KeysArrived: STAY,
+        ContributionArrived: STAY,
+        PeerConfirmed: STAY,
         Proposed: STAY,
         Ended: STAY,
     },
     State.REFUSED: {},
     State.ENDED: {},
 }
+
+
+def resume(state: State, data: Enrolment) -> tuple[Effect, ...]:
+    """Load the task again, or put the group secret together again."""
+    if state is State.PREPARING:
+        return (PrepareTask(),)
+    if state is State.AGREEING and not data.confirmation:
+        return agree_if_all_dealt(data)
+    if state is State.LEAVING:
+        return (leave_in_time(data),)
+    return ()
+
+
+KIND = Kind(TRANSITIONS, State.INVITED, Enrolment, resume)

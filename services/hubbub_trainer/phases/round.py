@@ -6,12 +6,14 @@
     WAITING      for the verdict of every aggregator of the phase
     DECODING     all sums are here over one member set; they are recombined and taken in
     CONCLUDING   the last phase is decoded; the model moves on and is evaluated
+    CLOSING      the round is void; the model stays, and we note which it is
     APPLIED, VOID, FAILED   final
 
 SHARING, WAITING and DECODING are passed once for each phase. Sums and voids may arrive in any state: a client
 that was slow finds that the others have gone on, is left out, and still takes in the sums. It acts only on
 verdicts that all aggregators gave: all released over the same members, or all void. A release beside a void, or
-two member sets, is a contradiction and ends the run.
+two member sets, is a contradiction and ends the run. A round that waits for a verdict while others are ordered is
+overtaken: what it waits for was lost, and the model comes from a peer.
 """
 
 from __future__ import annotations
@@ -20,24 +22,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Effect, Failed, Job, Key, Publish, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed
+from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
 from hubbub_trainer.events import (
+    Closed,
     Concluded,
     Decoded,
     Go,
+    Overtaken,
     RoundBroken,
     RoundOver,
     SharesSent,
     SumArrived,
+    SumsLost,
     Trained,
     VoidAnnounced,
 )
@@ -52,6 +60,7 @@ class State(Enum):
     WAITING = "waiting"
     DECODING = "decoding"
     CONCLUDING = "concluding"
+    CLOSING = "closing"
     APPLIED = "applied"
     VOID = "void"
     FAILED = "failed"
@@ -63,6 +72,7 @@ class Sum:
 
     members: frozenset[PartyId]
     vectors: tuple[Vector, ...]
+    wrapped_key: bytes
     chunks: int
     arrived: frozenset[int] = field(default_factory=frozenset)
 
@@ -80,6 +90,10 @@ class Round:
     key: Key
     run: Key
     manifest: Manifest
+    idle: bool = False
+    """The round was closed without us before we began, so we do not train for it."""
+    overtaken: bool = False
+    """Later rounds were ordered: what is not here when we come to wait for it is lost."""
     phase: int = 0
     sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
     voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
@@ -96,6 +110,11 @@ class Round:
     def current(self) -> Phase:
         """The phase that this client is in."""
         return self.phases[self.phase]
+
+    @property
+    def decoded(self) -> tuple[str, ...]:
+        """The phases whose sums this client has taken in, but for one that it takes in just now."""
+        return tuple(phase.name for phase in self.phases[: self.phase])
 
     @property
     def released(self) -> bool:
@@ -120,7 +139,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Train(Job):
-    """Train locally and compress the update."""
+    """Train locally and compress the update; not at all if the round was closed without us."""
+
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +152,7 @@ class SendShares(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolSum(Effect):
+class SpoolSum(Persist):
     """Put the delivery's payload on disk."""
 
     phase: str
@@ -144,8 +165,6 @@ class DecodeSums(Job):
     """Recombine the sums of a phase and take them in."""
 
     phase: str
-    vectors: tuple[Vector, ...]
-    members: frozenset[PartyId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +174,19 @@ class Conclude(Job):
     took_part: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CloseVoid(Job):
+    """Note which model a void round leaves."""
+
+
 # The client's own work ----------------------------------------------------------------------------------
 
 
 def begin(data: Round, event: Go) -> Step[State, Round]:
-    """Train."""
+    """Train, unless the others have closed the round without us: then there is nobody to train for."""
     del event
-    return Step(State.TRAINING, data, (Train(),))
+    data = replace(data, idle=data.released and data.me not in data.members)
+    return Step(State.TRAINING, data, (Train(idle=data.idle),))
 
 
 def share(data: Round, event: Trained) -> Step[State, Round]:
@@ -173,24 +198,36 @@ def share(data: Round, event: Trained) -> Step[State, Round]:
 def wait(data: Round, event: SharesSent) -> Step[State, Round]:
     """Our shares are out; the verdict may be here already."""
     data = replace(data, sent=data.sent + event.traffic)
-    return _decode_or_end(data) or Step(State.WAITING, data)
+    return _decode_or_end(data) or _wait(data)
 
 
 def enter_next(data: Round, event: Decoded) -> Step[State, Round]:
     """On to the next phase, if we are a member and it is still open; after the last, conclude."""
-    del event
+    members = [client for client in data.manifest.clients if client in data.members]
+    fields = {"phase": data.current.name, "members": members, "transcript": event.transcript}
+    onward = _enter_next(data)
+    return replace(onward, effects=(Record("released", fields), *onward.effects))
+
+
+def _enter_next(data: Round) -> Step[State, Round]:
     if data.phase + 1 == len(data.phases):
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
     data = replace(data, phase=data.phase + 1)
     onward = _decode_or_end(data)
     if onward:
         return onward
-    return _send(data) if data.me in data.members else Step(State.WAITING, data)
+    return _send(data) if data.me in data.members else _wait(data)
+
+
+def _wait(data: Round) -> Step[State, Round]:
+    lost = (Tell(data.run, SumsLost(number=data.key.round)),) if data.overtaken else ()
+    return Step(State.WAITING, data, lost)
 
 
 def report(data: Round, event: Concluded) -> Step[State, Round]:
     """Acknowledge the round, with what we measured."""
     body = RoundApplied(
+        model_hmac=event.model_hmac,
         correct=event.score.correct,
         total=event.score.total,
         loss=event.score.loss,
@@ -198,7 +235,15 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
         evaluation_s=event.evaluation_s,
         traffic=_traffic(data),
     )
-    return Step(State.APPLIED, data, (_tell(data, body), _over(data)))
+    record = Record("applied", {"model_hmac": event.model_hmac})
+    return Step(State.APPLIED, data, (_tell(data, body), record, _over(data, event.model_hmac, released=True)))
+
+
+def drop(data: Round, event: Closed) -> Step[State, Round]:
+    """Acknowledge that the round is void."""
+    body = RoundDropped(training_s=data.training_s, traffic=_traffic(data))
+    record = Record("void", {"phase": data.current.name})
+    return Step(State.VOID, data, (_tell(data, body), record, _over(data, event.model_hmac, released=False)))
 
 
 def _send(data: Round) -> Step[State, Round]:
@@ -208,11 +253,9 @@ def _send(data: Round) -> Step[State, Round]:
 def _decode_or_end(data: Round) -> Step[State, Round] | None:
     """Act on the current phase's verdict, if it is complete."""
     if data.void:
-        body = RoundDropped(training_s=data.training_s, traffic=_traffic(data))
-        return Step(State.VOID, data, (_tell(data, body), _over(data)))
+        return Step(State.CLOSING, data, (CloseVoid(),))
     if data.released:
-        one = next(iter(data.sums[data.current.name].values()))
-        return Step(State.DECODING, data, (DecodeSums(data.current.name, one.vectors, one.members),))
+        return Step(State.DECODING, data, (DecodeSums(data.current.name),))
     return None
 
 
@@ -224,8 +267,26 @@ def _tell(data: Round, body: RoundApplied | RoundDropped | PartyFailed) -> Effec
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
-def _over(data: Round) -> Effect:
-    return Tell(data.run, RoundOver(number=data.key.round))
+def _over(data: Round, model_hmac: str, *, released: bool) -> Effect:
+    wasted = not released and data.phase > 0 and bool(data.sent)
+    over = RoundOver(number=data.key.round, released=released, model_hmac=model_hmac, wasted=wasted)
+    return Tell(data.run, over)
+
+
+def give_up_waiting(data: Round, event: Overtaken) -> Step[State, Round]:
+    """What we wait for will not come: aggregators end a round before the next is ordered."""
+    del event
+    return _wait(replace(data, overtaken=True))
+
+
+def _note_overtaken(state: State) -> To[State, Round]:
+    """A row for later orders that come while this client is busy: all may be here when it is not."""
+
+    def note_overtaken(data: Round, event: Overtaken) -> Step[State, Round]:
+        del event
+        return Step(state, replace(data, overtaken=True))
+
+    return To(note_overtaken, state)
 
 
 # The aggregators' verdicts, in any state ----------------------------------------------------------------
@@ -233,7 +294,9 @@ def _over(data: Round) -> Effect:
 
 def _note_sum(data: Round, event: SumArrived) -> tuple[Round, tuple[Effect, ...]]:
     sums = data.sums.get(event.phase, {})
-    one = sums.get(event.aggregator) or Sum(members=event.members, vectors=event.vectors, chunks=event.chunks)
+    one = sums.get(event.aggregator) or Sum(
+        members=event.members, vectors=event.vectors, wrapped_key=event.wrapped_key, chunks=event.chunks
+    )
     if event.index in one.arrived:
         return data, ()
     one = replace(one, arrived=one.arrived | {event.index})
@@ -258,6 +321,9 @@ def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
         return f"{event.aggregator} names other members than were named before in this round"
     if any(one.vectors != event.vectors for one in released.values()):
         return f"{event.aggregator} declares other vectors than another aggregator did"
+    mine = released.get(event.aggregator)
+    if mine and mine.wrapped_key != event.wrapped_key:
+        return f"{event.aggregator} released two sums of {event.phase}"
     return ""
 
 
@@ -267,7 +333,7 @@ def _keep(state: State) -> To[State, Round]:
     def keep_sum(data: Round, event: SumArrived) -> Step[State, Round]:
         wrong = _contradiction(data, event)
         if wrong:
-            return _fail(data, wrong)
+            return _contradict(data, event, wrong)
         data, effects = _note_sum(data, event)
         return Step(state, data, effects)
 
@@ -279,7 +345,7 @@ def _remember(state: State) -> To[State, Round]:
 
     def remember_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
         wrong = _contradiction(data, event)
-        return _fail(data, wrong) if wrong else Step(state, _note_void(data, event))
+        return _contradict(data, event, wrong) if wrong else Step(state, _note_void(data, event))
 
     return To(remember_void, state, State.FAILED)
 
@@ -288,7 +354,7 @@ def take_sum(data: Round, event: SumArrived) -> Step[State, Round]:
     """Keep a chunk of a sum; when the last one is there, decode."""
     wrong = _contradiction(data, event)
     if wrong:
-        return _fail(data, wrong)
+        return _contradict(data, event, wrong)
     data, effects = _note_sum(data, event)
     onward = _decode_or_end(data)
     if onward is None:
@@ -300,7 +366,7 @@ def take_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
     """Believe a void when every aggregator has announced it."""
     wrong = _contradiction(data, event)
     if wrong:
-        return _fail(data, wrong)
+        return _contradict(data, event, wrong)
     data = _note_void(data, event)
     return _decode_or_end(data) or Step(State.WAITING, data)
 
@@ -308,6 +374,14 @@ def take_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
 def _note_void(data: Round, event: VoidAnnounced) -> Round:
     heard = data.voids.get(event.phase, frozenset()) | {event.aggregator}
     return replace(data, voids={**data.voids, event.phase: heard})
+
+
+def _contradict(data: Round, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, Round]:
+    """Two aggregators' words cannot both be true: the run ends, and it is counted and recorded whose it was."""
+    kind = SumChunk.kind if isinstance(event, SumArrived) else VoidNotice.kind
+    onward = _fail(data, wrong)
+    refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, wrong)
+    return replace(onward, effects=(*onward.effects, refusal))
 
 
 def fail(data: Round, event: Failed) -> Step[State, Round]:
@@ -322,43 +396,74 @@ def _fail(data: Round, why: str) -> Step[State, Round]:
 
 _BROKEN: dict[type, To[State, Round]] = {Failed: To(fail, State.FAILED)}
 
+
+def _busy(state: State) -> dict[type, To[State, Round]]:
+    return {**_BROKEN, Overtaken: _note_overtaken(state)}
+
+
 TRANSITIONS: Table[State, Round] = {
     State.QUEUED: {
         Go: To(begin, State.TRAINING),
         SumArrived: _keep(State.QUEUED),
         VoidAnnounced: _remember(State.QUEUED),
-        **_BROKEN,
+        **_busy(State.QUEUED),
     },
     State.TRAINING: {
-        Trained: To(share, State.SHARING, State.DECODING, State.VOID),
+        Trained: To(share, State.SHARING, State.DECODING, State.CLOSING),
         SumArrived: _keep(State.TRAINING),
         VoidAnnounced: _remember(State.TRAINING),
-        **_BROKEN,
+        **_busy(State.TRAINING),
     },
     State.SHARING: {
-        SharesSent: To(wait, State.WAITING, State.DECODING, State.VOID),
+        SharesSent: To(wait, State.WAITING, State.DECODING, State.CLOSING),
         SumArrived: _keep(State.SHARING),
         VoidAnnounced: _remember(State.SHARING),
-        **_BROKEN,
+        **_busy(State.SHARING),
     },
     State.WAITING: {
         SumArrived: To(take_sum, State.WAITING, State.DECODING, State.FAILED),
-        VoidAnnounced: To(take_void, State.WAITING, State.VOID, State.FAILED),
+        VoidAnnounced: To(take_void, State.WAITING, State.CLOSING, State.FAILED),
+        Overtaken: To(give_up_waiting, State.WAITING),
         **_BROKEN,
     },
     State.DECODING: {
-        Decoded: To(enter_next, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING, State.VOID),
+        Decoded: To(enter_next, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING, State.CLOSING),
         SumArrived: _keep(State.DECODING),
         VoidAnnounced: _remember(State.DECODING),
-        **_BROKEN,
+        **_busy(State.DECODING),
     },
     State.CONCLUDING: {
         Concluded: To(report, State.APPLIED),
         SumArrived: _keep(State.CONCLUDING),  # Delivered twice.
         VoidAnnounced: _remember(State.CONCLUDING),
-        **_BROKEN,
+        **_busy(State.CONCLUDING),
+    },
+    State.CLOSING: {
+        Closed: To(drop, State.VOID),
+        SumArrived: _keep(State.CLOSING),  # One beside a void is a contradiction.
+        VoidAnnounced: _remember(State.CLOSING),  # Delivered twice.
+        **_busy(State.CLOSING),
     },
     State.APPLIED: {},
     State.VOID: {},
     State.FAILED: {},
 }
+
+
+def resume(state: State, data: Round) -> tuple[Effect, ...]:
+    """Take up again what this client was doing; what it did before the crash is on disk and not done anew."""
+    match state:
+        case State.TRAINING:
+            return (Train(idle=data.idle),)
+        case State.SHARING:
+            return (SendShares(data.current.name),)
+        case State.DECODING:
+            return (DecodeSums(data.current.name),)
+        case State.CONCLUDING:
+            return (Conclude(data.me in data.members),)
+        case State.CLOSING:
+            return (CloseVoid(),)
+    return ()
+
+
+KIND = Kind(TRANSITIONS, State.QUEUED, Round, resume)

@@ -1,53 +1,125 @@
-"""A trainer in a run: what it joins, why it refuses, and rounds in order."""
+"""A trainer in a run: what it joins, why it refuses, one group secret, rounds in order, and when it leaves."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
-from hubbub.errors import UnexpectedEvent
-from hubbub.ids import PartyId
-from hubbub.machine.effects import Effect, Failed, Key, Publish, Tell
+from hubbub.errors import PeerError, RejectReason, UnexpectedEvent
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import step
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.base import Message
+from hubbub.messages.keys import GroupConfirmed, RunReady
+from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
-from hubbub_trainer.events import Ended, Go, Prepared, Proposed, RoundBroken, RoundOrdered, RoundOver
-from hubbub_trainer.phases.enrolment import (
-    TRANSITIONS,
+from hubbub.messages.snapshots import ModelVouched, Voucher
+from hubbub_trainer.events import (
+    CaughtUp,
+    ContributionArrived,
+    Ended,
+    Go,
+    GroupAgreed,
+    KeysArrived,
+    Lost,
+    NeverMind,
+    Overtaken,
+    PeerConfirmed,
+    Prepared,
+    Proposed,
+    RoundBroken,
+    RoundOrdered,
+    RoundOver,
+    SnapshotAsked,
+    SnapshotSent,
+    SumsLost,
+    WaitIsOver,
+)
+from hubbub_trainer.phases.attending import VOUCHED_ROUNDS
+from hubbub_trainer.phases.enrolment import KIND, TRANSITIONS
+from hubbub_trainer.phases.standing import (
+    AbandonRounds,
+    AcceptKeys,
+    AgreeOnSecret,
+    DealContribution,
+    EndorseModel,
     Enrolment,
+    KeepContribution,
     PrepareTask,
     RememberRun,
     SaveModel,
+    SendSnapshot,
+    SetUpCatchUp,
     SetUpRound,
     State,
+    VoidCaps,
 )
-from support.builders import make_manifest
+from support.builders import make_manifest, make_run_key
 
-MANIFEST = make_manifest()
+MANIFEST = make_manifest(rounds=9)
+ME, SECOND, THIRD = MANIFEST.clients
+RUN_KEY = make_run_key(MANIFEST, ME)
 GOOD = Prepared(parameters=MANIFEST.parameters, initial_model_sha256=MANIFEST.initial_model_sha256)
+KEYS = KeysArrived(
+    publics={name: name.encode() for name in (*MANIFEST.clients, *MANIFEST.aggregators)}, keys_sha256="ab" * 32
+)
+TAG, OTHER_TAG = "7a" * 32, "7b" * 32
+MODEL, PEERS_MODEL = "5d" * 32, "5e" * 32
+ENDED_AT_S = 50.0
+LEFT = Record("ended", {"outcome": "left"})
+FAILED = Record("ended", {"outcome": "failed"})
+IN_TIME = SetTimer("leave", ENDED_AT_S + MANIFEST.phase_timeout_s, WaitIsOver)
+COMPLETED = Record("ended", {"outcome": "completed"})
 
 
 class Play:
     """One trainer's enrolment."""
 
-    def __init__(self, manifest: Manifest = MANIFEST, me: PartyId = MANIFEST.clients[0]) -> None:
+    def __init__(self, manifest: Manifest = MANIFEST, caps: VoidCaps | None = None) -> None:
         self.state = State.INVITED
-        self.data = Enrolment(me=me, key=Key("run", manifest.run_id), manifest=manifest)
+        self.data = Enrolment(
+            me=ME,
+            key=Key("run", manifest.run_id),
+            manifest=manifest,
+            run_key=RUN_KEY,
+            caps=caps or VoidCaps(),
+        )
         self.effects: tuple[Effect, ...] = ()
 
     def feed(self, event: object) -> None:
         result = step(TRANSITIONS, self.state, self.data, event)
         self.state, self.data, self.effects = result.state, result.data, result.effects
 
-    def join(self) -> None:
-        self.feed(Proposed())
-        self.feed(GOOD)
-        assert self.state is State.JOINED
+    def advance(self, state: State) -> None:
+        """Come to a state the ordinary way."""
+        events: dict[State, list[object]] = {
+            State.INVITED: [Proposed()],
+            State.PREPARING: [GOOD],
+            State.PLEDGED: [KEYS],
+            State.AGREEING: [
+                *(ContributionArrived(client=client) for client in self.data.peers),
+                GroupAgreed(confirmation=TAG),
+                *(PeerConfirmed(client=client, confirmation=TAG) for client in self.data.peers),
+            ],
+            State.JOINED: [RoundOrdered(number=1), Ended(outcome="completed", at_s=ENDED_AT_S)],
+        }
+        while self.state is not state:
+            for event in events[self.state]:
+                self.feed(event)
 
-    def answer(self) -> object:
-        effect = self.effects[-1]
-        assert isinstance(effect, Publish)
-        assert effect.to == MANIFEST.coordinator
-        return effect.body
+    def said(self) -> list[Message]:
+        """What the coordinator is told."""
+        return [
+            effect.body
+            for effect in self.effects
+            if isinstance(effect, Publish)
+            and effect.to == MANIFEST.coordinator
+            and isinstance(effect.body, Message)
+        ]
+
+    def answer(self) -> Message:
+        (body,) = self.said()
+        return body
 
     def refusal(self) -> str:
         assert self.state is State.REFUSED
@@ -55,27 +127,60 @@ class Play:
         assert isinstance(body, RunRefused)
         return body.reason
 
+    def farewell(self) -> str:
+        assert self.state is State.ENDED
+        body = self.answer()
+        assert isinstance(body, PartyFailed)
+        return body.reason
+
     def round(self, number: int) -> Key:
         return Key("round", self.data.key.run, number)
 
+    def catch_up(self, number: int) -> Key:
+        return Key("catchup", self.data.key.run, number)
 
-def test_joins_when_its_task_is_the_manifests_number_for_number() -> None:
+    def play_round(self, number: int, *, released: bool, wasted: bool = False) -> None:
+        self.feed(RoundOrdered(number=number))
+        self.feed(RoundOver(number=number, released=released, model_hmac=MODEL, wasted=wasted))
+
+
+@pytest.fixture
+def joined() -> Play:
+    play = Play()
+    play.advance(State.JOINED)
+    return play
+
+
+# The proposal -------------------------------------------------------------------------------------------
+
+
+def test_pledges_when_its_task_is_the_manifests_number_for_number() -> None:
     play = Play()
     play.feed(Proposed())
     assert (play.state, play.effects) == (State.PREPARING, (PrepareTask(),))
     play.feed(Proposed())
     assert (play.state, play.effects) == (State.PREPARING, ()), "the task is not loaded twice"
     play.feed(GOOD)
-    assert play.state is State.JOINED
-    assert play.answer() == RunJoined()
+    assert play.state is State.PLEDGED
+    assert play.answer() == RunJoined(run_key=RUN_KEY)
     play.feed(Proposed())
-    assert play.answer() == RunJoined()
+    assert (play.state, play.answer()) == (State.PLEDGED, RunJoined(run_key=RUN_KEY)), "the same key again"
 
 
-def test_refuses_a_cohort_that_it_is_not_in() -> None:
-    play = Play(me=PartyId("somebody"))
+def test_the_run_is_remembered_before_it_is_joined_and_recorded_last() -> None:
+    play = Play()
+    play.advance(State.PLEDGED)
+    assert [type(effect) for effect in play.effects] == [RememberRun, Publish, Record]
+    assert play.effects[-1] == Record("joined", describe_run(MANIFEST))
+
+
+def test_a_refusal_names_every_objection_and_no_task_is_loaded() -> None:
+    play = Play()
+    play.data = replace(play.data, objections=("min_clients is 2", "the task is not approved"), run_key=None)
     play.feed(Proposed())
-    assert "somebody is not in the manifest's cohort" in play.refusal()
+    why = "min_clients is 2; the task is not approved"
+    assert play.refusal() == why
+    assert play.effects[1:] == (CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why),)
 
 
 def test_refuses_a_strategy_that_it_does_not_know() -> None:
@@ -97,113 +202,700 @@ def test_refuses_another_task_than_the_manifests(event: object, why: str) -> Non
     play.feed(Proposed())
     play.feed(event)
     assert why in play.refusal()
+    assert RememberRun() not in play.effects, "what was never joined may be proposed again"
 
 
-def test_a_round_ordered_while_idle_begins_at_once() -> None:
+@pytest.mark.parametrize("state", [State.INVITED, State.PREPARING])
+def test_a_run_that_ends_before_our_pledge_leaves_nothing(state: State) -> None:
     play = Play()
-    play.join()
-    play.feed(RoundOrdered(number=1))
-    assert [*play.effects] == [SetUpRound(1), Tell(play.round(1), Go())]
+    play.advance(state)
+    play.feed(Ended(outcome="failed", at_s=ENDED_AT_S))
+    assert (play.state, play.effects) == (State.ENDED, ())
 
 
-def test_rounds_queue_and_begin_in_order() -> None:
+@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING])
+def test_a_run_that_ends_before_its_first_round_is_recorded_and_leaves_no_model(state: State) -> None:
     play = Play()
-    play.join()
+    play.advance(state)
+    play.feed(Ended(outcome="cancelled", at_s=ENDED_AT_S))
+    assert (play.state, play.effects) == (State.ENDED, (Record("ended", {"outcome": "cancelled"}),))
+
+
+# Keys and the group secret ------------------------------------------------------------------------------
+
+
+def test_the_group_secret_is_agreed_step_by_step() -> None:
+    play = Play()
+    play.advance(State.PLEDGED)
+    play.feed(KEYS)
+    assert [*play.effects] == [
+        AcceptKeys(KEYS.publics),
+        DealContribution(),
+        Record("keys", {"keys_sha256": KEYS.keys_sha256}),
+    ]
+    play.feed(ContributionArrived(client=THIRD))
+    assert [*play.effects] == [KeepContribution(THIRD)]
+    play.feed(ContributionArrived(client=SECOND))
+    assert [*play.effects] == [KeepContribution(SECOND), AgreeOnSecret()]
+    play.feed(GroupAgreed(confirmation=TAG))
+    told = [effect for effect in play.effects if isinstance(effect, Publish)]
+    assert [effect.to for effect in told] == [SECOND, THIRD]
+    assert {effect.body for effect in told} == {GroupConfirmed(confirmation=TAG)}
+    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
+    assert (play.state, play.effects) == (State.AGREEING, ()), "all clients, not most of them"
+    play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
+    assert (play.state, play.answer()) == (State.JOINED, RunReady())
+    assert play.effects[-1] == Record("group", {"confirmation": TAG})
+
+
+EVENTS: dict[str, object] = {
+    "keys": KEYS,
+    "part of the second": ContributionArrived(client=SECOND),
+    "part of the third": ContributionArrived(client=THIRD),
+    "word of the second": PeerConfirmed(client=SECOND, confirmation=TAG),
+    "word of the third": PeerConfirmed(client=THIRD, confirmation=TAG),
+}
+
+
+def test_whatever_comes_first_the_secret_is_agreed_once_and_the_run_joined_once() -> None:
+    """Others may have the keys, deal and confirm before we have heard anything of it."""
+    for order in permutations(EVENTS):
+        play = Play()
+        play.advance(State.PLEDGED)
+        jobs = 0
+        for name in order:
+            play.feed(EVENTS[name])
+            jobs += play.effects.count(AgreeOnSecret())
+        assert (play.state, jobs) == (State.AGREEING, 1), order
+        play.feed(GroupAgreed(confirmation=TAG))
+        assert (play.state, play.said()) == (State.JOINED, [RunReady()]), order
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_second_part_of_one_client_changes_nothing(*, early: bool) -> None:
+    play = Play()
+    play.advance(State.PLEDGED if early else State.AGREEING)
+    play.feed(ContributionArrived(client=SECOND))
+    before = play.data
+    play.feed(ContributionArrived(client=SECOND))
+    assert (play.data, play.effects) == (before, ())
+
+
+@pytest.mark.parametrize("first", ["theirs", "theirs before the keys", "ours"])
+def test_another_confirmation_than_ours_ends_it_and_is_counted(first: str) -> None:
+    play = Play()
+    play.advance(State.PLEDGED if first == "theirs before the keys" else State.AGREEING)
+    theirs, ours = PeerConfirmed(client=THIRD, confirmation=OTHER_TAG), GroupAgreed(confirmation=TAG)
+    if first == "theirs before the keys":
+        play.feed(theirs)
+        play.feed(KEYS)
+        play.feed(ours)
+    else:
+        for event in (theirs, ours) if first == "theirs" else (ours, theirs):
+            assert play.state is State.AGREEING
+            play.feed(event)
+    assert "client-3 confirms another group secret" in play.farewell()
+    (refusal,) = [effect for effect in play.effects if isinstance(effect, CountRefusal)]
+    assert (refusal.reason, refusal.kind, refusal.sender) == (
+        RejectReason.DIFFERENT_GROUP,
+        GroupConfirmed.kind,
+        THIRD,
+    )
+    assert play.effects[-1] == LEFT
+
+
+def test_a_clients_first_word_counts() -> None:
+    play = Play()
+    play.advance(State.AGREEING)
+    play.feed(PeerConfirmed(client=THIRD, confirmation=OTHER_TAG))
+    play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
+    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
+    play.feed(GroupAgreed(confirmation=TAG))
+    assert "client-3 confirms another group secret" in play.farewell()
+
+
+@pytest.mark.parametrize("state", [State.AGREEING, State.JOINED])
+def test_the_same_keys_again_are_old_news_and_others_are_refused(state: State) -> None:
+    play = Play()
+    play.advance(state)
+    before = play.data
+    play.feed(KEYS)
+    assert (play.state, play.data, play.effects) == (state, before, ())
+    with pytest.raises(PeerError) as caught:
+        play.feed(replace(KEYS, keys_sha256="cd" * 32))
+    assert caught.value.reason is RejectReason.SECOND_KEY
+    assert (play.state, play.data) == (state, before)
+
+
+@pytest.mark.parametrize("state", [State.JOINED, State.LEAVING])
+@pytest.mark.parametrize("name", list(EVENTS))
+def test_what_was_for_the_beginning_changes_nothing_later(state: State, name: str) -> None:
+    play = Play()
+    play.advance(state)
+    before = play.data
+    for event in (EVENTS[name], Proposed()):
+        play.feed(event)
+        assert (play.state, play.data, play.effects) == (state, before, ())
+
+
+# Rounds -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [State.INVITED, State.PREPARING, State.PLEDGED, State.AGREEING])
+def test_no_round_before_all_clients_confirmed(state: State) -> None:
+    play = Play()
+    play.advance(state)
+    with pytest.raises(UnexpectedEvent):
+        play.feed(RoundOrdered(number=1))
+
+
+def test_a_round_ordered_while_idle_begins_at_once(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=1))
+    assert [*joined.effects] == [SetUpRound(1), Tell(joined.round(1), Go())]
+
+
+def test_rounds_queue_and_begin_in_order(joined: Play) -> None:
+    play = joined
     play.feed(RoundOrdered(number=1))
-    for number in (2, 3):
-        play.feed(RoundOrdered(number=number))
-        assert play.effects == (SetUpRound(number),), "set up, so that it can take in what others send of it"
-    play.feed(RoundOver(number=1))
+    play.feed(RoundOrdered(number=2))
+    assert [*play.effects] == [SetUpRound(2)], "set up, so that it can take in what others send of it"
+    play.feed(RoundOrdered(number=3))
+    assert [*play.effects] == [SetUpRound(3), Tell(play.round(1), Overtaken())], (
+        "round 1 is asked what it waits for"
+    )
+    play.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
     assert [*play.effects] == [Tell(play.round(2), Go())]
-    play.feed(RoundOver(number=2))
+    play.feed(RoundOver(number=2, released=False, model_hmac=MODEL))
     assert [*play.effects] == [Tell(play.round(3), Go())]
-    play.feed(RoundOver(number=3))
+    play.feed(RoundOver(number=3, released=True, model_hmac=MODEL))
     assert [*play.effects] == []
     play.feed(RoundOrdered(number=4))
     assert [*play.effects] == [SetUpRound(4), Tell(play.round(4), Go())]
 
 
+def test_no_round_is_begun_once_the_manifests_are_released(joined: Play) -> None:
+    for number in range(1, 9):
+        joined.play_round(number, released=True)
+    for number in (9, 10):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(RoundOver(number=9, released=True, model_hmac=MODEL))
+    why = "round 10 is ordered, and the manifest has 9"
+    refusal = CountRefusal(RejectReason.OVER, "round-opened", MANIFEST.coordinator, why)
+    assert (joined.state, joined.effects) == (State.JOINED, (refusal,))
+    with pytest.raises(PeerError, match="round 11 is ordered, and the manifest has 9") as caught:
+        joined.feed(RoundOrdered(number=11))
+    assert caught.value.reason is RejectReason.OVER
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), EndorseModel(9), COMPLETED)), (
+        "nothing is waited for"
+    )
+
+
+def test_no_round_beyond_the_manifests_is_begun_by_who_is_leaving(joined: Play) -> None:
+    for number in range(1, 11):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    for number in range(1, 10):
+        assert joined.state is State.LEAVING
+        joined.feed(RoundOver(number=number, released=True, model_hmac=MODEL))
+    assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), EndorseModel(9), COMPLETED))
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_rounds_that_wait_are_no_more_than_the_manifest_could_have(joined: Play, *, released: bool) -> None:
+    """Whatever the verdicts will be, which a client that is slow does not have yet."""
+    joined.play_round(1, released=released)
+    for number in range(2, 9 + MANIFEST.max_void_rounds + 1):
+        joined.feed(RoundOrdered(number=number))
+    with pytest.raises(PeerError, match="round 13 is ordered") as caught:
+        joined.feed(RoundOrdered(number=13))
+    assert caught.value.reason is RejectReason.OVER
+
+
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_order_that_came_before_is_old_news(number: int) -> None:
-    play = Play()
-    play.join()
-    play.feed(RoundOrdered(number=1))
-    play.feed(RoundOver(number=1))
+def test_an_order_that_came_before_is_old_news(joined: Play, number: int) -> None:
+    """Round 1 is over and round 2 runs: neither is set up a second time."""
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=2))
+    before = joined.data
+    joined.feed(RoundOrdered(number=number))
+    assert (joined.data, joined.effects) == (before, ())
+
+
+# What was lost ------------------------------------------------------------------------------------------
+
+
+def caught_up(play: Play, number: int, *, released: int, machine: int = 0) -> None:
+    """The machine that asked the peers has made the model of one of them ours."""
+    voucher = Voucher(round=number, released=released, model_hmac=PEERS_MODEL)
+    play.feed(CaughtUp(number=machine or play.data.catching, voucher=voucher))
+
+
+def record_of(number: int) -> Record:
+    return Record("caught-up", {"up_to": number, "model_hmac": PEERS_MODEL})
+
+
+@pytest.mark.parametrize("number", [2, 3, 12])
+def test_an_order_that_skips_others_begins_nothing_and_asks_the_peers(joined: Play, number: int) -> None:
+    joined.feed(RoundOrdered(number=number))
+    lost = number - 1
+    assert [*joined.effects] == [
+        SetUpRound(number),
+        SetUpCatchUp(lost),
+        Tell(joined.catch_up(lost), Lost(number=lost)),
+    ]
+    assert not joined.data.may_begin
+
+
+def test_an_order_that_skips_others_while_a_round_is_open_lets_it_go_on(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=2))
+    joined.feed(RoundOrdered(number=5))
+    assert [*joined.effects] == [SetUpRound(5), SetUpCatchUp(4), Tell(joined.catch_up(4), Lost(number=4))]
+    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    assert (joined.data.over, joined.effects) == (2, ()), "rounds 3 and 4 are still missing"
+    caught_up(joined, 4, released=4)
+    assert [*joined.effects] == [AbandonRounds(4), record_of(4), Tell(joined.round(5), Go())]
+    assert joined.data.catching == 0
+
+
+@pytest.mark.parametrize("number", [14, 100])
+def test_an_order_beyond_what_the_manifest_has_is_refused_and_nothing_is_asked_for(
+    joined: Play, number: int
+) -> None:
+    before = joined.data
+    with pytest.raises(PeerError) as caught:
+        joined.feed(RoundOrdered(number=number))
+    assert caught.value.reason is RejectReason.OVER
+    assert joined.data == before
+
+
+def test_a_later_order_while_asking_is_set_up_and_nothing_more(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=3))
+    joined.feed(RoundOrdered(number=4))
+    assert [*joined.effects] == [SetUpRound(4)]
+
+
+def test_an_order_that_seemed_lost_and_comes_late_is_old_news(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=3))
+    before = joined.data
+    joined.feed(RoundOrdered(number=2))
+    assert (joined.data, joined.effects) == (before, ())
+
+
+def test_who_asks_already_asks_for_a_later_model_when_more_is_lost(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=3))
+    joined.feed(RoundOrdered(number=7))
+    assert [*joined.effects] == [SetUpRound(7), Tell(joined.catch_up(2), Lost(number=6))], "the same machine"
+    caught_up(joined, 6, released=6)
+    assert joined.effects[-1] == Tell(joined.round(7), Go())
+
+
+def test_a_model_that_came_too_early_is_a_step_on_the_way(joined: Play) -> None:
+    """More was lost while it was being checked; it is ours all the same, and the rounds up to it are behind us."""
+    joined.feed(RoundOrdered(number=3))
+    joined.feed(RoundOrdered(number=7))
+    caught_up(joined, 4, released=4)
+    assert [*joined.effects] == [
+        AbandonRounds(4),
+        record_of(4),
+        SetUpCatchUp(6),
+        Tell(joined.catch_up(6), Lost(number=6)),
+    ]
+    caught_up(joined, 6, released=6)
+    assert joined.effects[-1] == Tell(joined.round(7), Go())
+
+
+def test_a_round_is_asked_whether_it_waits_when_two_more_are_ordered(joined: Play) -> None:
+    for number in (1, 2):
+        joined.feed(RoundOrdered(number=number))
+        assert not any(isinstance(effect, Tell) and effect.event == Overtaken() for effect in joined.effects)
+    for number in (3, 4):
+        joined.feed(RoundOrdered(number=number))
+        assert [*joined.effects] == [SetUpRound(number), Tell(joined.round(1), Overtaken())]
+
+
+def test_so_is_a_round_that_begins_when_two_more_are_ordered(joined: Play) -> None:
+    for number in (1, 2, 3, 4):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    assert [*joined.effects] == [Tell(joined.round(2), Go()), Tell(joined.round(2), Overtaken())]
+    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    assert [*joined.effects] == [Tell(joined.round(3), Go())]
+
+
+def test_sums_that_are_lost_are_made_up_for_by_a_peer(joined: Play) -> None:
+    for number in (1, 2, 3):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(SumsLost(number=1))
+    assert [*joined.effects] == [SetUpCatchUp(1), Tell(joined.catch_up(1), Lost(number=1))]
+    joined.feed(RoundOrdered(number=4))
+    assert [*joined.effects] == [SetUpRound(4)], "it is asked once"
+    caught_up(joined, 2, released=1)
+    assert [*joined.effects] == [AbandonRounds(2), record_of(2), Tell(joined.round(3), Go())]
+    assert (joined.data.over, joined.data.released) == (2, 1)
+
+
+def test_a_loss_that_is_told_late_is_none(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    before = joined.data
+    joined.feed(SumsLost(number=1))
+    assert (joined.data, joined.effects) == (before, ())
+
+
+def test_sums_that_come_after_all_are_gone_on_from_and_the_peers_are_left_alone(joined: Play) -> None:
+    for number in (1, 2, 3):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(SumsLost(number=1))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    assert [*joined.effects] == [Tell(joined.catch_up(1), NeverMind()), Tell(joined.round(2), Go())]
+    assert (joined.data.catching, joined.data.may_begin) == (0, True)
+
+
+def test_a_model_of_a_round_that_we_came_past_ourselves_changes_nothing(joined: Play) -> None:
+    """It was being checked when the sums came; the round after it has begun."""
+    for number in (1, 2, 3):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(SumsLost(number=1))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    before = joined.data
+    caught_up(joined, 1, released=1, machine=1)
+    assert (joined.data, joined.effects) == (before, ()), "above all, no round is begun twice"
+
+
+def test_a_later_model_that_comes_when_nothing_is_lost_any_more_is_gone_on_from(joined: Play) -> None:
+    for number in (1, 2, 3):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(SumsLost(number=1))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    caught_up(joined, 2, released=2, machine=1)
+    assert [*joined.effects] == [AbandonRounds(2), record_of(2), Tell(joined.round(3), Go())]
+
+
+def test_a_model_of_an_earlier_loss_leaves_the_later_one_to_its_own_machine(joined: Play) -> None:
+    for number in (1, 2, 3):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(SumsLost(number=1))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(RoundOrdered(number=8))
+    assert joined.data.catching == 7
+    caught_up(joined, 3, released=3, machine=1)
+    assert [*joined.effects] == [AbandonRounds(3), record_of(3)]
+    assert (joined.data.over, joined.data.catching) == (3, 7)
+
+
+def test_a_peers_model_may_be_ahead_of_our_orders(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=3))
+    caught_up(joined, 5, released=5)
+    assert [*joined.effects] == [AbandonRounds(5), record_of(5)], "no round is ordered that comes after it"
+    for number in (4, 5):
+        joined.feed(RoundOrdered(number=number))
+        assert joined.effects == (), "old news"
+    joined.feed(RoundOrdered(number=6))
+    assert [*joined.effects] == [SetUpRound(6), Tell(joined.round(6), Go())]
+
+
+def test_no_round_is_begun_after_a_peers_last_model(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=9))
+    caught_up(joined, 9, released=9)
+    assert joined.data.complete
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), EndorseModel(9), COMPLETED))
+
+
+def test_a_run_that_ends_while_we_catch_up_ends_without_a_model(joined: Play) -> None:
+    """The peers have left with what we asked them for."""
+    joined.feed(RoundOrdered(number=3))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert (joined.state, joined.effects) == (State.ENDED, (FAILED,))
+
+
+def test_sums_that_are_said_to_be_lost_at_the_end_have_until_then(joined: Play) -> None:
+    joined.advance(State.LEAVING)
+    before = joined.data
+    joined.feed(SumsLost(number=1))
+    assert (joined.state, joined.data, joined.effects) == (State.LEAVING, before, ())
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (1, (AbandonRounds(1), record_of(1), Tell(Key("round", MANIFEST.run_id, 2), Go()))),
+        (2, (AbandonRounds(2), record_of(2), SaveModel(), COMPLETED)),
+    ],
+)
+def test_a_model_that_was_being_checked_when_the_run_ended_is_gone_on_from(
+    joined: Play, number: int, expected: tuple[Effect, ...]
+) -> None:
+    for each in (1, 2):
+        joined.feed(RoundOrdered(number=each))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    caught_up(joined, number, released=number, machine=1)
+    assert joined.effects == expected
+    assert joined.state is (State.ENDED if number == 2 else State.LEAVING)
+
+
+def test_an_old_model_that_was_being_checked_when_the_run_ended_changes_nothing(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=2))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    before = joined.data
+    caught_up(joined, 1, released=1, machine=1)
+    assert (joined.state, joined.data, joined.effects) == (State.LEAVING, before, ())
+
+
+# What we vouch for --------------------------------------------------------------------------------------
+
+
+def asked(play: Play, *, after: int, giver: PartyId = SECOND) -> list[Effect]:
+    play.feed(SnapshotAsked(client=THIRD, after=after, giver=giver))
+    return [*play.effects]
+
+
+def word(*vouchers: Voucher) -> Publish:
+    return Publish(THIRD, Role.CLIENT, ModelVouched(vouchers=vouchers))
+
+
+def voucher_of(number: int, released: int, model: str = MODEL) -> Voucher:
+    return Voucher(round=number, released=released, model_hmac=model)
+
+
+def test_a_client_vouches_for_what_it_held_after_the_rounds_since_released_or_void(joined: Play) -> None:
+    assert asked(joined, after=0) == [], "before the first round it has nothing to say"
+    joined.play_round(1, released=True)
+    joined.play_round(2, released=False)
+    joined.play_round(3, released=True)
+    first, second, third = voucher_of(1, 1), voucher_of(2, 1), voucher_of(3, 2)
+    assert asked(joined, after=0) == [word(first, second, third)]
+    assert asked(joined, after=2) == [word(third)]
+    assert asked(joined, after=3) == []
+    joined.feed(SnapshotSent())
+    assert joined.effects == ()
+
+
+def test_only_the_one_that_is_asked_for_it_sends_its_model(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    assert asked(joined, after=0, giver=ME) == [word(voucher_of(1, 1)), SendSnapshot(THIRD, 1)]
+    assert asked(joined, after=1, giver=ME) == [], "who holds it too has lost nothing that we could give"
+
+
+def test_a_client_vouches_for_the_last_rounds_only() -> None:
+    play = Play(make_manifest(rounds=VOUCHED_ROUNDS + 5))
+    play.advance(State.JOINED)
+    for number in range(1, VOUCHED_ROUNDS + 4):
+        play.play_round(number, released=True)
+    (effect,) = asked(play, after=0)
+    assert isinstance(effect, Publish)
+    assert isinstance(effect.body, ModelVouched)
+    assert [voucher.round for voucher in effect.body.vouchers] == list(range(4, VOUCHED_ROUNDS + 4))
+
+
+def test_who_has_caught_up_vouches_for_what_it_took_and_not_for_what_it_never_held(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=4))
+    caught_up(joined, 3, released=3)
+    assert asked(joined, after=0) == [word(voucher_of(3, 3, PEERS_MODEL))]
+
+
+def test_who_is_leaving_still_vouches(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=2))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert asked(joined, after=0, giver=ME) == [word(voucher_of(1, 1)), SendSnapshot(THIRD, 1)]
+    assert joined.state is State.LEAVING
+
+
+# Rounds that were void after their first phase ----------------------------------------------------------
+
+
+def test_one_wasted_round_of_a_model_is_borne_and_the_second_ends_it(joined: Play) -> None:
+    joined.play_round(1, released=False, wasted=True)
+    assert joined.state is State.JOINED
+    joined.play_round(2, released=False, wasted=True)
+    why = joined.farewell()
+    assert "2 rounds (2 of them from one model)" in why
+    assert "allows 3 in a run and 1 from one model" in why
+    assert joined.effects[1:] == (SaveModel(), LEFT)
+
+
+def test_only_a_released_round_gives_a_new_model(joined: Play) -> None:
+    """A void round in between changes no model, so it resets nothing, and it does not count itself."""
+    joined.play_round(1, released=False, wasted=True)
+    joined.play_round(2, released=False)
+    assert joined.state is State.JOINED
+    joined.play_round(3, released=False, wasted=True)
+    assert "2 of them from one model" in joined.farewell()
+
+
+def test_the_run_has_a_limit_that_nothing_resets(joined: Play) -> None:
+    for model in range(3):
+        joined.play_round(2 * model + 1, released=False, wasted=True)
+        joined.play_round(2 * model + 2, released=True)
+    assert joined.state is State.JOINED
+    joined.play_round(7, released=False, wasted=True)
+    assert "4 rounds (1 of them from one model)" in joined.farewell()
+
+
+@pytest.mark.parametrize(("caps", "borne"), [(VoidCaps(per_model=0, per_run=9), 0), (VoidCaps(per_model=2), 2)])
+def test_the_policys_limits_are_the_ones_that_count(caps: VoidCaps, borne: int) -> None:
+    play = Play(caps=caps)
+    play.advance(State.JOINED)
+    for number in range(1, borne + 1):
+        play.play_round(number, released=False, wasted=True)
+        assert play.state is State.JOINED
+    play.play_round(borne + 1, released=False, wasted=True)
+    assert play.state is State.ENDED
+
+
+def test_void_rounds_that_showed_nothing_are_not_counted(joined: Play) -> None:
+    for number in range(1, 10):
+        joined.play_round(number, released=False)
+    assert joined.state is State.JOINED
+
+
+def test_the_limits_hold_for_rounds_that_were_ordered_before_the_run_was_called_completed(joined: Play) -> None:
+    """Otherwise a coordinator that calls it completed first could waste as many as it ordered."""
+    for number in (1, 2, 3):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    joined.feed(RoundOver(number=1, released=False, model_hmac=MODEL, wasted=True))
+    assert (joined.state, joined.effects) == (State.LEAVING, (Tell(joined.round(2), Go()),))
+    joined.feed(RoundOver(number=2, released=False, model_hmac=MODEL, wasted=True))
+    assert "2 of them from one model" in joined.farewell()
+
+
+def test_who_leaves_does_not_begin_the_round_that_waits(joined: Play) -> None:
+    joined.play_round(1, released=False, wasted=True)
+    joined.feed(RoundOrdered(number=2))
+    joined.feed(RoundOrdered(number=3))
+    joined.feed(RoundOver(number=2, released=False, model_hmac=MODEL, wasted=True))
+    assert joined.state is State.ENDED
+    assert not any(isinstance(effect, Tell) for effect in joined.effects)
+
+
+UNION = make_manifest(rounds=9, strategy="sec-union")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "released", "expected"),
+    [
+        pytest.param(UNION, 1, (1, 1), id="void meanwhile, from the same model"),
+        pytest.param(UNION, 2, (1, 0), id="void meanwhile, and the model is another"),
+        pytest.param(UNION, 3, (0, 0), id="none was void"),
+        pytest.param(MANIFEST, 1, (0, 0), id="a strategy of one phase shows nothing"),
+    ],
+)
+def test_of_a_round_whose_verdict_was_lost_the_worst_is_thought(
+    manifest: Manifest, released: int, expected: tuple[int, int]
+) -> None:
+    play = Play(manifest)
+    play.advance(State.JOINED)
+    play.play_round(1, released=True)
     play.feed(RoundOrdered(number=2))
-    before = play.data
-    play.feed(RoundOrdered(number=number))
-    assert (play.data, play.effects) == (before, ())
+    play.feed(RoundOrdered(number=4))
+    caught_up(play, 3, released=released)
+    assert (play.data.wasted, play.data.wasted_on_model) == expected
 
 
-def test_no_round_before_the_run_is_joined() -> None:
-    play = Play()
-    play.feed(Proposed())
-    with pytest.raises(UnexpectedEvent):
-        play.feed(RoundOrdered(number=1))
+def test_who_was_away_and_had_begun_nothing_has_wasted_nothing() -> None:
+    play = Play(UNION)
+    play.advance(State.JOINED)
+    play.feed(RoundOrdered(number=4))
+    caught_up(play, 3, released=0)
+    assert play.data.wasted == 0
 
 
-def test_the_model_is_kept_at_the_end() -> None:
-    play = Play()
-    play.join()
-    play.feed(Ended(completed=True))
-    assert (play.state, play.effects) == (State.ENDED, (SaveModel(),))
+def test_catching_up_resets_no_limit() -> None:
+    """Nor does it if the model is the same: else a coordinator that skips rounds could waste any number."""
+    play = Play(UNION)
+    play.advance(State.JOINED)
+    play.play_round(1, released=False, wasted=True)
+    play.feed(RoundOrdered(number=2))
+    play.feed(RoundOrdered(number=4))
+    caught_up(play, 3, released=0)
+    assert "2 of them from one model" in play.farewell()
 
 
-def test_a_slow_client_takes_in_the_last_sums_before_it_keeps_the_model() -> None:
-    play = Play()
-    play.join()
+# The end ------------------------------------------------------------------------------------------------
+
+
+def test_the_model_is_kept_at_the_end(joined: Play) -> None:
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), COMPLETED))
+
+
+def test_a_slow_client_takes_in_the_last_sums_before_it_keeps_the_model(joined: Play) -> None:
+    play = joined
     play.feed(RoundOrdered(number=1))
     play.feed(RoundOrdered(number=2))
-    play.feed(Ended(completed=True))
-    assert (play.state, play.effects) == (State.LEAVING, ())
-    play.feed(RoundOver(number=1))
+    play.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert (play.state, play.effects) == (State.LEAVING, (IN_TIME,))
+    play.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
     assert (play.state, play.effects) == (State.LEAVING, (Tell(play.round(2), Go()),))
-    play.feed(RoundOver(number=2))
-    assert (play.state, play.effects) == (State.ENDED, (SaveModel(),))
+    play.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    assert (play.state, play.effects) == (State.ENDED, (SaveModel(), COMPLETED))
 
 
-def test_a_slow_client_that_fails_at_the_end_keeps_no_model() -> None:
+@pytest.mark.parametrize(
+    "event",
+    [RoundBroken(number=1), Failed("RoundOver: the disk is full"), WaitIsOver(at_s=IN_TIME.at_s)],
+    ids=["broken", "failed", "waited long enough"],
+)
+def test_a_slow_client_that_fails_at_the_end_keeps_no_model(event: object) -> None:
     play = Play()
-    play.join()
-    play.feed(RoundOrdered(number=1))
-    play.feed(Ended(completed=True))
-    play.feed(RoundBroken(number=1))
-    assert (play.state, play.effects) == (State.ENDED, ())
+    play.advance(State.LEAVING)
+    play.feed(event)
+    assert (play.state, play.effects) == (State.ENDED, (FAILED,))
 
 
-def test_a_run_that_failed_ends_at_once() -> None:
+@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
+def test_a_run_that_was_not_completed_ends_at_once(joined: Play, outcome: str) -> None:
+    joined.feed(RoundOrdered(number=1))
+    joined.feed(Ended(outcome=outcome, at_s=ENDED_AT_S))
+    assert joined.state is State.ENDED
+    assert joined.effects[-1] == Record("ended", {"outcome": outcome})
+
+
+@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING, State.JOINED])
+def test_a_failure_of_this_machine_is_told(state: State) -> None:
     play = Play()
-    play.join()
-    play.feed(RoundOrdered(number=1))
-    play.feed(Ended(completed=False))
-    assert play.state is State.ENDED
+    play.advance(state)
+    play.feed(Failed("AgreeOnSecret: a seal does not open"))
+    assert play.farewell() == "AgreeOnSecret: a seal does not open"
+    assert play.effects[-1] == Record("ended", {"outcome": "failed"})
 
 
-def test_a_run_that_was_joined_before_a_restart_is_refused() -> None:
+def test_a_broken_round_is_for_the_coordinator_to_decide_upon(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=1))
+    joined.feed(RoundBroken(number=1))
+    assert (joined.state, joined.effects) == (State.JOINED, ())
+
+
+# After a restart ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_only_the_task_is_loaded_again_and_the_last_wait_has_its_limit(state: State) -> None:
     play = Play()
-    play.data = replace(play.data, stale=True)
-    play.feed(Proposed())
-    assert "a run is joined once" in play.refusal()
+    if state not in {State.INHERITING, State.REFUSED, State.ENDED}:
+        play.advance(state)
+    expected: dict[State, tuple[Effect, ...]] = {State.PREPARING: (PrepareTask(),), State.LEAVING: (IN_TIME,)}
+    assert KIND.resume(state, play.data) == expected.get(state, ())
 
 
-def test_the_run_is_remembered_before_it_is_joined() -> None:
+def test_the_secret_is_put_together_again_until_that_is_known_to_be_done() -> None:
     play = Play()
-    play.join()
-    assert [type(effect) for effect in play.effects] == [RememberRun, Publish]
+    play.advance(State.AGREEING)
+    for client in play.data.peers:
+        assert KIND.resume(play.state, play.data) == ()
+        play.feed(ContributionArrived(client=client))
+    assert KIND.resume(play.state, play.data) == (AgreeOnSecret(),)
+    play.feed(GroupAgreed(confirmation=TAG))
+    assert (play.state, KIND.resume(play.state, play.data)) == (State.AGREEING, ())
 
 
-@pytest.mark.parametrize("proposed", [False, True])
-def test_a_run_that_ends_before_it_is_joined_leaves_nothing(*, proposed: bool) -> None:
+def test_everybodys_keys_are_known_from_the_data_alone() -> None:
+    """Nothing is asked for again: whoever rebuilds the machine has them from here."""
     play = Play()
-    if proposed:
-        play.feed(Proposed())
-    play.feed(Ended(completed=False))
-    assert (play.state, play.effects) == (State.ENDED, ())
-
-
-def test_a_failure_of_this_machine_is_told() -> None:
-    play = Play()
-    play.join()
-    play.feed(Failed("RoundOver: the disk is full"))
-    assert play.state is State.ENDED
-    assert play.answer() == PartyFailed(reason="RoundOver: the disk is full")
+    play.advance(State.JOINED)
+    assert play.data.publics == KEYS.publics

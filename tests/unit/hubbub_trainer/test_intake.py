@@ -2,47 +2,65 @@
 
 import pytest
 
+from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.shares import declare
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol.layout import Vector
-from hubbub_trainer.events import SumArrived
-from hubbub_trainer.intake import read_sum, read_void
-from support.builders import make_envelope, make_manifest
+from hubbub_trainer.events import PeerVouched, SnapshotArrived, SnapshotAsked, SumArrived
+from hubbub_trainer.intake import read_request, read_snapshot, read_sum, read_void, read_vouchers
+from support.builders import WRAPPED_KEY, make_envelope, make_manifest
 
 MANIFEST = make_manifest(strategy="plaintext-union", parameters=100)
 FIRST, SECOND = MANIFEST.aggregators
 MARKS, SIGNS = (Vector("union", 100, 2),), (Vector("signs", 4, 7), Vector("factors", 1, 2**32))
 
 
-def read(sender: PartyId, phase: str, vectors: tuple[Vector, ...], payload: bytes) -> SumArrived:
-    body = SumChunk(members=MANIFEST.clients, vectors=declare(vectors), index=0)
+def read(
+    sender: PartyId, phase: str, vectors: tuple[Vector, ...], packed: int, overhead: int = SUM_OVERHEAD
+) -> SumArrived:
+    """Read a sum that is so many bytes long, and so many more for its encryption."""
+    body = SumChunk(members=MANIFEST.clients, vectors=declare(vectors), wrapped_key=WRAPPED_KEY, index=0)
     envelope = make_envelope(
-        body, sender=sender, recipient=MANIFEST.clients[0], manifest=MANIFEST, phase=phase, payload=payload
+        body,
+        sender=sender,
+        recipient=MANIFEST.clients[0],
+        manifest=MANIFEST,
+        phase=phase,
+        payload=bytes(packed + overhead),
     )
     return read_sum(MANIFEST, envelope, body, 500)
 
 
 def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
-    assert read(FIRST, "union", MARKS, bytes(13)).wire_bytes == {"union": 500}
+    assert read(FIRST, "union", MARKS, 13).wire_bytes == {"union": 500}
     for aggregator in (FIRST, SECOND):
-        arrived = read(aggregator, "signs", SIGNS, bytes(2 + 4))
+        arrived = read(aggregator, "signs", SIGNS, 2 + 4)
         assert (arrived.aggregator, arrived.vectors) == (aggregator, SIGNS)
+        assert arrived.wrapped_key == bytes.fromhex(WRAPPED_KEY)
         assert arrived.wire_bytes == {"signs": 496, "factors": 4}
 
 
 def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
     with pytest.raises(PeerError, match="aggregator-2 takes no part in union") as caught:
-        read(SECOND, "union", MARKS, bytes(13))
+        read(SECOND, "union", MARKS, 13)
     assert caught.value.reason is RejectReason.WRONG_SENDER
 
 
 def test_a_release_larger_than_the_cohort_can_choose_is_refused() -> None:
     most = 3 * MANIFEST.protocol_parameters.kept
-    read(FIRST, "signs", (Vector("signs", most, 7), SIGNS[1]), bytes((3 * most + 7) // 8 + 4))
+    read(FIRST, "signs", (Vector("signs", most, 7), SIGNS[1]), (3 * most + 7) // 8 + 4)
     with pytest.raises(PeerError) as caught:
-        read(FIRST, "signs", (Vector("signs", most + 1, 7), SIGNS[1]), bytes(99))
+        read(FIRST, "signs", (Vector("signs", most + 1, 7), SIGNS[1]), 99)
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+@pytest.mark.parametrize(("packed", "overhead"), [(12, SUM_OVERHEAD), (14, SUM_OVERHEAD), (13, 0), (0, 0)])
+def test_a_payload_is_what_the_vectors_take_and_what_encryption_adds(packed: int, overhead: int) -> None:
+    with pytest.raises(PeerError) as caught:
+        read(FIRST, "union", MARKS, packed, overhead)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
@@ -56,3 +74,55 @@ def test_a_void_is_taken_from_everybody_for_it_ends_the_round(aggregator: PartyI
         phase="union",
     )
     assert read_void(MANIFEST, envelope).aggregator == aggregator
+
+
+# From peers -------------------------------------------------------------------------------------------------
+
+ME, PEER, _ = MANIFEST.clients
+SEAL = seal_overhead(Kem.X25519)
+LAST_ROUND = MANIFEST.rounds + MANIFEST.max_void_rounds
+
+
+def test_a_request_says_who_asks_whom_since_when() -> None:
+    body = SnapshotRequested(after=3, giver=ME)
+    envelope = make_envelope(body, sender=PEER, recipient=ME, manifest=MANIFEST)
+    assert read_request(envelope, body) == SnapshotAsked(client=PEER, after=3, giver=ME)
+
+
+def test_a_peer_vouches_once_for_each_round() -> None:
+    first, second = (Voucher(round=number, released=1, model_hmac="4d" * 32) for number in (1, 2))
+    other = first.model_copy(update={"model_hmac": "4e" * 32})
+    body = ModelVouched(vouchers=(first, second))
+    envelope = make_envelope(body, sender=PEER, recipient=ME, manifest=MANIFEST)
+    assert read_vouchers(envelope, body) == PeerVouched(client=PEER, vouchers=(first, second))
+    with pytest.raises(PeerError, match="client-2 vouches twice") as caught:
+        read_vouchers(envelope, ModelVouched(vouchers=(first, second, other)))
+    assert caught.value.reason is RejectReason.CONTRADICTION
+
+
+def read_chunk(index: int, size: int, number: int = 1) -> SnapshotArrived:
+    body = SnapshotChunk(index=index)
+    envelope = make_envelope(
+        body, sender=PEER, recipient=ME, manifest=MANIFEST, round_number=number, payload=bytes(size)
+    )
+    return read_snapshot(MANIFEST, Kem.X25519, envelope, body)
+
+
+@pytest.mark.parametrize("number", [1, LAST_ROUND])
+def test_a_chunk_of_a_snapshot_is_as_long_as_it_should_be(number: int) -> None:
+    assert read_chunk(0, 400 + SEAL, number) == SnapshotArrived(client=PEER, number=number, index=0)
+
+
+@pytest.mark.parametrize(("index", "size"), [(0, 400), (0, 399 + SEAL), (0, 404 + SEAL), (0, 0), (1, 400 + SEAL)])
+def test_another_length_or_place_is_refused(index: int, size: int) -> None:
+    with pytest.raises(PeerError) as caught:
+        read_chunk(index, size)
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("number", [0, LAST_ROUND + 1, 2**30])
+def test_a_snapshot_of_a_round_that_the_run_cannot_have_is_refused(number: int) -> None:
+    """Else a corrupt peer could fill the disk with models of ever later rounds."""
+    with pytest.raises(PeerError) as caught:
+        read_chunk(0, 400 + SEAL, number)
+    assert caught.value.reason is RejectReason.OVER

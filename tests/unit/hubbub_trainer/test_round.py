@@ -1,34 +1,41 @@
-"""A round at a client: verdicts may come at any time, and only unanimous ones are acted upon."""
+"""A round at a client: verdicts may come at any time, only unanimous ones are acted upon, and all is recorded."""
 
 from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
-from hubbub.machine.effects import Effect, Failed, Job, Key, Publish, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, Tell
 from hubbub.machine.table import step
 from hubbub.messages.base import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed
+from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_trainer.events import (
+    Closed,
     Concluded,
     Decoded,
     Go,
+    Overtaken,
     RoundBroken,
     RoundOver,
     SharesSent,
     SumArrived,
+    SumsLost,
     Trained,
     VoidAnnounced,
 )
 from hubbub_trainer.learning.task import Score
 from hubbub_trainer.phases.round import (
+    KIND,
     TRANSITIONS,
+    CloseVoid,
     Conclude,
     DecodeSums,
     Round,
@@ -44,7 +51,14 @@ VECTORS = (Vector("signs", 100, 7), Vector("factors", 1, 2**32))
 OTHER_VECTORS = (Vector("signs", 99, 7), Vector("factors", 1, 2**32))
 SENT = (Traffic(counts_as="signs", direction="up", payload_bits=600),)
 CHUNKS = 2
+TRANSCRIPT, MODEL = "7a" * 32, "5d" * 32
+DECODED = Decoded(transcript=TRANSCRIPT)
 WORKING = [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING]
+
+
+def key_of(aggregator: PartyId) -> bytes:
+    """The key of an aggregator's sum, wrapped for this client: a new one for every release."""
+    return f"the key of {aggregator}".encode()
 
 
 class Play:
@@ -73,6 +87,7 @@ class Play:
         *,
         members: frozenset[PartyId] | None = None,
         vectors: tuple[Vector, ...] = VECTORS,
+        wrapped_key: bytes | None = None,
         phase: str | None = None,
     ) -> None:
         self.feed(
@@ -81,6 +96,7 @@ class Play:
                 aggregator=aggregator,
                 members=self.everybody if members is None else members,
                 vectors=vectors,
+                wrapped_key=wrapped_key or key_of(aggregator),
                 index=index,
                 chunks=CHUNKS,
                 wire_bytes={"signs": 10, "factors": 1},
@@ -99,15 +115,32 @@ class Play:
         """Come to a state the ordinary way."""
         steps: list[object] = [Go(), Trained(training_s=2.0), SharesSent(traffic=SENT)]
         while self.state is not state:
-            if self.state is State.WAITING:
+            if self.state is State.WAITING and state is State.CLOSING:
+                for aggregator in self.manifest.aggregators:
+                    self.announce_void(aggregator)
+            elif self.state is State.WAITING:
                 self.sums()
             elif self.state is State.DECODING:
-                self.feed(Decoded())
+                self.feed(DECODED)
             else:
                 self.feed(steps.pop(0))
 
+    def close(self) -> None:
+        """The round is void: the model stays what it was."""
+        assert (self.state, self.jobs()) == (State.CLOSING, [CloseVoid()])
+        self.feed(Closed(model_hmac=MODEL))
+        self.expect(State.VOID)
+
     def jobs(self) -> list[Effect]:
         return [effect for effect in self.effects if isinstance(effect, Job)]
+
+    def records(self) -> list[Record]:
+        return [effect for effect in self.effects if isinstance(effect, Record)]
+
+    def over(self) -> RoundOver:
+        (event,) = [effect.event for effect in self.effects if isinstance(effect, Tell)]
+        assert isinstance(event, RoundOver)
+        return event
 
     def said(self) -> list[Message]:
         return [
@@ -124,6 +157,12 @@ class Play:
         assert isinstance(body, PartyFailed)
         return body.reason
 
+    def contradiction(self, kind: str, aggregator: PartyId) -> str:
+        """Why the round failed; that it was counted against this aggregator."""
+        why = self.failure()
+        assert CountRefusal(RejectReason.CONTRADICTION, kind, aggregator, why) in self.effects
+        return why
+
 
 @pytest.fixture
 def play() -> Play:
@@ -137,9 +176,10 @@ def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 def conclude(play: Play) -> RoundApplied:
-    play.feed(Concluded(score=Score(correct=9, total=10, loss=0.5), evaluation_s=0.25))
+    play.feed(Concluded(model_hmac=MODEL, score=Score(correct=9, total=10, loss=0.5), evaluation_s=0.25))
     play.expect(State.APPLIED)
-    assert Tell(play.run, RoundOver(number=1)) in play.effects
+    assert Tell(play.run, RoundOver(number=1, released=True, model_hmac=MODEL)) in play.effects
+    assert play.records() == [Record("applied", {"model_hmac": MODEL})]
     (body,) = play.said()
     assert isinstance(body, RoundApplied)
     return body
@@ -154,9 +194,10 @@ def test_the_ordinary_way(play: Play) -> None:
     assert (play.state, play.effects) == (State.WAITING, ())
     play.sums()
     play.expect(State.DECODING)
-    assert play.jobs() == [DecodeSums("signs", VECTORS, play.everybody)]
-    play.feed(Decoded())
-    assert [*play.effects] == [Conclude(took_part=True)]
+    assert play.jobs() == [DecodeSums("signs")]
+    play.feed(DECODED)
+    released = {"phase": "signs", "members": [*play.manifest.clients], "transcript": TRANSCRIPT}
+    assert [*play.effects] == [Record("released", released), Conclude(took_part=True)]
     report = conclude(play)
     assert (report.correct, report.total, report.training_s, report.evaluation_s) == (9, 10, 2.0, 0.25)
     chunks = CHUNKS * len(play.manifest.aggregators)
@@ -176,7 +217,7 @@ def test_a_chunk_of_a_sum_is_on_disk_before_it_is_acted_upon(play: Play) -> None
             assert [*play.effects] == [SpoolSum("signs", aggregator, index)]
     play.sum_chunk(last, 1)
     play.sum_chunk(last, 0)
-    assert play.effects == (SpoolSum("signs", last, 0), DecodeSums("signs", VECTORS, play.everybody))
+    assert play.effects == (SpoolSum("signs", last, 0), DecodeSums("signs"))
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -192,7 +233,7 @@ def test_sums_may_come_in_any_order_and_twice(play: Play, order: tuple[int, ...]
     play.expect(State.DECODING)
     play.sum_chunk(*arrivals[-1])  # Delivered twice: no second decoding.
     assert (play.state, play.effects) == (State.DECODING, ())
-    play.feed(Decoded())
+    play.feed(DECODED)
     play.sum_chunk(*arrivals[0])
     assert (play.state, play.effects) == (State.CONCLUDING, ())
 
@@ -207,15 +248,36 @@ def test_sums_that_come_while_the_client_is_busy_are_kept(play: Play, busy: Stat
     assert not play.jobs()
 
 
+def test_who_was_away_when_the_round_was_closed_does_not_train_for_it(play: Play) -> None:
+    play.sums(members=play.everybody - {play.me})
+    play.feed(Go())
+    assert [*play.effects] == [Train(idle=True)]
+    play.feed(Trained(training_s=0.0))
+    assert play.jobs() == [DecodeSums("signs")]
+
+
+@pytest.mark.parametrize("left", ["an aggregator", "us"])
+def test_who_may_still_be_a_member_trains(play: Play, left: str) -> None:
+    *others, last = play.manifest.aggregators
+    members = play.everybody if left == "us" else play.everybody - {play.me}
+    for aggregator in (*others, last) if left == "us" else others:
+        for index in range(CHUNKS):
+            play.sum_chunk(aggregator, index, members=members)
+    play.feed(Go())
+    assert [*play.effects] == [Train(idle=False)]
+
+
 def test_a_client_whom_the_others_did_not_wait_for_sends_nothing_and_still_decodes(play: Play) -> None:
     others = play.everybody - {play.me}
     play.advance(State.TRAINING)
     play.sums(members=others)
     play.feed(Trained(training_s=50.0))
     play.expect(State.DECODING)
-    assert play.jobs() == [DecodeSums("signs", VECTORS, others)]
-    play.feed(Decoded())
-    assert play.effects == (Conclude(took_part=False),), "its update stays in its accumulator"
+    assert play.jobs() == [DecodeSums("signs")]
+    play.feed(DECODED)
+    assert play.jobs() == [Conclude(took_part=False)], "its update stays in its accumulator"
+    (record,) = play.records()
+    assert record.fields["members"] == [*play.manifest.clients[1:]], "in manifest order, as everybody's log has it"
     report = conclude(play)
     assert all(row.direction == "down" for row in report.traffic)
 
@@ -225,8 +287,8 @@ def test_a_client_that_sent_too_late_is_left_out_too(play: Play) -> None:
     play.sums(members=play.everybody - {play.me})
     play.feed(SharesSent(traffic=SENT))
     play.expect(State.DECODING)
-    play.feed(Decoded())
-    assert [*play.effects] == [Conclude(took_part=False)]
+    play.feed(DECODED)
+    assert play.jobs() == [Conclude(took_part=False)]
     assert conclude(play).traffic[:1] == SENT, "what was sent was sent"
 
 
@@ -240,9 +302,11 @@ def test_a_void_counts_when_every_aggregator_has_said_it(play: Play) -> None:
         play.announce_void(aggregator)
         assert (play.state, play.effects) == (State.WAITING, ())
     play.announce_void(last)
-    play.expect(State.VOID)
+    assert (play.said(), play.records()) == ([], []), "nothing is said before we know which model it leaves"
+    play.close()
     assert play.said() == [RoundDropped(training_s=2.0, traffic=SENT)]
-    assert Tell(play.run, RoundOver(number=1)) in play.effects
+    assert play.records() == [Record("void", {"phase": "signs"})]
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=False)
 
 
 @pytest.mark.parametrize("busy", [State.QUEUED, State.TRAINING, State.SHARING])
@@ -254,8 +318,79 @@ def test_a_void_that_comes_while_the_client_is_busy_is_remembered(play: Play, bu
     if busy is State.QUEUED:
         play.feed(Go())
     play.feed(SharesSent(traffic=SENT) if busy is State.SHARING else Trained(training_s=2.0))
-    play.expect(State.VOID)
-    assert not play.jobs(), "nothing of a void round is sent"
+    assert play.jobs() == [CloseVoid()], "nothing of a void round is sent"
+    play.close()
+
+
+def test_a_void_that_is_said_again_while_the_round_is_closed_changes_nothing(play: Play) -> None:
+    play.advance(State.CLOSING)
+    before = play.data
+    play.announce_void(play.manifest.aggregators[0])
+    assert (play.state, play.data, play.effects) == (State.CLOSING, before, ())
+
+
+def test_a_release_beside_the_void_that_is_being_closed_is_a_contradiction(play: Play) -> None:
+    play.advance(State.CLOSING)
+    first = play.manifest.aggregators[0]
+    play.sum_chunk(first, 0)
+    assert "where another says void" in play.contradiction(SumChunk.kind, first)
+
+
+# Overtaken ----------------------------------------------------------------------------------------------
+
+
+def test_who_waits_while_later_rounds_are_ordered_says_that_sums_are_lost(play: Play) -> None:
+    play.advance(State.WAITING)
+    play.sum_chunk(play.manifest.aggregators[0], 0)
+    play.feed(Overtaken())
+    assert (play.state, play.effects) == (State.WAITING, (Tell(play.run, SumsLost(number=1)),))
+
+
+def test_sums_that_come_after_all_are_taken_in(play: Play) -> None:
+    play.advance(State.WAITING)
+    play.feed(Overtaken())
+    play.sums()
+    assert play.jobs() == [DecodeSums("signs")]
+
+
+@pytest.mark.parametrize("state", [*(state for state in WORKING if state is not State.WAITING), State.CLOSING])
+def test_who_is_busy_itself_has_lost_nothing_yet(play: Play, state: State) -> None:
+    play.advance(state)
+    play.feed(Overtaken())
+    assert (play.state, play.effects) == (state, ())
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.TRAINING, State.SHARING])
+def test_what_is_not_here_when_who_was_busy_comes_to_wait_for_it_is_lost(play: Play, state: State) -> None:
+    """There may be no further order to tell it by: this was the last one in the queue."""
+    play.advance(state)
+    play.feed(Overtaken())
+    steps: dict[State, object] = {
+        State.QUEUED: Go(),
+        State.TRAINING: Trained(training_s=2.0),
+        State.SHARING: SharesSent(traffic=SENT),
+    }
+    while play.state is not State.WAITING:
+        play.feed(steps[play.state])
+    assert play.effects == (Tell(play.run, SumsLost(number=1)),)
+
+
+def test_who_was_busy_and_finds_all_sums_has_lost_nothing(play: Play) -> None:
+    play.advance(State.TRAINING)
+    play.feed(Overtaken())
+    play.sums()
+    play.feed(Trained(training_s=2.0))
+    assert play.effects == (DecodeSums("signs"),)
+
+
+def test_sums_of_the_second_phase_may_be_lost_alone(two_phases: Play) -> None:
+    play = two_phases
+    play.feed(Overtaken())
+    play.sums(phase="count", members=play.everybody - {play.me})
+    play.advance(State.DECODING)
+    play.feed(DECODED)
+    play.expect(State.WAITING)
+    assert Tell(play.run, SumsLost(number=1)) in play.effects
 
 
 # Contradictions -----------------------------------------------------------------------------------------
@@ -268,7 +403,7 @@ def test_a_void_beside_a_release_fails(play: Play, state: State) -> None:
     if state not in {State.DECODING, State.CONCLUDING}:
         play.sum_chunk(first, 0)
     play.announce_void(second)
-    assert "says void where" in play.failure()
+    assert "says void where" in play.contradiction(VoidNotice.kind, second)
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING])
@@ -277,7 +412,7 @@ def test_a_release_beside_a_void_fails(play: Play, state: State) -> None:
     play.advance(state)
     play.announce_void(first)
     play.sum_chunk(second, 0)
-    assert "where another says void" in play.failure()
+    assert "where another says void" in play.contradiction(SumChunk.kind, second)
 
 
 @pytest.mark.parametrize("state", WORKING)
@@ -287,8 +422,9 @@ def test_two_member_sets_in_one_round_fail(play: Play, state: State, *, same_agg
     play.advance(state)
     if state not in {State.DECODING, State.CONCLUDING}:
         play.sum_chunk(first, 0)
-    play.sum_chunk(first if same_aggregator else second, 1, members=play.everybody - {play.me})
-    assert "other members" in play.failure()
+    liar = first if same_aggregator else second
+    play.sum_chunk(liar, 1, members=play.everybody - {play.me})
+    assert "other members" in play.contradiction(SumChunk.kind, liar)
 
 
 @pytest.mark.parametrize("state", WORKING)
@@ -298,7 +434,19 @@ def test_two_shapes_of_one_sum_fail(play: Play, state: State) -> None:
     if state not in {State.DECODING, State.CONCLUDING}:
         play.sum_chunk(first, 0)
     play.sum_chunk(second, 0, vectors=OTHER_VECTORS)
-    assert "other vectors" in play.failure()
+    assert "other vectors" in play.contradiction(SumChunk.kind, second)
+
+
+@pytest.mark.parametrize("state", WORKING)
+@pytest.mark.parametrize("index", range(CHUNKS))
+def test_another_key_of_one_sum_is_another_sum(play: Play, state: State, index: int) -> None:
+    """Whichever chunk it is of, one that came already too: an aggregator releases once, under one key."""
+    first = play.manifest.aggregators[0]
+    play.advance(state)
+    if state not in {State.DECODING, State.CONCLUDING}:
+        play.sum_chunk(first, 0)
+    play.sum_chunk(first, index, wrapped_key=b"another key")
+    assert "two sums of signs" in play.contradiction(SumChunk.kind, first)
 
 
 @pytest.mark.parametrize("state", WORKING)
@@ -317,13 +465,15 @@ def test_a_member_goes_on_to_the_next_phase_by_itself(two_phases: Play) -> None:
     play = two_phases
     play.advance(State.WAITING)
     play.sums()
-    play.feed(Decoded())
-    assert (play.state, play.effects) == (State.SHARING, (SendShares("signs"),))
+    play.feed(DECODED)
+    assert (play.state, play.jobs()) == (State.SHARING, [SendShares("signs")])
+    assert [record.fields["phase"] for record in play.records()] == ["count"]
     play.feed(SharesSent(traffic=SENT))
     play.sums()
-    assert play.jobs() == [DecodeSums("signs", VECTORS, play.everybody)]
-    play.feed(Decoded())
-    assert [*play.effects] == [Conclude(took_part=True)]
+    assert play.jobs() == [DecodeSums("signs")]
+    play.feed(DECODED)
+    assert play.jobs() == [Conclude(took_part=True)]
+    assert [record.fields["phase"] for record in play.records()] == ["signs"]
 
 
 def test_who_is_no_member_only_waits_for_the_later_phases(two_phases: Play) -> None:
@@ -331,11 +481,11 @@ def test_who_is_no_member_only_waits_for_the_later_phases(two_phases: Play) -> N
     others = play.everybody - {play.me}
     play.advance(State.WAITING)
     play.sums(members=others)
-    play.feed(Decoded())
-    assert (play.state, play.effects) == (State.WAITING, ())
+    play.feed(DECODED)
+    assert (play.state, play.jobs()) == (State.WAITING, [])
     play.sums(members=others)
-    play.feed(Decoded())
-    assert [*play.effects] == [Conclude(took_part=False)]
+    play.feed(DECODED)
+    assert play.jobs() == [Conclude(took_part=False)]
 
 
 def test_a_very_slow_client_finds_both_phases_over(two_phases: Play) -> None:
@@ -345,9 +495,9 @@ def test_a_very_slow_client_finds_both_phases_over(two_phases: Play) -> None:
     play.sums(members=others, phase="count")
     play.sums(members=others, phase="signs")
     play.feed(Trained(training_s=9.0))
-    assert play.jobs() == [DecodeSums("count", VECTORS, others)]
-    play.feed(Decoded())
-    assert (play.state, play.jobs()) == (State.DECODING, [DecodeSums("signs", VECTORS, others)])
+    assert play.jobs() == [DecodeSums("count")]
+    play.feed(DECODED)
+    assert (play.state, play.jobs()) == (State.DECODING, [DecodeSums("signs")])
 
 
 def test_a_void_second_phase_voids_the_round(two_phases: Play) -> None:
@@ -355,14 +505,62 @@ def test_a_void_second_phase_voids_the_round(two_phases: Play) -> None:
     play.advance(State.DECODING)
     for aggregator in play.manifest.aggregators:  # They may be ahead of us.
         play.announce_void(aggregator, phase="signs")
-    play.feed(Decoded())
-    play.expect(State.VOID)
+    play.feed(DECODED)
+    assert [record.kind for record in play.records()] == ["released"]
+    play.close()
+    assert [record.kind for record in play.records()] == ["void"]
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=True)
+
+
+def test_a_void_first_phase_wastes_nothing_though_shares_were_sent(two_phases: Play) -> None:
+    play = two_phases
+    play.advance(State.WAITING)
+    for aggregator in play.manifest.aggregators:
+        play.announce_void(aggregator)
+    play.close()
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=False)
+
+
+def test_who_sent_no_share_has_wasted_nothing(two_phases: Play) -> None:
+    """It was too slow for the first phase, which the others released, and the second was void."""
+    play = two_phases
+    play.advance(State.TRAINING)
+    play.sums(members=play.everybody - {play.me})
+    play.feed(Trained(training_s=9.0))
+    play.feed(DECODED)
+    play.expect(State.WAITING)
+    for aggregator in play.manifest.aggregators:
+        play.announce_void(aggregator)
+    play.close()
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=False)
+
+
+def test_who_sent_too_late_has_wasted_a_share_all_the_same(two_phases: Play) -> None:
+    """It cannot know who has opened what it sent."""
+    play = two_phases
+    play.advance(State.SHARING)
+    play.sums(members=play.everybody - {play.me})
+    play.feed(SharesSent(traffic=SENT))
+    play.feed(DECODED)
+    for aggregator in play.manifest.aggregators:
+        play.announce_void(aggregator)
+    play.close()
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=True)
+
+
+def test_another_release_of_a_phase_that_is_behind_us_is_a_contradiction_too(two_phases: Play) -> None:
+    play = two_phases
+    play.advance(State.DECODING)
+    play.feed(DECODED)
+    first = play.manifest.aggregators[0]
+    play.sum_chunk(first, 0, phase="count", wrapped_key=b"another key")
+    assert "two sums of count" in play.contradiction(SumChunk.kind, first)
 
 
 def test_other_members_in_the_second_phase_fail(two_phases: Play) -> None:
     play = two_phases
     play.advance(State.DECODING)
-    play.feed(Decoded())
+    play.feed(DECODED)
     play.sum_chunk(play.manifest.aggregators[0], 0, members=play.everybody - {play.manifest.clients[2]})
     assert "other members" in play.failure()
 
@@ -373,3 +571,49 @@ def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:
     play.sum_chunk(play.manifest.aggregators[0], 0)
     assert data == copy
     assert data.sums == {}
+
+
+# After a restart ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "effects"),
+    [
+        (State.QUEUED, ()),
+        (State.TRAINING, (Train(),)),
+        (State.SHARING, (SendShares("signs"),)),
+        (State.WAITING, ()),
+        (State.DECODING, (DecodeSums("signs"),)),
+        (State.CONCLUDING, (Conclude(took_part=True),)),
+        (State.CLOSING, (CloseVoid(),)),
+    ],
+)
+def test_what_was_under_way_is_taken_up_again(play: Play, state: State, effects: tuple[Effect, ...]) -> None:
+    """It follows from state and data alone; what was done before it is on disk, and is not asked for."""
+    play.advance(state)
+    assert KIND.resume(play.state, play.data) == effects
+
+
+def test_the_phase_that_is_taken_up_again_is_the_current_one(two_phases: Play) -> None:
+    play = two_phases
+    play.advance(State.DECODING)
+    assert KIND.resume(play.state, play.data) == (DecodeSums("count"),)
+    assert not play.data.decoded
+    play.feed(DECODED)
+    assert KIND.resume(play.state, play.data) == (SendShares("signs"),)
+    assert [*play.data.decoded] == ["count"]
+    play.feed(SharesSent(traffic=SENT))
+    play.sums()
+    assert KIND.resume(play.state, play.data) == (DecodeSums("signs"),)
+
+
+def test_who_was_left_out_is_left_out_after_a_restart_too(play: Play) -> None:
+    play.advance(State.WAITING)
+    play.sums(members=play.everybody - {play.me})
+    play.feed(DECODED)
+    assert KIND.resume(play.state, play.data) == (Conclude(took_part=False),)
+
+
+@pytest.mark.parametrize("state", [State.APPLIED, State.VOID, State.FAILED])
+def test_nothing_of_a_round_that_is_over_is_taken_up_again(play: Play, state: State) -> None:
+    assert KIND.resume(state, play.data) == ()

@@ -1,0 +1,300 @@
+"""Taking part in a run: rounds in order, what was lost of them, and the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import Role
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.table import Step, To
+from hubbub.messages.rounds import RoundOpened
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.snapshots import ModelVouched, Voucher
+from hubbub.strategies.registry import STRATEGIES
+from hubbub_trainer.events import (
+    CaughtUp,
+    Ended,
+    Go,
+    Lost,
+    NeverMind,
+    Overtaken,
+    RoundBroken,
+    RoundOrdered,
+    RoundOver,
+    SnapshotAsked,
+    SumsLost,
+    WaitIsOver,
+)
+from hubbub_trainer.phases.catchup import heirs
+from hubbub_trainer.phases.standing import (
+    AbandonRounds,
+    EndorseModel,
+    Enrolment,
+    SaveModel,
+    SendSnapshot,
+    SetUpCatchUp,
+    SetUpRound,
+    State,
+    answer,
+    record_end,
+)
+
+VOUCHED_ROUNDS = 16
+"""For how many of the last rounds a client can vouch."""
+FAR_BEHIND = 3
+"""Rounds that an order is ahead of what we have taken in when it tells that something is lost: one more than it
+could be if nothing was, since a message that the broker delivers again comes after others."""
+
+
+# Rounds -------------------------------------------------------------------------------------------------
+
+
+def set_up_round(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:
+    """Set the round up; begin it if nothing is before it. An order that came before is old news.
+
+    A run has the rounds that its manifest says, which is what the data owner agreed to. Orders come in order, so
+    what is between two of them is lost.
+    """
+    if event.number <= data.ordered:
+        return Step(State.JOINED, data)
+    if data.complete or event.number > data.manifest.rounds + data.manifest.max_void_rounds:
+        raise PeerError(RejectReason.OVER, _say_complete(data, event.number))
+    skipped = event.number > data.ordered + 1
+    idle = data.over == data.ordered and not skipped
+    data = replace(data, ordered=event.number)
+    effects: tuple[Effect, ...] = (SetUpRound(event.number),)
+    if skipped:
+        data, asking = _lose(data, event.number - 1)
+        return Step(State.JOINED, data, (*effects, *asking))
+    if idle and data.may_begin:
+        return _begin(State.JOINED, data, effects)
+    return Step(State.JOINED, data, (*effects, *(_overtake(data) if data.may_begin else ())))
+
+
+def begin_next(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
+    """Begin the round that was waiting, if one was; leave if too many were void after their first phase."""
+    data = _count_round(data, event)
+    too_many = _find_excess(data)
+    if too_many:
+        return _leave_run(data, too_many)
+    return _begin_waiting(data)
+
+
+def _begin_waiting(data: Enrolment) -> Step[State, Enrolment]:
+    """Begin what comes next, unless something that was lost stands before it."""
+    if not data.may_begin:
+        return Step(State.JOINED, data)
+    data, settled = _settle(data)
+    if data.over == data.ordered:
+        return Step(State.JOINED, data, settled)
+    if data.complete:
+        return Step(State.JOINED, data, (*settled, _refuse_round(data, data.ordered)))
+    return _begin(State.JOINED, data, settled)
+
+
+def _begin(state: State, data: Enrolment, before: tuple[Effect, ...] = ()) -> Step[State, Enrolment]:
+    data = replace(data, begun=data.over + 1)
+    return Step(state, data, (*before, Tell(_round(data, data.begun), Go()), *_overtake(data)))
+
+
+def _overtake(data: Enrolment) -> tuple[Effect, ...]:
+    """Tell the open round if we are so far behind that all of it should be here."""
+    if data.ordered < data.over + FAR_BEHIND:
+        return ()
+    return (Tell(_round(data, data.over + 1), Overtaken()),)
+
+
+# What was lost, and catching up -------------------------------------------------------------------------
+
+
+def note_loss(data: Enrolment, event: SumsLost) -> Step[State, Enrolment]:
+    """The open round will never end here."""
+    if event.number <= data.over:
+        return Step(State.JOINED, data)
+    data, asking = _lose(data, event.number)
+    return Step(State.JOINED, data, asking)
+
+
+def _lose(data: Enrolment, number: int) -> tuple[Enrolment, tuple[Effect, ...]]:
+    """Ask the peers for a model of this round or a later one; who asks already asks for that one."""
+    data = replace(data, lost=max(data.lost, number))
+    if data.catching:
+        return data, (Tell(data.catch_up_key, Lost(number=data.lost)),)
+    data = replace(data, catching=data.lost)
+    return data, (SetUpCatchUp(data.catching), Tell(data.catch_up_key, Lost(number=data.lost)))
+
+
+def _settle(data: Enrolment) -> tuple[Enrolment, tuple[Effect, ...]]:
+    """Nothing is lost any more."""
+    if not data.catching:
+        return data, ()
+    return replace(data, catching=0), (Tell(data.catch_up_key, NeverMind()),)
+
+
+def catch_up(data: Enrolment, event: CaughtUp) -> Step[State, Enrolment]:
+    """Go on from a peer's model; if more was lost meanwhile, ask for a later one."""
+    data = replace(data, catching=0 if data.catching == event.number else data.catching)
+    moved = event.voucher.round > data.over
+    data, effects = _adopt(data, event.voucher) if moved else (data, ())
+    too_many = _find_excess(data)
+    if too_many:
+        return _leave_run(data, too_many)
+    if not data.may_begin and not data.catching:
+        data, asking = _lose(data, data.lost)
+        return Step(State.JOINED, data, (*effects, *asking))
+    # The round after one that we came past by ourselves was begun then.
+    onward = _begin_waiting(data) if moved else Step(State.JOINED, data)
+    return replace(onward, effects=(*effects, *onward.effects))
+
+
+def catch_up_at_the_end(data: Enrolment, event: CaughtUp) -> Step[State, Enrolment]:
+    """A peer's model that was being checked when the run ended."""
+    if event.voucher.round <= data.over:
+        return Step(State.LEAVING, data)
+    data, effects = _adopt(data, event.voucher)
+    onward = _take_in_the_rest(data)
+    return replace(onward, effects=(*effects, *onward.effects))
+
+
+def _adopt(data: Enrolment, voucher: Voucher) -> tuple[Enrolment, tuple[Effect, ...]]:
+    """Our model is a peer's; the rounds before it are nobody's business any more."""
+    same_model = voucher.released == data.released
+    wasted = _may_have_wasted(data, voucher)
+    data = replace(
+        data,
+        over=voucher.round,
+        ordered=max(data.ordered, voucher.round),
+        released=voucher.released,
+        wasted_on_model=data.wasted_on_model + wasted if same_model else 0,
+        wasted=data.wasted + wasted,
+        vouchers=(voucher,),
+    )
+    record = Record("caught-up", {"up_to": voucher.round, "model_hmac": voucher.model_hmac})
+    return data, (AbandonRounds(voucher.round), record)
+
+
+def _may_have_wasted(data: Enrolment, voucher: Voucher) -> bool:
+    """We began a round and never heard its verdict: if any was void meanwhile, it may have been that one."""
+    some_void = voucher.round - data.over > voucher.released - data.released
+    return data.begun > data.over and some_void and len(STRATEGIES[data.manifest.strategy].phases) > 1
+
+
+def vouch_in(state: State) -> To[State, Enrolment]:
+    """A row for a peer that has lost sums: say which models we held, and send ours if it is to be ours."""
+
+    def vouch(data: Enrolment, event: SnapshotAsked) -> Step[State, Enrolment]:
+        if event.after < 0:
+            return Step(state, data, (SendSnapshot(event.client, 0),) if _inherits_from(data, event) else ())
+        newer = tuple(voucher for voucher in data.vouchers if voucher.round > event.after)
+        if not newer:
+            return Step(state, data)
+        effects: tuple[Effect, ...] = (Publish(event.client, Role.CLIENT, ModelVouched(vouchers=newer)),)
+        if event.giver == data.me:
+            effects = (*effects, SendSnapshot(event.client, data.over))
+        return Step(state, data, effects)
+
+    return To(vouch, state)
+
+
+def _inherits_from(data: Enrolment, event: SnapshotAsked) -> bool:
+    """Whether it is for us to send the model that the run begins with."""
+    return event.giver == data.me and data.me in heirs(data.manifest) and not data.lacks_model
+
+
+# What is counted, and how much is too much --------------------------------------------------------------
+
+
+def _refuse_round(data: Enrolment, number: int) -> Effect:
+    """It was ordered while the last one was open, and is never begun."""
+    why = _say_complete(data, number)
+    return CountRefusal(RejectReason.OVER, RoundOpened.kind, data.manifest.coordinator, why)
+
+
+def _say_complete(data: Enrolment, number: int) -> str:
+    return f"round {number} is ordered, and the manifest has {data.manifest.rounds}"
+
+
+def _count_round(data: Enrolment, event: RoundOver) -> Enrolment:
+    """Two unions around a void round tell something of a client that is in the first alone."""
+    released = data.released + event.released
+    voucher = Voucher(round=event.number, released=released, model_hmac=event.model_hmac)
+    return replace(
+        data,
+        over=event.number,
+        released=released,
+        wasted_on_model=0 if event.released else data.wasted_on_model + event.wasted,
+        wasted=data.wasted + event.wasted,
+        vouchers=(*data.vouchers, voucher)[-VOUCHED_ROUNDS:],
+    )
+
+
+def _leave_run(data: Enrolment, why: str) -> Step[State, Enrolment]:
+    effects = (answer(data, PartyFailed(reason=why)), SaveModel(), record_end("left"))
+    return Step(State.ENDED, data, effects)
+
+
+def _find_excess(data: Enrolment) -> str:
+    caps = data.caps
+    if data.wasted_on_model > caps.per_model or data.wasted > caps.per_run:
+        return (
+            f"{data.wasted} rounds ({data.wasted_on_model} of them from one model) were void after their first "
+            f"phase was released; the policy of {data.me} allows {caps.per_run} in a run and {caps.per_model} "
+            "from one model"
+        )
+    return ""
+
+
+def _round(data: Enrolment, number: int) -> Key:
+    return Key("round", data.key.run, number)
+
+
+# The end ------------------------------------------------------------------------------------------------
+
+
+def end(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
+    """The run is over: keep the model, once we hold the one that the others hold."""
+    if event.outcome != "completed" or data.caught_up:
+        endorse = _endorse(data) if event.outcome == "completed" else ()
+        return Step(State.ENDED, data, (SaveModel(), *endorse, record_end(event.outcome)))
+    if not data.may_begin:
+        # The peers have left with the model that we asked them for.
+        return Step(State.ENDED, data, (record_end("failed"),))
+    data = replace(data, leave_by_s=event.at_s + data.manifest.phase_timeout_s)
+    return Step(State.LEAVING, data, (leave_in_time(data),))
+
+
+def _endorse(data: Enrolment) -> tuple[Effect, ...]:
+    """Sign what the manifest's rounds have made, and nothing that a coordinator calls completed before."""
+    done = data.complete or data.manifest.target_accuracy is not None
+    return (EndorseModel(data.over),) if done else ()
+
+
+def leave_in_time(data: Enrolment) -> Effect:
+    """Wait for the last sums, and no longer than for any phase."""
+    return SetTimer("leave", data.leave_by_s, WaitIsOver)
+
+
+def finish(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
+    """Take in what is left of the completed run, then keep the model; the policy's limits still hold."""
+    return _take_in_the_rest(_count_round(data, event))
+
+
+def _take_in_the_rest(data: Enrolment) -> Step[State, Enrolment]:
+    too_many = _find_excess(data)
+    if too_many:
+        return _leave_run(data, too_many)
+    if data.caught_up:
+        return Step(State.ENDED, data, (SaveModel(), *_endorse(data), record_end("completed")))
+    return _begin(State.LEAVING, data)
+
+
+def abandon(data: Enrolment, event: RoundBroken | WaitIsOver | Failed) -> Step[State, Enrolment]:
+    """The last sums could not be taken in: there is no final model here, and none is written."""
+    del event
+    return Step(State.ENDED, data, (record_end("failed"),))
+
+
+def fail(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
+    """Something on this machine failed."""
+    return Step(State.ENDED, data, (answer(data, PartyFailed(reason=event.why)), record_end("failed")))

@@ -1,0 +1,285 @@
+"""Catching up: a client whose inbox has lost sums takes the model from a peer.
+
+    ASKING     all peers are asked which models they held, and one of them for its own, in turns
+    CHECKING   a whole snapshot is here, and enough organisations vouch for one and the same digest of it
+    DONE       final: the model is ours, or nothing was lost after all
+
+A snapshot is believed if its digest under the group's key of that round is the one that min_clients - 1 other
+organisations have signed: as many as it takes to release a sum. Our own accumulator is lost with the rounds that
+it belonged to and begins at zero.
+
+A client that joins the successor of a run that it was no part of takes the model that the run begins with in the
+same way; that one is believed if it is what the manifest commits to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Effect, Failed, Job, Key, Persist, Publish, SetTimer, Tell
+from hubbub.machine.kind import Kind
+from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.snapshots import SnapshotRequested, Voucher
+from hubbub_trainer.events import (
+    AskDue,
+    CaughtUp,
+    Inherited,
+    Lost,
+    NeverMind,
+    PeerVouched,
+    SnapshotArrived,
+    SnapshotTaken,
+)
+
+ASK_AGAIN_S = 10.0
+AT_ONCE_S = 0.0
+"""When a timer rings at once."""
+
+
+class State(Enum):
+    """How far a client has come in catching up."""
+
+    ASKING = "asking"
+    CHECKING = "checking"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What arrived of a peer's model after a round; the chunks themselves are in the spool."""
+
+    number: int
+    arrived: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot(Job):
+    """Open a snapshot, compare it with what was vouched for or committed to, and make it our model."""
+
+    client: PartyId
+    voucher: Voucher | None = None
+
+
+def heirs(manifest: Manifest) -> frozenset[PartyId]:
+    """The clients that were in the run that this one goes on from."""
+    former = manifest.predecessor.cohort if manifest.predecessor else ()
+    return frozenset(manifest.clients) & {member.name for member in former}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUp:
+    """What a client knows while it asks its peers."""
+
+    me: PartyId
+    key: Key
+    run: Key
+    manifest: Manifest
+    after: int
+    """The last round that we have taken in; -1 if we lack the model that the run begins with."""
+    chunks: int
+    """Of a snapshot."""
+    need: int = 0
+    """A model of this round or a later one is wanted."""
+    attempt: int = 0
+    snapshots: Mapping[PartyId, Snapshot] = field(default_factory=dict)
+    """The newest of each peer."""
+    vouchers: Mapping[PartyId, Mapping[int, Voucher]] = field(default_factory=dict)
+    checking: TakeSnapshot | None = None
+    idle: bool = False
+    """What seemed lost has come; only what is being checked is still of use."""
+
+    @property
+    def inherits(self) -> bool:
+        """It is the model that the run begins with: the manifest commits to it, and nobody need vouch."""
+        return self.after < 0
+
+    @property
+    def peers(self) -> tuple[PartyId, ...]:
+        """Who can help, those behind us in the manifest first: not everybody asks the same one."""
+        place = self.manifest.clients.index(self.me)
+        others = (*self.manifest.clients[place + 1 :], *self.manifest.clients[:place])
+        return tuple(client for client in others if client in heirs(self.manifest)) if self.inherits else others
+
+    def find_good(self, giver: PartyId) -> TakeSnapshot | None:
+        """The snapshot of a peer, if it is whole, late enough, and enough organisations sign what it is."""
+        snapshot = self.snapshots.get(giver)
+        if snapshot is None or snapshot.number < self.need or len(snapshot.arrived) < self.chunks:
+            return None
+        if self.inherits:
+            return None if snapshot.number else TakeSnapshot(giver)
+        voucher = self.vouchers.get(giver, {}).get(snapshot.number)
+        if voucher is None or self._organisations_behind(voucher) < self.manifest.min_clients - 1:
+            return None
+        return TakeSnapshot(giver, voucher)
+
+    def _organisations_behind(self, voucher: Voucher) -> int:
+        mine = next(member.organisation for member in self.manifest.cohort if member.name == self.me)
+        signed = {peer for peer, said in self.vouchers.items() if said.get(voucher.round) == voucher}
+        return len({member.organisation for member in self.manifest.cohort if member.name in signed} - {mine})
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSnapshot(Persist):
+    """Put the delivery's payload on disk."""
+
+    client: PartyId
+    number: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSnapshot(Effect):
+    """Forget what a peer has sent."""
+
+    client: PartyId
+
+
+def begin(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
+    """Something is lost, or more than we knew."""
+    return Step(State.ASKING, _note_need(data, event), (_ask_at_once(),))
+
+
+def _note_need(data: CatchUp, event: Lost) -> CatchUp:
+    return replace(data, need=max(data.need, event.number))
+
+
+def _ask_at_once() -> Effect:
+    return SetTimer("ask", AT_ONCE_S, AskDue)
+
+
+def ask(data: CatchUp, event: AskDue) -> Step[State, CatchUp]:
+    """Ask all peers to vouch, and the next of them for its model."""
+    giver = data.peers[data.attempt % len(data.peers)]
+    body = SnapshotRequested(after=data.after, giver=giver)
+    requests = tuple(Publish(peer, Role.CLIENT, body) for peer in data.peers)
+    again = SetTimer("ask", event.at_s + ASK_AGAIN_S, AskDue)
+    return Step(State.ASKING, replace(data, attempt=data.attempt + 1), (*requests, again))
+
+
+def note_vouchers(data: CatchUp, event: PeerVouched) -> Step[State, CatchUp]:
+    """Somebody vouches: perhaps the last one that was missing."""
+    return _check_if_backed(_note_vouchers(data, event), ())
+
+
+def _note_vouchers(data: CatchUp, event: PeerVouched) -> CatchUp:
+    """A peer's first word on a round counts."""
+    said = {**{voucher.round: voucher for voucher in event.vouchers}, **data.vouchers.get(event.client, {})}
+    return replace(data, vouchers={**data.vouchers, event.client: said})
+
+
+def keep_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, CatchUp]:
+    """Keep a chunk: perhaps the last one."""
+    data, effects = _keep_chunk(data, event)
+    return _check_if_backed(data, effects)
+
+
+def _keep_chunk(data: CatchUp, event: SnapshotArrived) -> tuple[CatchUp, tuple[Effect, ...]]:
+    """A peer's newest snapshot is the one that it is still sending."""
+    snapshot = data.snapshots.get(event.client)
+    if snapshot is None or snapshot.number < event.number:
+        snapshot = Snapshot(number=event.number)
+    if snapshot.number > event.number or event.index in snapshot.arrived:
+        return data, ()
+    snapshot = replace(snapshot, arrived=snapshot.arrived | {event.index})
+    data = replace(data, snapshots={**data.snapshots, event.client: snapshot})
+    return data, (KeepSnapshot(event.client, event.number, event.index),)
+
+
+def _check_if_backed(data: CatchUp, effects: tuple[Effect, ...]) -> Step[State, CatchUp]:
+    for giver in data.peers:
+        good = data.find_good(giver)
+        if good is not None:
+            return Step(State.CHECKING, replace(data, checking=good), (*effects, good))
+    return Step(State.ASKING, data, effects)
+
+
+def note_need(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
+    """More was lost meanwhile: what is being checked may still do."""
+    return Step(State.CHECKING, _note_need(data, event))
+
+
+def note_more_vouchers(data: CatchUp, event: PeerVouched) -> Step[State, CatchUp]:
+    """They may be needed if this snapshot is not what it should be."""
+    return Step(State.CHECKING, _note_vouchers(data, event))
+
+
+def keep_another_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, CatchUp]:
+    """It may be needed if this snapshot is not what it should be; what is being read stays as it is."""
+    if data.checking is not None and event.client == data.checking.client:
+        return Step(State.CHECKING, data)
+    data, effects = _keep_chunk(data, event)
+    return Step(State.CHECKING, data, effects)
+
+
+def finish(data: CatchUp, event: SnapshotTaken) -> Step[State, CatchUp]:
+    """Go on from this model; if more was lost meanwhile, the run asks anew."""
+    del event
+    if data.inherits:
+        return Step(State.DONE, data, (Tell(data.run, Inherited()),))
+    voucher = data.checking.voucher if data.checking else None
+    if voucher is None:
+        return Step(State.ASKING, data, (_ask_at_once(),))
+    return Step(State.DONE, data, (Tell(data.run, CaughtUp(number=data.key.round, voucher=voucher)),))
+
+
+def refuse(data: CatchUp, event: Failed) -> Step[State, CatchUp]:
+    """The snapshot is not the model that was vouched for, or could not be read: ask somebody else."""
+    del event
+    if data.checking is None:
+        return Step(State.ASKING, data, (_ask_at_once(),))
+    giver = data.checking.client
+    others = {peer: snapshot for peer, snapshot in data.snapshots.items() if peer != giver}
+    data = replace(data, checking=None, snapshots=others)
+    if data.idle:
+        return Step(State.DONE, data)
+    onward = _check_if_backed(data, (DropSnapshot(giver),))
+    if onward.state is State.ASKING:
+        return replace(onward, effects=(*onward.effects, _ask_at_once()))
+    return onward
+
+
+def stop(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
+    """Nothing was lost after all."""
+    del event
+    return Step(State.DONE, data)
+
+
+def stop_asking(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
+    """Nothing was lost after all; what is being checked is a later model all the same."""
+    del event
+    return Step(State.CHECKING, replace(data, idle=True))
+
+
+TRANSITIONS: Table[State, CatchUp] = {
+    State.ASKING: {
+        Lost: To(begin, State.ASKING),
+        AskDue: To(ask, State.ASKING),
+        PeerVouched: To(note_vouchers, State.ASKING, State.CHECKING),
+        SnapshotArrived: To(keep_chunk, State.ASKING, State.CHECKING),
+        NeverMind: To(stop, State.DONE),
+    },
+    State.CHECKING: {
+        SnapshotTaken: To(finish, State.DONE, State.ASKING),
+        Failed: To(refuse, State.ASKING, State.CHECKING, State.DONE),
+        PeerVouched: To(note_more_vouchers, State.CHECKING),
+        SnapshotArrived: To(keep_another_chunk, State.CHECKING),
+        Lost: To(note_need, State.CHECKING),
+        NeverMind: To(stop_asking, State.CHECKING),
+        AskDue: STAY,
+    },
+    State.DONE: {},
+}
+
+
+def resume(state: State, data: CatchUp) -> tuple[Effect, ...]:
+    """Ask again, or look at the snapshot again."""
+    if state is State.CHECKING and data.checking is not None:
+        return (data.checking,)
+    return (_ask_at_once(),) if state is State.ASKING else ()
+
+
+KIND = Kind(TRANSITIONS, State.ASKING, CatchUp, resume)

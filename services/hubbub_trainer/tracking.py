@@ -1,0 +1,454 @@
+"""Tracking: what this client measured, written where its own organisation already looks.
+
+`HUBBUB_TRAINER_TRACK` names TensorBoard (`tensorboard:FOLDER`), MLflow (`mlflow:URI`), or several of them. Every
+round becomes one point: what the client scored, how long it took, how many took part, what was sent and received.
+That is what the coordinator is told anyway; beside it stands the manifest, which everybody has, and nothing else.
+
+A tracker has a thread and a queue of its own, and whatever happens to it, the run goes on. What may mend (a server
+that is away, a full disk) is tried again; all else is said once and left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any, Protocol
+from urllib.parse import urlsplit
+
+from hubbub.errors import ConfigurationError, LocalError
+from hubbub.ids import PartyId, RunId
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import Moment
+from hubbub_trainer.events import Concluded, Ended, Prepared, RoundOver
+from hubbub_trainer.phases import round as rounds
+from hubbub_trainer.phases.standing import Enrolment, State
+
+log = logging.getLogger(__name__)
+
+MOST_NOTES = 10_000
+"""That wait for a tracker which is away; then the newest are left out."""
+PAUSE_S = 15.0
+"""Between two attempts to reach a tracker."""
+LAST_NOTES_S = 5.0
+"""How long a tracker may hold up the end."""
+
+SHORT = 12
+"""Characters of a run id that tell runs apart for people."""
+HOW_TO_TRACK = "write tensorboard:FOLDER or mlflow:URI, or several, separated by commas"
+
+
+class Away(LocalError):
+    """A tracker cannot take a note now, and may take it later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something to write down: that a run begins, what was measured in a round, or how the run ended."""
+
+    client: PartyId
+    manifest: Manifest
+    at_s: float
+    round: int = 0
+    measured: Mapping[str, float] = field(default_factory=dict)
+    outcome: str = ""
+
+    @property
+    def run(self) -> RunId:
+        """The run that it is about."""
+        return self.manifest.run_id
+
+
+# From a step to a note ----------------------------------------------------------------------------------
+
+
+def write_note(moment: Moment) -> Note | None:
+    """What there is to write down about a step of this trainer, if there is anything."""
+    if isinstance(moment.data, rounds.Round):
+        return _note_round(moment, moment.data)
+    if isinstance(moment.data, Enrolment):
+        return _note_run(moment, moment.data)
+    return None
+
+
+def _note_round(moment: Moment, data: rounds.Round) -> Note | None:
+    if moment.after not in {rounds.State.APPLIED, rounds.State.VOID}:
+        return None
+    return Note(
+        client=data.me,
+        manifest=data.manifest,
+        at_s=moment.at_s,
+        round=data.key.round,
+        measured={
+            **(_measure_score(moment.event) if isinstance(moment.event, Concluded) else {}),
+            "seconds/training": data.training_s,
+            "round/released": float(moment.after is rounds.State.APPLIED),
+            "round/members": len(data.members),
+            "traffic/sent_payload_bytes": sum(each.payload_bits for each in data.sent) / 8,
+            "traffic/received_wire_bytes": sum(data.received.values()),
+        },
+    )
+
+
+def _measure_score(event: Concluded) -> dict[str, float]:
+    score = event.score
+    accuracy = {"evaluation/accuracy": score.correct / score.total} if score.total else {}
+    return {**accuracy, "evaluation/loss": score.loss, "seconds/evaluation": event.evaluation_s}
+
+
+def _note_run(moment: Moment, data: Enrolment) -> Note | None:
+    begins = isinstance(moment.event, Prepared) and moment.after is State.PLEDGED
+    outcome = _find_outcome(moment, data)
+    if not begins and not outcome:
+        return None
+    return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, round=data.over, outcome=outcome)
+
+
+def _find_outcome(moment: Moment, data: Enrolment) -> str:
+    """How the run ended for this client; nothing while it has not, or if the client was never in it."""
+    was_in = moment.before not in {State.INVITED, State.PREPARING}
+    if moment.after is not State.ENDED or not was_in:
+        return ""
+    match moment.event:
+        case Ended(outcome=outcome):
+            return outcome
+        case RoundOver() if moment.before is State.LEAVING and data.caught_up:
+            return "completed"
+        case RoundOver():
+            return "left"  # The data owner's policy allows no more void rounds.
+    return "failed"
+
+
+def _list_parameters(manifest: Manifest) -> dict[str, str]:
+    """The run's parameters as names and values."""
+    fields = manifest.model_dump(mode="json", exclude={"cohort"})
+    fields |= {"run": manifest.run_id, "clients": list(manifest.clients)}
+    return {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in fields.items()}
+
+
+# The trackers -------------------------------------------------------------------------------------------
+
+
+class Tracker(Protocol):
+    """Somewhere to write notes down; used by one thread."""
+
+    def take(self, note: Note) -> None:
+        """Write a note down for good, or raise `Away` if that may still succeed later."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+def _import(module: str, *, extra: str) -> Any:
+    """Import what comes with an extra alone. It is `Any`, since not all of it is typed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            f"HUBBUB_TRAINER_TRACK names {extra}, which is not installed here: pip install 'hubbub[{extra}]'"
+        ) from None
+
+
+DT_STRING = 7
+"""TensorFlow's number for the type of a text."""
+
+
+class TensorBoardTracker:
+    """Event files, in a folder for each run and client.
+
+    A note is one record, so that it is there as a whole or not at all. Each life of a trainer has a file of its
+    own: a record that a crash tore hides nothing that was written after it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[Path, IO[bytes]] = {}
+        self._event = _import("tensorboard.compat.proto.event_pb2", extra="tensorboard").Event
+        self._record = _import("tensorboard.summary.writer.record_writer", extra="tensorboard").RecordWriter
+        self._describe_text = _import(
+            "tensorboard.plugins.text.metadata", extra="tensorboard"
+        ).create_summary_metadata
+
+    def take(self, note: Note) -> None:
+        """Append to the run's file; the first note in a trainer's life begins one."""
+        folder = self._folder / note.run[:SHORT] / note.client
+        try:
+            file = self._files.get(folder) or self._begin_file(folder, note)
+            if note.measured or note.outcome:
+                texts = {"run/outcome": note.outcome} if note.outcome else {}
+                self._append(file, self._make_event(note.at_s, note.round, note.measured, texts))
+            if note.outcome:
+                self._files.pop(folder).close()
+        except OSError as error:
+            self._drop_file(folder)
+            raise Away(str(error)) from error
+
+    def _begin_file(self, folder: Path, note: Note) -> IO[bytes]:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_new = not any(folder.glob("*.tfevents.*"))
+        # TensorBoard reads the files of a folder in the order of their names.
+        path = folder / f"events.out.tfevents.{time.time_ns():020d}.hubbub"
+        file = self._files[folder] = path.open("xb")
+        try:
+            self._append(file, self._event(wall_time=note.at_s, file_version="brain.Event:2"))
+            if is_new:
+                texts = {"run/parameters": _draw_table(_list_parameters(note.manifest))}
+                self._append(file, self._make_event(note.at_s, 0, {}, texts))
+        except OSError:
+            path.unlink()  # Or the next one would not be the first.
+            raise
+        return file
+
+    def _make_event(self, at_s: float, step: int, numbers: Mapping[str, float], texts: Mapping[str, str]) -> Any:
+        event = self._event(wall_time=at_s, step=step)
+        for tag, number in numbers.items():
+            event.summary.value.add(tag=tag, simple_value=number)
+        for tag, text in texts.items():
+            value = event.summary.value.add(tag=tag, metadata=self._describe_text(tag, ""))
+            value.tensor.dtype = DT_STRING
+            value.tensor.string_val.append(text.encode())
+            value.tensor.tensor_shape.dim.add(size=1)
+        return event
+
+    def _append(self, file: IO[bytes], event: Any) -> None:
+        self._record(file).write(event.SerializeToString())
+        file.flush()
+
+    def _drop_file(self, folder: Path) -> None:
+        """After a write that failed, the end of the file may be torn: the next attempt begins another."""
+        file = self._files.pop(folder, None)
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def close(self) -> None:
+        """Close all files; what was taken is in them already."""
+        for folder in list(self._files):
+            self._drop_file(folder)
+
+
+def _draw_table(rows: Mapping[str, str]) -> str:
+    """Markdown, which is how TensorBoard shows text."""
+    return "\n".join(["| parameter | value |", "| --- | --- |", *(f"| {name} | {rows[name]} |" for name in rows)])
+
+
+MLFLOW_DEFAULTS = {
+    # Nobody else hears that a run is trained here.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Log lines are ours to format.
+    "MLFLOW_CONFIGURE_LOGGING": "false",
+    # A server that is away is tried again by us.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    # Whoever names a folder knows that it is one.
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+}
+"""What MLflow reads from the environment, unless the operator has set it otherwise."""
+MLFLOW_EXPERIMENT = "hubbub"
+MLFLOW_VALUE_CHARACTERS = 500
+"""The longest parameter that every version of its servers takes."""
+WITHOUT_A_DATABASE = frozenset({"", "file", "http", "https", "databricks"})
+MLFLOW_STATUS = {"completed": "FINISHED", "cancelled": "KILLED"}
+MAY_MEND = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+class MlflowTracker:
+    """Runs of an MLflow experiment, found again by the tags that they were given."""
+
+    def __init__(self, uri: str) -> None:
+        for name, value in MLFLOW_DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        self._entities = _import("mlflow.entities", extra="mlflow")
+        self._exception = _import("mlflow.exceptions", extra="mlflow").MlflowException
+        self._connect = _import("mlflow.tracking", extra="mlflow").MlflowClient
+        scheme = urlsplit(uri).scheme
+        if scheme not in WITHOUT_A_DATABASE and find_spec("sqlalchemy") is None:
+            raise ConfigurationError(
+                f"HUBBUB_TRAINER_TRACK: to write to {scheme} itself, MLflow needs more than its client: "
+                "pip install mlflow, or name an MLflow server (mlflow:http://...) or a folder (mlflow:file:...)"
+            )
+        self._uri = uri
+        self._client: Any = None
+        self._runs: dict[tuple[RunId, PartyId], str] = {}
+
+    def take(self, note: Note) -> None:
+        """Log to the run's namesake in MLflow."""
+        try:
+            self._client = self._client or self._connect(tracking_uri=self._uri)
+            name = self._runs.get((note.run, note.client)) or self._find_run(note)
+            self._runs[note.run, note.client] = name
+            self._log(name, note)
+        except self._exception as error:
+            status = error.get_http_status_code()
+            if status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in MAY_MEND:
+                raise
+            raise Away(str(error)) from error
+        except OSError as error:
+            raise Away(str(error)) from error
+
+    def _log(self, name: str, note: Note) -> None:
+        at_ms = round(note.at_s * 1000)
+        metrics = [self._entities.Metric(key, value, at_ms, note.round) for key, value in note.measured.items()]
+        if metrics:
+            self._client.log_batch(name, metrics=metrics)
+        if note.outcome:
+            self._client.set_tag(name, "hubbub.outcome", note.outcome)
+            self._client.set_terminated(name, MLFLOW_STATUS.get(note.outcome, "FAILED"), at_ms)
+            del self._runs[note.run, note.client]
+
+    def _find_run(self, note: Note) -> str:
+        """The run that an earlier life of this trainer began, or a new one; its parameters are there for sure."""
+        tags = {"hubbub.run": note.run, "hubbub.client": note.client}
+        wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+        experiment = self._find_experiment()
+        found = self._client.search_runs([experiment], wanted, max_results=1)
+        title = f"{note.client} {note.run[:SHORT]}"
+        run = found[0] if found else self._client.create_run(experiment, round(note.at_s * 1000), tags, title)
+        parameters = [
+            self._entities.Param(key, value[:MLFLOW_VALUE_CHARACTERS])
+            for key, value in _list_parameters(note.manifest).items()
+        ]
+        self._client.log_batch(run.info.run_id, params=parameters)
+        return str(run.info.run_id)
+
+    def _find_experiment(self) -> str:
+        title = os.environ.get("MLFLOW_EXPERIMENT_NAME", MLFLOW_EXPERIMENT)
+        found = self._client.get_experiment_by_name(title)
+        if found is None:
+            # Another trainer may make it first.
+            with suppress(self._exception):
+                return str(self._client.create_experiment(title))
+            found = self._client.get_experiment_by_name(title)
+        if found is None:
+            raise Away(f"the experiment {title} can be neither found nor made")
+        return str(found.experiment_id)
+
+    def close(self) -> None:
+        """Nothing is open between two notes."""
+
+
+# Between the trainer and its trackers -------------------------------------------------------------------
+
+
+class _Desk:
+    """A tracker with the thread that serves it and the notes that wait for it."""
+
+    def __init__(self, name: str, tracker: Tracker) -> None:
+        self._name = name
+        self._tracker = tracker
+        self._notes: SimpleQueue[Note | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._silent = False
+        self._thread = threading.Thread(target=self._serve, name=f"tracking {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, note: Note) -> None:
+        """Leave a note; never waits."""
+        if self._notes.qsize() < MOST_NOTES:
+            self._notes.put(note)
+        else:
+            self._complain("too many notes wait for it")
+
+    def close(self) -> None:
+        """Give the tracker a last chance to take what waits."""
+        self._closing.set()
+        self._notes.put(None)
+
+    def join(self, deadline_s: float) -> None:
+        """Wait for that."""
+        self._thread.join(max(0.0, deadline_s - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning("%s is left with notes that it did not take", self._name)
+
+    def _serve(self) -> None:
+        while (note := self._notes.get()) is not None:
+            if not self._deliver(note):
+                break
+        self._tracker.close()
+
+    def _deliver(self, note: Note) -> bool:
+        """Hand a note over, however long it takes; say whether there is sense in a next one."""
+        while True:
+            closing = self._closing.is_set()
+            try:
+                self._tracker.take(note)
+            except Away as error:
+                self._complain(error)
+                if closing:
+                    return False
+                self._closing.wait(PAUSE_S)
+            except Exception as error:  # noqa: BLE001  (Whatever a tracker does, the run goes on.)
+                self._complain(error)
+                return True
+            else:
+                self._praise()
+                return True
+
+    def _complain(self, problem: object) -> None:
+        """Say it once, until it works again."""
+        if not self._silent:
+            self._silent = True
+            log.warning("%s takes no notes, and the run goes on without: %s", self._name, _redact(str(problem)))
+
+    def _praise(self) -> None:
+        if self._silent:
+            self._silent = False
+            log.info("%s takes notes again", self._name)
+
+
+def _redact(text: str) -> str:
+    """Without the user and password that an address may have."""
+    return re.sub(r"//[^/@\s]*@", "//***@", text)
+
+
+class Tracking:
+    """Observes a trainer, and has what it sees written down by every tracker."""
+
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._desks = [_Desk(name, tracker) for name, tracker in trackers.items()]
+
+    def observe(self, moment: Moment) -> None:
+        """Take in a step of the trainer; never waits."""
+        note = write_note(moment)
+        if note is not None:
+            self.write_down(note)
+
+    def write_down(self, note: Note) -> None:
+        """Leave a note for every tracker; never waits."""
+        for desk in self._desks:
+            desk.put(note)
+
+    def close(self) -> None:
+        """Have the last notes taken, within reason."""
+        for desk in self._desks:
+            desk.close()
+        deadline_s = time.monotonic() + LAST_NOTES_S
+        for desk in self._desks:
+            desk.join(deadline_s)
+
+
+TRACKERS: Mapping[str, Callable[[str], Tracker]] = {
+    "tensorboard": lambda place: TensorBoardTracker(Path(place)),
+    "mlflow": MlflowTracker,
+}
+
+
+def open_tracking(setting: str) -> Tracking:
+    """Read `HUBBUB_TRAINER_TRACK`; an empty one tracks nothing."""
+    trackers: dict[str, Tracker] = {}
+    for target in filter(None, (part.strip() for part in setting.split(","))):
+        kind, _, place = target.partition(":")
+        if kind not in TRACKERS or not place:
+            raise ConfigurationError(f"HUBBUB_TRAINER_TRACK: {_redact(target)!r} names no tracker; {HOW_TO_TRACK}")
+        trackers[_redact(target)] = TRACKERS[kind](place)
+    return Tracking(trackers)

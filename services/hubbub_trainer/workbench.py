@@ -1,0 +1,288 @@
+"""The computing of a round: training, dealing shares, recombining sums, and moving the model on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hubbub.crypto.group import Transcript
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.errors import LocalError
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Job, Key
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.shares import ShareChunk, declare
+from hubbub.messages.traffic import count_payload
+from hubbub.protocol.layout import plan_chunks
+from hubbub.protocol.ring import Residues
+from hubbub.runtime.post import Post
+from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub.store.vault import Vault
+from hubbub.strategies.base import ClientInput, Release
+from hubbub.strategies.registry import find_phase, find_strategy
+from hubbub.trust.seals import RunSeals, Stage
+from hubbub_trainer import drawn, group
+from hubbub_trainer.dealing import deal_chunk, recombine_chunks
+from hubbub_trainer.events import Closed, Concluded, Decoded, Overtaken, SharesSent, Trained
+from hubbub_trainer.phases import round as rounds
+from hubbub_trainer.phases.round import Round
+from hubbub_trainer.workspace import OpenRound, Workspace, drop_update
+from hubbub_trainer.workspaces import Workspaces
+
+Progress = Callable[[PartyId, int, int, int], None]
+"""Told, from the training thread: who, in which round, has done how many steps of how many."""
+
+
+class Stopping(LocalError):
+    """The service is being stopped; training is given up."""
+
+
+def place_of(key: Key, phase: str) -> Key:
+    """Where the sums of a phase are spooled."""
+    return replace(key, phase=phase)
+
+
+def name_sum(aggregator: PartyId, index: int) -> ChunkRef:
+    """What a chunk of an aggregator's sum is called there."""
+    return ChunkRef(aggregator, "sum", index)
+
+
+class Workbench:
+    """Does the jobs of rounds.
+
+    What a round's machine knows is asked for when it is needed: a round may be abandoned while we work on it, and
+    `find_round` then refuses it.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: PartyId,
+        spaces: Workspaces,
+        spool: Spool,
+        vault: Vault,
+        post: Post,
+        find_round: Callable[[Key], Round],
+        seal_of: Callable[[Key, str], tuple[RunSeals, Stage]],
+        slots: asyncio.Semaphore,
+        progress: Progress,
+    ) -> None:
+        self.me = me
+        self._spaces = spaces
+        self._spool = spool
+        self._vault = vault
+        self._post = post
+        self._find_round = find_round
+        self._seal_of = seal_of
+        self._slots = slots
+        self._progress = progress
+        self._stopping = threading.Event()
+
+    def give_up_training(self) -> None:
+        """Let a training thread come to its end at its next report of progress."""
+        self._stopping.set()
+
+    async def work(self, key: Key, job: Job) -> object:
+        """Do a job. A peer's model of a later round may become ours meanwhile: then nothing is left to do."""
+        try:
+            return await self._do(key, job)
+        except LocalError:
+            space = self._spaces.find(key.run)
+            if space is None or space.group is None or space.group.round <= key.round:
+                raise
+            return Overtaken()
+
+    async def _do(self, key: Key, job: Job) -> object:
+        match job:
+            case rounds.Train():
+                return await self._train(key, idle=job.idle)
+            case rounds.SendShares():
+                return await self._send_shares(key, job.phase)
+            case rounds.DecodeSums():
+                return await asyncio.to_thread(self._decode, key, job)
+            case rounds.Conclude():
+                return await self._conclude(key, took_part=job.took_part)
+            case rounds.CloseVoid():
+                return await asyncio.to_thread(self._close_void, key)
+        raise LocalError(f"a trainer has no job {job!r}")
+
+    # Training -------------------------------------------------------------------------------------------
+
+    async def _train(self, key: Key, *, idle: bool) -> Trained:
+        began_s = time.monotonic()
+        async with self._slots:
+            await asyncio.to_thread(self._stay_idle if idle else self._train_locally, key)
+        return Trained(training_s=time.monotonic() - began_s)
+
+    def _stay_idle(self, key: Key) -> None:
+        """We were away and the round is closed: nothing is learnt, and the sums are taken in all the same."""
+        space = self._spaces.open(key.run)
+        with space.lock:
+            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            if space.recall_update(key.round) is None:
+                space.keep_update(key.round, np.zeros_like(space.theta), space.memory)
+            self._open_round(key)
+
+    def _train_locally(self, key: Key) -> None:
+        """Train and keep what was learnt; after a restart only if training had not come to its end."""
+
+        def report(done: int, steps: int) -> None:
+            if self._stopping.is_set():
+                raise Stopping("the trainer is being stopped")
+            self._progress(self.me, key.round, done, steps)
+
+        space = self._spaces.open(key.run)
+        with space.lock:
+            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            if space.recall_update(key.round) is None:
+                seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
+                steps = self._find_round(key).manifest.local_steps
+                training = space.learner.train(
+                    space.theta, steps=steps, seed=seed, progress=report, memory=space.memory
+                )
+                space.keep_update(key.round, training.theta - space.theta, training.memory)
+            self._open_round(key)
+
+    # Our side of a round, made or rebuilt ---------------------------------------------------------------
+
+    def _open_round(self, key: Key, *, whole: bool = False) -> OpenRound:
+        """Our side of a round; after a restart it is rebuilt from what was learnt and what was decoded since."""
+        space = self._spaces.open(key.run)
+        if key.round not in space.rounds:
+            space.rounds[key.round] = self._begin_round(key, space)
+        mine, data = space.rounds[key.round], self._find_round(key)
+        decoded = tuple(phase.name for phase in data.phases) if whole else data.decoded
+        for phase in decoded[len(mine.absorbed) :]:
+            self._absorb(key, data, mine, phase)
+        return mine
+
+    def _begin_round(self, key: Key, space: Workspace) -> OpenRound:
+        learnt = space.recall_update(key.round)
+        if learnt is None:
+            raise LocalError(f"nothing was learnt in {key}")
+        update, memory = learnt
+        mine = ClientInput(
+            theta=space.theta,
+            update=update,
+            accumulator=space.accumulator,
+            samples=space.learner.samples,
+            stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
+        )
+        manifest = self._find_round(key).manifest
+        client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
+        return OpenRound(client_round, memory, self._begin_transcript(key, space))
+
+    @staticmethod
+    def _begin_transcript(key: Key, space: Workspace) -> Transcript:
+        """A round's transcript begins with the model, which the clients trained together."""
+        space.group_secret.advance_to(key.round)
+        transcript = Transcript(space.group_secret.key_for("transcript"))
+        transcript.note(key.run, key.round, np.ascontiguousarray(space.theta, dtype="<f4"))
+        return transcript
+
+    # Shares and sums ------------------------------------------------------------------------------------
+
+    async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
+        data = self._find_round(key)
+        mine = await asyncio.to_thread(self._open_round, key)
+        client_round = mine.client_round
+        phase = find_phase(data.manifest.strategy, phase_name)
+        servers = phase.aggregators(data.manifest.aggregators)
+        seals, stage = self._seal_of(key, phase_name)
+        transcript = await asyncio.to_thread(mine.transcript_of, phase_name)
+        vectors, values = client_round.vectors(phase_name), client_round.contribute(phase_name)
+        set_id, stream = await asyncio.to_thread(drawn.recall_outbox, self._vault, key, phase_name)
+        for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
+            shares = await asyncio.to_thread(deal_chunk, phase, chunk, vectors, values, len(servers), stream)
+            body = ShareChunk(
+                set_id=set_id,
+                vectors=declare(vectors),
+                weight=client_round.weight,
+                transcript=transcript,
+                index=index,
+            )
+            for server, share in zip(servers, shares, strict=True):
+                payload = await asyncio.to_thread(seals.seal_share, stage, server, set_id, index, share)
+                # Refuses a round that was abandoned: its outbox is gone, and the set is another.
+                self._find_round(key)
+                await self._post.send(
+                    key, to=server, role=Role.AGGREGATOR, body=body, phase=phase_name, payload=payload
+                )
+        return SharesSent(traffic=count_payload(vectors, "up", copies=len(servers)))
+
+    def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded:
+        mine, data = self._open_round(key), self._find_round(key)
+        transcript = mine.transcript_of(job.phase)
+        if job.phase not in mine.absorbed:
+            self._absorb(key, data, mine, job.phase)
+        return Decoded(transcript=transcript)
+
+    def _absorb(self, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
+        """Recombine what a phase released, and take it in."""
+        one = next(iter(data.sums[phase].values()))
+        sums = self._read_sums(key, data, phase)
+        members = [client for client in data.manifest.clients if client in one.members]
+        mine.client_round.absorb(phase, Release(one.vectors, tuple(sums)), len(members))
+        mine.note_sums(phase, members, sums)
+        mine.absorbed.append(phase)
+
+    def _read_sums(self, key: Key, data: Round, phase_name: str) -> list[Residues]:
+        phase = find_phase(data.manifest.strategy, phase_name)
+        servers = phase.aggregators(data.manifest.aggregators)
+        seals, stage = self._seal_of(key, phase_name)
+        sums = data.sums[phase_name]
+        keys = {server: seals.unwrap_sum_key(stage, server, sums[server].wrapped_key) for server in servers}
+
+        def read(place: int, index: int) -> bytes:
+            server = servers[place]
+            sealed = self._spool.read(place_of(key, phase_name), name_sum(server, index))
+            return seals.decrypt_sum(stage, server, keys[server], index, sealed)
+
+        vectors = sums[servers[0]].vectors
+        plan = plan_chunks(vectors, data.manifest.chunk_bytes)
+        return recombine_chunks(phase, plan, vectors, len(servers), read)
+
+    # The end of a round ---------------------------------------------------------------------------------
+
+    async def _conclude(self, key: Key, *, took_part: bool) -> Concluded:
+        began_s = time.monotonic()
+        async with self._slots:
+            return await asyncio.to_thread(self._move_on, key, began_s, took_part=took_part)
+
+    def _move_on(self, key: Key, began_s: float, *, took_part: bool) -> Concluded:
+        space = self._spaces.open(key.run)
+        with space.lock:
+            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            if space.applied < key.round:
+                mine = self._open_round(key, whole=True)
+                conclusion = mine.client_round.conclude(took_part=took_part)
+                space.note_round(key.round, conclusion.theta, conclusion.alone_share)
+                space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory)
+            score = space.learner.evaluate(space.theta)
+            return Concluded(model_hmac=space.model_hmac(), score=score, evaluation_s=time.monotonic() - began_s)
+
+    def _close_void(self, key: Key) -> Closed:
+        space = self._spaces.open(key.run)
+        with space.lock:
+            space.group_secret.advance_to(key.round)
+            return Closed(model_hmac=space.model_hmac())
+
+    def close(self, key: Key, manifest: Manifest, *, has_verdict: bool) -> None:
+        """Forget what belongs to a round that is over, or was abandoned."""
+        self._spool.drop_round(key)
+        for phase in find_strategy(manifest.strategy).phases:
+            drawn.drop_outbox(self._vault, key, phase.name)
+        space = self._spaces.find(key.run)
+        if space is not None:
+            space.rounds.pop(key.round, None)
+        drop_update(self._spaces.folder_of(key.run), key.round)
+        if has_verdict:
+            # Void or not, nobody derives its keys again. A round that failed has no verdict, and the round that
+            # is open may be another. With our part of it the secret could be put together as it was at first.
+            drawn.drop_contribution(self._vault, key.run)
+            group.step(self._vault, key.run, key.round + 1, space)

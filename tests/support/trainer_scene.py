@@ -1,0 +1,477 @@
+"""Real trainers among parties made by hand, from the proposal of a run to its sums."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret
+from hubbub.crypto.sealing import SumKey
+from hubbub.errors import ConfigurationError, RejectReason
+from hubbub.ids import PartyId, Role
+from hubbub.messages.base import Message
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened
+from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
+from hubbub.messages.shares import ShareChunk, declare
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, Voucher
+from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.protocol.layout import Vector, plan_chunks
+from hubbub.strategies.base import Theta
+from hubbub.strategies.registry import find_phase
+from hubbub.transport.base import Transport
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import dead_letter_queue, topology_for
+from hubbub.trust.audit import Entry, read_log
+from hubbub.trust.seals import RunSeals, Stage
+from hubbub_aggregator.summing import add_chunk
+from hubbub_trainer import snapshots
+from hubbub_trainer.learning.task import Task
+from hubbub_trainer.policy import Policy
+from hubbub_trainer.service import Trainer
+from hubbub_trainer.workspace import model_hmac
+from support.parties import parties_of, run_keys_of, seals_beside
+from support.saboteur import DoomedStore, Saboteur
+from support.stand_in import StandIn, stand_in
+
+M = TypeVar("M", bound=Message)
+Heard = list[tuple[Envelope, M]]
+DEMO_SEED = 3
+
+
+@dataclass(eq=False)
+class Peers:
+    """The keys of everybody in a run who is made by hand, and what makes the group secret."""
+
+    manifest: Manifest
+    real: tuple[RunKey, ...]
+    seals: Mapping[PartyId, RunSeals]
+    parts: dict[PartyId, bytes] = field(default_factory=dict)
+
+    @property
+    def run_keys(self) -> tuple[RunKey, ...]:
+        return (*self.real, *run_keys_of(self.seals))
+
+    def agree(self) -> GroupSecret:
+        """The group secret as any of them has it."""
+        publics = {key.party: bytes.fromhex(key.public_key) for key in self.run_keys}
+        clients = self.manifest.clients
+        return GroupSecret.agree(
+            [self.parts[client] for client in clients],
+            run=self.manifest.run_id,
+            run_keys=[publics[client] for client in clients],
+        )
+
+
+class Sealing:
+    """One release of an aggregator for one client: its key, and what is encrypted with it."""
+
+    def __init__(self, seals: RunSeals, stage: Stage, client: PartyId) -> None:
+        self._seals = seals
+        self._stage = stage
+        self._key = SumKey.fresh()
+        self.wrapped_key = seals.wrap_sum_key(stage, client, self._key).hex()
+
+    def encrypt(self, index: int, packed: bytes) -> bytes:
+        return self._seals.encrypt_sum(self._stage, self._key, index, packed)
+
+
+Shift = Callable[[int, bytes], bytes]
+"""What a lying aggregator makes of a chunk of its sum."""
+
+
+MakeTrainer = Callable[[PartyId, Path, Transport], Trainer]
+Wrap = Callable[[Transport], Transport]
+"""What is between a trainer and its transport."""
+
+
+class Scene:
+    """The trainers under test, and everybody else.
+
+    Clients made by hand have updates of zero, and so are all shares of them: an aggregator's sum is what it adds
+    up of the real clients' shares.
+    """
+
+    def __init__(
+        self, broker: MemoryBroker, manifest: Manifest, parties: Mapping[PartyId, StandIn], make: MakeTrainer
+    ) -> None:
+        self.broker = broker
+        self.manifest = manifest
+        self.parties = parties
+        self._make = make
+        self._transports: dict[PartyId, MemoryTransport] = {}
+        self._threads = _new_threads()
+        self.coordinator = parties[manifest.coordinator]
+        self.aggregators = [parties[name] for name in manifest.aggregators]
+        self.trainers: dict[PartyId, Trainer] = {}
+        self.folders: dict[PartyId, Path] = {}
+        self.peers: Peers
+
+    @property
+    def real(self) -> tuple[PartyId, ...]:
+        return tuple(self.trainers)
+
+    @property
+    def by_hand(self) -> tuple[PartyId, ...]:
+        return tuple(client for client in self.manifest.clients if client not in self.trainers)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The first of them, or the only one."""
+        return self.trainers[self.real[0]]
+
+    # Starting and killing ---------------------------------------------------------------------------------
+
+    async def start(
+        self, client: PartyId, folder: Path, *, wrap: Wrap = lambda inner: inner, saboteur: Saboteur | None = None
+    ) -> None:
+        """Start a real client on what is in a folder."""
+        transport = MemoryTransport(self.broker, topology_for(client, Role.CLIENT))
+        self._transports[client] = await transport.__aenter__()
+        self.folders[client] = folder
+        self.trainers[client] = trainer = self._make(client, folder, wrap(transport))
+        if saboteur is not None:
+            trainer.runner._store = DoomedStore(trainer.runner._store, saboteur)
+        await trainer.runner.start()
+
+    async def stop(self, client: PartyId) -> None:
+        trainer = self.trainers[client]
+        await trainer.runner.stop()
+        trainer.close()
+        await self._transports[client].close()
+
+    async def kill(self, client: PartyId | None = None, *, let_go: Callable[[], None] = lambda: None) -> Path:
+        """Kill a real client where it stands, and give a copy of what was on its disk just then.
+
+        What it writes when it is closed is not in there. `let_go` ends what holds its threads.
+        """
+        client = client or self.real[0]
+        trainer = self.trainers[client]
+        await trainer.runner.stop()
+        trainer.give_up_training()
+        let_go()
+        threads, self._threads = self._threads, _new_threads()
+        await asyncio.to_thread(threads.shutdown)
+        image = self.folders[client].with_name(f"{client} {secrets.token_hex(4)}")
+        shutil.copytree(self.folders[client], image)
+        await self.stop(client)
+        return image
+
+    async def restart(
+        self,
+        client: PartyId | None = None,
+        *,
+        let_go: Callable[[], None] = lambda: None,
+        wrap: Wrap = lambda inner: inner,
+    ) -> None:
+        """Kill a real client and start it again."""
+        image = await self.kill(client, let_go=let_go)
+        await self.start(client or self.real[0], image, wrap=wrap)
+
+    def dead(self) -> list[str]:
+        return [letter.reason for letter in self.broker.dead_letters(dead_letter_queue(self.real[0]))]
+
+    def count(self, reason: RejectReason) -> int:
+        return self.trainer.counters.rejections(reason)
+
+    async def read_log(self) -> list[Entry]:
+        """What the first client's audit log says of the run."""
+        await self.settle()
+        entries = read_log(self.folders[self.real[0]] / "audit.jsonl").entries
+        return [entry for entry in entries if entry.fields.get("run") == self.manifest.run_id]
+
+    def run_folder(self, client: PartyId) -> Path:
+        return self.folders[client] / "runs" / self.manifest.run_id
+
+    def digests(self, client: PartyId | None = None) -> list[str]:
+        path = self.run_folder(client or self.real[0]) / "rounds.jsonl"
+        return path.read_text("utf-8").splitlines() if path.exists() else []
+
+    # Saying and hearing ---------------------------------------------------------------------------------
+
+    async def propose(self, manifest: Manifest | None = None) -> None:
+        manifest = manifest or self.manifest
+        await self.tell(RunProposed(manifest=manifest), manifest=manifest)
+
+    async def tell(self, body: Message, round_number: int = 0, *, manifest: Manifest | None = None) -> None:
+        """The coordinator speaks to all real clients."""
+        run = (manifest or self.manifest).run_id
+        for client in self.real:
+            await self.coordinator.say(body, to=client, role=Role.CLIENT, run=run, round_number=round_number)
+
+    async def say(
+        self,
+        party: StandIn,
+        body: Message,
+        *,
+        to: PartyId | None = None,
+        round_number: int = 1,
+        phase: str = "signs",
+        payload: bytes = b"",
+        sender: PartyId | None = None,
+        signer: PartyId | None = None,
+    ) -> None:
+        await party.say(
+            body,
+            to=to or self.real[0],
+            role=Role.CLIENT,
+            run=self.manifest.run_id,
+            round_number=round_number,
+            phase=phase,
+            payload=payload,
+            sender=sender,
+            signer=signer,
+        )
+
+    async def hear(
+        self, party: StandIn, kind: type[M], *, number: int | None = None, phase: str | None = None, each: int = 1
+    ) -> Heard[M]:
+        """What the real clients say in the present run, when each has said that much."""
+        return await self._hear(party, kind, each * len(self.real), number=number, phase=phase)
+
+    async def _hear(
+        self, party: StandIn, kind: type[M], wanted: int, *, number: int | None, phase: str | None
+    ) -> Heard[M]:
+        least = wanted
+        while True:
+            heard = await party.hear(kind, least, round_number=number)
+            ours = [
+                (envelope, body)
+                for envelope, body in heard
+                if envelope.run == self.manifest.run_id and phase in {None, envelope.phase}
+            ]
+            if len(ours) >= wanted:
+                return ours
+            least = len(heard) + 1
+
+    async def settle(self) -> None:
+        """Return when the real clients have done all that what they were sent before asks of them."""
+        here = self.manifest
+        self.manifest = here.model_copy(update={"task": "none", "nonce": secrets.token_hex(16)})
+        await self.propose()
+        await self.hear(self.coordinator, RunRefused)
+        self.manifest = here
+
+    # Enrolment ------------------------------------------------------------------------------------------
+
+    async def pledge(self, manifest: Manifest | None = None) -> None:
+        """Propose a run, hear the real clients' keys, and make everybody else's."""
+        self.manifest = manifest or self.manifest
+        await self.propose()
+        real = tuple({body.run_key for _, body in await self.hear(self.coordinator, RunJoined)})
+        self.peers = Peers(self.manifest, real, seals_beside(self.manifest, *real))
+
+    async def exchange(self) -> None:
+        """Give everybody's keys to the real clients, take their parts of the group secret, deal the others'."""
+        await self.tell(RunKeys(keys=self.peers.run_keys))
+        for client in self.by_hand:
+            for envelope, _ in await self.hear(self.parties[client], GroupContribution):
+                part = self.peers.seals[client].open_contribution(envelope.sender, envelope.payload)
+                assert self.peers.parts.setdefault(envelope.sender, part) == part, "the same part to everybody"
+            self.peers.parts[client] = client.encode().ljust(CONTRIBUTION_BYTES, b"\0")
+            for trainer in self.real:
+                await self.deal(client, to=trainer)
+
+    async def deal(self, client: PartyId, *, to: PartyId, part: bytes | None = None) -> None:
+        sealed = self.peers.seals[client].seal_contribution(to, part or self.peers.parts[client])
+        await self.say(self.parties[client], GroupContribution(), to=to, round_number=0, phase="", payload=sealed)
+
+    async def confirm(self, client: PartyId, *, to: PartyId, confirmation: str) -> None:
+        body = GroupConfirmed(confirmation=confirmation)
+        await self.say(self.parties[client], body, to=to, round_number=0, phase="")
+
+    async def join(self, manifest: Manifest | None = None) -> GroupSecret:
+        """All of it, up to the first round; the group secret that everybody holds."""
+        await self.pledge(manifest)
+        await self.exchange()
+        group = self.peers.agree()
+        for client in self.by_hand:
+            said = await self.hear(self.parties[client], GroupConfirmed)
+            assert {body.confirmation for _, body in said} == {group.confirmation()}
+            for trainer in self.real:
+                await self.confirm(client, to=trainer, confirmation=group.confirmation())
+        await self.hear(self.coordinator, RunReady)
+        return group
+
+    # Rounds ---------------------------------------------------------------------------------------------
+
+    async def open_round(self, number: int) -> None:
+        await self.tell(RoundOpened(), number)
+
+    def stage(self, number: int, phase: str) -> Stage:
+        return Stage(self.manifest.run_id, number, phase)
+
+    async def sealed_shares(
+        self, aggregator: StandIn, number: int = 1, phase: str = "signs", *, client: PartyId | None = None
+    ) -> Heard[ShareChunk]:
+        """A client's whole share set at an aggregator, as it came first, in the order of its chunks."""
+        wanted = 1
+        while True:
+            heard = await self._hear(aggregator, ShareChunk, wanted, number=number, phase=phase)
+            own = [pair for pair in reversed(heard) if pair[0].sender == (client or self.real[0])]
+            first = {body.index: (envelope, body) for envelope, body in own}
+            if own and len(first) == self._count_chunks(own[0][1]):
+                return [first[index] for index in sorted(first)]
+            wanted = len(heard) + 1
+
+    def _count_chunks(self, body: ShareChunk) -> int:
+        return len(plan_chunks([claim.vector for claim in body.vectors], self.manifest.chunk_bytes))
+
+    def sent_sets(self, aggregator: StandIn) -> dict[tuple[int, str, int], list[tuple[str, str, bytes]]]:
+        """All chunks that the first client has sent so far: set id, transcript and plaintext of each copy."""
+        seals = self.peers.seals[aggregator.name]
+        found: dict[tuple[int, str, int], list[tuple[str, str, bytes]]] = {}
+        for envelope in aggregator.heard:
+            body = envelope.body
+            if isinstance(body, ShareChunk) and envelope.sender == self.real[0]:
+                stage = self.stage(envelope.round, envelope.phase)
+                share = seals.open_share(stage, envelope.sender, body.set_id, body.index, envelope.payload)
+                copies = found.setdefault((envelope.round, envelope.phase, body.index), [])
+                copies.append((body.set_id, body.transcript, share))
+        return found
+
+    async def shares(
+        self, aggregator: StandIn, number: int = 1, phase: str = "signs", *, client: PartyId | None = None
+    ) -> list[tuple[ShareChunk, bytes]]:
+        """The same, opened with the aggregator's key."""
+        seals, stage = self.peers.seals[aggregator.name], self.stage(number, phase)
+        return [
+            (body, seals.open_share(stage, envelope.sender, body.set_id, body.index, envelope.payload))
+            for envelope, body in await self.sealed_shares(aggregator, number, phase, client=client)
+        ]
+
+    async def add(self, aggregator: StandIn, number: int, phase: str) -> tuple[tuple[Vector, ...], list[bytes]]:
+        """An aggregator's sum over the real clients, chunk by chunk."""
+        sets = [await self.shares(aggregator, number, phase, client=client) for client in self.real]
+        vectors = tuple(claim.vector for claim in sets[0][0][0].vectors)
+        rule = find_phase(self.manifest.strategy, phase)
+        return vectors, [
+            add_chunk(rule, chunk, vectors, [partial(bytes, share) for _, share in of_all])
+            for chunk, *of_all in zip(plan_chunks(vectors, self.manifest.chunk_bytes), *sets, strict=True)
+        ]
+
+    async def release(
+        self,
+        aggregator: StandIn,
+        number: int = 1,
+        members: Sequence[PartyId] | None = None,
+        *,
+        phase: str = "signs",
+        to: Sequence[PartyId] | None = None,
+        shift: Shift = lambda _, packed: packed,
+    ) -> None:
+        """Send an aggregator's sum, or what it makes of it, to real clients."""
+        vectors, chunks = await self.add(aggregator, number, phase)
+        for client in to or self.real:
+            sealing = Sealing(self.peers.seals[aggregator.name], self.stage(number, phase), client)
+            for index, packed in enumerate(chunks):
+                body = SumChunk(
+                    members=tuple(members or self.manifest.clients[: self.manifest.min_clients]),
+                    vectors=declare(vectors),
+                    wrapped_key=sealing.wrapped_key,
+                    index=index,
+                )
+                payload = sealing.encrypt(index, shift(index, packed))
+                await self.say(aggregator, body, to=client, round_number=number, phase=phase, payload=payload)
+
+    async def void(self, number: int = 1, phase: str = "signs") -> None:
+        notice = VoidNotice(reason="too few")
+        for aggregator in self.aggregators:
+            for client in self.real:
+                await self.say(aggregator, notice, to=client, round_number=number, phase=phase)
+
+    # Snapshots ------------------------------------------------------------------------------------------
+
+    async def vouch(
+        self, number: int, model: Theta, *, released: int | None = None, by: Sequence[PartyId] | None = None
+    ) -> None:
+        """Clients made by hand say that this is the model after a round."""
+        group = self.peers.agree()
+        group.advance_to(number)
+        voucher = Voucher(
+            round=number,
+            released=number if released is None else released,
+            model_hmac=model_hmac(group, model),
+        )
+        for client in self.by_hand if by is None else by:
+            await self.say(self.parties[client], ModelVouched(vouchers=(voucher,)), round_number=0, phase="")
+
+    async def send_snapshot(self, client: PartyId, number: int, model: Theta) -> None:
+        """A client made by hand sends a model, sealed as it should be."""
+        for index, part in enumerate(snapshots.cut(self.manifest, model)):
+            sealed = self.peers.seals[client].seal_snapshot(number, self.real[0], index, part)
+            body = SnapshotChunk(index=index)
+            await self.say(self.parties[client], body, round_number=number, phase="", payload=sealed)
+
+    async def play_good_round(self, number: int) -> None:
+        """A round of a strategy with one phase."""
+        await self.open_round(number)
+        for aggregator in self.aggregators:
+            await self.release(aggregator, number)
+        await self.hear(self.coordinator, RoundApplied, number=number)
+
+    async def play_void_round(self, number: int) -> None:
+        await self.open_round(number)
+        for aggregator in self.aggregators:
+            await self.sealed_shares(aggregator, number)
+        await self.void(number)
+        await self.hear(self.coordinator, RoundDropped, number=number)
+
+
+def _new_threads() -> ThreadPoolExecutor:
+    """All threads that are begun from now on."""
+    threads = ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(threads)
+    return threads
+
+
+@asynccontextmanager
+async def scene_of(
+    folder: Path,
+    manifest: Manifest,
+    task: Task,
+    *,
+    real: int = 1,
+    policy: Policy | None = None,
+    demo_seed: int | None = DEMO_SEED,
+) -> AsyncIterator[Scene]:
+    """The first clients of a manifest are real; nothing is proposed yet."""
+    broker, parties = MemoryBroker(), parties_of(manifest)
+
+    def load(name: str) -> Task:
+        if name != task.name:
+            raise ConfigurationError(f"there is no task {name!r}")
+        return task
+
+    def make(client: PartyId, folder: Path, transport: Transport) -> Trainer:
+        return Trainer(
+            identity=parties.identities[client],
+            roster=parties.roster,
+            read_policy=lambda: policy or Policy.for_demo(parties.roster.digest),
+            transport=transport,
+            folder=folder,
+            load_task=load,
+            demo_seed=demo_seed,
+        )
+
+    async with AsyncExitStack() as stack:
+        stand_ins = {
+            party.name: await stack.enter_async_context(stand_in(broker, party.name, party.role))
+            for party in parties.roster.parties
+            if party.name not in manifest.clients[:real]
+        }
+        scene = Scene(broker, manifest, stand_ins, make)
+        for client in manifest.clients[:real]:
+            stack.push_async_callback(scene.stop, client)
+            await scene.start(client, folder / client)
+        yield scene

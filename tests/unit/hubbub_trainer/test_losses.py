@@ -1,0 +1,470 @@
+"""A real trainer whose inbox has lost something, among peers made by hand; and one that such a peer asks."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.group import GroupSecret
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, RunId
+from hubbub.machine.effects import Key
+from hubbub.messages.codec import decode
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.runs import PartyFailed, RunEnded
+from hubbub.messages.shares import ShareChunk
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
+from hubbub.runtime.runner import Moment
+from hubbub.runtime.spool import Spool
+from hubbub.strategies.base import Theta
+from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.trust.seals import RunSeals
+from hubbub_trainer import snapshots
+from hubbub_trainer.events import SnapshotTaken
+from hubbub_trainer.handover import Handover
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
+from hubbub_trainer.phases import catchup
+from hubbub_trainer.phases import round as rounds
+from hubbub_trainer.workspace import Workspace, digest, model_hmac
+from support.aio import aio, until
+from support.builders import make_manifest
+from support.held_task import HeldTask, Silence
+from support.trainer_scene import Scene, scene_of
+
+TASK = SyntheticTask(1_003)
+MANIFEST = make_manifest(
+    clients=3,
+    servers=2,
+    min_clients=3,
+    parameters=TASK.count_parameters(),
+    task=TASK.name,
+    initial_model_sha256=digest(TASK.initial_model(7)),
+    rounds=9,
+    chunk_bytes=256,
+)
+ME, SECOND, THIRD = MANIFEST.clients
+MODEL, OTHER_MODEL = TASK.initial_model(8), TASK.initial_model(9)
+CHUNKS = snapshots.count_chunks(MANIFEST)
+
+
+@asynccontextmanager
+async def joined(folder: Path, task: Task = TASK, manifest: Manifest = MANIFEST) -> AsyncIterator[Scene]:
+    async with scene_of(folder, manifest, task) as scene:
+        await scene.join()
+        yield scene
+
+
+def space_of(scene: Scene) -> Workspace:
+    return scene.trainer._spaces.open(scene.manifest.run_id)
+
+
+def find_states(scene: Scene, kind: str) -> dict[int, str]:
+    """Where its machines of a kind are, by round."""
+    return {key.round: live.state.value for key, live in scene.trainer.runner.machines.items() if key.kind == kind}
+
+
+def count_shares(scene: Scene, number: int) -> int:
+    heard = [envelope for party in scene.aggregators for envelope in party.heard]
+    return sum(isinstance(envelope.body, ShareChunk) and envelope.round == number for envelope in heard)
+
+
+def failures(scene: Scene) -> list[str]:
+    return [each.body.reason for each in scene.coordinator.heard if isinstance(each.body, PartyFailed)]
+
+
+async def hand_over(scene: Scene, number: int, model: Theta = MODEL) -> None:
+    await scene.vouch(number, model)
+    await scene.send_snapshot(SECOND, number, model)
+
+
+def spooled(scene: Scene) -> list[Path]:
+    """Chunks of snapshots."""
+    return list((scene.folders[ME] / "spool").rglob("after-*.chunk"))
+
+
+# Lost ---------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_round_after_one_that_never_was_is_not_begun_before_a_peers_model_is_here(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await scene.open_round(4)
+        for peer in (SECOND, THIRD):
+            ((_, request),) = await scene.hear(scene.parties[peer], SnapshotRequested)
+            assert request == SnapshotRequested(after=1, giver=SECOND)
+        await scene.send_snapshot(SECOND, 3, MODEL)
+        await scene.vouch(3, MODEL, by=[SECOND])
+        await scene.settle()
+        assert (find_states(scene, "round"), find_states(scene, "catchup")) == ({4: "queued"}, {3: "asking"})
+        assert count_shares(scene, 4) == 0
+        await scene.vouch(3, MODEL, by=[THIRD])
+        await scene.play_good_round(4)
+        assert (len(scene.digests()), scene.dead(), failures(scene)) == (2, [], [])
+        assert [entry.fields["up_to"] for entry in await scene.read_log() if entry.kind == "caught-up"] == [3]
+
+
+@aio
+async def test_what_is_left_of_a_round_whose_order_was_lost_is_nobodys_fault(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.open_round(3)
+        await scene.void(2)
+        await scene.settle()
+        assert (scene.dead(), find_states(scene, "round")) == ([], {3: "queued"})
+        await scene.void(4)
+        await scene.settle()
+        assert scene.dead() == [RejectReason.TOO_EARLY.value] * 2, "what is of no round yet is refused"
+
+
+@aio
+async def test_what_belonged_to_the_rounds_before_is_gone(tmp_path: Path) -> None:
+    """The accumulator, the optimiser's memory, the keys of those rounds and what was spooled."""
+    gate = Silence((0, 2))
+    async with joined(tmp_path, HeldTask(TASK, gate)) as scene:
+        group = scene.peers.agree()
+        await scene.play_good_round(1)
+        assert space_of(scene).accumulator.any()
+        await scene.open_round(4)
+        await hand_over(scene, 3)
+        await wait_for_state(scene, "round", {4: "training"})
+        space = space_of(scene)
+        assert space.theta.tobytes() == MODEL.tobytes()
+        assert (space.applied, space.memory, bool(space.accumulator.any())) == (3, None, False)
+        group.advance_to(4)
+        kept = scene.trainer._vault.get(scene.manifest.run_id, "group")
+        assert kept is not None
+        for mine in (space.group_secret, GroupSecret.from_bytes(kept)):
+            assert (mine.round, mine.key_for("model")) == (4, group.key_for("model"))
+        assert not spooled(scene)
+        gate.lift_all()
+        await scene.play_good_round(4)
+
+
+async def wait_for_state(scene: Scene, kind: str, expected: dict[int, str]) -> None:
+    await until(lambda: find_states(scene, kind) == expected)
+
+
+@aio
+async def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.open_round(3)
+        await hand_over(scene, 2)
+        await scene.sealed_shares(scene.aggregators[0], 3)
+        await scene.restart()
+        await scene.play_good_round(3)
+        await scene.tell(RunEnded(outcome="completed", reason="done"))
+        await scene.settle()
+        assert len(scene.digests()) == 1
+        assert digest(np.load(scene.run_folder(ME) / "model.npy")) in scene.digests()[0]
+
+
+@aio
+async def test_another_model_is_refused_and_counted_and_the_next_peer_is_asked(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.open_round(3)
+        await scene.hear(scene.parties[SECOND], SnapshotRequested)
+        before = space_of(scene).theta
+        await scene.vouch(2, MODEL)
+        await scene.send_snapshot(SECOND, 2, OTHER_MODEL)
+        (_, (_, second)) = await scene.hear(scene.parties[THIRD], SnapshotRequested, each=2)
+        assert second.giver == THIRD
+        assert scene.count(RejectReason.DIFFERENT_MODEL) == 1
+        assert space_of(scene).theta is before
+        assert not spooled(scene), "what was refused is gone"
+        await scene.send_snapshot(THIRD, 2, MODEL)
+        await scene.play_good_round(3)
+        assert failures(scene) == []
+
+
+@aio
+async def test_a_snapshot_that_was_sealed_for_another_place_is_refused(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.open_round(3)
+        await scene.vouch(2, MODEL)
+        for index, part in enumerate(snapshots.cut(MANIFEST, MODEL)):
+            sealed = scene.peers.seals[SECOND].seal_snapshot(1, ME, index, part)
+            body = SnapshotChunk(index=index)
+            await scene.say(scene.parties[SECOND], body, round_number=2, phase="", payload=sealed)
+        await scene.hear(scene.parties[THIRD], SnapshotRequested, each=2)
+        assert scene.count(RejectReason.BROKEN_SEAL) == 1
+        assert space_of(scene).applied == 0
+
+
+@aio
+async def test_peers_that_are_silent_are_asked_again_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup, "ASK_AGAIN_S", 0.05)
+    async with joined(tmp_path) as scene:
+        await scene.open_round(3)
+        heard = await scene.hear(scene.parties[THIRD], SnapshotRequested, each=3)
+        assert [body.giver for _, body in heard][:3] == [SECOND, THIRD, SECOND]
+
+
+@aio
+async def test_answers_that_nobody_asked_for_change_nothing(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await hand_over(scene, 3)
+        await scene.play_good_round(2)
+        assert (len(scene.digests()), scene.dead()) == (2, [])
+        assert not spooled(scene)
+
+
+@aio
+async def test_a_run_that_ends_while_we_ask_leaves_no_model_and_says_so(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await scene.open_round(4)
+        await scene.hear(scene.parties[SECOND], SnapshotRequested)
+        await scene.tell(RunEnded(outcome="completed", reason="done"))
+        (*_, last) = await scene.read_log()
+        assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
+        assert not (scene.run_folder(ME) / "model.npy").exists()
+        assert find_states(scene, "round") == find_states(scene, "catchup") == {}
+
+
+# Overtaken while it worked ------------------------------------------------------------------------------
+
+
+@aio
+async def test_training_for_a_round_that_was_overtaken_ends_quietly(tmp_path: Path) -> None:
+    gate = Silence((0, 1))
+    async with joined(tmp_path, HeldTask(TASK, gate)) as scene:
+        await scene.open_round(1)
+        await wait_for_state(scene, "round", {1: "training"})
+        await scene.open_round(3)
+        await hand_over(scene, 2)
+        await wait_for_state(scene, "catchup", {2: "checking"})
+        gate.lift_all()
+        await scene.play_good_round(3)
+        await scene.settle()
+        assert (failures(scene), scene.dead(), find_states(scene, "round")) == ([], [], {})
+
+
+@aio
+async def test_training_that_waits_for_its_turn_is_not_begun_for_a_round_that_was_overtaken(
+    tmp_path: Path,
+) -> None:
+    """Other runs of this trainer may have the only slot."""
+    async with joined(tmp_path) as scene:
+        async with scene.trainer._bench._slots:
+            await scene.open_round(1)
+            await wait_for_state(scene, "round", {1: "training"})
+            await scene.open_round(3)
+            await hand_over(scene, 2)
+            await wait_for_state(scene, "round", {3: "training"})
+        await scene.play_good_round(3)
+        assert (failures(scene), scene.dead(), count_shares(scene, 1)) == ([], [], 0)
+
+
+@aio
+async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round wants to conclude when its keys are gone, before it is known that the model is another."""
+    taking, concluding, concluded = threading.Event(), threading.Event(), threading.Event()
+    read, take = snapshots.read, Handover.take
+
+    def read_slowly(
+        spool: Spool, place: Key, seals: RunSeals, manifest: Manifest, *, client: PartyId, number: int
+    ) -> list[bytes]:
+        taking.set()
+        concluding.wait()
+        return read(spool, place, seals, manifest, client=client, number=number)
+
+    def take_slowly(handover: Handover, key: Key, job: catchup.TakeSnapshot) -> SnapshotTaken:
+        taken = take(handover, key, job)
+        concluded.wait()
+        return taken
+
+    def watch(moment: Moment) -> None:
+        if moment.before is rounds.State.CONCLUDING:
+            concluded.set()
+
+    monkeypatch.setattr(snapshots, "read", read_slowly)
+    monkeypatch.setattr(Handover, "take", take_slowly)
+    async with joined(tmp_path) as scene:
+        scene.trainer.runner._observer = watch
+        try:
+            for number in (1, 2, 3):
+                await scene.open_round(number)
+            await scene.hear(scene.parties[SECOND], SnapshotRequested)
+            await hand_over(scene, 2)
+            await asyncio.to_thread(taking.wait)
+            for aggregator in scene.aggregators:
+                await scene.release(aggregator, 1)
+            await wait_for_state(scene, "round", {1: "concluding", 2: "queued", 3: "queued"})
+            concluding.set()
+            await asyncio.to_thread(concluded.wait)
+        finally:
+            concluding.set()
+            concluded.set()
+        await scene.play_good_round(3)
+        assert (failures(scene), scene.dead()) == ([], [])
+        assert (len(scene.digests()), space_of(scene).applied) == (1, 3)
+
+
+class SlowShares(Transport):
+    """Another transport; the second chunk of a share set and all that follow wait for a gate."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self._left = 1
+        self.waiting = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        if isinstance(decode(body).body, ShareChunk):
+            if not self._left:
+                self.waiting.set()
+                await self.gate.wait()
+            self._left = max(0, self._left - 1)
+        await self._inner.publish(address, body)
+
+    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
+        await self._inner.subscribe(queue, handler, prefetch=prefetch)
+
+    @property
+    def condition(self) -> Condition:
+        return self._inner.condition
+
+    async def count_waiting(self, queue: str) -> int:
+        return await self._inner.count_waiting(queue)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+
+@aio
+async def test_nothing_more_is_sent_of_a_round_that_was_overtaken(tmp_path: Path) -> None:
+    """Above all no second set: the name of the first went with the round."""
+    slow: list[SlowShares] = []
+
+    def slow_down(inner: Transport) -> Transport:
+        slow.append(SlowShares(inner))
+        return slow[-1]
+
+    async with joined(tmp_path) as scene:
+        await scene.restart(wrap=slow_down)
+        await scene.open_round(1)
+        await slow[0].waiting.wait()
+        await scene.open_round(3)
+        await hand_over(scene, 2)
+        await wait_for_state(scene, "round", {3: "sharing"})
+        slow[0].gate.set()
+        await scene.play_good_round(3)
+        assert count_shares(scene, 1) == 2, "one was out, one was on its way"
+        sets = {copies[0][0] for server in scene.aggregators for copies in scene.sent_sets(server).values()}
+        assert len(sets) == 2, "one of each round"
+        assert failures(scene) == []
+
+
+# Giving -------------------------------------------------------------------------------------------------
+
+
+async def request(scene: Scene, *, after: int = 0, giver: str = ME) -> None:
+    body = SnapshotRequested(after=after, giver=ME if giver == ME else SECOND)
+    await scene.say(scene.parties[THIRD], body, round_number=1, phase="")
+
+
+def open_chunks(scene: Scene, number: int) -> bytes:
+    """The model that the third client was sent, as it opens it."""
+    chunks = {
+        envelope.body.index: scene.peers.seals[THIRD].open_snapshot(
+            number, ME, envelope.body.index, envelope.payload
+        )
+        for envelope in scene.parties[THIRD].heard
+        if isinstance(envelope.body, SnapshotChunk) and envelope.round == number
+    }
+    return b"".join(chunks[index] for index in sorted(chunks))
+
+
+@aio
+async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await scene.play_void_round(2)
+        await request(scene)
+        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=CHUNKS)
+        theta = space_of(scene).theta
+        assert open_chunks(scene, 2) == theta.tobytes()
+        ((_, said),) = await scene.hear(scene.parties[THIRD], ModelVouched)
+        assert said.vouchers == tuple(
+            Voucher(round=number, released=1, model_hmac=hmac_at(scene, number, theta)) for number in (1, 2)
+        ), "also after a void round, whose model is the one before"
+        assert not [each for each in scene.parties[SECOND].heard if isinstance(each.body, ModelVouched)]
+
+
+def hmac_at(scene: Scene, number: int, theta: Theta) -> str:
+    group = scene.peers.agree()
+    group.advance_to(number)
+    return model_hmac(group, theta)
+
+
+@aio
+async def test_a_trainer_gives_its_model_after_a_restart_too(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await scene.settle()
+        await scene.restart()
+        await request(scene)
+        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=CHUNKS)
+        assert open_chunks(scene, 1) == space_of(scene).theta.tobytes()
+
+
+@aio
+async def test_who_is_not_asked_for_its_model_vouches_and_sends_none(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await request(scene, giver=SECOND)
+        await scene.hear(scene.parties[THIRD], ModelVouched)
+        await scene.settle()
+        assert not [each for each in scene.parties[THIRD].heard if isinstance(each.body, SnapshotChunk)]
+
+
+@aio
+async def test_a_model_that_has_moved_on_is_not_sent_under_the_old_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in place before the round is over; who asks in between is answered later."""
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        await scene.settle()
+        monkeypatch.setattr(space_of(scene), "applied", 2)
+        await request(scene)
+        await scene.hear(scene.parties[THIRD], ModelVouched)
+        await scene.settle()
+        assert not [each for each in scene.parties[THIRD].heard if isinstance(each.body, SnapshotChunk)]
+        monkeypatch.undo()
+        await scene.play_good_round(2)
+        await request(scene, after=1)
+        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=CHUNKS)
+        await scene.hear(scene.coordinator, RoundApplied, number=2)
+        assert open_chunks(scene, 2) == space_of(scene).theta.tobytes()
+
+
+@aio
+async def test_who_is_in_no_run_with_us_is_given_nothing(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.play_good_round(1)
+        stranger = scene.aggregators[0]
+        body = SnapshotRequested(after=0, giver=ME)
+        await scene.say(stranger, body, round_number=1, phase="")
+        other_run = RunId("ab" * 32)
+        await scene.parties[THIRD].say(body, to=ME, role=scene.parties[THIRD].role, run=other_run, round_number=1)
+        await scene.settle()
+        assert len(scene.dead()) == 2
+        heard = [each for party in scene.parties.values() for each in party.heard]
+        assert not [each for each in heard if isinstance(each.body, SnapshotChunk | ModelVouched)]

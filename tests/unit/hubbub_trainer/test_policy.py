@@ -1,0 +1,349 @@
+"""The data owner's policy: what a trainer refuses, and how the operator learns why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import Role
+from hubbub.messages.manifest import CohortMember, Manifest
+from hubbub.strategies.registry import STRATEGIES
+from hubbub.trust.identity import Identity, new_identity
+from hubbub.trust.roster import Roster, build_roster
+from hubbub.trust.succession import endorse, gather
+from hubbub_trainer.policy import Policy, read_policy
+from support.builders import aggregator_names, client_names, make_cohort, make_manifest
+
+OTHER = "f" * 64
+PRIVATE = [name for name, strategy in STRATEGIES.items() if not strategy.reveals]
+REVEALING = [name for name, strategy in STRATEGIES.items() if strategy.reveals]
+
+
+def make_identities() -> dict[str, Identity]:
+    """Four clients, three aggregators, each its own organisation; a second aggregator of the first operator."""
+    parties = [
+        *((member.name, Role.CLIENT, member.organisation) for member in make_cohort(client_names(4))),
+        *((name, Role.AGGREGATOR, f"operator-{number}") for number, name in enumerate(aggregator_names(3), 1)),
+        ("aggregator-twin", Role.AGGREGATOR, "operator-1"),
+        ("coordinator", Role.COORDINATOR, "hub"),
+        ("second-coordinator", Role.COORDINATOR, "hub"),
+    ]
+    return {party[0]: new_identity(*party) for party in parties}
+
+
+def make_roster() -> Roster:
+    """Of parties with the same names and other keys each time."""
+    return build_roster([identity.public() for identity in make_identities().values()])
+
+
+IDENTITIES = make_identities()
+ROSTER = build_roster([identity.public() for identity in IDENTITIES.values()])
+
+
+def make_policy(**overrides: object) -> Policy:
+    fields = {"roster_sha256": ROSTER.digest, "approve_tasks": ("synthetic",), **overrides}
+    return Policy.model_validate(fields)
+
+
+def propose(**overrides: object) -> Manifest:
+    """A manifest that `make_policy()` has nothing against."""
+    return make_manifest(clients=4, servers=3, **{"roster_sha256": ROSTER.digest, **overrides})
+
+
+def judge(
+    policy: Policy,
+    manifest: Manifest,
+    *,
+    roster: Roster = ROSTER,
+    runs_before: int = 0,
+    successors_before: int = 0,
+    demo_seed: bool = False,
+) -> tuple[str, ...]:
+    return policy.objections(
+        manifest,
+        roster=roster,
+        runs_before=runs_before,
+        successors_before=successors_before,
+        demo_seed=demo_seed,
+    )
+
+
+def test_a_manifest_at_every_limit_is_joined() -> None:
+    policy = make_policy(
+        min_clients=3, min_servers=3, coordinators=("coordinator",), max_runs=5, max_rounds=7, demo_seed=True
+    )
+
+    assert judge(policy, propose(min_clients=3, rounds=7), runs_before=4, demo_seed=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "proposed", "said"),
+    [
+        ({}, {"min_clients": 2}, ["min_clients is 2", "at least 3", "edit min_clients"]),
+        (
+            {"min_servers": 3},
+            {"aggregators": aggregator_names(2)},
+            ["has 2 aggregators", "at least 3", "edit min_servers"],
+        ),
+        (
+            {},
+            {"aggregators": ("aggregator-1", "aggregator-twin")},
+            ["2 aggregators are run by operator-1", "at least 2 organisations", "edit min_servers"],
+        ),
+        (
+            {"min_servers": 3},
+            {"aggregators": ("aggregator-1", "aggregator-2", "aggregator-twin")},
+            ["3 aggregators are run by operator-1 and operator-2", "at least 3 organisations"],
+        ),
+        (
+            {"coordinators": ("second-coordinator",)},
+            {},
+            ["coordinator is coordinator", "allows second-coordinator", "edit coordinators"],
+        ),
+        ({"max_rounds": 6}, {"rounds": 7}, ["has 7 rounds", "allows 6", "edit max_rounds"]),
+        ({}, {"task": "lenet"}, ["task 'lenet'", "not approved", "`hubbub policy approve`"]),
+        (
+            {},
+            {"roster_sha256": OTHER},
+            ["for the roster ffffffffffff", f"here {ROSTER.digest} is pinned", "ask for a manifest"],
+        ),
+        ({}, {"strategy": "no-\x1b[2Jsuch"}, [r"'no-\x1b[2Jsuch' (there is none such)"]),
+        ({}, {"cohort": make_cohort(client_names(5))}, ["client-5 is not in the roster"]),
+        (
+            {},
+            {"aggregators": ("aggregator-1", "aggregator-2", "stranger")},
+            ["stranger is not in the roster"],
+        ),
+        ({}, {"coordinator": "stranger"}, ["stranger is not in the roster"]),
+    ],
+)
+def test_one_broken_limit_is_one_objection_with_value_limit_and_way_out(
+    limits: dict[str, object], proposed: dict[str, object], said: list[str]
+) -> None:
+    (objection,) = judge(make_policy(**limits), propose(**proposed))
+
+    for fragment in said:
+        assert fragment in objection
+    assert objection.isprintable()
+
+
+def test_a_party_in_another_role_is_a_stranger() -> None:
+    as_server = judge(
+        make_policy(),
+        propose(cohort=make_cohort(client_names(3)), aggregators=("aggregator-1", "aggregator-2", "client-4")),
+    )
+    as_coordinator = judge(make_policy(), propose(aggregators=aggregator_names(2), coordinator="aggregator-3"))
+    as_client = judge(
+        make_policy(),
+        propose(
+            cohort=(
+                *make_cohort(client_names(3)),
+                CohortMember.model_validate({"name": "aggregator-twin", "organisation": "operator-1"}),
+            )
+        ),
+    )
+
+    assert ["client-4" in each for each in as_server] == [True]
+    assert ["aggregator-3" in each for each in as_coordinator] == [True]
+    assert ["aggregator-twin" in each for each in as_client] == [True]
+
+
+def test_organisations_are_the_rosters_so_that_one_hospital_does_not_count_as_three() -> None:
+    cohort = [member.model_dump() for member in make_cohort(client_names(4))]
+    cohort[1]["organisation"] = "made-up"
+
+    (objection,) = judge(
+        make_policy(), propose(cohort=tuple(CohortMember.model_validate(each) for each in cohort))
+    )
+
+    assert "client-2 belongs to org-2 in the roster, and to made-up in the manifest" in objection
+
+
+def test_the_last_run_is_joined_and_no_other() -> None:
+    policy = make_policy(max_runs=2)
+
+    assert judge(policy, propose(), runs_before=1) == ()
+    (objection,) = judge(policy, propose(), runs_before=2)
+    assert "has joined 2 runs, the policy allows 2" in objection
+
+
+def go_on(*, min_clients: int = 3, **overrides: object) -> Manifest:
+    """A manifest that goes on from a run, as all of its clients endorse it."""
+    first = propose(min_clients=min_clients)
+    endorsed = [endorse(IDENTITIES[name], first, OTHER) for name in first.clients]
+    commitment, predecessor = gather(endorsed)
+    return propose(**{"initial_model_sha256": commitment, "predecessor": predecessor, **overrides})
+
+
+def test_one_successor_of_a_run_is_joined_and_no_other_unless_the_policy_says_so() -> None:
+    manifest = go_on()
+    assert manifest.predecessor is not None
+
+    assert judge(make_policy(), manifest) == ()
+    (objection,) = judge(make_policy(), manifest, successors_before=1)
+    assert f"has joined 1 runs that go on from {manifest.predecessor.run}, the policy allows 1" in objection
+    assert "edit max_successors" in objection
+    assert judge(make_policy(max_successors=2), manifest, successors_before=1) == ()
+    assert len(judge(make_policy(max_successors=2), manifest, successors_before=2)) == 1
+
+
+def test_a_run_that_goes_on_from_none_is_not_limited_by_successors() -> None:
+    assert judge(make_policy(), propose(), successors_before=9) == ()
+
+
+def test_a_commitment_that_was_not_endorsed_is_objected_to() -> None:
+    objections = judge(make_policy(), go_on(initial_model_sha256="0" * 64))
+
+    assert len(objections) == 4
+    assert all("does not hold" in each for each in objections)
+
+
+def test_as_many_must_endorse_as_the_policy_wants_in_a_sum() -> None:
+    """Who was not in it cannot look at the predecessor's manifest: fewer could have made it up between them."""
+    (objection,) = judge(make_policy(), go_on(min_clients=2))
+
+    assert "had a min_clients of 2" in objection
+    assert "at least 3" in objection
+    assert judge(make_policy(min_clients=2), go_on(min_clients=2)) == ()
+
+
+def test_another_roster_on_this_machine_is_not_believed_though_policy_and_manifest_agree() -> None:
+    other = make_roster()
+
+    of_policy, of_manifest = judge(make_policy(), propose(), roster=other)
+
+    assert f"the roster here has the digest {other.digest[:12]}…" in of_policy
+    assert f"here {other.digest} is pinned" in of_manifest
+
+
+def test_the_demo_seed_is_refused_unless_the_policy_accepts_it() -> None:
+    (objection,) = judge(make_policy(), propose(), demo_seed=True)
+
+    assert "seed, which everybody knows" in objection
+    assert judge(make_policy(demo_seed=True), propose(), demo_seed=True) == ()
+
+
+@pytest.mark.parametrize("strategy", REVEALING)
+def test_what_shows_a_server_anything_is_refused_unless_it_is_named(strategy: str) -> None:
+    (objection,) = judge(make_policy(), propose(strategy=strategy))
+
+    assert f"{strategy!r} ({STRATEGIES[strategy].reveals})" in objection
+    assert "allows no-union, sec-union, partial-sec-union" in objection
+    assert judge(make_policy(strategies=(strategy,)), propose(strategy=strategy)) == ()
+
+
+@pytest.mark.parametrize("strategy", PRIVATE)
+def test_what_shows_nothing_is_allowed_but_can_be_ruled_out(strategy: str) -> None:
+    assert judge(make_policy(), propose(strategy=strategy)) == ()
+    assert len(judge(make_policy(strategies=()), propose(strategy=strategy))) == 1
+
+
+def test_a_manifest_is_approved_by_its_run_id_by_its_task_or_by_a_rule_for_all() -> None:
+    manifest = propose()
+    unapproved = make_policy(approve_tasks=())
+
+    assert len(judge(unapproved, manifest)) == 1
+    assert len(judge(make_policy(approve_tasks=(), approved=(OTHER,)), manifest)) == 1
+    assert len(judge(make_policy(approve_tasks=("lenet",)), manifest)) == 1
+    assert judge(unapproved.with_approval_of(manifest.run_id), manifest) == ()
+    assert judge(make_policy(approve_tasks=("lenet", "synthetic")), manifest) == ()
+    assert judge(make_policy(approve_tasks=("*",)), manifest) == ()
+
+
+def test_approval_lifts_no_other_limit() -> None:
+    manifest = propose(strategy="fedavg")
+
+    (objection,) = judge(make_policy().with_approval_of(manifest.run_id), manifest)
+
+    assert "fedavg" in objection
+
+
+def test_all_objections_are_made_at_once() -> None:
+    objections = judge(
+        make_policy(), propose(strategy="fedavg", min_clients=2, task="lenet", rounds=1000), runs_before=20
+    )
+
+    assert len(objections) == 5
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_demo_may_do_everything(strategy: str) -> None:
+    manifest = propose(
+        strategy=strategy, min_clients=2, aggregators=aggregator_names(2), task="anything", rounds=100_000
+    )
+
+    assert judge(Policy.for_demo(ROSTER.digest), manifest, runs_before=10_000, demo_seed=True) == ()
+
+
+def test_the_demo_still_keeps_to_its_roster() -> None:
+    assert len(judge(Policy.for_demo(ROSTER.digest), propose(roster_sha256=OTHER))) == 1
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        make_policy().min_clients = 2  # type: ignore[misc]  # That is the point.
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_only_the_roster_need_be_said(tmp_path: Path) -> None:
+    assert read_policy(write(tmp_path, f'roster_sha256 = "{OTHER}"')) == Policy(roster_sha256=OTHER)
+
+
+def test_values_are_read_as_they_stand(tmp_path: Path) -> None:
+    policy = read_policy(
+        write(
+            tmp_path,
+            f'roster_sha256 = "{OTHER}"\nstrategies = ["fedavg"]\nmin_clients = 5\napproved = ["{OTHER}"]\n',
+        )
+    )
+
+    assert (policy.strategies, policy.min_clients, policy.approved) == (("fedavg",), 5, (OTHER,))
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("min_client = 3", "there is no 'min_client' in a policy; did you mean min_clients?"),
+        ("volume = 11", "there is no 'volume' in a policy; there are strategies, min_clients,"),
+        ('strategies = ["no-onion"]', "strategies: there is no strategy 'no-onion'; choose one of: fedavg,"),
+        ('strategies = "no-union"', "strategies: this is a list"),
+        ("min_clients = 1", "min_clients: Input should be greater than or equal to 2"),
+        ("min_clients = true", "min_clients: Input should be a valid integer"),
+        ("min_clients = 3.0", "min_clients: Input should be a valid integer"),
+        ("min_servers = 1", "min_servers: Input should be greater than or equal to 2"),
+        ('approved = ["1234"]', "approved.0: String should match"),
+        ('coordinators = ["The Hub"]', "coordinators.0: String should match"),
+        ("max_runs = 0", "max_runs: "),
+        ("max_successors = 0", "max_successors: Input should be greater than or equal to 1"),
+        ("max_void_rounds_per_run = -1", "max_void_rounds_per_run: "),
+        ("demo_seed = 1", "demo_seed: Input should be a valid boolean"),
+        ("min_clients 3", "is not TOML: "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_in_one_line(line: str, complaint: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f'roster_sha256 = "{OTHER}"\n{line}\n')
+
+    with pytest.raises(ConfigurationError) as caught:
+        read_policy(path)
+
+    assert str(path) in str(caught.value)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_roster_must_be_pinned(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="roster_sha256: Field required"):
+        read_policy(write(tmp_path, "min_clients = 3"))
+
+
+def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="`hubbub policy init` writes one"):
+        read_policy(tmp_path / "none.toml")

@@ -1,0 +1,611 @@
+"""A trainer that is killed, wherever it stands, goes on from its disk and ends where it would have anyway."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import numpy as np
+import pytest
+
+from hubbub import disk
+from hubbub.crypto.group import GroupSecret
+from hubbub.machine.effects import Key
+from hubbub.messages.codec import decode
+from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied, RoundDropped
+from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.messages.shares import ShareChunk
+from hubbub.messages.snapshots import SnapshotRequested
+from hubbub.runtime import runner
+from hubbub.runtime.participant import STATE_FILE
+from hubbub.store.vault import Vault
+from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub_trainer import workspace
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.workspace import digest
+from support.aio import aio
+from support.builders import make_manifest
+from support.saboteur import Point, Saboteur
+from support.trainer_scene import DEMO_SEED, Scene, scene_of
+
+TASK = SyntheticTask(1_003)
+
+
+def draw_up(**changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "parameters": TASK.count_parameters(),
+        "task": TASK.name,
+        "initial_model_sha256": digest(TASK.initial_model(7)),
+        "rounds": 9,
+        "chunk_bytes": 256,
+        "min_clients": 2,
+    }
+    return make_manifest(clients=3, servers=2, **{**fields, **changes})
+
+
+MANIFEST = draw_up()
+UNION = draw_up(strategy="sec-union", q=3)
+ME, SECOND, THIRD = MANIFEST.clients
+COMPLETED = RunEnded(outcome="completed", reason="done")
+
+
+def round_key(scene: Scene, number: int) -> Key:
+    return Key("round", scene.manifest.run_id, number)
+
+
+def check_sets(scene: Scene) -> None:
+    """However often a chunk was sent: it is of one set, says one thing, and depends on one history."""
+    for aggregator in scene.aggregators:
+        for place, copies in scene.sent_sets(aggregator).items():
+            assert len(set(copies)) == 1, place
+
+
+# Kills wherever the store is touched --------------------------------------------------------------------
+
+
+async def haunt(scene: Scene, saboteur: Saboteur) -> None:
+    """Kill the trainer wherever the saboteur holds it, and start it again; it may be held while it starts."""
+    starting = asyncio.ensure_future(asyncio.sleep(0))
+    while True:
+        striking = asyncio.ensure_future(saboteur.struck.wait())
+        await asyncio.wait({striking, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if not striking.done():
+            await starting  # What went wrong there is what is wrong here.
+            await striking
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        image = await scene.kill(let_go=saboteur.let_go)
+        starting = asyncio.ensure_future(scene.start(ME, image, saboteur=saboteur))
+
+
+@asynccontextmanager
+async def haunted(scene: Scene, chosen: Callable[[Point], bool]) -> AsyncIterator[Saboteur]:
+    """From here on the trainer dies at every chosen point, once."""
+    saboteur = Saboteur(chosen)
+    await scene.start(ME, await scene.kill(), saboteur=saboteur)
+    haunting = asyncio.ensure_future(haunt(scene, saboteur))
+    failing = asyncio.current_task()
+    haunting.add_done_callback(lambda done: None if done.cancelled() or failing is None else failing.cancel())
+    try:
+        yield saboteur
+    finally:
+        saboteur.retire()
+        haunting.cancel()
+        for outcome in await asyncio.gather(haunting, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+History = Callable[[Scene], Awaitable[None]]
+
+
+async def play_union_round(scene: Scene, number: int) -> None:
+    await scene.open_round(number)
+    for phase in ("union", "signs"):
+        for aggregator in scene.aggregators:
+            await scene.release(aggregator, number, phase=phase)
+    await scene.hear(scene.coordinator, RoundApplied, number=number)
+
+
+async def waste_union_round(scene: Scene, number: int) -> None:
+    """Its union is released, and then it is void."""
+    await scene.open_round(number)
+    for aggregator in scene.aggregators:
+        await scene.release(aggregator, number, phase="union")
+    for aggregator in scene.aggregators:
+        await scene.sealed_shares(aggregator, number, "signs")
+    await scene.void(number)
+    await scene.hear(scene.coordinator, RoundDropped, number=number)
+
+
+async def miss_round(scene: Scene, number: int) -> None:
+    """The others' shares were there in time, ours was not."""
+    await scene.open_round(number)
+    for aggregator in scene.aggregators:
+        await scene.release(aggregator, number, members=(SECOND, THIRD))
+    await scene.hear(scene.coordinator, RoundApplied, number=number)
+
+
+async def with_a_wasted_round(scene: Scene) -> None:
+    await waste_union_round(scene, 1)
+    await play_union_round(scene, 2)
+
+
+async def with_a_missed_and_a_void_round(scene: Scene) -> None:
+    await miss_round(scene, 1)
+    await scene.play_void_round(2)
+    await scene.play_good_round(3)
+
+
+PEERS_MODEL = TASK.initial_model(8)
+
+
+async def lose_and_catch_up(scene: Scene, *, since: int) -> None:
+    """Two rounds are in nobody's inbox; a peer's model leads past them, and the round after them is played."""
+    last = since + 2
+    await scene.open_round(last + 1)
+    await scene.vouch(last, PEERS_MODEL)
+    await scene.send_snapshot(SECOND, last, PEERS_MODEL)
+    await scene.play_good_round(last + 1)
+
+
+async def with_a_loss(scene: Scene) -> None:
+    await scene.play_good_round(1)
+    await lose_and_catch_up(scene, since=1)
+
+
+async def lose_sums(scene: Scene) -> None:
+    """The round's shares were sent, and of its sums one never comes; two rounds later a peer helps out."""
+    await scene.open_round(1)
+    await scene.release(scene.aggregators[0], 1)
+    for number in (2, 3):
+        await scene.open_round(number)
+    await scene.hear(scene.parties[SECOND], SnapshotRequested)
+    await scene.vouch(2, PEERS_MODEL)
+    await scene.send_snapshot(SECOND, 2, PEERS_MODEL)
+
+
+async def with_lost_sums(scene: Scene) -> None:
+    await lose_sums(scene)
+    await scene.play_good_round(3)
+
+
+async def play_to_the_end(scene: Scene, history: History) -> tuple[list[str], Theta]:
+    """The notes of the rounds, and the model."""
+    await scene.join()
+    await history(scene)
+    await scene.tell(COMPLETED)
+    await scene.settle()
+    return scene.digests(), np.load(scene.run_folder(ME) / "model.npy")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "history", "applied"),
+    [(UNION, with_a_wasted_round, 1), (MANIFEST, with_a_missed_and_a_void_round, 2)],
+    ids=["two-phases", "one-phase"],
+)
+@aio
+async def test_killed_at_every_event_it_ends_with_the_same_model(
+    tmp_path: Path, manifest: Manifest, history: History, applied: int
+) -> None:
+    async with scene_of(tmp_path / "calm", manifest, TASK) as scene:
+        expected = await play_to_the_end(scene, history)
+    run = manifest.run_id
+    async with (
+        scene_of(tmp_path / "haunted", manifest, TASK) as scene,
+        haunted(scene, lambda point: point.key.run == run) as saboteur,
+    ):
+        notes, model = await play_to_the_end(scene, history)
+        check_sets(scene)
+        assert scene.dead() == []
+    assert notes == expected[0]
+    assert len(notes) == applied
+    np.testing.assert_array_equal(model, expected[1])
+    killed = {(point.when, point.what) for point in saboteur.points}
+    events = {
+        *("Proposed", "Prepared", "KeysArrived", "ContributionArrived", "GroupAgreed", "PeerConfirmed"),
+        *("RoundOrdered", "beginning", "Go", "Trained", "SharesSent", "SumArrived", "VoidAnnounced", "Decoded"),
+        *("Concluded", "Closed", "RoundOver", "Ended", "forgotten"),
+    }
+    assert killed == {(when, what) for when in ("before", "after") for what in events}
+
+
+@pytest.mark.parametrize(
+    ("history", "applied"), [(with_a_loss, 2), (with_lost_sums, 1)], ids=["skipped-rounds", "lost-sums"]
+)
+@aio
+async def test_killed_at_every_event_it_catches_up_to_the_same_model(
+    tmp_path: Path, history: History, applied: int
+) -> None:
+    manifest = draw_up(min_clients=3, parameters=TASK.count_parameters(), chunk_bytes=2048)
+    async with scene_of(tmp_path / "calm", manifest, TASK) as scene:
+        expected = await play_to_the_end(scene, history)
+    run = manifest.run_id
+    async with scene_of(tmp_path / "haunted", manifest, TASK) as scene:
+        await scene.join()
+        async with haunted(scene, lambda point: point.key.run == run and point.what in CATCHING_UP) as saboteur:
+            await history(scene)
+            await scene.settle()
+            left = {key.kind for key in scene.trainer.runner.machines if key.run == run}
+            assert left == {"run"}, "what is behind it stays behind it"
+            await scene.tell(COMPLETED)
+            await scene.settle()
+            check_sets(scene)
+            assert scene.dead() == []
+            notes, model = scene.digests(), np.load(scene.run_folder(ME) / "model.npy")
+            assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
+    assert (notes, len(notes)) == (expected[0], applied)
+    np.testing.assert_array_equal(model, expected[1])
+    killed = {(point.when, point.what) for point in saboteur.points}
+    assert killed >= {(when, what) for when in ("before", "after") for what in CATCHING_UP}
+
+
+@aio
+async def test_a_round_that_was_abandoned_stays_so_after_a_stop_before_it_was_forgotten(tmp_path: Path) -> None:
+    """What was done is written down when a trainer is stopped, and so it is not done again."""
+    async with joined(tmp_path, TASK, manifest=draw_up(min_clients=3)) as scene:
+        saboteur = Saboteur(lambda point: (point.what, point.key.kind) == ("forgotten", "catchup"))
+        await scene.start(ME, await scene.kill(), saboteur=saboteur)
+        await lose_sums(scene)
+        await saboteur.struck.wait()
+        await scene.stop(ME)
+        saboteur.retire()
+        await scene.start(ME, scene.folders[ME])
+        await scene.play_good_round(3)
+        await scene.settle()
+        assert not [key for key in scene.trainer.runner.machines if key.kind == "round"]
+
+
+CATCHING_UP = {
+    *("RoundOrdered", "beginning", "Lost", "AskDue", "PeerVouched", "SnapshotArrived", "SnapshotTaken"),
+    *("CaughtUp", "Go", "forgotten"),
+}
+
+
+def at(when: str, what: str) -> Callable[[Point], bool]:
+    return lambda point: (point.when, point.what) == (when, what)
+
+
+# Before the first round ---------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_client_has_one_key_and_one_part_of_the_group_secret_for_ever(tmp_path: Path) -> None:
+    """Also if it does not come to know that it has dealt it."""
+    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
+        await scene.pledge()
+        async with haunted(scene, at("after", "KeysArrived")):
+            await scene.exchange()
+            heard = await scene.hear(scene.parties[SECOND], GroupContribution)
+            group = scene.peers.agree()
+            for client in scene.by_hand:
+                await scene.hear(scene.parties[client], GroupConfirmed)
+                await scene.confirm(client, to=ME, confirmation=group.confirmation())
+            await scene.hear(scene.coordinator, RunReady)
+        parts = {scene.peers.seals[SECOND].open_contribution(ME, envelope.payload) for envelope, _ in heard}
+        assert parts == {scene.peers.parts[ME]}
+        await scene.restart()
+        await scene.propose()  # Old news: it has joined, with the key that it made at first.
+        await scene.play_good_round(1)
+
+
+@aio
+async def test_who_has_lost_what_it_knew_of_a_run_never_joins_it_again(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
+        await scene.pledge()
+        image = await scene.kill()
+        for path in image.glob(f"{STATE_FILE}*"):
+            path.unlink()
+        await scene.start(ME, image)
+        await scene.propose()
+        ((_, refusal),) = await scene.hear(scene.coordinator, RunRefused)
+        assert "a run is joined once" in refusal.reason
+        assert len(await scene.hear(scene.coordinator, RunJoined)) == 1
+        await scene.pledge(draw_up(nonce="1" * 32))
+
+
+# Training -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Watch:
+    """What a learner is given, and a gate at which its first training waits half-way."""
+
+    seeds: list[int] = field(default_factory=list)
+    memories: list[float | None] = field(default_factory=list)
+    half_way: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event | None = None
+
+
+@dataclass
+class WatchedLearner:
+    inner: Learner
+    watch: Watch
+
+    @property
+    def samples(self) -> int:
+        return self.inner.samples
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        self.watch.seeds.append(seed)
+        self.watch.memories.append(None if memory is None else float(memory[0]))
+        self.watch.half_way.set()
+        gate, self.watch.gate = self.watch.gate, None
+        if gate is not None:
+            gate.wait()
+        trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
+        return Training(trained, np.full_like(theta, len(self.watch.seeds)))
+
+    def evaluate(self, theta: Theta) -> Score:
+        return self.inner.evaluate(theta)
+
+
+class WatchedTask(SyntheticTask):
+    def __init__(self) -> None:
+        super().__init__(1_003)
+        self.watch = Watch()
+
+    def learner(self, *, index: int, clients: int, seed: int) -> WatchedLearner:  # type: ignore[override]  # A Task.
+        return WatchedLearner(super().learner(index=index, clients=clients, seed=seed), self.watch)
+
+
+@asynccontextmanager
+async def joined(
+    folder: Path, task: Task, *, manifest: Manifest = MANIFEST, real: int = 1, demo_seed: int | None = DEMO_SEED
+) -> AsyncIterator[Scene]:
+    async with scene_of(folder, manifest, task, real=real, demo_seed=demo_seed) as scene:
+        await scene.join()
+        yield scene
+
+
+@aio
+async def test_training_that_was_cut_off_is_done_again_with_the_same_batches(tmp_path: Path) -> None:
+    task = WatchedTask()
+    task.watch.gate = gate = threading.Event()
+    async with joined(tmp_path, task, demo_seed=None) as scene:
+        await scene.open_round(1)
+        await asyncio.to_thread(task.watch.half_way.wait)
+        await scene.restart(let_go=gate.set)
+        await scene.play_good_round(1)
+        await scene.play_good_round(2)
+    first, again, second = task.watch.seeds
+    assert first == again != second
+    assert task.watch.memories == [None, None, 2.0], "what the training that was cut off left is not gone on with"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@aio
+async def test_training_that_came_to_its_end_is_never_done_again(tmp_path: Path, when: str) -> None:
+    task = WatchedTask()
+    async with joined(tmp_path, task, demo_seed=None) as scene:
+        async with haunted(scene, at(when, "Trained")) as saboteur:
+            await scene.play_good_round(1)
+        assert len(saboteur.points) == 1
+        await scene.play_good_round(2)
+    assert task.watch.memories == [None, 1.0]
+
+
+# Sharing ------------------------------------------------------------------------------------------------
+
+
+class Clogged(Transport):
+    """Takes so many chunks of shares, and then hangs."""
+
+    def __init__(self, inner: Transport, chunks: int) -> None:
+        self._inner = inner
+        self._left = chunks
+        self.stuck = asyncio.Event()
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        if isinstance(decode(body).body, ShareChunk):
+            if not self._left:
+                self.stuck.set()
+                await asyncio.Event().wait()
+            self._left -= 1
+        await self._inner.publish(address, body)
+
+    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
+        await self._inner.subscribe(queue, handler, prefetch=prefetch)
+
+    @property
+    def condition(self) -> Condition:
+        return self._inner.condition
+
+    async def count_waiting(self, queue: str) -> int:
+        return await self._inner.count_waiting(queue)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+
+def count_copies(scene: Scene) -> dict[int, int]:
+    """How often each chunk has come to the first aggregator."""
+    return {index: len(copies) for (_, _, index), copies in scene.sent_sets(scene.aggregators[0]).items()}
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2, 3])
+@aio
+async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(tmp_path: Path, sent: int) -> None:
+    """Each chunk goes to two aggregators, one after the other."""
+    clogged: list[Clogged] = []
+
+    def clog(inner: Transport) -> Clogged:
+        clogged.append(Clogged(inner, sent))
+        return clogged[0]
+
+    async with joined(tmp_path, TASK, demo_seed=None) as scene:
+        await scene.restart(wrap=clog)
+        await scene.open_round(1)
+        await clogged[0].stuck.wait()
+        await scene.restart()
+        await scene.play_good_round(1)
+        check_sets(scene)
+        copies = count_copies(scene)
+        assert copies == {index: 2 if 2 * index < sent else 1 for index in copies}
+        assert scene.dead() == []
+
+
+@pytest.mark.parametrize(("when", "times"), [("before", 2), ("after", 1)])
+@aio
+async def test_a_share_set_that_was_sent_is_sent_again_only_if_that_is_not_known(
+    tmp_path: Path, when: str, times: int
+) -> None:
+    async with joined(tmp_path, TASK, demo_seed=None) as scene:
+        async with haunted(scene, at(when, "SharesSent")):
+            await scene.play_good_round(1)
+        check_sets(scene)
+        assert set(count_copies(scene).values()) == {times}
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [at("after", "Decoded"), at("before", "Decoded"), at("before", "SharesSent"), at("after", "SharesSent")],
+    ids=["decoded", "not-known-to-be-decoded", "sent", "known-to-be-sent"],
+)
+@aio
+async def test_between_two_phases_it_goes_on_from_the_same_sums(
+    tmp_path: Path, chosen: Callable[[Point], bool]
+) -> None:
+    """The other real client is never killed: whatever it has in its transcripts, the first one has too."""
+    async with joined(tmp_path, TASK, manifest=UNION, real=2) as scene:
+        async with haunted(scene, chosen):
+            await play_union_round(scene, 1)
+            check_sets(scene)
+        for phase in ("union", "signs"):
+            sets = [await scene.sealed_shares(scene.aggregators[0], 1, phase, client=each) for each in scene.real]
+            (transcript,) = {body.transcript for chunks in sets for _, body in chunks}
+            assert len({len(chunks) for chunks in sets}) == 1, "they have one V"
+            assert transcript
+        assert scene.digests(ME) == scene.digests(SECOND)
+
+
+# The end of a round -------------------------------------------------------------------------------------
+
+
+def open_vault(scene: Scene) -> Vault:
+    return scene.trainer._vault
+
+
+def group_of(scene: Scene) -> GroupSecret:
+    kept = open_vault(scene).get(scene.manifest.run_id, "group")
+    assert kept is not None
+    return GroupSecret.from_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        at("after", "Decoded"),
+        at("before", "Concluded"),
+        at("after", "Concluded"),
+        at("before", "forgotten"),
+        at("after", "forgotten"),
+    ],
+    ids=["not-advanced", "advanced", "told", "over", "forgotten"],
+)
+@aio
+async def test_a_round_is_concluded_once_and_the_secret_goes_one_step(
+    tmp_path: Path, chosen: Callable[[Point], bool]
+) -> None:
+    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
+        group = await scene.join()
+        async with haunted(scene, lambda point: point.key.round == 1 and chosen(point)) as saboteur:
+            await scene.play_good_round(1)
+            await scene.settle()
+        assert len(saboteur.points) == 1
+        assert len(scene.digests()) == 1
+        group.step()
+        assert (group_of(scene).round, group_of(scene).key_for("model")) == (2, group.key_for("model"))
+        told = {body.model_hmac for _, body in await scene.hear(scene.coordinator, RoundApplied, number=1)}
+        assert len(told) == 1
+        await scene.play_good_round(2)
+
+
+@aio
+async def test_void_rounds_count_across_a_restart(tmp_path: Path) -> None:
+    async with joined(tmp_path, TASK, manifest=UNION) as scene:
+        await waste_union_round(scene, 1)
+        await scene.restart()
+        await waste_union_round(scene, 2)
+        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert "2 rounds (2 of them from one model) were void" in failure.reason
+
+
+# Disks --------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once when the update is to be kept, once when the model is."""
+    task, failures = WatchedTask(), [errno.ENOSPC] * 2
+
+    def write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+        if failures and task.watch.seeds:
+            raise OSError(failures.pop(), os.strerror(errno.ENOSPC))
+        disk.write_whole(path, fill)
+
+    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    async with joined(tmp_path, task, demo_seed=None) as scene:
+        with monkeypatch.context() as patch:
+            patch.setattr(workspace, "write_whole", write)
+            await scene.play_good_round(1)
+        assert failures == []
+        await scene.play_good_round(2)
+        assert len(scene.digests()) == 2
+        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
+    first, again, *_ = task.watch.seeds
+    assert first == again
+
+
+def files_with(folder: Path, secret: bytes) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()}
+
+
+@aio
+async def test_secrets_are_in_the_state_alone_and_go_when_they_have_served(tmp_path: Path) -> None:
+    state = {STATE_FILE, f"{STATE_FILE}-wal", f"{STATE_FILE}-shm"}
+    async with joined(tmp_path, TASK, demo_seed=None) as scene:
+        await scene.open_round(1)
+        for aggregator in scene.aggregators:
+            await scene.sealed_shares(aggregator)
+        vault, run, folder = open_vault(scene), MANIFEST.run_id, scene.folders[ME]
+        names = ("run key", "client secret", "contribution", "outbox 1 signs", "group")
+        found = {name: vault.get(run, name) or b"" for name in names}
+        # The rest of what is kept of the group secret, its round and its confirmation, is no secret.
+        found["group"] = found["group"][8:40]
+        for name, secret in found.items():
+            assert len(secret) >= 32, name
+            assert set() < files_with(folder, secret) <= state, name
+
+        await scene.play_good_round(1)
+        await scene.settle()
+        for name in ("contribution", "outbox 1 signs", "group"):
+            assert files_with(folder, found[name]) == set(), f"{name} is of no use any more"
+        found["second group"] = group_of(scene).to_bytes()[8:40]
+        assert set() < files_with(folder, found["second group"]) <= state
+
+        await scene.tell(COMPLETED)
+        await scene.settle()
+        for name, secret in found.items():
+            assert files_with(folder, secret) == set(), name
+        assert {path.name for path in scene.run_folder(ME).iterdir()} == {
+            "model.npy",
+            "model.sha256",
+            "rounds.jsonl",
+        }

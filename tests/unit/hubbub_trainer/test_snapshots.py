@@ -1,0 +1,215 @@
+"""A model in pieces, sealed for a peer; and a peer's model, which is ours only if it is the one vouched for."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret
+from hubbub.crypto.secret import ClientSecret
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import RunId
+from hubbub.machine.effects import Key
+from hubbub.messages.codec import decode
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.snapshots import SnapshotChunk, Voucher
+from hubbub.runtime.post import Post
+from hubbub.runtime.spool import Spool
+from hubbub.strategies.base import Theta
+from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub_trainer import snapshots
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.workspace import Workspace, model_hmac
+from support.aio import aio
+from support.builders import make_manifest
+from support.parties import identity_of, seals_of
+
+N = 203
+MANIFEST = make_manifest(parameters=N, chunk_bytes=256)
+ME, GIVER, OTHER = MANIFEST.clients
+SEALS = seals_of(MANIFEST)
+TASK = SyntheticTask(N)
+MODEL: Theta = np.linspace(-1, 1, N, dtype=np.float32)
+OTHER_MODEL = np.nextafter(MODEL, np.float32(2))
+NUMBER = 5
+PLACE = Key("catchup", MANIFEST.run_id, NUMBER, "catchup")
+
+
+# Cutting and joining ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [1, 63, 64, 65, 128, N])
+def test_a_model_is_what_its_chunks_make(parameters: int) -> None:
+    manifest = make_manifest(parameters=parameters, chunk_bytes=256, rho=1.0)
+    model = MODEL[:parameters]
+    chunks = list(snapshots.cut(manifest, model))
+    assert len(chunks) == snapshots.count_chunks(manifest)
+    assert [len(chunk) for chunk in chunks] == [
+        snapshots.chunk_size(manifest, NUMBER, index) for index in range(len(chunks))
+    ]
+    joined = snapshots.join(manifest, chunks)
+    assert joined.dtype == np.float32
+    assert joined.tobytes() == model.tobytes()
+    joined += 1  # A model is worked with; a view of what arrived could not be.
+
+
+def test_every_bit_of_a_model_travels() -> None:
+    """Zeros of both signs and numbers too small to be normal too: digests are of bits."""
+    strange = np.array([0.0, -0.0, 1e-45, -1e-40, np.finfo(np.float32).max], dtype=np.float32)
+    manifest = make_manifest(parameters=strange.size, chunk_bytes=256, rho=1.0)
+    assert snapshots.join(manifest, snapshots.cut(manifest, strange)).tobytes() == strange.tobytes()
+
+
+def test_a_snapshot_has_no_chunk_after_its_last() -> None:
+    assert snapshots.count_chunks(MANIFEST) == 4
+    assert snapshots.chunk_size(MANIFEST, NUMBER, 3) == 4 * N - 3 * 256
+    with pytest.raises(PeerError) as caught:
+        snapshots.chunk_size(MANIFEST, NUMBER, 4)
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+def test_chunks_of_another_model_are_refused() -> None:
+    with pytest.raises(PeerError, match="202 parameters") as caught:
+        snapshots.join(MANIFEST, snapshots.cut(MANIFEST, MODEL[:-1]))
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+# On the way ---------------------------------------------------------------------------------------------
+
+
+class Outbox(Transport):
+    """Keeps what is published."""
+
+    def __init__(self) -> None:
+        self.sent: list[Envelope] = []
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        assert address.routing_key == ME
+        self.sent.append(decode(body))
+
+    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
+        raise NotImplementedError
+
+    @property
+    def condition(self) -> Condition:
+        raise NotImplementedError
+
+    async def count_waiting(self, queue: str) -> int:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
+async def receive(spool: Spool, *, number: int = NUMBER) -> None:
+    """What a giver sends, chunk by chunk, on our disk."""
+    outbox = Outbox()
+    post = Post(outbox, identity_of(MANIFEST, GIVER))
+    await snapshots.send(post, SEALS[GIVER], MANIFEST, MODEL, number=number, to=ME)
+    for envelope in outbox.sent:
+        assert isinstance(envelope.body, SnapshotChunk)
+        assert (envelope.round, envelope.phase) == (number, "")
+        assert MODEL.tobytes()[:32] not in envelope.payload
+        spool.write(PLACE, snapshots.name_chunk(GIVER, number, envelope.body.index), envelope.payload)
+
+
+@aio
+async def test_a_model_arrives_as_it_was_sent(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    await receive(spool)
+    read = snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER)
+    assert b"".join(read) == MODEL.tobytes()
+
+
+@aio
+async def test_chunks_of_two_sendings_make_one_model(tmp_path: Path) -> None:
+    """A giver that died and is asked again seals everything anew; the first copy of a chunk stays."""
+    spool = Spool(tmp_path)
+    await receive(spool)
+    await receive(spool)
+    read = snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER)
+    assert b"".join(read) == MODEL.tobytes()
+
+
+@aio
+async def test_a_model_that_is_moved_to_another_round_does_not_open(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    await receive(spool)
+    for index in range(snapshots.count_chunks(MANIFEST)):
+        sealed = spool.read(PLACE, snapshots.name_chunk(GIVER, NUMBER, index))
+        spool.write(PLACE, snapshots.name_chunk(GIVER, NUMBER + 1, index), sealed)
+    with pytest.raises(PeerError) as caught:
+        snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER + 1)
+    assert caught.value.reason is RejectReason.BROKEN_SEAL
+
+
+# Taking -------------------------------------------------------------------------------------------------
+
+
+def agree() -> GroupSecret:
+    parts = [client.encode().ljust(CONTRIBUTION_BYTES, b"\0") for client in MANIFEST.clients]
+    return GroupSecret.agree(parts, run=RunId(MANIFEST.run_id), run_keys=[b"k" * 32] * 3)
+
+
+def open_space(folder: Path) -> Workspace:
+    """Of a client that has taken in two rounds, and has something left over of them."""
+    group = agree()
+    space = Workspace(
+        folder=folder,
+        learner=TASK.learner(index=0, clients=3, seed=7),
+        secret=ClientSecret.for_demo(1, 0),
+        theta=TASK.initial_model(7),
+        accumulator=np.zeros(N, dtype=np.float32),
+        group=group,
+    )
+    space.recall()
+    group.advance_to(3)
+    space.advance(2, OTHER_MODEL, np.full(N, 0.25, dtype=np.float32), np.full(N, 0.5, dtype=np.float32))
+    return space
+
+
+def vouch(model: Theta, number: int = NUMBER) -> Voucher:
+    group = agree()
+    group.advance_to(number)
+    return Voucher(round=number, released=number, model_hmac=model_hmac(group, model))
+
+
+def test_the_model_that_was_vouched_for_is_ours_and_what_was_not_sent_yet_is_gone(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    snapshots.take(space, MODEL, vouch(MODEL))
+    for each in (space, reopened(space)):
+        assert (each.applied, each.memory) == (NUMBER, None)
+        assert each.theta.tobytes() == MODEL.tobytes()
+        assert not each.accumulator.any()
+
+
+def reopened(space: Workspace) -> Workspace:
+    """As after a restart."""
+    again = replace(space, theta=TASK.initial_model(7), accumulator=np.ones(N, dtype=np.float32), applied=0)
+    again.recall()
+    return again
+
+
+@pytest.mark.parametrize(
+    "voucher",
+    [
+        pytest.param(vouch(OTHER_MODEL), id="of another model"),
+        pytest.param(vouch(MODEL).model_copy(update={"round": NUMBER + 1}), id="of another round"),
+        pytest.param(vouch(MODEL).model_copy(update={"model_hmac": "00" * 32}), id="of nothing"),
+    ],
+)
+def test_any_other_is_refused_and_changes_nothing(tmp_path: Path, voucher: Voucher) -> None:
+    space = open_space(tmp_path)
+    with pytest.raises(PeerError) as caught:
+        snapshots.take(space, MODEL, voucher)
+    assert caught.value.reason is RejectReason.DIFFERENT_MODEL
+    for each in (space, reopened(space)):
+        assert each.applied == 2
+        assert each.theta.tobytes() == OTHER_MODEL.tobytes()
+        assert each.accumulator.all()
+    assert space.group_secret.round == 3, "the keys of the rounds between may still be needed"

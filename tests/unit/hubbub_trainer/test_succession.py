@@ -1,0 +1,637 @@
+"""One trainer in a run that goes on from another: as one who was in that run, and as one who was not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.group import GroupSecret
+from hubbub.errors import LocalError, RejectReason
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.messages.keys import GroupConfirmed, RunReady
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
+from hubbub.store.sqlite import SqliteStore
+from hubbub.strategies.base import Theta
+from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
+from hubbub_trainer import snapshots
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.phases.standing import Enrolment, State
+from hubbub_trainer.policy import Policy
+from hubbub_trainer.succession import SALT_BYTES, commit, derive_salt, recall
+from hubbub_trainer.workspace import digest, model_hmac
+from support.aio import aio
+from support.builders import client_names, make_cohort, make_manifest
+from support.parties import roster_of
+from support.saboteur import Saboteur
+from support.succession import endorse_as
+from support.trainer_scene import Scene, scene_of
+
+TASK = SyntheticTask(203)
+NAMES = client_names(4)
+ME, SECOND, THIRD, FOURTH = NAMES
+SALT = bytes(range(SALT_BYTES))
+MODEL: Theta = np.linspace(-1, 1, TASK.count_parameters(), dtype=np.float32)
+COMPLETED, FAILED, CANCELLED = (
+    RunEnded(outcome=outcome, reason="") for outcome in ("completed", "failed", "cancelled")
+)
+
+
+def draw_up(**changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "parameters": TASK.count_parameters(),
+        "task": TASK.name,
+        "initial_model_sha256": digest(TASK.initial_model(7)),
+        "rounds": 2,
+        "chunk_bytes": 256,
+        "min_clients": 2,
+    }
+    return make_manifest(clients=4, servers=2, **{**fields, **changes})
+
+
+def go_on(endorsed: Sequence[EndorsedModel], **changes: object) -> Manifest:
+    commitment, predecessor = gather(endorsed)
+    return draw_up(
+        **{"initial_model_sha256": commitment, "predecessor": predecessor, "nonce": "2" * 32, **changes}
+    )
+
+
+def of_others(*former: PartyId, salt: bytes = SALT, model: Theta = MODEL, **changes: object) -> Manifest:
+    """A run of all four that goes on from one that only some were in."""
+    everybody = make_cohort(NAMES)
+    before = draw_up(cohort=tuple(member for member in everybody if member.name in former), nonce="1" * 32)
+    return go_on(endorse_as(before, commitment=commit(salt, model)), **changes)
+
+
+FIRST = draw_up()
+NEWCOMER = of_others(SECOND, THIRD)
+
+
+# Those who were not in it -------------------------------------------------------------------------------
+
+
+async def agree(scene: Scene, manifest: Manifest | None = None) -> GroupSecret:
+    """Everything up to the point where a newcomer asks for its model."""
+    await scene.pledge(manifest)
+    await scene.exchange()
+    group = scene.peers.agree()
+    for client in scene.by_hand:
+        await scene.hear(scene.parties[client], GroupConfirmed)
+        await scene.confirm(client, to=ME, confirmation=group.confirmation())
+    return group
+
+
+async def await_request(scene: Scene, client: PartyId, *, times: int = 1) -> SnapshotRequested:
+    """The newcomer's last request to a client, which is asked that often at least."""
+    return (await scene.hear(scene.parties[client], SnapshotRequested, each=times))[-1][1]
+
+
+async def await_turn(scene: Scene, client: PartyId) -> None:
+    """Wait until it is for this client to send the model."""
+    times = 1
+    while (await await_request(scene, client, times=times)).giver != client:
+        times += 1
+
+
+async def send_model(
+    scene: Scene,
+    client: PartyId,
+    model: Theta = MODEL,
+    salts: Callable[[int], bytes] = lambda _: SALT,
+    *,
+    number: int = 0,
+    chunks: slice = slice(None),
+) -> None:
+    for index, part in list(enumerate(snapshots.cut(scene.manifest, model)))[chunks]:
+        sealed = scene.peers.seals[client].seal_snapshot(number, ME, index, salts(index) + part)
+        body = SnapshotChunk(index=index)
+        await scene.say(scene.parties[client], body, round_number=number, phase="", payload=sealed)
+
+
+def state_of(scene: Scene) -> object:
+    return scene.trainer.runner.machines[Key("run", scene.manifest.run_id)].state
+
+
+def begun_with(scene: Scene) -> dict[str, Theta]:
+    """What is on the newcomer's disk before the first round."""
+    with np.load(scene.run_folder(ME) / "state-000000.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def check_begin(scene: Scene, model: Theta = MODEL) -> None:
+    kept = begun_with(scene)
+    assert kept.keys() == {"theta", "accumulator"}, "no memory of an optimiser"
+    assert kept["theta"].tobytes() == model.tobytes()
+    assert not kept["accumulator"].any()
+
+
+@aio
+async def test_a_newcomer_is_ready_once_it_has_the_model_and_begins_with_nothing_else(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        request = await await_request(scene, SECOND)
+        assert (request.after, request.giver) == (-1, SECOND)
+        await scene.settle()
+        assert state_of(scene) is State.INHERITING
+        assert not any(isinstance(envelope.body, RunReady) for envelope in scene.coordinator.heard)
+        await send_model(scene, SECOND)
+        await scene.hear(scene.coordinator, RunReady)
+        check_begin(scene)
+        await scene.play_good_round(1)
+        assert scene.dead() == []
+        # Who was in neither run has no model to send, and is not asked for one.
+        assert not any(isinstance(each.body, SnapshotRequested) for each in scene.parties[FOURTH].heard)
+
+
+def wrong_salt(_: int) -> bytes:
+    return SALT[::-1]
+
+
+def two_salts(index: int) -> bytes:
+    return SALT if index else SALT[::-1]
+
+
+WRONG = {
+    "another model": partial(send_model, model=np.nextafter(MODEL, np.float32(9))),
+    "minus zero for zero": partial(send_model, model=np.where(MODEL == 0, np.float32(-0.0), MODEL)),
+    "another salt": partial(send_model, salts=wrong_salt),
+    "another salt in one chunk": partial(send_model, salts=two_salts),
+    "no salt": partial(send_model, salts=lambda _: bytes(SALT_BYTES)),
+}
+
+
+@pytest.mark.parametrize("send_wrongly", WRONG.values(), ids=WRONG)
+@aio
+async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(
+    tmp_path: Path, send_wrongly: Callable[[Scene, PartyId], Awaitable[None]]
+) -> None:
+    """At once, though a client that stays silent would be given its time."""
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        await await_turn(scene, SECOND)
+        await send_wrongly(scene, SECOND)
+        await await_turn(scene, THIRD)
+        assert scene.count(RejectReason.DIFFERENT_MODEL) == 1
+        assert not (scene.run_folder(ME) / "state-000000.npz").exists()
+        await send_model(scene, THIRD)
+        await scene.hear(scene.coordinator, RunReady)
+        check_begin(scene)
+
+
+@aio
+async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a round that nobody has played, which would hide the one that is wanted; and one that came in part."""
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        await await_turn(scene, SECOND)
+        await send_model(scene, SECOND, salts=lambda _: b"", number=5)
+        await send_model(scene, THIRD, chunks=slice(1, None))
+        await send_model(scene, FOURTH)
+        await scene.settle()
+        assert state_of(scene) is State.INHERITING
+        await send_model(scene, THIRD, chunks=slice(0, 1))
+        await scene.hear(scene.coordinator, RunReady)
+        check_begin(scene)
+    assert not [record for record in caplog.records if record.exc_info], "it is not even looked at"
+
+
+@aio
+async def test_a_snapshot_without_room_for_the_salt_is_refused_at_the_door(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        await send_model(scene, SECOND, salts=lambda _: b"", chunks=slice(0, 1))
+        await scene.settle()
+        assert scene.dead() == [RejectReason.WRONG_LENGTH.value]
+
+
+@aio
+async def test_a_newcomer_that_is_killed_before_the_model_came_asks_again(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        await await_turn(scene, SECOND)
+        await send_model(scene, SECOND, chunks=slice(0, 2))
+        await scene.settle()
+        await scene.restart()
+        await await_request(scene, SECOND, times=2)
+        assert state_of(scene) is State.INHERITING
+        await send_model(scene, SECOND, chunks=slice(2, None))
+        await scene.hear(scene.coordinator, RunReady)
+        check_begin(scene)
+        await scene.play_good_round(1)
+
+
+@aio
+async def test_a_newcomer_that_is_killed_after_the_model_came_keeps_it(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        await await_turn(scene, SECOND)
+        await send_model(scene, SECOND)
+        await scene.hear(scene.coordinator, RunReady)
+        await scene.restart()
+        await scene.settle()
+        check_begin(scene)
+        await scene.play_good_round(1)
+        await scene.restart()
+        await scene.play_good_round(2)
+        assert len(scene.digests()) == 2
+
+
+@aio
+async def test_a_newcomer_that_dies_while_it_looks_at_the_model_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = asyncio.Event()
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        await agree(scene)
+        await await_turn(scene, SECOND)
+        with monkeypatch.context() as patch:
+
+            async def hang(*_: object) -> object:
+                looked.set()
+                return await asyncio.Event().wait()
+
+            patch.setattr(scene.trainer, "work", hang)
+            await send_model(scene, SECOND)
+            await looked.wait()
+        await scene.restart()
+        await scene.hear(scene.coordinator, RunReady)
+        check_begin(scene)
+
+
+@pytest.mark.parametrize(
+    "former", [(SECOND, THIRD), (ME, SECOND)], ids=["it was not in it", "it was, and lost it"]
+)
+@aio
+async def test_who_has_no_model_is_sent_it_whether_it_was_in_the_run_or_not(
+    tmp_path: Path, former: tuple[PartyId, ...]
+) -> None:
+    async with scene_of(tmp_path, of_others(*former), TASK) as scene:
+        await agree(scene)
+        await await_turn(scene, SECOND)
+        await send_model(scene, SECOND)
+        await scene.hear(scene.coordinator, RunReady)
+        check_begin(scene)
+
+
+async def refusal(scene: Scene, manifest: Manifest) -> str:
+    """Why the trainer does not take part."""
+    scene.manifest = manifest
+    await scene.propose()
+    ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
+    return said.reason
+
+
+def of_three(*former: int) -> tuple[Manifest, Manifest]:
+    """A run of the first three of six, which goes on from one of others; and one of all, for the roster."""
+    everybody = make_cohort(client_names(6))
+    before = draw_up(cohort=tuple(everybody[place] for place in former), nonce="1" * 32)
+    signed = endorse_as(before, commitment=commit(SALT, MODEL))
+    both = draw_up(cohort=everybody)
+    return go_on(signed, cohort=everybody[:3], roster_sha256=roster_of(both).digest), both
+
+
+@pytest.mark.parametrize(
+    "former", [(3, 4, 5), (0, 4, 5)], ids=["newcomers alone", "the only one that was in it has lost its model"]
+)
+@aio
+async def test_a_model_that_nobody_could_send_is_refused(tmp_path: Path, former: tuple[int, ...]) -> None:
+    manifest, both = of_three(*former)
+    async with scene_of(tmp_path, both, TASK) as scene:
+        reason = await refusal(scene, manifest)
+    assert "nobody else in the cohort was in the run that it goes on from: name a client that was" in reason
+
+
+@aio
+async def test_a_commitment_that_nobody_endorsed_is_refused(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+        reason = await refusal(scene, NEWCOMER.model_copy(update={"initial_model_sha256": "0" * 64}))
+    assert "the endorsement of client-2 does not hold" in reason
+
+
+# Those who were -----------------------------------------------------------------------------------------
+
+
+async def complete(scene: Scene, manifest: Manifest | None = None) -> GroupSecret:
+    """Play a whole run; the group secret as its clients still have it."""
+    group = await scene.join(manifest)
+    for number in (1, 2):
+        await scene.play_good_round(number)
+    await scene.tell(COMPLETED)
+    await scene.settle()
+    return group
+
+
+def endorsed_by_all(scene: Scene, run: Manifest) -> list[EndorsedModel]:
+    """What the trainer left on its disk, and what the others, made by hand, say of the same model."""
+    mine = read_endorsement(scene.folders[ME] / "runs" / run.run_id / "endorsement.json")
+    return [mine, *endorse_as(run, run.clients[1:], mine.commitment)]
+
+
+def left_by(scene: Scene, run: Manifest) -> tuple[bytes, Theta]:
+    left = recall(scene.folders[ME] / "runs" / run.run_id)
+    assert left is not None
+    return left
+
+
+@aio
+async def test_a_completed_run_leaves_salt_and_endorsement_as_all_its_clients_would(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        group = await complete(scene)
+        salt, model = left_by(scene, FIRST)
+        assert salt == derive_salt(group, 2)
+        (mine, *_) = endorsed_by_all(scene, FIRST)
+        assert mine.commitment == commit(salt, model)
+        assert [mine] == endorse_as(FIRST, [ME], commit(salt, model))
+        assert digest(model) == (scene.run_folder(ME) / "model.sha256").read_text("ascii").strip()
+        assert {path.name for path in scene.run_folder(ME).iterdir()} == {
+            *("model.npy", "model.sha256", "rounds.jsonl"),
+            *("succession.json", "endorsement.json"),
+        }
+
+
+@aio
+async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Path) -> None:
+    """It follows from the number of the last round, whatever else a client did or missed."""
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        group = await scene.join()
+        await scene.open_round(2)  # The order of round 1, and all of that round, never came.
+        await await_request(scene, SECOND)
+        group.advance_to(2)
+        voucher = Voucher(round=2, released=2, model_hmac=model_hmac(group, MODEL))
+        for client in scene.by_hand:
+            body = ModelVouched(vouchers=(voucher,))
+            await scene.say(scene.parties[client], body, round_number=0, phase="")
+        await send_model(scene, SECOND, salts=lambda _: b"", number=2)
+        while scene.trainer._joined(Key("run", FIRST.run_id), Enrolment).over < 2:
+            await scene.settle()
+        await scene.tell(COMPLETED)
+        await scene.settle()
+        salt, model = left_by(scene, FIRST)
+        assert model.tobytes() == MODEL.tobytes()
+        assert salt == derive_salt(group, 2)
+
+
+@pytest.mark.parametrize(
+    ("when", "what"), [("before", "Ended"), ("after", "Ended"), ("before", "forgotten"), ("after", "forgotten")]
+)
+@aio
+async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str, what: str
+) -> None:
+    """Also where all that it was made of is gone already when it is to be written again.
+
+    That an entry is done is not synced, and is forgotten here.
+    """
+    run = FIRST.run_id
+    saboteur = Saboteur(
+        lambda point: (point.when, point.what, point.key) == (when, what, Key("run", run)),
+    )
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        group = await scene.join()
+        for number in (1, 2):
+            await scene.play_good_round(number)
+        await scene.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteStore, "mark_done", lambda *_: None)
+            await scene.start(ME, await scene.kill(), saboteur=saboteur)
+            await scene.tell(COMPLETED)
+            await saboteur.struck.wait()
+            image = await scene.kill(let_go=saboteur.let_go)
+        saboteur.retire()
+        await scene.start(ME, image)
+        await scene.settle()
+        salt, model = left_by(scene, FIRST)
+        assert salt == derive_salt(group, 2)
+        assert [endorsed_by_all(scene, FIRST)[0]] == endorse_as(FIRST, [ME], commit(salt, model))
+        assert not list(scene.run_folder(ME).glob("*.npz"))
+        assert scene.trainer._vault.get(run, "group") is None
+    assert not [record for record in caplog.records if record.exc_info], "nothing went wrong on the way"
+
+
+@pytest.mark.parametrize("ended", [FAILED, CANCELLED], ids=["failed", "cancelled"])
+@aio
+async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path: Path, ended: RunEnded) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await scene.join()
+        await scene.play_good_round(1)
+        await scene.tell(ended)
+        await scene.settle()
+        assert (scene.run_folder(ME) / "model.npy").exists()
+        assert not (scene.run_folder(ME) / "endorsement.json").exists()
+        assert not (scene.run_folder(ME) / "succession.json").exists()
+
+
+@aio
+async def test_what_a_coordinator_calls_completed_before_its_last_round_is_not_endorsed(tmp_path: Path) -> None:
+    """Or it could have clients sign models of different rounds."""
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await scene.join()
+        await scene.play_good_round(1)
+        await scene.tell(COMPLETED)
+        await scene.settle()
+        assert not (scene.run_folder(ME) / "endorsement.json").exists()
+
+
+@aio
+async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await complete(scene)
+        salt, model = left_by(scene, FIRST)
+        await scene.join(go_on(endorsed_by_all(scene, FIRST)))
+        check_begin(scene, model)
+        assert not any(isinstance(each.body, SnapshotRequested) for each in scene.parties[SECOND].heard)
+        await scene.restart()
+        of_another = SnapshotRequested(after=-1, giver=SECOND)
+        await scene.say(scene.parties[THIRD], of_another, round_number=0, phase="")
+        for after in (-1, 0):
+            body = SnapshotRequested(after=after, giver=ME)
+            await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
+        chunks = snapshots.count_chunks(scene.manifest)
+        heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
+        await scene.settle()
+        assert {envelope.round for envelope, _ in heard} == {0}
+        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[THIRD].heard)
+        opened = [
+            scene.peers.seals[FOURTH].open_snapshot(0, ME, body.index, envelope.payload)
+            for envelope, body in heard
+        ]
+        assert {part[:SALT_BYTES] for part in opened} == {salt}
+        assert snapshots.check_initial(scene.manifest, opened).tobytes() == model.tobytes()
+        await scene.play_good_round(1)
+
+
+@aio
+async def test_an_heir_sends_the_beginning_to_nobody_once_it_has_gone_on(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await complete(scene)
+        await scene.join(go_on(endorsed_by_all(scene, FIRST)))
+        await scene.play_good_round(1)
+        body = SnapshotRequested(after=-1, giver=ME)
+        await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
+        await scene.settle()
+        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[FOURTH].heard)
+        assert scene.dead() == []
+
+
+@aio
+async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await scene.join()
+        body = SnapshotRequested(after=-1, giver=ME)
+        await scene.say(scene.parties[SECOND], body, round_number=0, phase="")
+        await scene.settle()
+        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[SECOND].heard)
+        assert state_of(scene) is State.JOINED
+
+
+def spoil_model(folder: Path) -> None:
+    np.save(folder / "model.npy", np.load(folder / "model.npy") + np.float32(1))
+
+
+def spoil_salt(folder: Path) -> None:
+    (folder / "succession.json").write_text(json.dumps({"salt": "00" * SALT_BYTES}), encoding="utf-8")
+
+
+def write(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content, encoding="utf-8")
+
+
+NOT_HERE = "the initial model here is not the one that the manifest commits to"
+UNREADABLE = "does not hold the model that its run ended with any more"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (spoil_model, NOT_HERE),
+        (spoil_salt, NOT_HERE),
+        (write("succession.json", "{}"), UNREADABLE),
+        (write("succession.json", "[]"), UNREADABLE),
+        (write("succession.json", '{"salt": "xy"}'), UNREADABLE),
+        (write("succession.json", ""), UNREADABLE),
+        (write("model.npy", ""), UNREADABLE),
+        (write("model.npy", "no model"), UNREADABLE),
+    ],
+    ids=["another model", "another salt", "no salt", "a list", "no number", "empty", "no model", "garbage"],
+)
+@aio
+async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
+    tmp_path: Path, spoil: Callable[[Path], object], why: str
+) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await complete(scene)
+        manifest = go_on(endorsed_by_all(scene, FIRST))
+        spoil(scene.run_folder(ME))
+        assert why in await refusal(scene, manifest)
+
+
+def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
+    assert recall(tmp_path) is None
+    np.save(tmp_path / "model.npy", MODEL)
+    assert recall(tmp_path) is None
+    write("succession.json", json.dumps({"salt": SALT.hex()}))(tmp_path)
+    left = recall(tmp_path)
+    assert left is not None
+    assert (left[0], left[1].tobytes()) == (SALT, MODEL.tobytes())
+    (tmp_path / "model.npy").unlink()
+    assert recall(tmp_path) is None
+
+
+def test_an_unreadable_copy_is_no_outage_to_wait_for(tmp_path: Path) -> None:
+    np.save(tmp_path / "model.npy", MODEL)
+    write("succession.json", "{")(tmp_path)
+
+    with pytest.raises(LocalError, match=r"bring back succession\.json"):
+        recall(tmp_path)
+
+
+@aio
+async def test_a_task_of_another_size_cannot_go_on_from_the_model(tmp_path: Path) -> None:
+    other = SyntheticTask(101)
+
+    def load(name: str) -> SyntheticTask:
+        return TASK if name == TASK.name else other
+
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await complete(scene)
+        manifest = go_on(endorsed_by_all(scene, FIRST), task="another", parameters=101)
+        scene.trainer._spaces._load_task = load
+        reason = await refusal(scene, manifest)
+    assert "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task" in reason
+
+
+# Every successor is a further look at one model -----------------------------------------------------------
+
+
+def one_successor(manifest: Manifest, **limits: object) -> Policy:
+    """The default of a policy, in a demo."""
+    demo = Policy.for_demo(roster_of(manifest).digest)
+    return demo.model_copy(update={"max_successors": 1, **limits})
+
+
+@pytest.mark.parametrize("former", [(SECOND, THIRD), NAMES], ids=["newcomer", "heir"])
+@aio
+async def test_a_second_successor_is_refused_also_after_a_restart(
+    tmp_path: Path, former: tuple[PartyId, ...]
+) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST)) as scene:
+        if former == NAMES:
+            await complete(scene)
+            propose = partial(go_on, endorsed_by_all(scene, FIRST))
+        else:
+            propose = partial(of_others, *former)
+        await scene.pledge(propose())
+        await scene.restart()
+        second = propose(nonce="3" * 32)
+        assert second.predecessor is not None
+        reason = await refusal(scene, second)
+        assert f"has joined 1 runs that go on from {second.predecessor.run}, the policy allows 1" in reason
+        await scene.propose(propose())  # The first one again, which it has joined.
+        scene.manifest = propose()
+        await scene.tell(FAILED)
+        await scene.restart()
+        assert "has joined 1 runs" in await refusal(scene, propose(nonce="4" * 32))
+        # A run that goes on from another, or from none, is another matter.
+        await scene.pledge(of_others(THIRD, FOURTH))
+        await scene.pledge(draw_up(nonce="5" * 32))
+
+
+@aio
+async def test_two_successors_proposed_at_once_are_not_both_joined(tmp_path: Path) -> None:
+    """The second comes while the task of the first is being loaded."""
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST)) as scene:
+        both = [of_others(SECOND, THIRD, nonce=digit * 32) for digit in "34"]
+        for manifest in both:
+            await scene.propose(manifest)
+        scene.manifest, other = both
+        await scene.hear(scene.coordinator, RunJoined)
+        scene.manifest = other
+        await scene.hear(scene.coordinator, RunRefused)
+
+
+@aio
+async def test_with_a_policy_that_allows_two_a_second_is_joined_and_a_third_is_not(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST, max_successors=2)) as scene:
+        await scene.pledge(of_others(SECOND, THIRD))
+        await scene.pledge(of_others(SECOND, THIRD, nonce="3" * 32))
+        reason = await refusal(scene, of_others(SECOND, THIRD, nonce="4" * 32))
+    assert "has joined 2 runs" in reason
+
+
+@aio
+async def test_what_was_refused_leaves_nothing_on_disk(tmp_path: Path) -> None:
+    """A coordinator could name as many predecessors as it likes."""
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST, approve_tasks=())) as scene:
+        await refusal(scene, NEWCOMER)
+        await scene.settle()
+        assert list((scene.folders[ME] / "successors").iterdir()) == []

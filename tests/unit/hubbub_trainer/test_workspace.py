@@ -1,0 +1,188 @@
+"""What a trainer keeps on disk: there as a whole or not at all, and gone when it has served."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.secret import ClientSecret
+from hubbub.errors import StorageFailed
+from hubbub.strategies.base import Theta
+from hubbub_trainer import workspace
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.workspace import Workspace, clean_up, digest, drop_update, has_model
+
+TASK = SyntheticTask(30)
+INITIAL = TASK.initial_model(7)
+
+
+def filled(value: float) -> Theta:
+    return np.full_like(INITIAL, value)
+
+
+def open_space(folder: Path) -> Workspace:
+    """As a trainer opens it, at first and after a restart."""
+    space = Workspace(
+        folder=folder,
+        learner=TASK.learner(index=0, clients=2, seed=7),
+        secret=ClientSecret.for_demo(1, 0),
+        theta=INITIAL,
+        accumulator=np.zeros_like(INITIAL),
+    )
+    space.recall()
+    return space
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def check(space: Workspace, applied: int, theta: float, accumulator: float, memory: float | None) -> None:
+    assert space.applied == applied
+    np.testing.assert_array_equal(space.theta, filled(theta))
+    np.testing.assert_array_equal(space.accumulator, filled(accumulator))
+    if memory is None:
+        assert space.memory is None
+    else:
+        np.testing.assert_array_equal(space.memory, filled(memory))
+    assert space.theta.dtype == np.float32
+
+
+def test_it_begins_with_the_initial_model_and_knows_it_again(tmp_path: Path) -> None:
+    assert not has_model(tmp_path / "run")
+    for _ in range(2):
+        space = open_space(tmp_path / "run")
+        assert (space.applied, space.memory) == (0, None)
+        np.testing.assert_array_equal(space.theta, INITIAL)
+        assert not space.accumulator.any()
+    assert names(tmp_path / "run") == {"state-000000.npz"}
+    assert has_model(tmp_path / "run")
+
+
+@pytest.mark.parametrize("memory", [None, 3.0])
+def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
+    tmp_path: Path, memory: float | None
+) -> None:
+    space = open_space(tmp_path)
+    for number in (1, 2):
+        space.keep_update(number, filled(0.5), None)
+        space.advance(number, filled(number), filled(0.25), None if memory is None else filled(memory))
+        check(space, number, number, 0.25, memory)
+    assert names(tmp_path) == {"state-000002.npz"}
+    check(open_space(tmp_path), 2, 2.0, 0.25, memory)
+
+
+def test_the_newest_counts_if_the_older_could_not_be_taken_away(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    older = (tmp_path / "state-000000.npz").read_bytes()
+    space.advance(10, filled(10), filled(0), None)
+    (tmp_path / "state-000000.npz").write_bytes(older)
+    (tmp_path / "state-000009.npz").write_bytes(older)
+    again = open_space(tmp_path)
+    check(again, 10, 10.0, 0.0, None)
+    again.advance(11, filled(11), filled(0), None)
+    assert names(tmp_path) == {"state-000011.npz"}
+
+
+def test_what_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
+    open_space(tmp_path).advance(1, filled(1), filled(0), None)
+    for name in ("state-000002.part", "update-000002.part"):
+        (tmp_path / name).write_bytes(b"PK half a file")
+    again = open_space(tmp_path)
+    check(again, 1, 1.0, 0.0, None)
+    assert again.recall_update(2) is None
+    again.keep_update(2, filled(0.5), None)
+    again.advance(2, filled(2), filled(0), None)
+    check(open_space(tmp_path), 2, 2.0, 0.0, None)
+
+
+@pytest.mark.parametrize("memory", [None, filled(4)], ids=["no-memory", "memory"])
+def test_an_update_is_kept_until_its_round_is_over(tmp_path: Path, memory: Theta | None) -> None:
+    space = open_space(tmp_path)
+    assert space.recall_update(1) is None
+    space.keep_update(1, filled(0.5), memory)
+    learnt = open_space(tmp_path).recall_update(1)
+    assert learnt is not None
+    np.testing.assert_array_equal(learnt[0], filled(0.5))
+    assert (learnt[1] is None) == (memory is None)
+    assert space.recall_update(2) is None
+    for _ in range(2):
+        drop_update(tmp_path, 1)
+        assert space.recall_update(1) is None
+
+
+def refuse(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = open_space(tmp_path)
+    space.advance(1, filled(1), filled(0.25), None)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        attempts: tuple[Callable[[], None], ...] = (
+            lambda: space.advance(2, filled(2), filled(0), None),
+            lambda: space.keep_update(2, filled(0.5), None),
+            lambda: space.note_round(2, filled(2), None),
+            space.save_model,
+        )
+        for attempt in attempts:
+            with pytest.raises(StorageFailed, match="takes no more: No space left on device"):
+                attempt()
+    check(space, 1, 1.0, 0.25, None)
+    again = open_space(tmp_path)
+    check(again, 1, 1.0, 0.25, None)
+    assert again.recall_update(2) is None
+    assert not (tmp_path / "rounds.jsonl").exists()
+    assert not (tmp_path / "model.npy").exists()
+
+
+def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, seen = open_space(tmp_path), list[set[str]]()
+    monkeypatch.setattr(os, "fsync", lambda _: seen.append(names(tmp_path)))
+    monkeypatch.setattr(workspace, "sync_folder", lambda folder: seen.append(names(folder)))
+    space.save_model()
+    assert seen == [
+        {"state-000000.npz", "model.part"},
+        {"state-000000.npz", "model.npy"},
+        {"state-000000.npz", "model.npy", "model.part"},
+        {"state-000000.npz", "model.npy", "model.sha256"},
+    ]
+
+
+def test_a_round_is_noted_once_however_often_it_is_concluded(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    space.note_round(1, filled(1), 0.5)
+    space.note_round(3, filled(7), None)
+    open_space(tmp_path).note_round(3, filled(3), 0.25)
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text("utf-8").splitlines()]
+    assert lines == [
+        {"round": 1, "model_sha256": digest(filled(1)), "alone_share": 0.5},
+        {"round": 3, "model_sha256": digest(filled(3)), "alone_share": 0.25},
+    ]
+
+
+def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    space.note_round(1, filled(1), None)
+    space.advance(1, filled(1), filled(0), filled(2))
+    space.keep_update(2, filled(0.5), None)
+    for name in ("state-000002.part", "update-000003.part", "rounds.part"):
+        (tmp_path / name).write_bytes(b"half a file")
+    space.save_model()
+    for _ in range(2):
+        clean_up(tmp_path)
+        assert names(tmp_path) == {"model.npy", "model.sha256", "rounds.jsonl"}
+    assert not has_model(tmp_path)
+    model = np.load(tmp_path / "model.npy", allow_pickle=False)
+    np.testing.assert_array_equal(model, filled(1))
+    assert (tmp_path / "model.sha256").read_text("ascii") == f"{digest(model)}\n"
+
+
+def test_cleaning_up_what_never_was_is_fine(tmp_path: Path) -> None:
+    clean_up(tmp_path / "never")
+    assert not (tmp_path / "never").exists()
