@@ -1,11 +1,7 @@
-"""The `hubbub` command: one function for each subcommand.
-
-Exit codes: 0 all went well; 1 the run failed; 2 what was asked for cannot be (a wrong flag, value or file).
-"""
+"""The `hubbub` command: one function for each subcommand; `EXIT_CODES` says how it ends."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -18,32 +14,64 @@ from rich.console import Console
 
 from hubbub import __version__
 from hubbub.errors import ConfigurationError, HubbubError
-from hubbub.runtime.telemetry import log_as_json
+from hubbub_cli.audit import audits
+from hubbub_cli.bench import PASS_ON, bench
+from hubbub_cli.dead_letters import dead_letters
+from hubbub_cli.doctor import doctor
+from hubbub_cli.keys import keys
 from hubbub_cli.plan import plan
+from hubbub_cli.policy import policies
+from hubbub_cli.roster import rosters
+from hubbub_cli.runs import runs
+from hubbub_cli.services import aggregator, coordinator, trainer
+from hubbub_cli.suggestions import Suggesting, check_strategy, complete_strategy, one_of
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_CODES = (
+    "Exit codes: 0 all went well; 1 it did not (a run failed or was cancelled, a check found something, nobody"
+    " answered); 2 what was asked for cannot be (a wrong flag, value, file or token); 130 interrupted with Ctrl-C."
+)
 
 app = typer.Typer(
+    cls=Suggesting,
     help="Federated training with sparse secure aggregation.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 manifests = typer.Typer(help="Manifests: what a run is, agreed before it starts.", no_args_is_help=True)
-app.add_typer(manifests, name="manifest")
 
-Strategy = Annotated[str, typer.Option(help="How updates are aggregated.")]
-Wire = Annotated[str, typer.Option(help="Wire mode: paper, the encoding that the paper counts.")]
+Strategy = Annotated[
+    str,
+    typer.Option(help="How updates are aggregated.", callback=check_strategy, autocompletion=complete_strategy),
+]
+Wire = Annotated[
+    str,
+    typer.Option(
+        help="Wire mode: paper, the encoding that the paper counts.", callback=one_of("wire mode", "paper")
+    ),
+]
 TaskName = Annotated[str, typer.Option("--task", help="lenet, synthetic or synthetic:N.")]
 Data = Annotated[str, typer.Option(help="mnist, digits, a folder, or auto: MNIST, else digits.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run.")]
 LocalSteps = Annotated[int, typer.Option(min=1, help="Local steps a round (the paper's E).")]
 Q = Annotated[int, typer.Option("--q", help="Bits of a mark in sec-union, 1 to 32.")]
-Alpha = Annotated[str, typer.Option(help="Scaling factor: norm (the paper's) or mean (of the chosen entries).")]
+Alpha = Annotated[
+    str,
+    typer.Option(
+        help="Scaling factor: norm (the paper's) or mean (of the chosen entries).",
+        callback=one_of("scaling factor", "norm", "mean"),
+    ),
+]
 Feedback = Annotated[
-    str, typer.Option(help="Indices that sec-union lost: lost (they come back) or paper (Alg. 2 to the letter).")
+    str,
+    typer.Option(
+        help="Indices that sec-union lost: lost (they come back) or paper (Alg. 2 to the letter).",
+        callback=one_of("feedback", "lost", "paper"),
+    ),
 ]
 Rho = Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")]
 Seed = Annotated[int, typer.Option(min=0, help="Public seed: initial model and partition of the data.")]
@@ -66,7 +94,7 @@ def options(
     del version
 
 
-@app.command()
+@app.command(rich_help_panel="Try and measure")
 def demo(
     strategy: Strategy = "no-union",
     wire: Wire = "paper",
@@ -83,10 +111,20 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write what was measured to this file.")] = None,
     log: Annotated[Path | None, typer.Option(help="Write the services' log lines to this file.")] = None,
+    dashboard: Annotated[  # noqa: FBT002  (A flag.)
+        bool, typer.Option("--dashboard", help="Serve the coordinator's page too, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Where the page is served: 8750; 0 is any free port.")
+    ] = None,
 ) -> None:
     """Run a whole federation in this process and show it as it goes."""
-    from hubbub_local.demo import DemoOptions, run_demo  # noqa: PLC0415  (Help should not wait for numpy.)
+    import asyncio  # noqa: PLC0415  (Help should not wait for it, nor for numpy.)
 
+    from hubbub_local.demo import DASHBOARD_PORT, DemoOptions, run_demo  # noqa: PLC0415
+
+    if port is not None and not dashboard:
+        raise ConfigurationError("--port says where the dashboard is served; add --dashboard")
     wanted = DemoOptions(
         strategy=strategy,
         wire=wire,
@@ -102,6 +140,8 @@ def demo(
         feedback=feedback,
         seed=seed,
         json=json,
+        dashboard=dashboard,
+        port=DASHBOARD_PORT if port is None else port,
     )
     with _log_to(log):
         asyncio.run(run_demo(wanted, Console()))
@@ -110,6 +150,8 @@ def demo(
 @contextmanager
 def _log_to(path: Path | None) -> Iterator[None]:
     """Send log lines to a file; without one they go nowhere, since the screen shows what matters."""
+    from hubbub.runtime.telemetry import log_as_json  # noqa: PLC0415  (Help should not wait for it.)
+
     try:
         with (path or Path(os.devnull)).open("w", encoding="utf-8") as stream:
             log_as_json("demo", "info", stream)
@@ -118,14 +160,34 @@ def _log_to(path: Path | None) -> Iterator[None]:
         raise ConfigurationError(f"--log: {error.filename} cannot be written: {error.strerror}") from None
 
 
-app.command()(plan)
+for service in (coordinator, aggregator, trainer, doctor):
+    app.command(rich_help_panel="Services")(service)
+app.add_typer(runs, name="run", rich_help_panel="Runs")
+app.command(rich_help_panel="Try and measure")(plan)
+app.command(context_settings=PASS_ON, rich_help_panel="Try and measure")(bench)
+for name, group in {
+    "keys": keys,
+    "roster": rosters,
+    "policy": policies,
+    "manifest": manifests,
+    "audit": audits,
+    "dead-letters": dead_letters,
+}.items():
+    app.add_typer(group, name=name, rich_help_panel="Prepare and look into")
 
 
 @manifests.command("new")
 def new_manifest(
-    clients: Annotated[str, typer.Option(help="The cohort's names, separated by commas.")],
-    aggregators: Annotated[str, typer.Option(help="The aggregators' names, separated by commas.")],
-    coordinator: Annotated[str, typer.Option(help="The coordinator's name.")] = "coordinator",
+    roster: Annotated[Path, typer.Option(help="The roster that all parties have pinned.")],
+    clients: Annotated[
+        str | None, typer.Option(help="The cohort's names, separated by commas; all of the roster's if not given.")
+    ] = None,
+    aggregators: Annotated[
+        str | None, typer.Option(help="The aggregators' names; all of the roster's if not given.")
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="The coordinator's name; not needed where the roster has one.")
+    ] = None,
     strategy: Strategy = "no-union",
     wire: Wire = "paper",
     task: TaskName = "lenet",
@@ -136,20 +198,35 @@ def new_manifest(
     alpha: Alpha = "norm",
     feedback: Feedback = "lost",
     seed: Seed = 0,
-    min_clients: Annotated[int | None, typer.Option(help="Fewest members of a released sum.")] = None,
+    min_clients: Annotated[int | None, typer.Option(help="Fewest organisations in a released sum.")] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Complete the run at the first round that reaches it, such as 0.98.")
+    ] = None,
+    phase_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a phase may take before it closes without the late.")
+    ] = None,
+    endorsement: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Go on from a completed run: the endorsement.json of one of its trainers; give as many as its "
+            "min_clients."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
 ) -> None:
-    """Draw up a manifest where the task is installed; POST it to a coordinator to begin the run."""
-    from hubbub.ids import PartyId  # noqa: PLC0415
+    """Draw up a manifest where the task is installed; `hubbub run submit` begins the run."""
+    from hubbub.trust.roster import read_roster  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub.trust.succession import read_endorsement  # noqa: PLC0415
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.registry import load_task  # noqa: PLC0415
     from hubbub_trainer.planning import draw_up_manifest  # noqa: PLC0415
 
     manifest = draw_up_manifest(
         load_task(task, data="auto", cache_folder=default_cache_folder()),
-        clients=[PartyId(name.strip()) for name in clients.split(",")],
-        aggregators=[PartyId(name.strip()) for name in aggregators.split(",")],
-        coordinator=PartyId(coordinator),
+        roster=read_roster(roster),
+        clients=_split(clients),
+        aggregators=_split(aggregators),
+        coordinator=coordinator,
         strategy=strategy,
         wire=wire,
         rho=rho,
@@ -160,6 +237,9 @@ def new_manifest(
         rounds=rounds,
         seed=seed,
         min_clients=min_clients,
+        target_accuracy=target_accuracy,
+        phase_timeout_s=phase_timeout,
+        endorsed=[read_endorsement(path) for path in endorsement or ()],
     )
     text = manifest.model_dump_json(indent=2) + "\n"
     if out is None:
@@ -170,12 +250,17 @@ def new_manifest(
     except OSError as error:
         raise ConfigurationError(f"{out} cannot be written: {error.strerror}") from None
     typer.echo(f"run {manifest.run_id}\nwritten to {out}")
+    typer.echo("\nEach data owner approves it with `hubbub policy approve`; then `hubbub run submit` begins it.")
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 def main() -> None:
     """Run the command; what goes wrong is told in one line."""
     try:
-        app()
+        app(prog_name="hubbub")
     except HubbubError as error:
         Console(stderr=True).print(f"hubbub: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED)

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from hubbub.strategies.planner import Plan, Row
-from hubbub_local.board import show_bytes
+from hubbub_cli.wording import show_bytes
 
 NOT_RUNNABLE = "*"
 

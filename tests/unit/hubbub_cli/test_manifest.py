@@ -1,68 +1,222 @@
-"""`hubbub manifest new`: a manifest that a coordinator takes, drawn up where the task is installed."""
+"""`hubbub manifest new`: a manifest of a roster's parties, drawn up where the task is installed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hubbub.errors import ConfigurationError
-from hubbub.messages.manifest import read_manifest
+from hubbub.ids import PartyId, Role
+from hubbub.messages.manifest import CohortMember, Manifest, read_manifest
+from hubbub.runtime.intake import find_disagreements
+from hubbub.trust.identity import Identity, new_identity
+from hubbub.trust.succession import endorse
 from hubbub_cli.main import app
+from hubbub_local.parties import gather
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.workspace import digest
+from support.builders import make_manifest
+from support.parties import make_identity, make_parties
 
-NAMES = ("--clients", "clinic-a, clinic-b,clinic-c", "--aggregators", "north,south")
+CLINICS = tuple(PartyId(f"clinic-{letter}") for letter in "abcd")
+SERVERS = tuple(PartyId(name) for name in ("north", "south", "west"))
+# Two of the clinics belong to one organisation.
+PARTIES = make_parties(
+    tuple(zip(CLINICS, ("trust", "trust", "charity", "university"), strict=True)), SERVERS, PartyId("hub")
+)
 
 
-def draw_up(*options: str) -> str:
-    result = CliRunner().invoke(app, ["manifest", "new", *NAMES, *options], catch_exceptions=False)
+@pytest.fixture
+def roster(tmp_path: Path) -> Path:
+    path = tmp_path / "roster.json"
+    path.write_text(PARTIES.roster.model_dump_json(), encoding="utf-8")
+    return path
+
+
+def draw_up(roster: Path, *options: str, task: str = "synthetic") -> str:
+    arguments = ["manifest", "new", "--roster", str(roster), "--task", task, *options]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def test_it_knows_n_and_the_initial_model_of_the_task() -> None:
-    manifest = read_manifest(
-        draw_up("--task", "synthetic:300", "--seed", "3", "--strategy", "sec-union", "--q", "4")
-    )
+def read_new(roster: Path, *options: str, task: str = "synthetic") -> Manifest:
+    return read_manifest(draw_up(roster, *options, task=task))
+
+
+def test_it_knows_n_and_the_initial_model_of_the_task(roster: Path) -> None:
+    manifest = read_new(roster, "--seed", "3", "--strategy", "sec-union", "--q", "4", task="synthetic:300")
 
     task = SyntheticTask(300)
     assert manifest.parameters == 300
     assert manifest.initial_model_sha256 == digest(task.initial_model(3))
-    assert manifest.clients == ("clinic-a", "clinic-b", "clinic-c")
-    assert manifest.aggregators == ("north", "south")
-    assert (manifest.strategy, manifest.q, manifest.min_clients) == ("sec-union", 4, 3)
+    assert (manifest.strategy, manifest.q) == ("sec-union", 4)
 
 
-def test_two_manifests_alike_are_two_runs() -> None:
-    first, second = (read_manifest(draw_up("--task", "synthetic")) for _ in range(2))
+def test_it_names_everybody_in_the_roster_with_its_organisation_and_the_roster_itself(roster: Path) -> None:
+    manifest = read_new(roster)
+
+    assert (manifest.clients, manifest.aggregators, manifest.coordinator) == (CLINICS, SERVERS, "hub")
+    assert [member.organisation for member in manifest.cohort] == ["trust", "trust", "charity", "university"]
+    assert manifest.roster_sha256 == PARTIES.roster.digest
+    assert manifest.min_clients == 3, "of three organisations, not of four clinics"
+
+
+def test_it_names_those_who_are_asked_for_in_their_order(roster: Path) -> None:
+    manifest = read_new(
+        roster, "--clients", "clinic-d, clinic-a,clinic-c", "--aggregators", "west,north", "--coordinator", "hub"
+    )
+
+    assert manifest.clients == ("clinic-d", "clinic-a", "clinic-c")
+    assert manifest.aggregators == ("west", "north")
+
+
+def test_two_manifests_alike_are_two_runs(roster: Path) -> None:
+    first, second = (read_new(roster) for _ in range(2))
 
     assert first.run_id != second.run_id
     assert first.model_copy(update={"nonce": second.nonce}) == second
 
 
-def test_it_is_written_to_a_file_and_its_run_is_named(tmp_path: Path) -> None:
+def test_a_target_and_a_deadline_are_taken_or_left_as_they_are_by_default(roster: Path) -> None:
+    manifest = read_new(roster, "--target-accuracy", "0.98", "--phase-timeout", "90")
+
+    assert (manifest.target_accuracy, manifest.phase_timeout_s) == (0.98, 90.0)
+    assert (read_new(roster).target_accuracy, read_new(roster).phase_timeout_s) == (None, 3600.0)
+
+
+def test_it_is_written_to_a_file_and_its_run_is_named(roster: Path, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
-    said = draw_up("--task", "synthetic", "--out", str(file))
+    said = draw_up(roster, "--out", str(file))
 
     assert read_manifest(file.read_bytes()).run_id in said
 
 
-def test_lenet_needs_neither_torch_nor_data() -> None:
-    assert read_manifest(draw_up("--task", "lenet")).parameters == 61_706
+def test_lenet_needs_neither_torch_nor_data(roster: Path) -> None:
+    assert read_new(roster, task="lenet").parameters == 61_706
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--clients", "alone"), "at least 2 clients"),
-        (("--clients", "north,clinic"), "north stands for several"),
-        (("--clients", "Not a name,clinic"), "'Not a name' cannot name a party"),
-        (("--min-clients", "9"), "min_clients is 9"),
+        (("--clients", "clinic-a"), "at least 2 clients"),
+        (("--clients", "clinic-a,clinic-z"), "the roster has no client clinic-z; it has clinic-a, clinic-b,"),
+        (("--clients", "north,clinic-a"), "the roster has no client north"),
+        (("--clients", "clinic-a,clinic-a"), "clinic-a"),
+        (("--aggregators", "hub,north"), "the roster has no aggregator hub; it has north, south, west"),
+        (("--coordinator", "clinic-a"), "the roster has no coordinator clinic-a; it has hub"),
+        (("--min-clients", "4"), "min_clients is 4"),
+        (("--target-accuracy", "98"), "target_accuracy: "),
+        (("--phase-timeout", "0"), "phase_timeout_s: "),
         (("--out", "/nowhere/run.json"), "/nowhere/run.json cannot be written"),
     ],
 )
-def test_what_cannot_be_is_refused(options: tuple[str, ...], complaint: str) -> None:
+def test_what_cannot_be_is_refused(roster: Path, options: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        draw_up("--task", "synthetic", *options)
+        draw_up(roster, *options)
+
+
+def test_with_two_coordinators_one_must_be_named(tmp_path: Path) -> None:
+    identities = [*PARTIES.identities.values(), make_identity("desk", Role.COORDINATOR, "desk")]
+    path = tmp_path / "two.json"
+    path.write_text(gather(identities).roster.model_dump_json(), encoding="utf-8")
+
+    assert read_new(path, "--coordinator", "desk").coordinator == "desk"
+    with pytest.raises(ConfigurationError, match="2 coordinators: say which one"):
+        draw_up(path)
+
+
+def test_a_roster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="missing"):
+        draw_up(tmp_path / "missing")
+
+
+# Going on from a completed run ----------------------------------------------------------------------------
+
+
+def leave_endorsements(
+    folder: Path, *clients: str, commitment: str = "c" * 64, identities: Mapping[PartyId, Identity] | None = None
+) -> list[str]:
+    """What the trainers of a run over all clinics left on their disks, as options of the command."""
+    identities = identities or PARTIES.identities
+    cohort = tuple(CohortMember(name=name, organisation=PARTIES.identities[name].organisation) for name in CLINICS)
+    run = make_manifest(cohort=cohort, min_clients=3, roster_sha256=PARTIES.roster.digest)
+    options = []
+    for name in clients:
+        path = folder / f"{name}-{commitment[:4]}" / "endorsement.json"
+        path.parent.mkdir(exist_ok=True)
+        endorsed = endorse(identities[PartyId(name)], run, commitment)
+        path.write_text(endorsed.model_dump_json(indent=2), encoding="utf-8")
+        options += ["--endorsement", str(path)]
+    return options
+
+
+THREE = (CLINICS[0], CLINICS[2], CLINICS[3])
+
+
+def test_it_goes_on_from_the_model_that_was_endorsed(roster: Path, tmp_path: Path) -> None:
+    manifest = read_new(roster, *leave_endorsements(tmp_path, *THREE))
+
+    assert manifest.initial_model_sha256 == "c" * 64
+    assert manifest.predecessor is not None
+    assert [each.client for each in manifest.predecessor.endorsements] == list(THREE)
+    assert [member.name for member in manifest.predecessor.cohort] == list(CLINICS)
+    assert find_disagreements(manifest, PARTIES.roster) == ()
+
+
+def test_it_goes_on_with_other_clients_and_a_roster_that_has_grown(tmp_path: Path) -> None:
+    grown = gather([*PARTIES.identities.values(), make_identity("clinic-e", Role.CLIENT, "newcomer")]).roster
+    path = tmp_path / "grown.json"
+    path.write_text(grown.model_dump_json(), encoding="utf-8")
+
+    manifest = read_new(path, "--clients", "clinic-e,clinic-b,clinic-d", *leave_endorsements(tmp_path, *THREE))
+
+    assert manifest.predecessor is not None
+    assert find_disagreements(manifest, grown) == ()
+
+
+def test_without_endorsements_a_manifest_goes_on_from_none(roster: Path) -> None:
+    assert "predecessor" not in draw_up(roster)
+
+
+def test_what_a_successor_lacks_is_told(roster: Path, tmp_path: Path) -> None:
+    salt = tmp_path / "succession.json"
+    salt.write_text('{"salt": "00"}', encoding="utf-8")
+    three = leave_endorsements(tmp_path, *THREE)
+    other = leave_endorsements(tmp_path, "clinic-b", commitment="d" * 64)
+    for options, complaint in (
+        (three[:4], "not enough: clients of 3 organisations"),
+        ([*three[:4], "--endorsement", str(three[1])], "a client endorses its run's model once"),
+        (
+            leave_endorsements(tmp_path, "clinic-a", "clinic-b", "clinic-c"),
+            "not enough: clients of 3 organisations",
+        ),
+        ([*three, *other], "2 different models or runs: take those of one run"),
+        ([*three, "--endorsement", str(tmp_path / "none.json")], r"none\.json cannot be read: No such file"),
+        ([*three, "--endorsement", str(tmp_path)], "cannot be read: Is a directory"),
+        ([*three, "--endorsement", str(roster)], r"roster\.json is not an endorsement"),
+        ([*three, "--endorsement", str(salt)], r"succession\.json is not an endorsement"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint):
+            draw_up(roster, *options)
+
+
+def test_endorsements_that_the_roster_does_not_bear_out_are_refused(roster: Path, tmp_path: Path) -> None:
+    """As with a roster in which somebody has a new key."""
+    identities = {**PARTIES.identities, THREE[0]: new_identity(THREE[0], Role.CLIENT, "trust")}
+    options = leave_endorsements(tmp_path, *THREE, identities=identities)
+
+    with pytest.raises(ConfigurationError, match="the endorsement of clinic-a does not hold: this is not signed"):
+        draw_up(roster, *options)
+
+
+def test_a_run_of_newcomers_alone_is_refused(tmp_path: Path) -> None:
+    newcomers = [make_identity(f"clinic-{letter}", Role.CLIENT, f"clinic-{letter}") for letter in "xyz"]
+    path = tmp_path / "grown.json"
+    path.write_text(gather([*PARTIES.identities.values(), *newcomers]).roster.model_dump_json(), encoding="utf-8")
+
+    with pytest.raises(ConfigurationError, match="no client of this run was in"):
+        draw_up(path, "--clients", "clinic-x,clinic-y,clinic-z", *leave_endorsements(tmp_path, *THREE))

@@ -1,0 +1,99 @@
+"""Questions to a coordinator that several commands have: which run is meant, which there are."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hubbub.errors import ConfigurationError, HubbubError
+from hubbub_cli.answers import SHOWN_DIGITS
+from hubbub_cli.client import Client, Door, Json, read_token
+from hubbub_cli.suggestions import suggest
+
+T = TypeVar("T")
+
+RUNS = "/api/v1/runs"
+LATEST = "latest"
+MIN_PREFIX = 4
+RUN_ID_DIGITS = 64
+PAGE = 200
+COMPLETION_S = 1.0
+"""Longer than this nobody waits for the tabulator key."""
+
+
+def find_door(url: str, token_file: Path | None, ca_file: Path | None) -> Door:
+    """Put together what it takes to be let in."""
+    if token_file is None:
+        raise ConfigurationError(
+            "the coordinator asks for a token: name the file that holds it with --token-file (HUBBUB_TOKEN_FILE)"
+        )
+    return Door(url=url, token=read_token(token_file), ca_file=ca_file)
+
+
+def ask(door: Door, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask a coordinator something."""
+
+    async def open_and_ask() -> T:
+        async with Client(door) as client:
+            return await question(client)
+
+    return asyncio.run(open_and_ask())
+
+
+async def find_run(client: Client, name: str) -> str:
+    """The id of the run that is meant."""
+    wanted = name.lower()
+    if wanted == LATEST:
+        newest = (await client.get(RUNS, {"limit": 1}))["items"]
+        if not newest:
+            raise ConfigurationError("this coordinator has no run yet: begin one with `hubbub run submit`")
+        return str(newest[0]["run"])
+    if not set(wanted) <= set("0123456789abcdef") or not MIN_PREFIX <= len(wanted) <= RUN_ID_DIGITS:
+        raise ConfigurationError(
+            f"{name!r} cannot name a run: give at least {MIN_PREFIX} of the {RUN_ID_DIGITS} hexadecimal digits of"
+            f" its id, or {LATEST}{suggest(name, [LATEST])}"
+        )
+    if len(wanted) == RUN_ID_DIGITS:
+        return wanted
+    found = [run for run in await _list_ids(client) if run.startswith(wanted)]
+    if not found:
+        raise ConfigurationError(f"there is no run {name} here: `hubbub run list` shows those that there are")
+    if len(found) > 1:
+        shown = ", ".join(run[: len(wanted) + MIN_PREFIX] for run in found[:MIN_PREFIX])
+        raise ConfigurationError(f"{len(found)} runs begin with {name}: give more digits ({shown})")
+    return found[0]
+
+
+async def _list_ids(client: Client) -> list[str]:
+    found, _ = await list_runs(client, (), sys.maxsize)
+    return [str(run["run"]) for run in found]
+
+
+async def list_runs(client: Client, states: Sequence[str], limit: int) -> tuple[list[Json], int]:
+    """The newest runs, page by page, and how many there are in all."""
+    found: list[Json] = []
+    cursor: dict[str, object] = {}
+    while True:
+        page = await client.get(RUNS, {"limit": min(PAGE, limit - len(found)), "state": list(states), **cursor})
+        found += page["items"]
+        if page["next"] is None or len(found) >= limit:
+            return found, int(page["total"])
+        cursor = {"after": page["next"]}
+
+
+def name_runs(url: str, token_file: Path | None, ca_file: Path | None) -> list[tuple[str, str]]:
+    """The newest runs, each with its state, for the shell; none if the coordinator cannot be asked at once."""
+
+    async def look() -> Json:
+        async with asyncio.timeout(COMPLETION_S), Client(door, answer_s=COMPLETION_S) as client:
+            return await client.get(RUNS, {"limit": 50})
+
+    try:
+        door = find_door(url, token_file, ca_file)
+        found = asyncio.run(look())["items"]
+    except (HubbubError, TimeoutError):
+        return []
+    return [(str(each["run"])[:SHOWN_DIGITS], str(each["state"])) for each in found]

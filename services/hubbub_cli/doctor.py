@@ -1,0 +1,93 @@
+"""`hubbub doctor`: look at everything that a party needs, and say how to mend what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hubbub.ids import Role
+from hubbub_cli.services import ConfigFile
+
+EXIT_ILL = 1
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def doctor(
+    role: Annotated[
+        Role | None,
+        typer.Option(
+            metavar="ROLE", help="client, aggregator or coordinator; if not given, by its identity or settings."
+        ),
+    ] = None,
+    identity: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The party's private identity file.")
+    ] = None,
+    roster: Annotated[Path | None, typer.Option(metavar="FILE", help="The roster that all parties hold.")] = None,
+    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="A data owner's policy.")] = None,
+    amqp_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The broker: amqps://host:port/vhost.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the party keeps its state.")] = None,
+    data: Annotated[str | None, typer.Option(help="A client's data: mnist, digits, auto or a folder.")] = None,
+    config: ConfigFile = None,
+    url: Annotated[
+        str | None, typer.Option(envvar="HUBBUB_URL", metavar="URL", help="The coordinator: https://host:port.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(envvar="HUBBUB_TOKEN_FILE", metavar="FILE", help="Holds the coordinator's token."),
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who vouches for the coordinator's certificate.")
+    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Check versions, keys, roster, policy, broker, rights, clock, disk, data and coordinator.
+
+    What is not given is taken from the settings of the party's service, HUBBUB_TRAINER_* for one.
+
+    Exit code 0 if nothing is wrong, 1 otherwise.
+    """
+    from hubbub_cli import check_network, check_party  # noqa: PLC0415  (Help should not wait for them.)
+    from hubbub_cli.findings import Findings, print_findings, write_findings  # noqa: PLC0415
+    from hubbub_cli.patient import admit, check_settings  # noqa: PLC0415
+
+    options = {
+        "identity": _text(identity),
+        "roster": _text(roster),
+        "policy": _text(policy),
+        "amqp_url": amqp_url,
+        "folder": _text(folder),
+        "data": data,
+    }
+    patient = admit(role, options, config, os.environ)
+    found = Findings()
+    check_party.check_versions(patient, found)
+    check_settings(patient, options, config, found)
+    who = check_party.check_identity(patient, found)
+    everybody = check_party.check_roster(patient, who, found)
+    if patient.role is Role.CLIENT:
+        check_party.check_policy(patient, everybody, found)
+    check_party.check_folder(patient, found)
+    if patient.role is Role.CLIENT:
+        check_party.check_data(patient, found)
+    check_network.check_broker(patient, who, everybody, found)
+    if patient.role is Role.COORDINATOR:
+        check_network.check_tokens(patient, found)
+    check_network.check_coordinator(patient, url, token_file, ca_file, found)
+    if as_json:
+        typer.echo(json.dumps(write_findings(found), indent=2))
+    else:
+        print_findings(found, Console())
+    if not found.is_well:
+        raise typer.Exit(EXIT_ILL)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

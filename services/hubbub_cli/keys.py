@@ -1,0 +1,79 @@
+"""`hubbub keys`: a party's identity, made and shown on its own machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hubbub.ids import Role
+
+if TYPE_CHECKING:
+    from hubbub.trust.roster import PublicIdentity
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+keys = typer.Typer(help="Identities: a party's key and its password at the broker.", no_args_is_help=True)
+
+
+@keys.command("new")
+def new_key(
+    role: Annotated[Role, typer.Option(help="What the party does.")],
+    name: Annotated[str, typer.Option(help="The party's name, unique in its federation.")],
+    organisation: Annotated[str, typer.Option(help="The organisation that runs the party.")],
+    out: Annotated[Path, typer.Option(help="Folder for the two files.")],
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Make an identity: a private file to keep and a public one to send."""
+    from hubbub.trust.identity import new_identity, write_identity  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub.trust.roster import show_fingerprint  # noqa: PLC0415
+
+    identity = new_identity(name, role, organisation)
+    private, public = write_identity(identity, out)
+    if as_json:
+        typer.echo(
+            json.dumps({"private": str(private), "public": str(public), **_write(identity.public())}, indent=2)
+        )
+        return
+    typer.echo(f"private  {private}")
+    typer.echo(f"public   {public}")
+    typer.echo(f"key      {show_fingerprint(identity.public().public_key)}")
+    typer.echo(f"\nKeep the private file here and show it to nobody: whoever has it is {name}.")
+    typer.echo("Send the public file to whoever builds the roster, and read out the key over another channel.")
+
+
+@keys.command("show")
+def show_key(
+    file: Annotated[Path, typer.Argument(help="A private or a public file that `keys new` made.")],
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Show the public side of an identity."""
+    from hubbub.trust.roster import show_fingerprint  # noqa: PLC0415  (Help should not wait for numpy.)
+
+    identity = _read_public_side(file)
+    if as_json:
+        typer.echo(json.dumps(_write(identity), indent=2))
+        return
+    typer.echo(f"name          {identity.name}")
+    typer.echo(f"role          {identity.role}")
+    typer.echo(f"organisation  {identity.organisation}")
+    typer.echo(f"key           {show_fingerprint(identity.public_key)}")
+
+
+def _write(identity: PublicIdentity) -> dict[str, str]:
+    """The public side for programs."""
+    return {
+        "name": identity.name,
+        "role": identity.role.value,
+        "organisation": identity.organisation,
+        "public_key": identity.public_key,
+    }
+
+
+def _read_public_side(file: Path) -> PublicIdentity:
+    """The two are told apart by name, so that a complaint is about the kind of file that it is."""
+    from hubbub.trust.identity import PRIVATE_SUFFIX, read_identity, read_public_identity  # noqa: PLC0415
+
+    return read_identity(file).public() if file.name.endswith(PRIVATE_SUFFIX) else read_public_identity(file)

@@ -1,0 +1,146 @@
+"""What `hubbub doctor` looks at: a party's settings, from the same places as its service takes them."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import Role
+from hubbub.runtime.settings import ServiceSettings, load_settings
+from hubbub.trust.identity import read_identity
+from hubbub_cli.findings import Findings
+
+PREFIXES: Mapping[Role, str] = MappingProxyType(
+    {
+        Role.CLIENT: "HUBBUB_TRAINER_",
+        Role.AGGREGATOR: "HUBBUB_AGGREGATOR_",
+        Role.COORDINATOR: "HUBBUB_COORDINATOR_",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """Who is looked at: its role, if it is known, and all that is set, by the names of the settings."""
+
+    role: Role | None
+    settings: Mapping[str, str] = field(repr=False)
+    """A URL of the broker may hold a password."""
+
+    def path(self, name: str) -> Path | None:
+        """A setting that names a file or folder."""
+        text = self.settings.get(name)
+        return None if not text else Path(text)
+
+    def variable(self, name: str) -> str:
+        """How to set a setting, for messages."""
+        option = f"--{name.replace('_', '-')}"
+        if name not in OPTIONS:
+            return f"{PREFIXES[self.role]}{name.upper()}" if self.role else name
+        return f"{option} ({PREFIXES[self.role]}{name.upper()})" if self.role else option
+
+
+OPTIONS = frozenset({"identity", "roster", "policy", "amqp_url", "folder", "data"})
+"""Settings that can be given as options, too."""
+
+
+def admit(
+    role: Role | None, options: Mapping[str, str | None], config: Path | None, environment: Mapping[str, str]
+) -> Patient:
+    """Gather what is set: options win over the environment, and that wins over a file."""
+    given = {name: value for name, value in options.items() if value is not None}
+    role = role or _guess_role(given, environment)
+    if role is None:
+        return Patient(None, given)
+    prefix = PREFIXES[role]
+    set_there = {
+        name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)
+    }
+    file = str(config) if config is not None else set_there.pop("config_file", None)
+    return Patient(role, {**_read_file(file), **set_there, **given})
+
+
+def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Role | None:
+    """By the identity, or by whose settings are there."""
+    if "identity" in given:
+        try:
+            return read_identity(Path(given["identity"])).role
+        except ConfigurationError:
+            # What is wrong with it is found later.
+            return None
+    found = [role for role, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in environment)]
+    if len(found) > 1:
+        roles = ", ".join(role.value for role in found)
+        raise ConfigurationError(f"there are settings for several roles ({roles}): choose one with --role")
+    return found[0] if found else None
+
+
+def _read_file(file: str | None) -> dict[str, str]:
+    """Take what can be read; what is wrong with the file the settings' own check tells."""
+    if not file:
+        return {}
+    try:
+        content = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+    return {name: str(value) for name, value in content.items()}
+
+
+def check_settings(
+    patient: Patient, options: Mapping[str, str | None], config: Path | None, found: Findings
+) -> None:
+    """Read the settings exactly as the service does, with the options in their place."""
+    if patient.role is None:
+        found.skip("settings", "of which party? Choose it with --role, or name its --identity")
+        return
+    prefix = PREFIXES[patient.role]
+    if config is None and not any(name.startswith(prefix) for name in os.environ):
+        found.skip("settings", f"no variable {prefix}* is set, and no --config is named")
+        return
+    fields = _settings_of(patient.role).model_fields
+    extra = {
+        f"{prefix}{name.upper()}": value for name, value in options.items() if value is not None and name in fields
+    }
+    if config is not None:
+        extra[f"{prefix}CONFIG_FILE"] = str(config)
+    try:
+        with _environment(extra):
+            load_settings(_settings_of(patient.role))
+    except ConfigurationError as error:
+        found.complain("settings", str(error), f"correct them in the environment ({prefix}*) or in the file")
+    else:
+        found.praise("settings", f"complete: the {patient.role.value} would start with them")
+
+
+def _settings_of(role: Role) -> type[ServiceSettings]:
+    from hubbub_aggregator.__main__ import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
+    from hubbub_coordinator.__main__ import CoordinatorSettings  # noqa: PLC0415
+    from hubbub_trainer.__main__ import TrainerSettings  # noqa: PLC0415
+
+    models: dict[Role, type[ServiceSettings]] = {
+        Role.CLIENT: TrainerSettings,
+        Role.AGGREGATOR: AggregatorSettings,
+        Role.COORDINATOR: CoordinatorSettings,
+    }
+    return models[role]
+
+
+@contextmanager
+def _environment(extra: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while."""
+    before = {name: os.environ.get(name) for name in extra}
+    os.environ.update(extra)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

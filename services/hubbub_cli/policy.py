@@ -1,0 +1,270 @@
+"""`hubbub policy`: what this data owner takes part in, written down, tried on a manifest, approved."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import tempfile
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hubbub.disk import sync_folder
+from hubbub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hubbub.ids import PartyId, RunId
+    from hubbub.messages.manifest import Manifest
+    from hubbub.trust.roster import Roster
+    from hubbub_trainer.policy import Policy
+
+EXIT_REFUSED = 1
+COMMENT_COLUMNS = 100
+
+policies = typer.Typer(help="Policies: what a data owner takes part in.", no_args_is_help=True)
+
+ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest of the run, a JSON file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy of the data owner.")]
+RosterFile = Annotated[Path, typer.Option("--roster", help="The roster that all parties hold.")]
+
+
+@policies.command("init")
+def write_policy(
+    roster: RosterFile,
+    out: Annotated[Path, typer.Option(help="Write to this file, which must not be there yet.")] = Path(
+        "policy.toml"
+    ),
+) -> None:
+    """Write a policy with all limits at their defaults, which pins the roster."""
+    from hubbub.trust.roster import read_roster, show_fingerprint  # noqa: PLC0415  (Help should not wait.)
+    from hubbub_trainer.policy import Policy  # noqa: PLC0415
+
+    digest = read_roster(roster).digest
+    try:
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(_explain(Policy(roster_sha256=digest)))
+    except FileExistsError:
+        raise ConfigurationError(f"{out} is there already and is never overwritten: choose another name") from None
+    except OSError as error:
+        raise ConfigurationError(f"{out} cannot be written: {error.strerror}") from None
+    typer.echo(
+        f"written to {out}: edit it to your needs\n"
+        f"it pins the roster {show_fingerprint(digest)}\n"
+        "compare this digest with the other parties, over the telephone for one"
+    )
+
+
+def _explain(policy: Policy) -> str:
+    """The policy as TOML, each value under a comment; JSON's strings, numbers and lists are TOML's too."""
+    lines = ["# The policy of a Hubbub trainer: it takes part in nothing beyond these limits, whoever asks.\n"]
+    for name, field in type(policy).model_fields.items():
+        comment = " ".join((field.description or "").split())
+        lines += textwrap.wrap(comment, COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
+        lines.append(f"{name} = {json.dumps(getattr(policy, name))}\n")
+    return "\n".join(lines)
+
+
+@policies.command("check")
+def check_manifest(
+    manifest: ManifestFile,
+    policy: PolicyFile,
+    roster: RosterFile,
+    runs: Annotated[int, typer.Option(min=0, help="Runs that the trainer has joined before.")] = 0,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Say whether the trainer would join a run, and if not, all that stands against it."""
+    question = _read_question(manifest, policy, roster)
+    objections = question.find_objections(runs)
+    if as_json:
+        _print_json(question, objections)
+        raise typer.Exit(0 if question.is_approved and not objections else EXIT_REFUSED)
+    console = Console()
+    _show_manifest(question, console)
+    _show_objections(objections, console)
+    if not question.is_approved:
+        lead = (
+            "It is not approved either; once the rest is settled:" if objections else "Only approval is missing:"
+        )
+        files = (str(manifest), "--policy", str(policy), "--roster", str(roster))
+        _say(f"{lead}\n  {shlex.join(['hubbub', 'policy', 'approve', *files])}", console)
+    if objections or not question.is_approved:
+        raise typer.Exit(EXIT_REFUSED)
+    _say("The trainer joins this run.", console)
+
+
+def _print_json(question: _Question, objections: Sequence[str]) -> None:
+    answer = {
+        "run": question.manifest.run_id,
+        "joins": question.is_approved and not objections,
+        "approved": question.is_approved,
+        "objections": list(objections),
+        "manifest": question.manifest.model_dump(mode="json"),
+    }
+    typer.echo(json.dumps(answer, indent=2))
+
+
+@policies.command("approve")
+def approve_manifest(
+    manifest: ManifestFile,
+    policy: PolicyFile,
+    roster: RosterFile,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Show a run, ask, and write its id into the policy; what breaks another limit cannot be approved."""
+    question = _read_question(manifest, policy, roster)
+    console = Console()
+    _show_manifest(question, console)
+    objections = question.find_objections(runs_before=0)
+    _show_objections(objections, console)
+    if objections:
+        _say("Approval does not lift these limits; nothing was changed.", console)
+        raise typer.Exit(EXIT_REFUSED)
+    if question.manifest.run_id in question.policy.approved:
+        _say("This run is approved already; nothing was changed.", console)
+        return
+    if not yes:
+        typer.confirm("Approve this run?", abort=True)
+    _add_approval(policy, question.manifest.run_id)
+    _say(f"Approved; written to {policy}", console)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A manifest, and what it is judged by."""
+
+    manifest: Manifest
+    policy: Policy
+    roster: Roster
+
+    @property
+    def is_approved(self) -> bool:
+        return self.policy.approves(self.manifest)
+
+    def find_objections(self, runs_before: int) -> tuple[str, ...]:
+        """All but a missing approval."""
+        policy = self.policy.with_approval_of(self.manifest.run_id)
+        return policy.objections(self.manifest, roster=self.roster, runs_before=runs_before, demo_seed=False)
+
+    def name_parties(self, names: Iterable[PartyId]) -> str:
+        """Parties with the organisations that the roster, not the manifest, gives them."""
+        known = {party.name: party.organisation for party in self.roster.parties}
+        return ", ".join(f"{name} ({known.get(name, 'not in the roster')})" for name in names)
+
+
+def _read_question(manifest: Path, policy: Path, roster: Path) -> _Question:
+    from hubbub.trust.roster import read_roster  # noqa: PLC0415
+    from hubbub_trainer.policy import read_policy  # noqa: PLC0415
+
+    return _Question(_read_manifest(manifest), read_policy(policy), read_roster(roster))
+
+
+def _read_manifest(path: Path) -> Manifest:
+    from hubbub.messages.manifest import read_manifest  # noqa: PLC0415
+
+    try:
+        return read_manifest(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _show_manifest(question: _Question, console: Console) -> None:
+    """The manifest for whoever must judge it; its free texts are escaped, since their author is not trusted."""
+    from hubbub_trainer.policy import tell_strategy  # noqa: PLC0415
+
+    manifest = question.manifest
+    grid = Table.grid(padding=(0, 2))
+    for label, value in (
+        ("run", manifest.run_id),
+        ("task", repr(manifest.task)),
+        ("rounds", f"{manifest.rounds:,}, each of {manifest.local_steps:,} local steps"),
+        ("strategy", tell_strategy(manifest.strategy)),
+        ("cohort", question.name_parties(manifest.clients)),
+        ("min_clients", f"{manifest.min_clients} of {manifest.organisations} organisations"),
+        ("aggregators", question.name_parties(manifest.aggregators)),
+        ("coordinator", question.name_parties([manifest.coordinator])),
+        *_tell_predecessor(question),
+    ):
+        grid.add_row(label, Text(value))
+    console.print(grid, "")
+
+
+def _tell_predecessor(question: _Question) -> Iterator[tuple[str, str]]:
+    predecessor = question.manifest.predecessor
+    if predecessor is not None:
+        yield "goes on from", predecessor.run
+        yield "endorsed by", question.name_parties(each.client for each in predecessor.endorsements)
+
+
+def _show_objections(objections: Sequence[str], console: Console) -> None:
+    if not objections:
+        return
+    _say("The policy is against it:", console)
+    grid = Table.grid(padding=(0, 1))
+    for sentence in objections:
+        grid.add_row("-", Text(sentence))
+    console.print(grid)
+
+
+def _say(line: str, console: Console) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _add_approval(path: Path, run: RunId) -> None:
+    """Add a run id to the policy file; a crash leaves the old file or the new one, never half of one."""
+    path = path.resolve()  # A link stays a link.
+    try:
+        _replace(path, _insert_approval(path.read_bytes().decode("utf-8"), run).encode("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be changed: {error.strerror}") from None
+    except ValueError:
+        raise ConfigurationError(
+            f"{path} is written in a way that cannot be edited safely: add {run} to its approved by hand"
+        ) from None
+
+
+def _insert_approval(text: str, run: RunId) -> str:
+    """Add a run id to `approved`, with everything else, comments too, left as it is; else `ValueError`."""
+    import tomlkit  # noqa: PLC0415  (Help should not wait for it.)
+
+    document = tomlkit.parse(text)
+    approved = document.setdefault("approved", tomlkit.array())
+    approved.add_line(run)
+    if not approved.as_string().endswith("\n]"):
+        approved.add_line(indent="")
+    edited = tomlkit.dumps(document)
+    # Where commas and comments mix, editors of TOML have erred before: no limit may change and none be lost.
+    before = tomllib.loads(text)
+    if tomllib.loads(edited) != {**before, "approved": [*before.get("approved", ()), run]}:
+        raise ValueError("the edit changed more than the approvals")
+    return edited
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file anew, with its owner and mode, in one step."""
+    status = path.stat()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            os.fchown(handle, status.st_uid, status.st_gid)
+            os.fchmod(handle, stat.S_IMODE(status.st_mode))
+            stream.write(content)
+            stream.flush()
+            os.fsync(handle)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)

@@ -1,0 +1,159 @@
+"""Runs as tables for people, in 80 columns or more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hubbub_cli.answers import Participant, Round, Run, RunDetail, read
+from hubbub_cli.client import Json
+from hubbub_cli.wording import count, show_bytes, show_date, show_duration, show_share
+
+SHOWN_ROUNDS = 10
+WIDE = 96
+"""Columns from which a list of runs has room for all that it could say."""
+
+STYLES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("completed", "released", "applied"), "green"),
+        **dict.fromkeys(("failed", "missing", "contradicted"), "red"),
+        **dict.fromkeys(("paused", "cancelled", "void", "left-out", "voiding"), "yellow"),
+        **dict.fromkeys(("running", "delivered", "sending", "adding", "training"), "cyan"),
+    }
+)
+"""By the state of a run, a round or a party."""
+
+
+def style_of(state: str) -> str:
+    """How a state looks."""
+    return STYLES.get(state, "")
+
+
+def print_runs(answers: Sequence[Json], total: int) -> None:
+    """All runs, one in a line."""
+    console = Console()
+    if not answers:
+        console.print("no runs", highlight=False)
+        return
+    is_wide = console.width >= WIDE
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(is_wide), 0, 0))
+    for column in ("run", "state"):
+        table.add_column(column, no_wrap=True)
+    for column in ("strategy", "task"):
+        table.add_column(column, overflow="fold")
+    numbers = ("rounds", "accuracy", "payload") if is_wide else ("rounds", "accuracy")
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("began", no_wrap=True)
+    for answer in answers:
+        run = read(Run, answer)
+        table.add_row(
+            run.short,
+            Text(run.state, style_of(run.state)),
+            Text(run.strategy),
+            Text(run.task),
+            f"{run.rounds_released}/{run.rounds_wanted}",
+            *(show_share(run.accuracy), show_bytes(run.payload_bits / 8))[: len(numbers) - 1],
+            show_date(run.began_at_s)[5:16],
+        )
+    console.print(table)
+    if total > len(answers):
+        console.print(f"{len(answers):,} of {total:,}; --limit shows more", highlight=False, style="dim")
+
+
+def print_run(answer: Json, round_answers: Sequence[Json]) -> None:
+    """One run: what it is, who takes part, its last rounds."""
+    run = read(RunDetail, answer)
+    rounds = [read(Round, each) for each in round_answers]
+    console = Console()
+    grid = Table.grid(padding=(0, 2))
+    for label, value in _describe(run):
+        grid.add_row(label, value)
+    console.print(grid)
+    console.print(_draw_parties(run.participants))
+    if rounds:
+        console.print(_draw_rounds(rounds))
+
+
+def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
+    state = Text(run.state, style_of(run.state))
+    if run.pausing:
+        state.append(", pauses when its open round has ended", "yellow")
+    if run.reason:
+        state.append(f": {run.reason}", "default")
+    yield "run", Text(run.run)
+    yield "state", state
+    yield "strategy", Text(f"{run.strategy}, task {run.task}, {run.parameters:,} parameters")
+    void = f", {run.rounds_void} void" if run.rounds_void else ""
+    yield "rounds", Text(f"{run.rounds_released} of {run.rounds_wanted} released{void}")
+    yield "accuracy", Text(describe_accuracy(run))
+    yield "sent", Text(f"{show_bytes(run.payload_bits / 8)} of payload, {show_bytes(run.wire_bytes)} on the wire")
+    yield "began", Text(show_date(run.began_at_s))
+    if run.ended_at_s is not None:
+        yield "ended", Text(f"{show_date(run.ended_at_s)}, after {show_duration(run.ended_at_s - run.began_at_s)}")
+    elif run.remaining_s is not None:
+        yield "remaining", Text(f"about {show_duration(run.remaining_s)}")
+    if run.waiting_for:
+        yield "waiting", Text(describe_waiting(run, time.time()), "yellow")
+
+
+def describe_accuracy(run: Run) -> str:
+    """Accuracy and loss as the clients reported them last, and the accuracy that ends the run."""
+    parts = ["none reported yet" if run.accuracy is None else show_share(run.accuracy)]
+    if run.loss is not None:
+        parts.append(f"loss {run.loss:.4f}")
+    if run.target_accuracy is not None:
+        parts.append(f"target {show_share(run.target_accuracy)}")
+    return ", ".join(parts)
+
+
+def describe_waiting(run: Run, now_s: float) -> str:
+    """Who keeps a run waiting, and for how long."""
+    first, rest = run.waiting_for[:4], len(run.waiting_for[4:])
+    names = ", ".join(first) + (f" and {rest} more" if rest else "")
+    since = "" if run.waiting_since_s is None else f", for {show_duration(now_s - run.waiting_since_s)} now"
+    return f"for {names} {run.waiting_to}{since}"
+
+
+def _draw_parties(parties: Sequence[Participant]) -> Table:
+    table = _make_table("party", "role", "organisation", "state", "status")
+    for party in parties:
+        table.add_row(
+            *(Text(cell) for cell in (party.name, party.role, party.organisation)),
+            Text(party.state, style_of(party.state)),
+            Text(party.status),
+        )
+    return table
+
+
+def _draw_rounds(rounds: Sequence[Round]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("round", justify="right")
+    table.add_column("state")
+    for column in ("members", "|V|", "accuracy", "loss", "payload", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in rounds[-SHOWN_ROUNDS:]:
+        table.add_row(
+            str(each.round),
+            Text(each.state, style_of(each.state)),
+            count(len(each.members), "client") if each.members else "-",
+            "-" if each.union_size is None else f"{each.union_size:,}",
+            show_share(each.accuracy),
+            "-" if each.loss is None else f"{each.loss:.4f}",
+            show_bytes(sum(cost.payload_bits for cost in each.cost.values()) / 8),
+            "-" if each.ended_at_s is None else show_duration(each.ended_at_s - each.began_at_s),
+        )
+    return table
+
+
+def _make_table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

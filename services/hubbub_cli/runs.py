@@ -1,0 +1,267 @@
+"""`hubbub run`: begin runs, look at them, steer them, through the coordinator's REST interface."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hubbub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hubbub_cli.client import Json
+
+DEFAULT_URL = "http://127.0.0.1:8750"
+
+Format = Literal["json", "csv"]
+Sheet = Literal["rounds", "costs"]
+
+
+class State(StrEnum):
+    """Where a run is."""
+
+    ENROLLING = "enrolling"
+    AGREEING = "agreeing"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+runs = typer.Typer(help="Runs: begin, watch and steer them at a coordinator.", no_args_is_help=True)
+
+
+def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """For the shell."""
+    from hubbub_cli.asking import LATEST, name_runs  # noqa: PLC0415  (Help should not wait for httpx.)
+
+    given = context.params
+    found = name_runs(given.get("url") or DEFAULT_URL, given.get("token_file"), given.get("ca_file"))
+    return [(run, what) for run, what in [(LATEST, "the newest"), *found] if run.startswith(incomplete)]
+
+
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="The run's id, its first digits (4 or more), or latest.",
+        autocompletion=complete_run,
+    ),
+]
+Url = Annotated[str, typer.Option(envvar="HUBBUB_URL", help="The coordinator: https://host:port.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HUBBUB_TOKEN_FILE",
+        metavar="FILE",
+        help="Holds the coordinator's token; only its owner may read it.",
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Who vouches for the coordinator's certificate, if not the system."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@runs.command("submit")
+def submit_run(
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest; - is standard input.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Stay and show the run.")] = False,  # noqa: FBT002
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="Submitting the same manifest again with the same key gives the same run."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Begin a run from a manifest; takes the change token."""
+    from hubbub_cli.answers import Run, read  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.asking import RUNS, ask, find_door  # noqa: PLC0415
+    from hubbub_cli.watch import watch_run  # noqa: PLC0415
+
+    door, content = find_door(url, token_file, ca_file), _read_manifest(manifest)
+    # With a key, ours or theirs, a submission whose answer was lost can be sent again.
+    key = idempotency_key or f"cli-{secrets.token_hex(16)}"
+    answer, replayed = ask(door, lambda client: client.post(RUNS, content, idempotency_key=key))
+    run = read(Run, answer)
+    if as_json and not watch:
+        _print_json(answer)
+    elif not as_json:
+        asked = f"{run.clients + run.aggregators} parties are asked to join"
+        typer.echo(f"run {run.run}\n{'submitted before with this key' if replayed else asked}")
+    if watch:
+        raise typer.Exit(watch_run(door, run.run, as_json=as_json))
+    if not as_json:
+        typer.echo(f"\nFollow it with: hubbub run watch {run.short}")
+
+
+def _read_manifest(path: Path) -> bytes:
+    if str(path) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@runs.command("list")
+def list_runs(
+    state: Annotated[list[State] | None, typer.Option(help="Only runs in this state; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most to show, the newest first.")] = 20,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """List runs, the newest first."""
+    from hubbub_cli import asking  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.run_report import print_runs  # noqa: PLC0415
+
+    door = asking.find_door(url, token_file, ca_file)
+    found, total = asking.ask(door, lambda client: asking.list_runs(client, state or (), limit))
+    if as_json:
+        _print_json({"items": found, "total": total})
+    else:
+        print_runs(found, total)
+
+
+@runs.command("show")
+def show_run(
+    run: RunName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Show a run: its parties, its last rounds, what it has cost."""
+    from hubbub_cli.asking import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.client import Client  # noqa: PLC0415
+    from hubbub_cli.run_report import SHOWN_ROUNDS, print_run  # noqa: PLC0415
+
+    async def look(client: Client) -> tuple[Json, list[Json]]:
+        path = f"{RUNS}/{await find_run(client, run)}"
+        detail = await client.get(path)
+        if as_json:
+            return detail, []
+        after = max(0, int(detail["round"]) - SHOWN_ROUNDS)
+        return detail, (await client.get(f"{path}/rounds", {"after": after}))["items"]
+
+    detail, rounds = ask(find_door(url, token_file, ca_file), look)
+    if as_json:
+        _print_json(detail)
+    else:
+        print_run(detail, rounds)
+
+
+@runs.command("watch")
+def watch_run(
+    run: RunName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line for each event.")] = False,  # noqa: FBT002
+) -> None:
+    """Show a run as it goes, until it ends; a line for each event where the output is no terminal.
+
+    Exit code 0 if it completed, 1 if it failed or was cancelled. Ctrl-C leaves the run as it is.
+    """
+    from hubbub_cli import watch  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.asking import ask, find_door, find_run  # noqa: PLC0415
+
+    door = find_door(url, token_file, ca_file)
+    wanted = ask(door, lambda client: find_run(client, run))
+    raise typer.Exit(watch.watch_run(door, wanted, as_json=as_json))
+
+
+@runs.command("pause")
+def pause_run(
+    run: RunName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Open no further round; the one that is open comes to its end. Takes the change token."""
+    answer = _steer("pause", run, url, token_file, ca_file)
+    later = "pauses when its open round has ended" if answer["pausing"] else f"is {answer['state']}"
+    _tell(answer, later, as_json=as_json)
+
+
+@runs.command("resume")
+def resume_run(
+    run: RunName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Go on with a run that was paused. Takes the change token."""
+    answer = _steer("resume", run, url, token_file, ca_file)
+    _tell(answer, f"is {answer['state']}", as_json=as_json)
+
+
+@runs.command("cancel")
+def cancel_run(
+    run: RunName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """End a run for good. Takes the change token."""
+    answer = _steer("cancel", run, url, token_file, ca_file)
+    _tell(answer, f"is {answer['state']}", as_json=as_json)
+
+
+def _steer(action: str, run: str, url: str, token_file: Path | None, ca_file: Path | None) -> Json:
+    from hubbub_cli.asking import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.client import Client  # noqa: PLC0415
+
+    async def act(client: Client) -> Json:
+        answer, _ = await client.post(f"{RUNS}/{await find_run(client, run)}/{action}")
+        return answer
+
+    return ask(find_door(url, token_file, ca_file), act)
+
+
+def _tell(answer: Json, outcome: str, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(answer)
+    else:
+        typer.echo(f"run {answer['run']} {outcome}")
+
+
+@runs.command("export")
+def export_run(
+    run: RunName,
+    form: Annotated[Format, typer.Option("--format", help="One JSON document, or a table as CSV.")] = "json",
+    table: Annotated[Sheet | None, typer.Option(help="Of CSV: rounds (if not given) or costs.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file, not the terminal.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Write all that is known of a run, for other programs."""
+    from hubbub_cli.asking import ask, find_door  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.export import export  # noqa: PLC0415
+
+    if table is not None and form == "json":
+        raise ConfigurationError("--table chooses among CSV tables, and JSON holds all of them: add --format csv")
+    wanted = {"format": form} if form == "json" else {"format": form, "table": table or "rounds"}
+    door = find_door(url, token_file, ca_file)
+    size = ask(door, lambda client: export(client, run, wanted, out))
+    if out is not None:
+        typer.echo(f"{size:,} bytes written to {out}")
+
+
+def _print_json(content: object) -> None:
+    typer.echo(json.dumps(content, indent=2))

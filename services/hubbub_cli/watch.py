@@ -1,0 +1,210 @@
+"""`hubbub run watch`: follow a run to its end, over lost connections and restarts of the coordinator.
+
+What happened is read from the event log; then the stream of events goes on from the last one read. When the
+connection is lost it is opened again with the id of the last event seen, so that none is missed and none comes
+twice. On a terminal a picture is drawn from what the coordinator answers about the run, which is asked anew
+whenever something happened; elsewhere each event is a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, repeat
+
+from rich.console import Console
+from rich.live import Live
+
+from hubbub_cli.answers import SHOWN_DIGITS, Event, Round, RunDetail, read
+from hubbub_cli.asking import RUNS, ask
+from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorUnreachable, Door
+from hubbub_cli.watch_view import Picture, draw, name_place
+from hubbub_cli.wording import show_date
+
+EVENTS = "/api/v1/events"
+PAGE = 200
+FRAME_S = 0.25
+REFRESH_S = 0.25
+"""How long to rest between two looks at a run in which much happens."""
+REST_S = 5.0
+"""How long to rest between two looks at a run in which nothing happens."""
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+EXIT_COMPLETED = 0
+EXIT_NOT_COMPLETED = 1
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection is gone; it is being opened again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The connection is there again; `gap` if the coordinator no longer has all that happened in between."""
+
+    gap: bool = False
+
+
+News = Event | Lost | Back
+
+
+def watch_run(door: Door, run: str, *, as_json: bool) -> int:
+    """Show a run until it ends; the exit code says how it ended."""
+    console = Console()
+    show = _show_lines if as_json or not console.is_terminal else _show_picture
+    try:
+        state = ask(door, lambda client: show(client, run, console, as_json=as_json))
+    except KeyboardInterrupt:
+        short = run[:SHOWN_DIGITS]
+        sys.stderr.write(f"\nThe run goes on. `hubbub run watch {short}` shows it again.\n")
+        return EXIT_INTERRUPTED
+    return EXIT_COMPLETED if state == "completed" else EXIT_NOT_COMPLETED
+
+
+async def follow(client: Client, run: str, last_id: int) -> AsyncIterator[News]:
+    """Give what happens after the event `last_id`, and say when the connection is lost and when it is back."""
+    lost, pauses_s = False, _pauses_s()
+    while True:
+        try:
+            async with client.follow(run, last_id) as messages:
+                if lost:
+                    yield Back()
+                lost, pauses_s = False, _pauses_s()
+                async for message in messages:
+                    if message.kind == "reset":
+                        yield Back(gap=True)
+                        continue
+                    event = read(Event, json.loads(message.data))
+                    last_id = event.id
+                    yield event
+            why = "the coordinator ended the connection"
+        except (CoordinatorUnreachable, CoordinatorFailed) as error:
+            why = str(error)
+        if not lost:
+            yield Lost(why)
+        lost = True
+        await asyncio.sleep(next(pauses_s))
+
+
+def _pauses_s() -> Iterator[float]:
+    return chain(PAUSES_S, repeat(PAUSES_S[-1]))
+
+
+async def _show_lines(client: Client, run: str, _console: Console, *, as_json: bool) -> str:
+    """Print an event a line, from the run's first to its last; what is no event goes to standard error."""
+    write = _write_json if as_json else _write_line
+    before = read(RunDetail, await client.get(f"{RUNS}/{run}"))
+    last_id = 0
+    async for event in _read_log(client, run):
+        write(event)
+        last_id = event.id
+    if before.is_over:
+        return before.state
+    async for news in follow(client, run, last_id):
+        if not isinstance(news, Event):
+            sys.stderr.write(f"hubbub: {_describe(news)}\n")
+            continue
+        write(news)
+        if news.ends_the_run:
+            return news.kind.removeprefix("run-")
+    raise AssertionError("news never end")
+
+
+async def _read_log(client: Client, run: str) -> AsyncIterator[Event]:
+    """All that happened in a run so far."""
+    cursor: int | None = 0
+    while cursor is not None:
+        page = await client.get(EVENTS, {"run": run, "limit": PAGE, "after": cursor})
+        for item in page["items"]:
+            yield read(Event, item)
+        cursor = page["next"]
+
+
+def _write_json(event: Event) -> None:
+    sys.stdout.write(event.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def _write_line(event: Event) -> None:
+    sys.stdout.write(f"{show_date(event.at_s)}  {name_place(event):<8}  {event.text}\n")
+    sys.stdout.flush()
+
+
+def _describe(news: Lost | Back) -> str:
+    match news:
+        case Lost(why):
+            return f"{why}; trying again"
+        case Back(gap=True):
+            return "the coordinator has forgotten some of what happened; going on with what it has"
+    return "connected again; nothing was missed"
+
+
+async def _show_picture(client: Client, run: str, console: Console, *, as_json: bool) -> str:
+    """Draw the run over and over until it ends; the last picture stays."""
+    del as_json
+    picture = Picture(*await _look(client, run))
+    await _read_last_events(client, run, picture)
+    changed = asyncio.Event()
+    tasks = [
+        asyncio.create_task(_take_news(client, run, picture, changed)),
+        asyncio.create_task(_keep_looking(client, run, picture, changed)),
+    ]
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        try:
+            while not picture.run.is_over:
+                live.update(draw(picture, console), refresh=True)
+                done, _ = await asyncio.wait(tasks, timeout=FRAME_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    # Neither ends but by an error.
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        # What the stream had yet to tell when we saw that the run is over.
+        await _read_last_events(client, run, picture)
+        live.update(draw(picture, console), refresh=True)
+    return picture.run.state
+
+
+async def _look(client: Client, run: str) -> tuple[RunDetail, Round | None]:
+    """The run, and the round that is open or was last."""
+    detail = read(RunDetail, await client.get(f"{RUNS}/{run}"))
+    # A round that was announced a moment ago may not be there yet.
+    page = await client.get(f"{RUNS}/{run}/rounds", {"after": max(0, detail.round - 1), "limit": 1})
+    return detail, next((read(Round, item) for item in page["items"]), None)
+
+
+async def _read_last_events(client: Client, run: str, picture: Picture) -> None:
+    page = await client.get(EVENTS, {"run": run, "limit": PAGE})
+    picture.events.clear()
+    picture.events.extend(read(Event, item) for item in page["items"])
+
+
+async def _take_news(client: Client, run: str, picture: Picture, changed: asyncio.Event) -> None:
+    last_id = picture.events[-1].id if picture.events else 0
+    async for news in follow(client, run, last_id):
+        if isinstance(news, Event):
+            picture.events.append(news)
+        else:
+            picture.tell(_describe(news), is_lost=isinstance(news, Lost))
+        changed.set()
+
+
+async def _keep_looking(client: Client, run: str, picture: Picture, changed: asyncio.Event) -> None:
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REST_S):
+                await changed.wait()
+        changed.clear()
+        # If the coordinator is away, who follows the events says so; what was seen last stays.
+        with suppress(CoordinatorUnreachable, CoordinatorFailed):
+            picture.see(*await _look(client, run), ahead_s=client.ahead_s)
+        await asyncio.sleep(REFRESH_S)

@@ -1,0 +1,55 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+MINUTE_S = 60
+HOUR_S = 60 * MINUTE_S
+DAY_S = 24 * HOUR_S
+
+
+def show_bytes(count: float) -> str:
+    """A size: 1 MB is 2^20 bytes, as in the paper."""
+    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def show_duration(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    whole = max(0, round(seconds))
+    for unit, size, lower, part in (
+        ("d", DAY_S, "h", HOUR_S),
+        ("h", HOUR_S, "min", MINUTE_S),
+        ("min", MINUTE_S, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{whole} s"
+
+
+def show_date(at_s: float) -> str:
+    """A moment, in the time of this machine."""
+    return f"{_locally(at_s):%Y-%m-%d %H:%M:%S}"
+
+
+def show_clock(at_s: float) -> str:
+    """A moment of today, in the time of this machine."""
+    return f"{_locally(at_s):%H:%M:%S}"
+
+
+def show_share(value: float | None) -> str:
+    """A share of one as a percentage; a dash where there is none yet."""
+    return "-" if value is None else f"{value:.2%}"
+
+
+def count(number: int, thing: str) -> str:
+    """A number of things."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _locally(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC).astimezone()

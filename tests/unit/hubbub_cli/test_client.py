@@ -1,0 +1,265 @@
+"""The HTTP client: lost connections, TLS, and what it says of both; the token stays where it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hubbub.errors import ConfigurationError, HubbubError
+from hubbub_cli.client import (
+    Client,
+    CoordinatorRefused,
+    CoordinatorUnreachable,
+    Door,
+    Message,
+    NoCoordinator,
+    read_messages,
+    read_token,
+)
+from support.aio import aio
+from support.certificates import Authority
+from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator
+from support.party_files import write_private
+
+RUNS = "/api/v1/runs"
+NONE: dict[str, object] = {"items": [], "next": None, "total": 0}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
+    with live_coordinator(tmp_path_factory.mktemp("live")) as live:
+        yield live
+
+
+def door_to(url: str, token: str | None = TOKENS.read, ca_file: Path | None = None) -> Door:
+    return Door(url=url, token=token, ca_file=ca_file)
+
+
+@asynccontextmanager
+async def forwarding(
+    live: LiveCoordinator, *, drop: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """A port that leads to the coordinator, over TLS if asked to, after some connections were dropped."""
+    host, port = live.url.removeprefix("http://").split(":")
+    left = drop
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            await reader.read(1)
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+# Answers ---------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_what_reads_is_asked_again_when_the_connection_is_lost(live: LiveCoordinator) -> None:
+    async with forwarding(live, drop=2) as port, Client(door_to(f"http://127.0.0.1:{port}")) as client:
+        assert await client.get(RUNS) == NONE
+
+
+@aio
+async def test_what_changes_is_not_asked_again_without_a_key(live: LiveCoordinator) -> None:
+    async with forwarding(live, drop=1) as port, Client(door_to(f"http://127.0.0.1:{port}")) as client:
+        with pytest.raises(CoordinatorUnreachable, match="broke off the connection"):
+            await client.post(f"{RUNS}/{'0' * 64}/cancel")
+
+
+@aio
+async def test_what_has_a_key_is_asked_again(live: LiveCoordinator) -> None:
+    async with (
+        forwarding(live, drop=2) as port,
+        Client(door_to(f"http://127.0.0.1:{port}", TOKENS.change)) as client,
+    ):
+        with pytest.raises(CoordinatorRefused, match="not a manifest"):
+            await client.post(RUNS, b"{}", idempotency_key="one")
+
+
+@pytest.mark.parametrize(
+    ("token", "complaint"),
+    [(None, "no token was sent"), ("x" * 32, "no token of this coordinator: name the file")],
+)
+@aio
+async def test_a_wrong_token_is_told_and_not_shown(
+    live: LiveCoordinator, token: str | None, complaint: str
+) -> None:
+    async with Client(door_to(live.url, token)) as client:
+        with pytest.raises(CoordinatorRefused, match=complaint) as refusal:
+            await client.get(RUNS)
+
+    assert "xxxx" not in str(refusal.value)
+
+
+@aio
+async def test_the_coordinators_clock_is_read_from_its_answers(live: LiveCoordinator) -> None:
+    async with Client(door_to(live.url)) as client:
+        await client.get("/healthz")
+
+        assert client.ahead_s is not None
+        assert abs(client.ahead_s) < 2
+
+
+@aio
+async def test_something_else_at_the_address_is_told() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Client(door_to(f"http://127.0.0.1:{port}")) as client:
+            with pytest.raises(NoCoordinator, match="no coordinator of this version"):
+                await client.get(RUNS)
+
+
+# TLS -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def tls_port(live: LiveCoordinator, authority: Authority) -> AsyncIterator[int]:
+    files = authority.certify_server("localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.cert, files.key)
+    async with forwarding(live, tls=context) as port:
+        yield port
+
+
+@aio
+async def test_over_https_the_authority_of_a_file_is_trusted(live: LiveCoordinator, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with (
+        tls_port(live, authority) as port,
+        Client(door_to(f"https://localhost:{port}", ca_file=authority.ca_file)) as client,
+    ):
+        assert await client.get(RUNS) == NONE
+
+
+@aio
+async def test_a_certificate_that_nobody_vouches_for_is_refused(live: LiveCoordinator, tmp_path: Path) -> None:
+    async with tls_port(live, Authority(tmp_path)) as port, Client(door_to(f"https://localhost:{port}")) as client:
+        with pytest.raises(CoordinatorUnreachable, match=r"does not verify.*--ca-file"):
+            await client.get(RUNS)
+
+
+@aio
+async def test_https_to_a_port_without_tls_is_told_to_write_http(live: LiveCoordinator) -> None:
+    async with Client(door_to(live.url.replace("http://", "https://"))) as client:
+        with pytest.raises(CoordinatorUnreachable, match="write http://"):
+            await client.get(RUNS)
+
+
+@aio
+async def test_http_to_a_port_with_tls_is_told_to_write_https(live: LiveCoordinator, tmp_path: Path) -> None:
+    async with tls_port(live, Authority(tmp_path)) as port, Client(door_to(f"http://localhost:{port}")) as client:
+        with pytest.raises(CoordinatorUnreachable, match="write https://"):
+            await client.get(RUNS)
+
+
+# The way in ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "host:8750", "", "http://", "http://host:port", "http://host:0x", "http://h/?a=b"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="must look like https://host:8750"):
+        Door(url=url)
+
+
+def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="no user or password") as refusal:
+        Door(url="https://me:sesame@host")
+
+    assert "sesame" not in str(refusal.value)
+
+
+def test_a_door_does_not_show_its_token() -> None:
+    assert "sesame" not in repr(Door(url="https://host", token="sesame"))
+
+
+def test_a_ca_file_without_tls_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="write https://"):
+        Door(url="http://host", ca_file=tmp_path / "ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(None, "cannot be read"), ("not a certificate", "is no PEM file")]
+)
+def test_a_ca_file_that_is_none_is_told(tmp_path: Path, content: str | None, complaint: str) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+
+    with pytest.raises(HubbubError, match=complaint):
+        Client(Door(url="https://host", ca_file=path))
+
+
+def test_a_token_is_read_from_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    write_private(path, "a-token\n")
+    assert read_token(path) == "a-token"
+
+    path.chmod(0o640)
+    with pytest.raises(ConfigurationError, match=f"chmod 600 {path}"):
+        read_token(path)
+
+
+@pytest.mark.parametrize("content", ["", "two\nlines\n", "with space", "sésame"])
+def test_a_file_that_holds_no_token_is_refused_and_not_shown(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    write_private(path, content)
+
+    with pytest.raises(ConfigurationError, match="holds no token") as refusal:
+        read_token(path)
+
+    assert not content or content.split(maxsplit=1)[0] not in str(refusal.value)
+
+
+# Streams ---------------------------------------------------------------------------------------------------
+
+STREAM = (
+    b": keep-alive\n\n"
+    b'id: 7\nevent: party-joined\ndata: {"text": "a\xe2\x80\xa8b"}\n\n'
+    b"event: reset\r\ndata: {}\r\n\r\n"
+    b"id: 9\ndata: one\ndata:two\n\n"
+    b"id: 10\ndata: cut o"
+)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@aio
+async def test_a_stream_is_read_whatever_its_pieces(size: int) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(STREAM), size):
+            yield STREAM[start : start + size]
+
+    found = [message async for message in read_messages(pieces())]
+
+    assert found == [
+        Message(7, "party-joined", '{"text": "a\u2028b"}'),
+        Message(7, "reset", "{}"),
+        Message(9, "message", "one\ntwo"),
+    ]

@@ -1,0 +1,181 @@
+"""`hubbub dead-letters` as a user sees it: what it prints, and the exit code that a script goes by."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from hubbub.ids import PartyId, Role
+from hubbub.messages.codec import encode
+from hubbub.transport.base import reject
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
+from hubbub.transport.topology import inbox, route, topology_for
+from hubbub.trust.identity import Identity, new_identity, write_identity
+from hubbub_cli.main import main
+from support.builders import make_bodies, make_envelope
+from support.twins import Recorder, new_party
+
+PAYLOAD = b"what must not be shown" * 100
+CHUNK = next(body for body in make_bodies() if body.kind == "share-chunk")
+ENVELOPE = make_envelope(
+    CHUNK, sender=PartyId("client-1"), recipient=PartyId("aggregator-1"), phase="signs", payload=PAYLOAD
+)
+FRAMES = (encode(ENVELOPE), b"nothing like a message")
+REASONS = ("wrong-length", "malformed")
+
+
+@dataclass(frozen=True)
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str | Path | int) -> Result:
+        monkeypatch.setattr(sys, "argv", ["hubbub", "dead-letters", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return Result(int(left.value.code or 0), out, err)
+
+    return run
+
+
+async def put_aside(url: str, identity: Identity) -> None:
+    """Let a party reject each of the frames."""
+    recorder = Recorder(*map(reject, REASONS))
+    async with RabbitMqTransport(url, topology_for(identity.name, identity.role)) as transport:
+        await transport.subscribe(inbox(identity.name), recorder)
+        for frame in FRAMES:
+            await transport.publish(route(Role.CLIENT, identity.role, identity.name), frame)
+        await recorder.wait_for(len(FRAMES))
+
+
+@pytest.fixture
+def party(amqp_url: str, tmp_path: Path) -> Iterator[tuple[str, str, str, Path]]:
+    """How to ask for the letters of a party that has some."""
+    identity = new_identity(new_party(), Role.AGGREGATOR, "lab")
+    topology = topology_for(identity.name, identity.role)
+    private, _ = write_identity(identity, tmp_path)
+    asyncio.run(declare_topology(amqp_url, topology))
+    asyncio.run(put_aside(amqp_url, identity))
+    yield "--amqp-url", amqp_url, "--identity", private
+    asyncio.run(remove_topology(amqp_url, topology))
+
+
+@pytest.mark.broker
+def test_letters_are_listed_as_often_as_one_likes(run_command: Run, party: tuple[str | Path, ...]) -> None:
+    first, second = (run_command("list", *party, "--json") for _ in range(2))
+    shown = run_command("list", *party)
+
+    assert {result.returncode for result in (first, second, shown)} == {0}
+    assert json.loads(first.stdout) == json.loads(second.stdout)
+    ours, malformed = json.loads(first.stdout)
+    assert ours == {
+        "number": 1,
+        "reason": "wrong-length",
+        "kind": "share-chunk",
+        "sender": ENVELOPE.sender,
+        "run": ENVELOPE.run,
+        "round": ENVELOPE.round,
+        "phase": ENVELOPE.phase,
+        "bytes": len(FRAMES[0]),
+        "malformed": None,
+    }
+    assert (malformed["number"], malformed["reason"], malformed["kind"]) == (2, "malformed", None)
+    assert "magic" in malformed["malformed"]
+    rows = [line.split() for line in shown.stdout.splitlines() if "wrong-length" in line or "malformed" in line]
+    sizes = [f"{len(frame):,}" for frame in FRAMES]
+    assert rows == [
+        ["1", "wrong-length", "share-chunk", "client-1", ENVELOPE.run[:12], "1", "signs", sizes[0]],
+        ["2", "malformed", "malformed", "-", "-", "-", "-", sizes[1]],
+    ]
+
+
+@pytest.mark.broker
+def test_one_letter_is_shown_in_full_but_for_its_payload(run_command: Run, party: tuple[str | Path, ...]) -> None:
+    told, shown = run_command("show", 1, *party, "--json"), run_command("show", 1, *party)
+
+    letter = json.loads(told.stdout)
+    assert letter["header"]["message_id"] == ENVELOPE.message_id
+    assert letter["header"]["recipient"] == ENVELOPE.recipient
+    assert letter["body"] == CHUNK.model_dump(mode="json")
+    assert letter["payload"] == {"bytes": len(PAYLOAD), "sha256": hashlib.sha256(PAYLOAD).hexdigest()}
+    for text in (told.stdout, shown.stdout):
+        assert hashlib.sha256(PAYLOAD).hexdigest() in text
+        assert "must not be shown" not in text
+        assert PAYLOAD[:20].hex() not in text
+    assert "2,200 bytes" in shown.stdout
+
+
+@pytest.mark.broker
+def test_letter_that_is_no_message_is_shown_as_such(run_command: Run, party: tuple[str | Path, ...]) -> None:
+    told, shown = run_command("show", 2, *party, "--json"), run_command("show", 2, *party)
+
+    letter = json.loads(told.stdout)
+    assert "magic" in letter["malformed"]
+    assert letter["sha256"] == hashlib.sha256(FRAMES[1]).hexdigest()
+    assert {"header", "body", "payload"}.isdisjoint(letter)
+    assert "malformed  the frame does not begin" in shown.stdout
+    assert "nothing like" not in told.stdout + shown.stdout
+
+
+@pytest.mark.broker
+def test_number_that_does_not_exist_is_told_with_how_many_there_are(
+    run_command: Run, party: tuple[str | Path, ...]
+) -> None:
+    result = run_command("show", 3, *party)
+
+    assert result.returncode == 2
+    assert "there is no dead letter 3: there are 2" in result.stderr
+
+
+@pytest.mark.broker
+def test_party_that_the_broker_does_not_know_fails_without_its_password(
+    run_command: Run, amqp_url: str, tmp_path: Path
+) -> None:
+    identity = new_identity(new_party(), Role.CLIENT, "lab")
+    private, _ = write_identity(identity, tmp_path)
+    nobodys = urlsplit(amqp_url)._replace(netloc=amqp_url.rpartition("@")[2].partition("/")[0]).geturl()
+
+    result = run_command("list", "--amqp-url", nobodys, "--identity", private)
+
+    assert result.returncode == 1
+    assert f"refuses user '{identity.name}'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert identity.broker_password not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--amqp-url", "amqp://host/"), "whose dead letters"),
+        (("--amqp-url", "http://a:sesame@host/"), "must look like amqp://"),
+        (("--amqp-url", "amqp://a:sesame@host/", "--ca-file", "ca.pem"), "write amqps://"),
+        (("--amqp-url", "amqp://A:sesame@host/"), "cannot name a party"),
+        (("--amqp-url", "amqp://host/", "--identity", "nowhere.json"), "nowhere.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_in_one_line(
+    run_command: Run, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = run_command("list", *arguments)
+
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "sesame" not in result.stderr

@@ -1,0 +1,354 @@
+"""`hubbub policy` as a data owner meets it: a file with comments, a verdict on a manifest, an approval."""
+
+from __future__ import annotations
+
+import stat
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import Role
+from hubbub.messages.manifest import Manifest, Predecessor
+from hubbub.trust.identity import Identity, new_identity
+from hubbub.trust.roster import build_roster
+from hubbub.trust.succession import endorse, gather
+from hubbub_cli.main import app
+from hubbub_trainer.policy import Policy, read_policy
+from support.builders import aggregator_names, client_names, make_cohort, make_manifest
+
+EARLIER = "e" * 64
+
+
+def run(*arguments: str | Path, typed: str = "") -> Result:
+    return CliRunner().invoke(app, ["policy", *map(str, arguments)], input=typed, catch_exceptions=False)
+
+
+def flat(result: Result) -> str:
+    """What was printed, without regard to where lines are broken."""
+    return " ".join(result.output.split())
+
+
+def make_identities() -> dict[str, Identity]:
+    parties = [
+        *((member.name, Role.CLIENT, member.organisation) for member in make_cohort(client_names(3))),
+        *((name, Role.AGGREGATOR, f"operator-{number}") for number, name in enumerate(aggregator_names(2), 1)),
+        ("coordinator", Role.COORDINATOR, "hub"),
+    ]
+    return {party[0]: new_identity(*party) for party in parties}
+
+
+IDENTITIES = make_identities()
+ROSTER = build_roster([identity.public() for identity in IDENTITIES.values()])
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The files on a data owner's desk."""
+
+    folder: Path
+
+    @property
+    def roster(self) -> Path:
+        return self.folder / "roster.json"
+
+    @property
+    def policy(self) -> Path:
+        return self.folder / "policy.toml"
+
+    def put_manifest(self, **overrides: object) -> tuple[Manifest, Path]:
+        manifest = make_manifest(clients=3, servers=2, **{"roster_sha256": ROSTER.digest, **overrides})
+        path = self.folder / "run.json"
+        path.write_text(manifest.model_dump_json(), encoding="utf-8")
+        return manifest, path
+
+    def put_policy(self, text: str = "") -> None:
+        self.policy.write_text(f'roster_sha256 = "{ROSTER.digest}"\n{text}', encoding="utf-8")
+
+    def check(self, manifest: Path, *options: str) -> Result:
+        return run("check", manifest, "--policy", self.policy, "--roster", self.roster, *options)
+
+    def approve(self, manifest: Path, *options: str, typed: str = "") -> Result:
+        return run("approve", manifest, "--policy", self.policy, "--roster", self.roster, *options, typed=typed)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    (tmp_path / "roster.json").write_text(ROSTER.model_dump_json(), encoding="utf-8")
+    return Desk(tmp_path)
+
+
+def test_init_writes_the_defaults_and_pins_the_roster(desk: Desk) -> None:
+    result = run("init", "--roster", desk.roster, "--out", desk.policy)
+
+    assert result.exit_code == 0
+    assert ROSTER.digest in flat(result).replace(" ", "")
+    assert read_policy(desk.policy) == Policy(roster_sha256=ROSTER.digest)
+
+
+def test_init_writes_every_field_under_a_comment(desk: Desk) -> None:
+    run("init", "--roster", desk.roster, "--out", desk.policy)
+
+    paragraphs = desk.policy.read_text("utf-8").strip().split("\n\n")[1:]
+    assert [each.splitlines()[-1].split(" = ")[0] for each in paragraphs] == list(Policy.model_fields)
+    assert all(line.startswith("# ") for each in paragraphs for line in each.splitlines()[:-1])
+    assert all(len(each.splitlines()) > 1 for each in paragraphs)
+
+
+def test_init_never_overwrites(desk: Desk) -> None:
+    desk.put_policy("min_clients = 5\n")
+
+    with pytest.raises(ConfigurationError, match="never overwritten"):
+        run("init", "--roster", desk.roster, "--out", desk.policy)
+    assert read_policy(desk.policy).min_clients == 5
+
+
+def test_check_shows_what_would_be_joined(desk: Desk) -> None:
+    desk.put_policy('approve_tasks = ["synthetic"]\n')
+    manifest, path = desk.put_manifest()
+
+    result = desk.check(path)
+
+    assert result.exit_code == 0
+    for fact in (
+        manifest.run_id,
+        "task 'synthetic'",
+        "rounds 2, each of 2 local steps",
+        "strategy 'no-union' (no server learns anything of one client)",
+        "cohort client-1 (org-1), client-2 (org-2), client-3 (org-3)",
+        "min_clients 3 of 3 organisations",
+        "aggregators aggregator-1 (operator-1), aggregator-2 (operator-2)",
+        "coordinator coordinator (hub)",
+        "The trainer joins this run.",
+    ):
+        assert fact in flat(result)
+
+
+def endorsed(*names: str, **overrides: object) -> dict[str, object]:
+    """What a manifest says of a run of the same clients that it goes on from."""
+    first = make_manifest(clients=3, servers=2, **{"roster_sha256": ROSTER.digest, **overrides})
+    commitment, predecessor = gather([endorse(IDENTITIES[name], first, "c" * 64) for name in names])
+    return {"initial_model_sha256": commitment, "predecessor": predecessor}
+
+
+def test_check_tells_which_run_another_goes_on_from_and_who_endorses_it(desk: Desk) -> None:
+    desk.put_policy('approve_tasks = ["synthetic"]\n')
+    before = endorsed("client-1", "client-2", "client-3")
+    _, path = desk.put_manifest(**before)
+
+    result = desk.check(path)
+
+    assert result.exit_code == 0
+    assert isinstance(before["predecessor"], Predecessor)
+    assert f"goes on from {before['predecessor'].run}" in flat(result)
+    assert "endorsed by client-1 (org-1), client-2 (org-2), client-3 (org-3)" in flat(result)
+
+
+def test_check_and_approve_refuse_a_model_that_was_not_endorsed(desk: Desk) -> None:
+    desk.put_policy()
+    _, path = desk.put_manifest(
+        **{**endorsed("client-1", "client-2", "client-3"), "initial_model_sha256": "d" * 64}
+    )
+
+    for result in (desk.check(path), desk.approve(path, "--yes")):
+        assert result.exit_code == 1
+        assert "the endorsement of client-1 does not hold" in flat(result)
+
+
+def test_check_asks_for_as_many_endorsements_as_the_policy_wants_in_a_sum(desk: Desk) -> None:
+    desk.put_policy('approve_tasks = ["synthetic"]\n')
+    _, path = desk.put_manifest(**endorsed("client-1", "client-2", min_clients=2))
+
+    result = desk.check(path)
+
+    assert result.exit_code == 1
+    assert "had a min_clients of 2" in flat(result)
+
+
+def test_check_names_every_objection(desk: Desk) -> None:
+    desk.put_policy('approve_tasks = ["*"]\nmax_rounds = 1\n')
+    _, path = desk.put_manifest(strategy="fedavg", coordinator="stranger")
+
+    result = desk.check(path, "--runs", "20")
+
+    assert result.exit_code == 1
+    for fact in (
+        "stranger (not in the roster)",
+        "- stranger is not in the roster",
+        "- the manifest's strategy is 'fedavg' (the first aggregator sees every client's update)",
+        "- the manifest has 2 rounds",
+        "- this trainer has joined 20 runs",
+    ):
+        assert fact in flat(result)
+    assert "approve" not in flat(result)
+    assert "joins this run" not in flat(result)
+
+
+def test_check_says_how_to_approve_what_lacks_only_approval(desk: Desk) -> None:
+    desk.put_policy()
+    _, path = desk.put_manifest()
+
+    result = desk.check(path)
+
+    assert result.exit_code == 1
+    assert "against it" not in flat(result)
+    command = f"hubbub policy approve {path} --policy {desk.policy} --roster {desk.roster}"
+    assert f"Only approval is missing: {command}" in flat(result)
+
+
+def test_what_a_stranger_wrote_cannot_repaint_the_screen(desk: Desk) -> None:
+    desk.put_policy()
+    _, path = desk.put_manifest(task="\x1b[2J[red]\u202elenet", strategy="\x1b[1Ax")
+
+    for result in (desk.check(path), desk.approve(path, "--yes")):
+        assert result.output.replace("\n", "").isprintable()
+        assert r"'\x1b[2J[red]\u202elenet'" in flat(result)
+
+
+def test_approval_is_asked_for_and_then_joined(desk: Desk) -> None:
+    desk.put_policy()
+    manifest, path = desk.put_manifest()
+    before = desk.policy.read_bytes()
+
+    assert desk.approve(path, typed="n\n").exit_code == 1
+    assert desk.policy.read_bytes() == before
+
+    agreed = desk.approve(path, typed="y\n")
+    assert agreed.exit_code == 0
+    assert flat(agreed).index(manifest.run_id) < flat(agreed).index("Approve this run?")
+    assert read_policy(desk.policy).approved == (manifest.run_id,)
+    assert desk.check(path).exit_code == 0
+
+
+def test_approving_twice_changes_nothing(desk: Desk) -> None:
+    desk.put_policy()
+    _, path = desk.put_manifest()
+    desk.approve(path, "--yes")
+    before = desk.policy.read_bytes(), desk.policy.stat().st_ino
+
+    again = desk.approve(path)
+
+    assert again.exit_code == 0
+    assert "approved already" in flat(again)
+    assert (desk.policy.read_bytes(), desk.policy.stat().st_ino) == before
+
+
+def test_what_breaks_a_limit_cannot_be_approved(desk: Desk) -> None:
+    desk.put_policy()
+    _, path = desk.put_manifest(strategy="fedavg")
+    before = desk.policy.read_bytes()
+
+    result = desk.approve(path, "--yes")
+
+    assert result.exit_code == 1
+    assert "Approval does not lift these limits" in flat(result)
+    assert desk.policy.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("approved = []  # none\n", 'approved = [\n    "RUN",\n]  # none\n'),
+        (f'approved = ["{EARLIER}"]\n', f'approved = ["{EARLIER}",\n    "RUN",\n]\n'),
+        (
+            f'approved = [\n    "{EARLIER}",  # March\n]\n',
+            f'approved = [\n    "{EARLIER}",  # March\n    "RUN",\n]\n',
+        ),
+        (
+            f'approved = [\n    "{EARLIER}"  # March\n    # the end\n]\n',
+            f'approved = [\n    "{EARLIER}",  # March\n    # the end\n    "RUN",\n]\n',
+        ),
+        ("approved = [\n    # None yet.\n]\n", 'approved = [\n    # None yet.\n    "RUN",\n]\n'),
+    ],
+    ids=["empty", "one line", "many lines", "no last comma", "only a comment"],
+)
+def test_approval_keeps_comments_and_values(before: str, after: str, desk: Desk) -> None:
+    text = "# Ours.\n\n{}\n# Agreed with the board.\nmax_runs   = 7 # not more\n"
+    desk.put_policy(text.format(before))
+    manifest, path = desk.put_manifest()
+
+    assert desk.approve(path, "--yes").exit_code == 0
+
+    pinned = f'roster_sha256 = "{ROSTER.digest}"\n'
+    assert desk.policy.read_text("utf-8") == pinned + text.format(after).replace("RUN", manifest.run_id)
+
+
+@pytest.mark.parametrize("text", ["", "max_runs = 7\n# The end.\n", "max_runs = 7"])
+def test_approval_where_none_was_before(text: str, desk: Desk) -> None:
+    desk.put_policy(text)
+    before = desk.policy.read_text("utf-8")
+    manifest, path = desk.put_manifest()
+
+    assert desk.approve(path, "--yes").exit_code == 0
+
+    after = desk.policy.read_text("utf-8")
+    assert after.startswith(before)
+    assert tomllib.loads(after) == {**tomllib.loads(before), "approved": [manifest.run_id]}
+
+
+def test_an_edit_that_goes_wrong_is_not_written(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.put_policy("max_runs = 7\n")
+    _, path = desk.put_manifest()
+    before = desk.policy.read_bytes()
+    monkeypatch.setattr("tomlkit.dumps", lambda document: document.as_string().replace("max_runs = 7", ""))
+
+    with pytest.raises(ConfigurationError, match="to its approved by hand"):
+        desk.approve(path, "--yes")
+    assert desk.policy.read_bytes() == before
+
+
+def test_the_file_keeps_its_mode_and_leaves_nothing_beside_it(desk: Desk) -> None:
+    desk.put_policy()
+    desk.policy.chmod(0o640)
+    _, path = desk.put_manifest()
+    files = sorted(desk.folder.iterdir())
+
+    desk.approve(path, "--yes")
+
+    assert stat.S_IMODE(desk.policy.stat().st_mode) == 0o640
+    assert sorted(desk.folder.iterdir()) == files
+
+
+def test_a_failed_write_leaves_the_old_policy(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.put_policy()
+    _, path = desk.put_manifest()
+    before, files = desk.policy.read_bytes(), sorted(desk.folder.iterdir())
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(ConfigurationError, match="cannot be changed: No space left"):
+        desk.approve(path, "--yes")
+
+    assert desk.policy.read_bytes() == before
+    assert sorted(desk.folder.iterdir()) == files
+
+
+def test_a_link_to_a_policy_stays_a_link(desk: Desk) -> None:
+    desk.put_policy()
+    kept = desk.policy.rename(desk.folder / "kept.toml")
+    desk.policy.symlink_to(kept)
+    manifest, path = desk.put_manifest()
+
+    desk.approve(path, "--yes")
+
+    assert desk.policy.is_symlink()
+    assert read_policy(kept).approved == (manifest.run_id,)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "cannot be read: No such file"), ("{}", "run.json: this is not a manifest: ")],
+)
+def test_a_manifest_that_is_none_is_told_in_one_line(content: str | None, complaint: str, desk: Desk) -> None:
+    desk.put_policy()
+    path = desk.folder / "run.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        desk.check(path)

@@ -1,0 +1,273 @@
+"""`hubbub run` against a real coordinator: what it prints, and the exit code that a script goes by."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hubbub_cli.runs import State
+from hubbub_coordinator.phases import run as runs
+from support.command_line import Hubbub
+from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
+
+FIRST, SECOND = make_run(1), make_run(2)
+At = tuple[str | Path, ...]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
+    """A coordinator at which two runs are completed; nobody changes anything there."""
+    with live_coordinator(tmp_path_factory.mktemp("finished")) as live:
+        for manifest in (FIRST, SECOND):
+            live.submit(manifest)
+            live.wait_until(manifest.run_id, "completed")
+        yield live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[LiveCoordinator]:
+    """A coordinator of one's own; in the second round the last client is silent until it is let go."""
+    with live_coordinator(tmp_path, (2, 2)) as live:
+        yield live
+
+
+def at(live: LiveCoordinator, right: str = "change") -> At:
+    return "--url", live.url, "--token-file", live.token_file(right)
+
+
+# Looking ---------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_the_newest_first(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    shown, told = hubbub("run", "list", *at(finished)), hubbub("run", "list", *at(finished), "--json")
+
+    answer = json.loads(told.out)
+    assert [each["run"] for each in answer["items"]] == [SECOND.run_id, FIRST.run_id]
+    assert answer["total"] == 2
+    rows = [line.split() for line in shown.out.splitlines() if "completed" in line]
+    assert [row[0] for row in rows] == [SECOND.run_id[:12], FIRST.run_id[:12]]
+    assert rows[0][1:5] == ["completed", "no-union", "synthetic:300", "2/2"]
+    assert (shown.code, told.code) == (0, 0)
+
+
+def test_a_list_is_cut_and_says_so(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    shown = hubbub("run", "list", *at(finished), "--limit", 1)
+
+    assert SECOND.run_id[:12] in shown.out
+    assert FIRST.run_id[:12] not in shown.out
+    assert "1 of 2; --limit shows more" in shown.out
+
+
+def test_a_list_has_only_runs_in_the_states_that_are_asked_for(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    none = hubbub("run", "list", *at(finished), "--state", "failed", "--state", "running")
+    all_of_them = hubbub("run", "list", *at(finished), "--state", "failed", "--state", "completed", "--json")
+
+    assert none.out == "no runs\n"
+    assert len(json.loads(all_of_them.out)["items"]) == 2
+
+
+def test_the_states_are_those_of_the_coordinator() -> None:
+    assert [state.value for state in State] == [state.value for state in runs.State]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_the_terminal(finished: LiveCoordinator, hubbub: Hubbub, columns: int) -> None:
+    shown = [hubbub("run", *words, *at(finished), columns=columns) for words in (("list",), ("show", "latest"))]
+
+    for each in shown:
+        assert max(len(line) for line in each.out.splitlines()) <= columns
+        assert "…" not in each.out
+
+
+def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    shown = hubbub("run", "show", FIRST.run_id, *at(finished, "read"))
+
+    assert shown.code == 0
+    assert "completed: all 2 rounds are done" in shown.out
+    assert "2 of 2 released" in shown.out
+    for party in (*FIRST.clients, *FIRST.aggregators):
+        assert party in shown.out
+    assert sum("released  3 clients" in line for line in shown.out.splitlines()) == 2
+
+
+def test_json_of_a_run_is_what_the_coordinator_answers(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    answer = json.loads(hubbub("run", "show", FIRST.run_id, *at(finished), "--json").out)
+
+    assert answer["manifest"] == json.loads(FIRST.model_dump_json())
+    assert {each["name"] for each in answer["participants"]} == {*FIRST.clients, *FIRST.aggregators}
+
+
+@pytest.mark.parametrize("name", [FIRST.run_id, FIRST.run_id[:8], FIRST.run_id[:8].upper()])
+def test_a_run_is_found_by_what_is_unambiguous(finished: LiveCoordinator, hubbub: Hubbub, name: str) -> None:
+    assert json.loads(hubbub("run", "show", name, *at(finished), "--json").out)["run"] == FIRST.run_id
+
+
+def test_latest_is_the_newest_run(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    assert json.loads(hubbub("run", "show", "latest", *at(finished), "--json").out)["run"] == SECOND.run_id
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("0" * 64, "there is no run"),
+        ("0000", "there is no run 0000 here: `hubbub run list`"),
+        ("abc", "give at least 4 of the 64 hexadecimal digits"),
+        ("0" * 65, "cannot name a run"),
+        ("lastest", "did you mean 'latest'?"),
+    ],
+)
+def test_a_name_of_no_run_is_told_in_one_line(
+    finished: LiveCoordinator, hubbub: Hubbub, name: str, complaint: str
+) -> None:
+    ended = hubbub("run", "show", name, *at(finished))
+
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert ended.err.count("\n") == 1
+
+
+# Exporting -------------------------------------------------------------------------------------------------
+
+
+def test_json_is_exported_whole(finished: LiveCoordinator, hubbub: Hubbub, tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    out.write_text("what was there before", encoding="utf-8")
+
+    ended = hubbub("run", "export", "latest", *at(finished), "--out", out)
+
+    document = json.loads(out.read_text("utf-8"))
+    assert ended.code == 0
+    assert f"{out.stat().st_size:,} bytes written to {out}" in ended.out
+    assert document["run"]["run"] == SECOND.run_id
+    assert [each["round"] for each in document["rounds"]] == [1, 2]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize(("table", "column"), [("rounds", "accuracy"), ("costs", "payload_bits")])
+def test_csv_has_a_header_and_rows(
+    finished: LiveCoordinator, hubbub: Hubbub, tmp_path: Path, table: str, column: str
+) -> None:
+    out = tmp_path / "run.csv"
+
+    hubbub("run", "export", "latest", *at(finished), "--format", "csv", "--table", table, "--out", out)
+
+    with out.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["round"] for row in rows} == {"1", "2"}
+    assert column in rows[0]
+
+
+def test_a_table_of_json_is_refused(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    ended = hubbub("run", "export", "latest", *at(finished), "--table", "rounds")
+
+    assert ended.code == 2
+    assert "--format csv" in ended.err
+
+
+def test_a_file_that_cannot_be_written_is_told(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    ended = hubbub("run", "export", "latest", *at(finished), "--out", "/nowhere/at/all.json")
+
+    assert ended.code == 2
+    assert "/nowhere/at/all.json cannot be written: No such file or directory" in ended.err
+
+
+# Beginning and steering ------------------------------------------------------------------------------------
+
+
+def test_a_manifest_is_submitted_once_and_again_with_its_key(live: LiveCoordinator, hubbub: Hubbub) -> None:
+    file = live.manifest_file(FIRST)
+
+    first = hubbub("run", "submit", file, *at(live), "--idempotency-key", "monday")
+    again = hubbub("run", "submit", file, *at(live), "--idempotency-key", "monday")
+    without = hubbub("run", "submit", file, *at(live))
+
+    assert (first.code, again.code, without.code) == (0, 0, 2)
+    assert f"run {FIRST.run_id}\n5 parties are asked to join" in first.out
+    assert f"hubbub run watch {FIRST.run_id[:12]}" in first.out
+    assert "submitted before with this key" in again.out
+    assert "a new run needs a new nonce" in without.err
+
+
+def test_a_run_is_submitted_and_watched_to_its_end(live: LiveCoordinator, hubbub: Hubbub) -> None:
+    live.silence.lift_all()
+
+    ended = hubbub("run", "submit", live.manifest_file(FIRST), *at(live), "--watch", "--json")
+
+    events = [json.loads(line) for line in ended.out.splitlines()]
+    assert ended.code == 0
+    assert (events[0]["kind"], events[-1]["kind"]) == ("run-submitted", "run-completed")
+
+
+def test_a_run_is_paused_resumed_and_cancelled(live: LiveCoordinator, hubbub: Hubbub) -> None:
+    live.submit(FIRST)
+    live.wait_until(FIRST.run_id, "round 2 collecting")
+
+    paused = hubbub("run", "pause", "latest", *at(live))
+    resumed = hubbub("run", "resume", "latest", *at(live), "--json")
+    cancelled = hubbub("run", "cancel", FIRST.run_id[:10], *at(live))
+    late = hubbub("run", "cancel", "latest", *at(live))
+
+    assert paused.out == f"run {FIRST.run_id} pauses when its open round has ended\n"
+    assert json.loads(resumed.out)["pausing"] is False
+    assert cancelled.out == f"run {FIRST.run_id} is cancelled\n"
+    assert late.code == 2
+    assert "is cancelled already" in late.err
+
+
+def test_the_read_token_changes_nothing(live: LiveCoordinator, hubbub: Hubbub) -> None:
+    ended = hubbub("run", "submit", live.manifest_file(FIRST), *at(live, "read"))
+
+    assert ended.code == 2
+    assert "use the change token" in ended.err
+    assert hubbub("run", "list", *at(live)).out == "no runs\n"
+
+
+def test_latest_of_no_runs_is_told(live: LiveCoordinator, hubbub: Hubbub) -> None:
+    ended = hubbub("run", "show", "latest", *at(live))
+
+    assert ended.code == 2
+    assert "has no run yet" in ended.err
+
+
+def test_what_is_no_manifest_is_refused_by_the_coordinator(
+    live: LiveCoordinator, hubbub: Hubbub, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.json").write_text('{"rounds": 2}', encoding="utf-8")
+
+    ended = hubbub("run", "submit", tmp_path / "bad.json", *at(live))
+    missing = hubbub("run", "submit", tmp_path / "missing.json", *at(live))
+
+    assert (ended.code, missing.code) == (2, 2)
+    assert "not a manifest" in ended.err
+    assert "missing.json cannot be read" in missing.err
+
+
+# The way in ------------------------------------------------------------------------------------------------
+
+
+def test_address_and_token_come_from_the_environment(
+    finished: LiveCoordinator, hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HUBBUB_URL", finished.url)
+    monkeypatch.setenv("HUBBUB_TOKEN_FILE", str(finished.token_file("read")))
+
+    assert hubbub("run", "list").code == 0
+
+
+def test_without_a_token_it_is_told_how_to_name_one(hubbub: Hubbub) -> None:
+    ended = hubbub("run", "list")
+
+    assert ended.code == 2
+    assert "--token-file (HUBBUB_TOKEN_FILE)" in ended.err
+
+
+def test_nobody_at_the_address_is_exit_code_1(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    ended = hubbub("run", "list", "--url", "http://127.0.0.1:1", "--token-file", finished.token_file())
+
+    assert ended.code == 1
+    assert "nobody answers at http://127.0.0.1:1" in ended.err
+    assert ended.err.count("\n") == 1
