@@ -44,8 +44,10 @@ class Board:
             self.steps[client] = done
 
     def observe(self, moment: Moment) -> None:
-        """Take in a step of the coordinator."""
+        """Take in a step of the coordinator, if it is about this run: others may be begun from the dashboard."""
         data = moment.data
+        if moment.key.run != self.manifest.run_id:
+            return
         if isinstance(data, runs.Run):
             self._observe_run(moment, data)
         elif isinstance(data, rounds.Round) and isinstance(moment.after, rounds.State):
@@ -68,7 +70,7 @@ class Board:
         self.delivered = {client: len(receipts.get(client, {})) for client in data.manifest.clients}
         self.applied = set(data.applied)
         if isinstance(moment.event, ReceiptArrived):
-            self._note_delivery(data, moment.event.receipt.client)
+            self._note_delivery(data, moment.event.receipt.receipt.client)
         if moment.before is not state:
             self._note_change(state, data)
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from socket import socket
 
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
-from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
 from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.board import Board
-from hubbub_local.federation import start_federation
+from hubbub_local.federation import Federation, start_federation
+from hubbub_local.parties import Parties, make_parties
 from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest
+
+DASHBOARD_PORT = 8750
+LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +49,18 @@ class DemoOptions:
     feedback: str = "lost"
     seed: int = 0
     json: Path | None = None
+    dashboard: bool = False
+    port: int = DASHBOARD_PORT
 
 
-def draw_up(options: DemoOptions, task: Task) -> Manifest:
-    """The demo's manifest: client-1 to client-C, aggregator-1 to aggregator-S."""
-    return draw_up_manifest(
+def draw_up(options: DemoOptions, task: Task) -> tuple[Manifest, Parties]:
+    """The demo's manifest, and throw-away keys for everybody in it."""
+    parties = make_parties(clients=options.clients, servers=options.servers)
+    manifest = draw_up_manifest(
         task,
-        clients=[PartyId(f"client-{number}") for number in range(1, options.clients + 1)],
-        aggregators=[PartyId(f"aggregator-{number}") for number in range(1, options.servers + 1)],
-        coordinator=PartyId("coordinator"),
+        roster=parties.roster,
+        clients=[f"client-{number}" for number in range(1, options.clients + 1)],
+        aggregators=[f"aggregator-{number}" for number in range(1, options.servers + 1)],
         strategy=options.strategy,
         rho=options.rho,
         local_steps=options.local_steps,
@@ -61,6 +71,7 @@ def draw_up(options: DemoOptions, task: Task) -> Manifest:
         alpha_rule=options.alpha_rule,
         feedback=options.feedback,
     )
+    return manifest, parties
 
 
 async def run_demo(options: DemoOptions, console: Console) -> None:
@@ -68,34 +79,70 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
     announcements: list[str] = []
-    task = load_task(
-        options.task,
-        data=options.data,
-        cache_folder=default_cache_folder(),
-        announce=announcements.append,
+    load = partial(
+        load_task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
     )
-    manifest = draw_up(options, task)
+    task = load(options.task)
+    manifest, parties = draw_up(options, task)
     board = Board(manifest, announcements)
     _introduce(manifest, console)
     _warn(manifest, console)
-    with tempfile.TemporaryDirectory(prefix="hubbub-demo-") as folder:
-        async with start_federation(
-            manifest,
-            folder=Path(folder),
-            load_task=lambda _: task,
-            demo_seed=options.seed,
-            observer=board.observe,
-            progress=board.progress,
-        ) as federation:
-            with show(board, console):
-                state, run = await federation.run(manifest)
-            if state is not runs.State.COMPLETED:
-                raise ProtocolError(f"the run {state.value}: {run.reason}")
-            digests = set(federation.model_digests(manifest).values())
-            alone = federation.alone_shares(manifest)
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(_reserve_port(options.port)) if options.dashboard else None
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hubbub-demo-"))
+        federation = await stack.enter_async_context(
+            start_federation(
+                manifest,
+                parties=parties,
+                folder=Path(folder),
+                load_task=lambda name: task if name == task.name else load(name),
+                demo_seed=options.seed,
+                observer=board.observe,
+                progress=board.progress,
+            )
+        )
+        if listener is not None:
+            await stack.enter_async_context(_showing_dashboard(federation, listener, console))
+        await _run(options, manifest, federation, board, console)
+
+
+def _reserve_port(port: int) -> socket:
+    from hubbub_local.serving import reserve_port  # noqa: PLC0415  (Only who wants the page waits for FastAPI.)
+
+    return reserve_port(port)
+
+
+@asynccontextmanager
+async def _showing_dashboard(federation: Federation, listener: socket, console: Console) -> AsyncIterator[None]:
+    """Serve the page beside the run, and leave it up after: also of a run that failed, to see why."""
+    from hubbub_local.serving import open_dashboard, wait_for_interrupt  # noqa: PLC0415
+
+    async with open_dashboard(federation.coordinator, listener) as dashboard:
+        # Apart from each other: an address is kept by browsers and logs, and a token must not be.
+        console.print(f"Dashboard  {dashboard.url}", highlight=False, soft_wrap=True)
+        console.print(f"Token      {dashboard.tokens.change}", highlight=False, markup=False, soft_wrap=True)
+        try:
+            yield
+        except ProtocolError as error:
+            console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+            console.print(LINGERING, highlight=False)
+            await wait_for_interrupt()
+            raise
+        console.print(LINGERING, highlight=False)
+        await wait_for_interrupt()
+
+
+async def _run(
+    options: DemoOptions, manifest: Manifest, federation: Federation, board: Board, console: Console
+) -> None:
+    with show(board, console):
+        state, run = await federation.run(manifest)
+    if state is not runs.State.COMPLETED:
+        raise ProtocolError(f"the run {state.value}: {run.reason}")
+    digests = set(federation.model_digests(manifest).values())
     if len(digests) != 1:
         raise ProtocolError(f"the clients ended with {len(digests)} different models")
-    digest = digests.pop()
+    digest, alone = digests.pop(), federation.alone_shares(manifest)
     console.print(draw_report(manifest, board.accounts, digest, alone))
     if options.json:
         report = write_report(manifest, board.accounts, digest, alone, data=options.data)

@@ -54,7 +54,7 @@ async def run_to_target(
     options: DemoOptions, task: Task, target: float, report: Callable[[Account], None] = lambda _: None
 ) -> Outcome:
     """Run until a round's accuracy reaches the target, or `options.rounds` are done."""
-    manifest = draw_up(options, task)
+    manifest, parties = draw_up(options, task)
     accounts: list[Account] = []
     enough = asyncio.Event()
 
@@ -67,7 +67,12 @@ async def run_to_target(
 
     with tempfile.TemporaryDirectory(prefix="hubbub-experiment-") as folder:
         async with start_federation(
-            manifest, folder=Path(folder), load_task=lambda _: task, demo_seed=options.seed, observer=watch
+            manifest,
+            parties=parties,
+            folder=Path(folder),
+            load_task=lambda _: task,
+            demo_seed=options.seed,
+            observer=watch,
         ) as federation:
             running = asyncio.create_task(federation.run(manifest))
             waiting = asyncio.create_task(enough.wait())

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment, Observer
 from hubbub.transport.base import Transport
@@ -24,8 +26,12 @@ from hubbub_aggregator.phases import membership
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_trainer.phases import enrolment
-from hubbub_trainer.service import Progress, TaskLoader, Trainer
+from hubbub_local.parties import Parties
+from hubbub_trainer.phases import standing
+from hubbub_trainer.policy import Policy
+from hubbub_trainer.service import Trainer
+from hubbub_trainer.workbench import Progress
+from hubbub_trainer.workspaces import TaskLoader
 
 Connect = Callable[[PartyId, Topology], Transport]
 
@@ -38,13 +44,14 @@ class Federation:
     aggregators: tuple[Aggregator, ...]
     trainers: tuple[Trainer, ...]
     folder: Path
-    _ended: tuple[asyncio.Event, ...]
+    _ended: tuple[Mapping[RunId, asyncio.Event], ...]
+    """Of each party, when it has done all that the end of a run asks of it."""
 
     async def run(self, manifest: Manifest) -> tuple[runs.State, runs.Run]:
         """Run a manifest to its end and return how it ended."""
         run = await self.coordinator.submit(manifest)
         for ended in self._ended:
-            await ended.wait()
+            await ended[run].wait()
         return self.coordinator.find_run(run)
 
     def model_digests(self, manifest: Manifest) -> dict[PartyId, str]:
@@ -73,10 +80,12 @@ def _run_folder(folder: Path, name: PartyId, manifest: Manifest) -> Path:
 class Setting:
     """What the parties of a federation share in this process."""
 
+    parties: Parties
     folder: Path
     load_task: TaskLoader
     demo_seed: int | None
     observer: Observer = lambda _: None
+    trainer_observer: Observer = lambda _: None
     progress: Progress = lambda *_: None
 
 
@@ -84,26 +93,41 @@ class Setting:
 async def start_federation(
     manifest: Manifest,
     *,
+    parties: Parties,
     folder: Path,
     load_task: TaskLoader,
     demo_seed: int | None,
     connect: Connect | None = None,
     observer: Observer = lambda _: None,
+    trainer_observer: Observer = lambda _: None,
     progress: Progress = lambda *_: None,
 ) -> AsyncIterator[Federation]:
-    """Start every party that a manifest names, and stop them all at the end."""
+    """Start every party that a manifest names, and stop them all at the end.
+
+    `observer` sees the coordinator's steps, `trainer_observer` those of every trainer.
+    """
     setting = Setting(
-        folder=folder, load_task=load_task, demo_seed=demo_seed, observer=observer, progress=progress
+        parties=parties,
+        folder=folder,
+        load_task=load_task,
+        demo_seed=demo_seed,
+        observer=observer,
+        trainer_observer=trainer_observer,
+        progress=progress,
     )
     async with AsyncExitStack() as stack:
         transports = await _connect_all(manifest, connect or _connect_in_memory(), stack)
         federation = _build(manifest, setting, transports)
-        parties: tuple[Aggregator | Trainer, ...] = (*federation.aggregators, *federation.trainers)
-        for party in parties:
-            stack.callback(party.close)
-        for runner in (*(party.runner for party in parties), federation.coordinator.runner):
-            stack.push_async_callback(runner.stop)
-            await runner.start()
+        services: tuple[Aggregator | Trainer | Coordinator, ...] = (
+            *federation.aggregators,
+            *federation.trainers,
+            federation.coordinator,
+        )
+        for service in services:
+            stack.callback(service.close)
+        for service in services:
+            stack.push_async_callback(service.runner.stop)
+            await service.runner.start()
         yield federation
 
 
@@ -120,31 +144,34 @@ async def _connect_all(manifest: Manifest, connect: Connect, stack: AsyncExitSta
 
 
 def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Transport]) -> Federation:
-    ended: list[asyncio.Event] = []
+    ended: list[Mapping[RunId, asyncio.Event]] = []
     # As many trainers at once as there are cores: each uses one thread.
     slots = asyncio.Semaphore(os.cpu_count() or 1)
 
     def watch(*finals: Enum, observe: Observer = lambda _: None) -> Observer:
         """Observe a party, and note when it has done all that the end of the run asks of it."""
-        over = asyncio.Event()
+        over: defaultdict[RunId, asyncio.Event] = defaultdict(asyncio.Event)
         ended.append(over)
 
         def note(moment: Moment) -> None:
             observe(moment)
             if moment.key.kind == "run" and moment.after in finals:
-                over.set()
+                over[moment.key.run].set()
 
         return note
 
+    identities, roster = setting.parties.identities, setting.parties.roster
     coordinator = Coordinator(
-        name=manifest.coordinator,
+        identity=identities[manifest.coordinator],
+        roster=roster,
         transport=transports[manifest.coordinator],
         folder=setting.folder / manifest.coordinator,
         observer=watch(*runs.OUTCOMES, observe=setting.observer),
     )
     aggregators = tuple(
         Aggregator(
-            name=name,
+            identity=identities[name],
+            roster=roster,
             transport=transports[name],
             folder=setting.folder / name,
             observer=watch(membership.State.REFUSED, membership.State.ENDED),
@@ -153,14 +180,16 @@ def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Tr
     )
     trainers = tuple(
         Trainer(
-            name=name,
+            identity=identities[name],
+            roster=roster,
+            read_policy=partial(Policy.for_demo, roster.digest),
             transport=transports[name],
             folder=setting.folder / name,
             load_task=setting.load_task,
             demo_seed=setting.demo_seed,
             training_slots=slots,
             progress=setting.progress,
-            observer=watch(enrolment.State.REFUSED, enrolment.State.ENDED),
+            observer=watch(standing.State.REFUSED, standing.State.ENDED, observe=setting.trainer_observer),
         )
         for name in manifest.clients
     )

@@ -1,0 +1,131 @@
+"""`hubbub demo --dashboard`: the coordinator's page beside the run, and after it until the user has had enough."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from rich.console import Console
+
+from hubbub.errors import ConfigurationError, ProtocolError
+from hubbub_cli.main import demo
+from hubbub_local.demo import LINGERING, DemoOptions, run_demo
+from hubbub_trainer.policy import Policy
+from support.aio import aio
+
+COMMAND = ("-c", "from hubbub_cli.main import main; main()", "demo", "--dashboard", "--port", "0")
+QUICK = ("--task", "synthetic:300", "--clients", "3", "--rounds", "2", "--local-steps", "3")
+OPTIONS = DemoOptions(task="synthetic:300", clients=3, rounds=1, local_steps=3, dashboard=True, port=0)
+ENOUGH_S = 30.0
+
+
+def find(lines: list[str], heading: str) -> str:
+    (found,) = (line for line in lines if line.startswith(f"{heading} "))
+    return found.removeprefix(heading).strip()
+
+
+def wait_for_end(client: httpx.Client, run: str) -> dict[str, Any]:
+    deadline = time.monotonic() + ENOUGH_S
+    while True:
+        view: dict[str, Any] = client.get(f"/api/v1/runs/{run}").json()
+        if view["state"] in {"completed", "failed", "cancelled"}:
+            return view
+        assert time.monotonic() < deadline, view
+        time.sleep(0.02)
+
+
+def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
+    process = subprocess.Popen(
+        [sys.executable, *COMMAND, *QUICK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            lines = list(iter(partial(next, process.stdout), f"{LINGERING}\n"))
+            url, token = find(lines, "Dashboard"), find(lines, "Token")
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
+                assert "<title>Hubbub</title>" in client.get("/", headers={"Authorization": ""}).text
+                (first,) = client.get("/api/v1/runs").json()["items"]
+                manifest = client.get(f"/api/v1/runs/{first['run']}").json()["manifest"]
+                changes = {"strategy": "sec-union", "nonce": secrets.token_hex(16)}
+                second = client.post("/api/v1/runs", json={**manifest, **changes})
+                assert second.status_code == 201, second.text
+                assert wait_for_end(client, second.json()["run"])["state"] == "completed"
+                with client.stream("GET", "/api/v1/events/stream") as events:
+                    next(events.iter_raw())
+                    process.send_signal(signal.SIGINT)
+                    rest, complaints = process.communicate(timeout=ENOUGH_S)
+        finally:
+            process.kill()
+
+    assert (process.returncode, complaints) == (0, "")
+    assert first["state"] == "completed"
+    assert "All 3 clients hold the same model" in "".join(lines)
+    assert rest == "", "the terminal is about the demo's own run"
+    assert url.startswith("http://127.0.0.1:")
+    assert [line for line in lines if token in line] == [f"Token      {token}\n"]
+
+
+@aio
+async def test_a_run_that_failed_can_be_looked_at_before_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    stern = partial(Policy, approve_tasks=("another",), min_clients=2)
+    monkeypatch.setattr(Policy, "for_demo", lambda digest: stern(roster_sha256=digest))
+    shown = io.StringIO()
+    running = asyncio.create_task(run_demo(OPTIONS, Console(file=shown, width=200)))
+    while LINGERING not in shown.getvalue():
+        await asyncio.wait({running}, timeout=0.02)
+        assert not running.done()
+    lines = shown.getvalue().splitlines()
+    async with httpx.AsyncClient(base_url=find(lines, "Dashboard"), trust_env=False) as client:
+        answer = await client.get("/api/v1/runs", headers={"Authorization": f"Bearer {find(lines, 'Token')}"})
+    # Before this, the line above: whoever reads it can press Ctrl-C at once.
+    signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(ProtocolError, match="the run failed"):
+        await running
+    assert [run["state"] for run in answer.json()["items"]] == ["failed"]
+    assert any(line.startswith("the run failed: ") for line in lines)
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+
+
+@aio
+async def test_a_port_that_is_taken_is_named_before_anything_is_begun() -> None:
+    shown = io.StringIO()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        options = DemoOptions(task="synthetic:300", dashboard=True, port=port)
+
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: .*; choose another with --port"):
+            await run_demo(options, Console(file=shown))
+
+    assert "Dashboard" not in shown.getvalue()
+
+
+@aio
+async def test_without_the_flag_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nobody asked for a dashboard")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    shown = io.StringIO()
+
+    await run_demo(DemoOptions(task="synthetic:300", clients=3, rounds=1, local_steps=3), Console(file=shown))
+
+    assert "Dashboard" not in shown.getvalue()
+
+
+def test_a_port_without_a_dashboard_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="add --dashboard"):
+        demo(port=8751)
