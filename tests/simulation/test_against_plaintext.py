@@ -26,6 +26,7 @@ from support.aio import aio
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.held_transport import Hold, connect_held
+from support.parties import parties_of
 from support.plain_federation import PlainFederation
 from support.plain_run import run_plainly
 from support.two_phases import NAME, TwoPhases
@@ -239,6 +240,7 @@ async def federation_for(
 
     async with start_federation(
         manifest,
+        parties=parties_of(manifest),
         folder=folder,
         load_task=held_task.load,
         demo_seed=DEMO_SEED,
@@ -342,7 +344,12 @@ async def test_a_deadline_that_really_passes_leaves_a_client_out(tmp_path: Path)
             gate.lift_all()
 
     async with start_federation(
-        manifest, folder=tmp_path, load_task=task.load, demo_seed=DEMO_SEED, observer=observe
+        manifest,
+        parties=parties_of(manifest),
+        folder=tmp_path,
+        load_task=task.load,
+        demo_seed=DEMO_SEED,
+        observer=observe,
     ) as federation:
         try:
             state, _ = await federation.run(manifest)

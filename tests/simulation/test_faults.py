@@ -1,0 +1,178 @@
+"""Runs in which everything goes wrong that can: each ends, and what it releases is right.
+
+A seed that fails prints the history to paste here, as short as it can be made.
+"""
+
+import multiprocessing
+import os
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import Key
+from hubbub.protocol.ring import Residues
+from hubbub.store.vault import Vault
+from hubbub.strategies.base import Phase
+from hubbub.transport.topology import inbox, route, topology_for
+from hubbub_trainer import drawn
+from support.simulation import operations
+from support.simulation.network import WatchedBroker
+from support.simulation.operations import (
+    Crash,
+    Delay,
+    Duplicate,
+    History,
+    Operation,
+    Overflow,
+    Postpone,
+    StopBroker,
+    draw,
+)
+from support.simulation.play import explain, play
+
+FIRST = int(os.environ.get("HUBBUB_FIRST_SIMULATION", "0"))
+COUNT = int(os.environ.get("HUBBUB_SIMULATIONS", "60"))
+
+UNDISTURBED = History(seed=1, strategy="sec-union", min_clients=3, operations=())
+
+
+# Histories that once failed, each with why.
+REGRESSIONS: dict[str, tuple[str, int, tuple[Operation, ...]]] = {
+    "a folder of the spool, made by a process that did not live to sync it": (
+        "no-union",
+        3,
+        (
+            Crash("aggregator-2", "before", "file", 10, down_s=0.5, power=False),
+            Crash("aggregator-2", "before", "publish", 6, down_s=0.5, power=True),
+        ),
+    ),
+    "a chunk, renamed by a process that did not live to sync its folder": (
+        "no-union",
+        3,
+        (
+            Crash("aggregator-2", "before", "file", 16, down_s=0.5, power=False),
+            Crash("aggregator-2", "before", "publish", 6, down_s=0.5, power=True),
+        ),
+    ),
+    "an aggregator that has remembered the run and not yet kept that it joined": (
+        "no-union",
+        3,
+        (Crash("aggregator-1", "before", "commit", 11, down_s=1.0, power=False),),
+    ),
+    "a client that is a round behind when its share of a void round arrives": (
+        "sec-union",
+        2,
+        (Delay("client-3", 10, for_s=64.63),),
+    ),
+    "the broker is gone for a moment": ("sec-union", 2, (StopBroker(1.04, for_s=0.0),)),
+    "an order to train that is overtaken, and comes again when all is over": (
+        "sec-union",
+        2,
+        (Postpone("client-1", 7, times=9), Duplicate("coordinator", 13, after_s=100.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "min_clients", "operations"), REGRESSIONS.values(), ids=[*map(str, REGRESSIONS)]
+)
+def test_what_once_failed_does_not_fail_again(
+    strategy: str, min_clients: int, operations: tuple[Operation, ...]
+) -> None:
+    history = History(seed=1, strategy=strategy, min_clients=min_clients, operations=operations)
+    assert play(history).violations == []
+
+
+def find_fault(seed: int) -> str:
+    history = draw(seed)
+    return explain(history) if play(history).violations else ""
+
+
+def test_nothing_that_must_hold_is_broken_by_any_history() -> None:
+    # Processes of their own and not forks, because this one may have threads.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        faults = [fault for fault in pool.map(find_fault, range(FIRST, FIRST + COUNT), chunksize=10) if fault]
+    assert not faults, "\n\n".join(faults)
+
+
+def test_a_history_has_one_outcome() -> None:
+    history = draw(4)
+    assert history == draw(4)
+    assert history.operations
+    once, again = play(history), play(history)
+    assert once.trace == again.trace
+    assert once.models == again.models
+    assert once.trace != play(replace(history, seed=5)).trace
+
+
+def test_an_undisturbed_run_is_completed_with_all_members() -> None:
+    ledger = play(UNDISTURBED)
+    assert ledger.violations == []
+    assert list(ledger.released_rounds().values()) == [frozenset(ledger.manifest.clients)] * 2
+
+
+def test_a_history_prints_as_what_plays_it_again() -> None:
+    history = draw(4)
+    played: list[History] = []
+    names = {each.__name__: each for each in Operation.__args__}
+    exec(str(history), {"History": History, "play": played.append, **names})  # noqa: S102  (Our own text.)
+    assert played == [history]
+
+
+def test_inboxes_overflow_in_drawn_histories_when_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count() -> int:
+        return sum(isinstance(each, Overflow) for seed in range(100) for each in draw(seed).operations)
+
+    assert count() == 0
+    monkeypatch.setattr(operations, "OVERFLOWS", True)
+    assert count() > 0
+
+
+def test_an_inbox_that_overflows_keeps_the_newest_messages() -> None:
+    client, broker = PartyId("client-1"), WatchedBroker(lambda _: None)
+    broker.declare(topology_for(client, Role.CLIENT))
+    address = route(Role.COORDINATOR, Role.CLIENT, client)
+
+    broker.limit(inbox(client), 2)
+    for body in (b"1", b"2", b"3"):
+        assert broker.accept(address, body)
+    broker.lift_limit(inbox(client))
+    assert broker.accept(address, b"4")
+
+    assert [each.body for each in broker._queues[inbox(client)].ready] == [b"2", b"3", b"4"]
+
+
+# The simulation would notice ----------------------------------------------------------------------------
+
+
+def test_a_client_that_draws_a_second_share_set_after_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw_anew(vault: Vault, key: Key, phase: str) -> tuple[SetId, AesCtrStream]:
+        del vault, key, phase
+        return SetId(secrets.token_hex(16)), AesCtrStream(secrets.token_bytes(32))
+
+    monkeypatch.setattr(drawn, "recall_outbox", draw_anew)
+    # The seventh is its first share.
+    crash = Crash("client-1", "after", "publish", 7, down_s=1.0, power=True)
+    ledger = play(replace(UNDISTURBED, strategy="no-union", operations=(crash,)))
+    assert any(each.startswith("share set at ('client-1', 1, 'signs')") for each in ledger.violations)
+
+
+def test_a_sum_that_is_not_that_of_its_members_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_first(phase: Phase, totals: Sequence[Residues], modulus: int) -> Residues:
+        del phase, modulus
+        return totals[0]
+
+    monkeypatch.setattr(Phase, "recombine", take_first)
+    ledger = play(replace(UNDISTURBED, strategy="no-union"))
+    assert "the sum of round 1, signs, at client-1 is not what its members said" in ledger.violations
+
+
+def test_what_is_not_synced_is_lost_and_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub_trainer.workspace.sync_folder", lambda _: None)
+    ledger = play(UNDISTURBED)
+    assert "client-1 was left without the last model" in ledger.violations
