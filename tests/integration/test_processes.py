@@ -6,27 +6,28 @@ import asyncio
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId, SetId
 from hubbub.messages.base import Message
 from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, declare
-from hubbub.messages.sums import SumChunk
+from hubbub.messages.shares import SetRefused, ShareChunk, declare
+from hubbub.messages.sums import VoidNotice
 from hubbub.protocol.layout import Vector
+from hubbub.runtime.post import sign
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import route
-from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import start_federation
+from hubbub.trust.identity import new_identity
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.planning import draw_up_manifest
-from support.private_node import PrivateNode
-from support.processes import ProcessFederation
+from support.one_process import run_in_one_process
+from support.processes import ProcessFederation, SharedBroker, topology_of
 
 pytestmark = pytest.mark.broker
 
@@ -37,7 +38,7 @@ DEMO_SEED = 7
 def eight(amqp_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFederation]:
     """Eight processes that several tests submit runs to, one after the other."""
     folder = tmp_path_factory.mktemp("eight")
-    with ProcessFederation(amqp_url, folder, trainers=5, demo_seed=DEMO_SEED) as federation:
+    with ProcessFederation(SharedBroker(amqp_url), folder, trainers=5, demo_seed=DEMO_SEED) as federation:
         yield federation
 
 
@@ -48,36 +49,19 @@ def manifest_for(
     task: str,
     local_steps: int,
     rounds: int,
+    strategy: str = "no-union",
     chunk_bytes: int = 1 << 20,
 ) -> Manifest:
     manifest = draw_up_manifest(
         load_task(task, data="digits", cache_folder=folder),
-        clients=federation.trainer_names,
-        aggregators=federation.aggregator_names,
-        coordinator=federation.coordinator_name,
-        strategy="no-union",
+        roster=federation.roster,
+        strategy=strategy,
         rho=0.1,
         local_steps=local_steps,
         rounds=rounds,
         seed=DEMO_SEED,
     )
     return Manifest.model_validate(manifest.model_dump() | {"chunk_bytes": chunk_bytes})
-
-
-def run_in_one_process(manifest: Manifest, folder: Path) -> dict[PartyId, str]:
-    """The digests of an undisturbed run over memory."""
-    loader = partial(load_task, data="digits", cache_folder=folder)
-
-    async def run() -> dict[PartyId, str]:
-        async with (
-            asyncio.timeout(60),
-            start_federation(manifest, folder=folder, load_task=loader, demo_seed=DEMO_SEED) as federation,
-        ):
-            state, data = await federation.run(manifest)
-            assert state is runs.State.COMPLETED, data.reason
-            return federation.model_digests(manifest)
-
-    return asyncio.run(run())
 
 
 @pytest.mark.parametrize(("task", "local_steps", "rounds"), [("synthetic", 5, 3), ("lenet", 3, 2)])
@@ -88,7 +72,7 @@ def test_eight_processes_end_with_the_model_of_one_process(
 
     digests = eight.finish(eight.submit(manifest))
 
-    alone = run_in_one_process(manifest, tmp_path)
+    alone = run_in_one_process(manifest, eight.parties, tmp_path, demo_seed=DEMO_SEED)
     assert set(digests) == set(manifest.clients)
     assert len(set(digests.values())) == 1
     assert digests == alone
@@ -96,7 +80,7 @@ def test_eight_processes_end_with_the_model_of_one_process(
 
 
 def test_payload_is_what_the_formula_predicts_and_a_clean_run_leaves_no_dead_letter(
-    eight: ProcessFederation, tmp_path: Path
+    eight: ProcessFederation, amqp_url: str, tmp_path: Path
 ) -> None:
     manifest = manifest_for(eight, tmp_path, task="synthetic", local_steps=1, rounds=2, chunk_bytes=1 << 10)
     run = eight.submit(manifest)
@@ -113,7 +97,7 @@ def test_payload_is_what_the_formula_predicts_and_a_clean_run_leaves_no_dead_let
     for each in (*cost.rounds[1].values(), *cost.rounds[2].values(), *cost.total.values()):
         assert each.payload_bits == each.predicted_bits
         assert each.wire_bytes * 8 >= each.payload_bits
-    put_aside = asyncio.run(eight.dead_letters())
+    put_aside = asyncio.run(SharedBroker(amqp_url).dead_letters(eight.roster))
     ours = [letter for letters in put_aside.values() for letter in letters if run.encode() in letter.body]
     assert ours == []
 
@@ -122,7 +106,7 @@ def test_poison_messages_are_put_aside_with_their_reason_and_the_run_completes(
     eight: ProcessFederation, amqp_url: str, tmp_path: Path
 ) -> None:
     manifest = manifest_for(eight, tmp_path, task="synthetic", local_steps=5, rounds=4)
-    poison = {name: poison_for(name, role, manifest) for name, role in eight.parties.items()}
+    poison = {name: poison_for(name, eight, manifest) for name in eight.roles}
     run = eight.submit(manifest)
     eight.wait_for(run, lambda view: view.rounds_released >= 1)
 
@@ -131,15 +115,18 @@ def test_poison_messages_are_put_aside_with_their_reason_and_the_run_completes(
     digests = eight.finish(run)
 
     assert still_running
-    assert digests == run_in_one_process(manifest, tmp_path)
-    for name, letters in asyncio.run(eight.dead_letters()).items():
+    assert digests == run_in_one_process(manifest, eight.parties, tmp_path, demo_seed=DEMO_SEED)
+    for name, letters in asyncio.run(SharedBroker(amqp_url).dead_letters(eight.roster)).items():
         reasons = {letter.body: letter.reason for letter in letters}
-        assert [reasons.get(body) for body in poison[name]] == ["malformed", "wrong-recipient", "unknown-run"]
+        assert {reason: reasons.get(body) for reason, body in poison[name].items()} == {
+            reason: reason for reason in poison[name]
+        }
 
 
-def poison_for(name: PartyId, role: Role, manifest: Manifest) -> list[bytes]:
-    """Noise; a good frame that was meant for another party; a good frame of a run that nobody knows."""
-    sender, body = believable(role, manifest)
+def poison_for(name: PartyId, federation: ProcessFederation, manifest: Manifest) -> dict[str, bytes]:
+    """By the reason to refuse it: noise, and frames that would be good but for one thing."""
+    sender, body = believable(federation.roles[name], manifest)
+    identity = federation.parties.identities[sender]
     frame = Envelope(
         run=manifest.run_id,
         round=1,
@@ -150,9 +137,15 @@ def poison_for(name: PartyId, role: Role, manifest: Manifest) -> list[bytes]:
         body=body,
         payload=b"1234",
     )
-    misdirected = replace(frame, recipient=PartyId("somebody-else"))
-    stray = replace(frame, run=RunId(secrets.token_hex(32)))
-    return [secrets.token_bytes(300), encode(misdirected), encode(stray)]
+    impostor = replace(identity, key=new_identity(sender, identity.role, identity.organisation).key)
+    stranger = new_identity("stranger", identity.role, "nowhere")
+    return {
+        RejectReason.MALFORMED: secrets.token_bytes(300),
+        RejectReason.BAD_SIGNATURE: encode(sign(impostor, frame)),
+        RejectReason.NOT_IN_ROSTER: encode(sign(stranger, replace(frame, sender=stranger.name))),
+        RejectReason.WRONG_RECIPIENT: encode(sign(identity, replace(frame, recipient=PartyId("somebody-else")))),
+        RejectReason.UNKNOWN_RUN: encode(sign(identity, replace(frame, run=RunId(secrets.token_hex(32))))),
+    }
 
 
 def believable(role: Role, manifest: Manifest) -> tuple[PartyId, Message]:
@@ -161,38 +154,65 @@ def believable(role: Role, manifest: Manifest) -> tuple[PartyId, Message]:
     client, aggregator = manifest.clients[0], manifest.aggregators[0]
     match role:
         case Role.AGGREGATOR:
-            return client, ShareChunk(set_id=set_id, vectors=vectors, index=0)
+            return client, ShareChunk(set_id=set_id, vectors=vectors, transcript="0" * 64, index=0)
         case Role.CLIENT:
-            return aggregator, SumChunk(members=manifest.clients, vectors=vectors, index=0)
+            return aggregator, VoidNotice(reason="no reason")
         case Role.COORDINATOR:
-            receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors)
-            return aggregator, SetReceived(receipt=receipt)
+            return aggregator, SetRefused(client=client, set_id=set_id, reason=RejectReason.MALFORMED)
 
 
-async def publish_straight(url: str, federation: ProcessFederation, poison: dict[PartyId, list[bytes]]) -> None:
+async def publish_straight(
+    url: str, federation: ProcessFederation, poison: dict[PartyId, dict[str, bytes]]
+) -> None:
     senders = {
         Role.AGGREGATOR: Role.CLIENT,
         Role.CLIENT: Role.AGGREGATOR,
         Role.COORDINATOR: Role.AGGREGATOR,
     }
-    async with RabbitMqTransport(url, federation.topology) as transport:
-        for name, role in federation.parties.items():
-            for body in poison[name]:
+    async with RabbitMqTransport(url, topology_of(federation.roster)) as transport:
+        for name, role in federation.roles.items():
+            for body in poison[name].values():
                 await transport.publish(route(senders[role], role, name), body)
+
+
+def test_run_that_the_data_owners_have_not_allowed_fails_and_says_why(
+    eight: ProcessFederation, tmp_path: Path
+) -> None:
+    manifest = manifest_for(eight, tmp_path, task="synthetic", local_steps=1, rounds=1, strategy="fedavg")
+    run = eight.submit(manifest)
+
+    view = eight.wait_for(run, lambda view: view.state == "failed")
+
+    assert "refused to join: the manifest's strategy is 'fedavg'" in view.reason
+    assert "edit strategies in the policy file to allow it by name" in view.reason
+    assert view.round == 0
+
+
+def test_request_without_a_token_is_refused_and_logged_under_the_address_that_it_came_from(
+    eight: ProcessFederation,
+) -> None:
+    forged = {"X-Forwarded-For": "203.0.113.7"}
+
+    answer = httpx.get(f"{eight.url}/api/v1/runs", headers=forged, trust_env=False)
+
+    coordinator = eight.services[eight.coordinator_name]
+    assert answer.status_code == httpx.codes.UNAUTHORIZED
+    assert "no token was sent" in coordinator.wait_for_message("refused a GET from 127.0.0.1")
+    assert not [line for line in coordinator.lines() if "203.0.113.7" in line]
 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_sigterm_ends_a_service_with_code_0_in_the_middle_of_a_run(
     amqp_url: str, tmp_path: Path, role: Role
 ) -> None:
-    with ProcessFederation(amqp_url, tmp_path, trainers=2, demo_seed=DEMO_SEED) as federation:
+    with ProcessFederation(SharedBroker(amqp_url), tmp_path, trainers=2, demo_seed=DEMO_SEED) as federation:
         # Many small chunks: the aggregators are busy for the whole of a round.
         manifest = manifest_for(
             federation, tmp_path, task="synthetic:200000", local_steps=5, rounds=50, chunk_bytes=256
         )
         run = federation.submit(manifest)
         make_busy(federation)
-        victim = next(name for name, its_role in federation.parties.items() if its_role is role)
+        victim = next(name for name, its_role in federation.roles.items() if its_role is role)
 
         code = federation.stop(victim)
 
@@ -212,21 +232,3 @@ def make_busy(federation: ProcessFederation) -> None:
         held = first.spooled()
         second.wait_for_spool(held + 200)
     first.wait_for_spool(held + 1)
-
-
-def test_run_survives_the_death_and_return_of_the_broker(private_node: PrivateNode, tmp_path: Path) -> None:
-    with ProcessFederation(private_node.url, tmp_path, trainers=3, demo_seed=DEMO_SEED) as federation:
-        manifest = manifest_for(
-            federation, tmp_path, task="synthetic:100000", local_steps=5, rounds=6, chunk_bytes=2048
-        )
-        run = federation.submit(manifest)
-        federation.wait_for(run, lambda view: view.rounds_released >= 2)
-
-        private_node.kill()
-        at_death = federation.read_run(run)
-        private_node.restart()
-        digests = federation.finish(run)
-
-        assert at_death.state == "running"
-        assert federation.read_run(run).rounds_void == 0
-        assert digests == run_in_one_process(manifest, tmp_path / "alone")

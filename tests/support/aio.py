@@ -9,6 +9,7 @@ P = ParamSpec("P")
 
 TEST_TIMEOUT_S = 60.0
 CLEAN_UP_S = 5.0
+LOOK_AGAIN_S = 0.01
 
 
 def aio(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
@@ -30,3 +31,9 @@ async def _bounded(test: Coroutine[object, object, None]) -> None:
         task.cancel()
         await asyncio.wait({task}, timeout=CLEAN_UP_S)
     raise TimeoutError(f"the test did not end within {TEST_TIMEOUT_S:g} s")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return when something holds that nobody announces."""
+    while not holds():  # noqa: ASYNC110  (There is nothing to wait for but time.)
+        await asyncio.sleep(LOOK_AGAIN_S)

@@ -12,11 +12,14 @@ import shutil
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hubbub.transport.rabbitmq import declare_topology, remove_topology
+from hubbub.transport.topology import Topology
 from support.private_node import PrivateNode, answers_amqp, server_scripts
 
 if TYPE_CHECKING:
@@ -35,6 +38,16 @@ Tests marked `broker` need a RabbitMQ. Any one of these will do:
   - name one you have:     {URL_VARIABLE}=amqp://user:password@host:5672/vhost make test
 To leave these tests out:  make test ARGS="-m 'not broker'"
 """
+
+
+@asynccontextmanager
+async def declared(url: str, topology: Topology) -> AsyncIterator[None]:
+    """Have a topology at the broker for the length of a test."""
+    await declare_topology(url, topology)
+    try:
+        yield
+    finally:
+        await remove_topology(url, topology)
 
 
 class UnavailableError(LookupError):

@@ -1,11 +1,14 @@
 """Small valid things for tests; every argument replaces one default."""
 
+import hashlib
 from collections.abc import Sequence
 
+from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.errors import RejectReason
-from hubbub.ids import PartyId, RunId, SetId
+from hubbub.ids import PartyId, RunId, SetId, is_party_id
 from hubbub.messages.base import Message
 from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import CohortMember, Manifest, default_min_clients
 from hubbub.messages.rounds import (
     ClosePhase,
@@ -19,13 +22,18 @@ from hubbub.messages.rounds import (
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import Receipt, SetReceived, SetRefused, ShareChunk, VectorClaim, declare
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
+from hubbub.trust.signed import sign_run_key
+from support.parties import COORDINATOR, identity_of, make_parties, sign_receipts
 
-COORDINATOR = PartyId("coordinator")
 SET_ID = SetId("5e" * 16)
 MESSAGE_ID = "1d" * 16
+TRANSCRIPT = "7a" * 32
+WRAPPED_KEY = "3b" * 80
+MODEL_HMAC = "4d" * 32
 
 
 def client_names(count: int) -> tuple[PartyId, ...]:
@@ -45,10 +53,16 @@ def make_cohort(clients: Sequence[PartyId]) -> tuple[CohortMember, ...]:
 
 def make_manifest(*, clients: int = 3, servers: int = 2, **overrides: object) -> Manifest:
     """`clients` and `servers` are counts; every other argument is a field of the manifest."""
+    cohort, aggregators = make_cohort(client_names(clients)), aggregator_names(servers)
     fields: dict[str, object] = {
-        "cohort": make_cohort(client_names(clients)),
-        "aggregators": aggregator_names(servers),
+        "cohort": cohort,
+        "aggregators": aggregators,
         "coordinator": COORDINATOR,
+        "roster_sha256": _roster_digest(
+            overrides.get("cohort", cohort),
+            overrides.get("aggregators", aggregators),
+            overrides.get("coordinator", COORDINATOR),
+        ),
         "min_clients": default_min_clients(clients),
         "strategy": "no-union",
         "rho": 0.1,
@@ -61,6 +75,17 @@ def make_manifest(*, clients: int = 3, servers: int = 2, **overrides: object) ->
         "nonce": "0" * 32,
     }
     return Manifest.model_validate({**fields, **overrides})
+
+
+def _roster_digest(cohort: object, aggregators: object, coordinator: object) -> str:
+    """Of the roster that `parties_of` makes; of none where a test's parties make no roster."""
+    if not isinstance(cohort, tuple) or not isinstance(aggregators, tuple) or not isinstance(coordinator, str):
+        return "0" * 64
+    members = tuple((member.name, member.organisation) for member in cohort)
+    names = [*(name for name, _ in members), *aggregators, coordinator]
+    if len(set(names)) != len(names) or not all(map(is_party_id, names)):
+        return "0" * 64
+    return make_parties(members, aggregators, PartyId(coordinator)).roster.digest
 
 
 def make_vectors(manifest: Manifest) -> tuple[Vector, ...]:
@@ -77,14 +102,27 @@ def make_claims(manifest: Manifest) -> tuple[VectorClaim, ...]:
 
 
 def make_receipt(
-    manifest: Manifest, *, aggregator: PartyId | None = None, client: PartyId | None = None, set_id: SetId = SET_ID
+    manifest: Manifest,
+    *,
+    aggregator: PartyId | None = None,
+    client: PartyId | None = None,
+    set_id: SetId = SET_ID,
+    transcript: str = TRANSCRIPT,
 ) -> Receipt:
     return Receipt(
+        transcript=transcript,
         aggregator=aggregator or manifest.aggregators[0],
         client=client or manifest.clients[0],
         set_id=set_id,
         vectors=make_claims(manifest),
     )
+
+
+def make_run_key(manifest: Manifest, party: PartyId | None = None) -> RunKey:
+    """A signed run key whose public part follows from the party's name, so that it is the same every time."""
+    name = party or manifest.clients[0]
+    public = SealingKey.from_bytes(Kem.X25519, hashlib.sha256(f"run key {name}".encode()).digest()).public
+    return sign_run_key(identity_of(manifest, name), manifest.run_id, Kem.X25519, public)
 
 
 def make_envelope(
@@ -117,25 +155,42 @@ def make_envelope(
 def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
     """One message of every kind."""
     manifest = manifest or make_manifest()
-    claims, receipt = make_claims(manifest), make_receipt(manifest)
+    claims = make_claims(manifest)
+    (receipt,) = sign_receipts(manifest, [make_receipt(manifest)])
+    run_key = make_run_key(manifest)
     traffic = (Traffic(counts_as="signs", direction="up", payload_bits=300, wire_bytes=412),)
     return (
         RunProposed(manifest=manifest),
-        RunJoined(),
+        RunJoined(run_key=run_key),
         RunRefused(reason="the task is not installed here"),
         RunEnded(outcome="completed", reason="all rounds are done"),
         PartyFailed(reason="the disk is full"),
+        RunKeys(keys=(run_key,)),
+        GroupContribution(),
+        GroupConfirmed(confirmation="c0" * 32),
+        RunReady(),
         RoundOpened(),
         ClosePhase(members=manifest.clients, receipts=(receipt,)),
         VoidPhase(reason="too few members"),
         PhaseReleased(members=manifest.clients, vectors=claims, traffic=traffic),
         PhaseVoided(),
         OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS, explanation="1 of 3 organisations"),
-        RoundApplied(correct=90, total=100, loss=0.25, training_s=1.5, evaluation_s=0.5, traffic=traffic),
+        RoundApplied(
+            model_hmac=MODEL_HMAC,
+            correct=90,
+            total=100,
+            loss=0.25,
+            training_s=1.5,
+            evaluation_s=0.5,
+            traffic=traffic,
+        ),
         RoundDropped(training_s=1.5, traffic=()),
-        ShareChunk(set_id=SET_ID, vectors=claims, index=0),
+        ShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
         SetReceived(receipt=receipt),
         SetRefused(client=manifest.clients[0], set_id=SET_ID, reason=RejectReason.WRONG_LENGTH),
-        SumChunk(members=manifest.clients, vectors=claims, index=0),
+        SumChunk(members=manifest.clients, vectors=claims, wrapped_key=WRAPPED_KEY, index=0),
         VoidNotice(reason="ordered by the coordinator"),
+        SnapshotRequested(after=1, giver=manifest.clients[1]),
+        ModelVouched(vouchers=(Voucher(round=2, released=1, model_hmac=MODEL_HMAC),)),
+        SnapshotChunk(index=0),
     )

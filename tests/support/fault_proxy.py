@@ -13,6 +13,45 @@ _READ_BYTES = 2**16
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
+class _Direction:
+    """One direction of all connections: it flows, or stands still, or will after so many bytes more."""
+
+    def __init__(self) -> None:
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._stalled = asyncio.Event()
+        self._bytes_left: int | None = None
+
+    def stall(self, after_bytes: int = 0) -> None:
+        self._bytes_left = after_bytes
+        if not after_bytes:
+            self._stand_still()
+
+    def flow(self) -> None:
+        self._bytes_left = None
+        self._stalled.clear()
+        self._flowing.set()
+
+    async def wait_for_stall(self) -> None:
+        await self._stalled.wait()
+
+    async def pass_on(self, data: bytes, sink: asyncio.StreamWriter) -> None:
+        while data:
+            await self._flowing.wait()
+            count = len(data) if self._bytes_left is None else min(len(data), self._bytes_left)
+            sink.write(data[:count])
+            data = data[count:]
+            if self._bytes_left is not None:
+                self._bytes_left -= count
+                if not self._bytes_left:
+                    self._stand_still()
+            await sink.drain()
+
+    def _stand_still(self) -> None:
+        self._flowing.clear()
+        self._stalled.set()
+
+
 class FaultProxy:
     """Listens on a free port of its own and passes everything on to one address, until told otherwise."""
 
@@ -20,9 +59,10 @@ class FaultProxy:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._callers: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
+        self._abandoned: set[asyncio.StreamWriter] = set()
         self._pipes: set[asyncio.Task[None]] = set()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._forth, self._back = _Direction(), _Direction()
         self._served = 0
         self._connected = asyncio.Condition()
         self.port = 0
@@ -57,17 +97,38 @@ class FaultProxy:
     def cut(self) -> None:
         """Reset all connections; new ones are taken."""
         for writer in self._writers:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            writer.transport.abort()
+            _reset(writer)
         self._writers.clear()
+        self._callers.clear()
+
+    def abandon(self) -> None:
+        """Reset all connections towards those who made them; the address is told nothing."""
+        for writer, target_writer in self._callers.items():
+            self._abandoned.add(target_writer)
+            _reset(writer)
+        self._callers.clear()
 
     def stall(self) -> None:
         """Keep every connection open and pass nothing on."""
-        self._flowing.clear()
+        self._forth.stall()
+        self._back.stall()
+
+    def stall_after(self, count: int) -> None:
+        """Pass so many bytes on to the address, over all connections together, and then nothing more."""
+        self._forth.stall(after_bytes=count)
+
+    def hold_answers(self) -> None:
+        """Pass on what is sent to the address, but nothing of what it answers."""
+        self._back.stall()
 
     def flow(self) -> None:
         """End a stall."""
-        self._flowing.set()
+        self._forth.flow()
+        self._back.flow()
+
+    async def wait_for_stall(self) -> None:
+        """Return when nothing more is passed on to the address."""
+        await self._forth.wait_for_stall()
 
     async def wait_for_connections(self, count: int) -> None:
         """Return when so many connections were made since the start, whatever became of them."""
@@ -84,19 +145,28 @@ class FaultProxy:
             self._served += 1
             self._connected.notify_all()
         self._writers |= {writer, target_writer}
+        self._callers[writer] = target_writer
         for source, sink in ((reader, target_writer), (target_reader, writer)):
             pipe = asyncio.create_task(self._pump(source, sink))
             self._pipes.add(pipe)
             pipe.add_done_callback(self._pipes.discard)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        direction = self._back if sink in self._callers else self._forth
         try:
             while data := await source.read(_READ_BYTES):
-                await self._flowing.wait()
-                sink.write(data)
-                await sink.drain()
+                await direction.pass_on(data, sink)
         except OSError:
             pass
         finally:
-            self._writers.discard(sink)
-            sink.transport.abort()
+            self._callers.pop(sink, None)
+            if sink not in self._abandoned:
+                self._writers.discard(sink)
+                sink.transport.abort()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    if writer.is_closing():
+        return
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    writer.transport.abort()

@@ -11,12 +11,13 @@ PATIENCE_S = 30.0
 class Silence:
     """Holds chosen clients back in chosen rounds until it is told that the round has its verdict."""
 
-    def __init__(self, *silent: tuple[int, int]) -> None:
+    def __init__(self, *silent: tuple[int, int], patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
         self._gates = {pair: threading.Event() for pair in silent}
 
     def wait(self, index: int, number: int) -> None:
         gate = self._gates.get((index, number))
-        if gate is not None and not gate.wait(PATIENCE_S):
+        if gate is not None and not gate.wait(self._patience_s):
             raise TimeoutError(f"client {index} was never let go in round {number}")
 
     def lift(self, number: int) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.shares import ShareChunk
-from hubbub.transport.base import Address, Handler, Transport
+from hubbub.transport.base import Address, Condition, Handler, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub_local.federation import Connect
@@ -49,6 +49,13 @@ class HeldTransport(Transport):
 
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
         await self._inner.subscribe(queue, handler, prefetch=prefetch)
+
+    @property
+    def condition(self) -> Condition:
+        return self._inner.condition
+
+    async def count_waiting(self, queue: str) -> int:
+        return await self._inner.count_waiting(queue)
 
     async def close(self) -> None:
         await self._inner.close()

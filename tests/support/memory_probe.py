@@ -21,20 +21,25 @@ from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.base import Message
 from hubbub.messages.codec import decode
-from hubbub.messages.manifest import CohortMember, Manifest
+from hubbub.messages.keys import RunKeys, RunReady
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased
 from hubbub.messages.runs import RunJoined, RunProposed
 from hubbub.messages.shares import SetReceived, ShareChunk, declare
 from hubbub.messages.sums import SumChunk
 from hubbub.protocol.layout import Chunk, Piece, Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import MAX_MODULUS, Residues
-from hubbub.runtime.post import Identity, Post
+from hubbub.runtime.post import Post
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, inbox, topology_for
+from hubbub.trust.seals import RunSeals, Stage
 from hubbub_aggregator.service import Aggregator
+from support.builders import TRANSCRIPT, make_manifest
+from support.parties import identity_of, roster_of, run_keys_of, seals_beside, sign_receipts
 
 AGGREGATOR, OTHER, COORDINATOR = PartyId("aggregator-1"), PartyId("aggregator-2"), PartyId("coordinator")
+PHASE = "signs"
 FEW_CHUNKS = 2
 
 M = TypeVar("M", bound=Message)
@@ -89,6 +94,8 @@ class Round:
             Vector("factors", 1, parameters.factors_modulus),
         )
         self.plan = plan_chunks(self.vectors, manifest.chunk_bytes)
+        self.seals: dict[PartyId, RunSeals] = {}
+        self.stage = Stage(manifest.run_id, 1, PHASE)
         self.wrong = 0
         self.checked = asyncio.Event()
         self._awaited = set(range(len(self.plan)))
@@ -114,31 +121,40 @@ class Round:
     async def run(self) -> None:
         """One round: propose, send all shares, close, and wait for the release."""
         await self._order(RunProposed(manifest=self.manifest), Key("run", self.manifest.run_id))
-        self._expect(await self.reports.get(), RunJoined)
+        await self._agree_on_keys(self._expect(await self.reports.get(), RunJoined))
         for index, chunk in enumerate(self.plan):
             for sender in range(len(self.members)):
                 await self._send(sender, index, chunk)
-        receipts = [self._expect(await self.reports.get(), SetReceived).receipt for _ in self.members]
-        others = [receipt.model_copy(update={"aggregator": OTHER}) for receipt in receipts]
-        await self._order(ClosePhase(members=self.members, receipts=(*receipts, *others)), self._phase)
+        signed = [self._expect(await self.reports.get(), SetReceived).receipt for _ in self.members]
+        same = [each.receipt.model_copy(update={"aggregator": OTHER}) for each in signed]
+        receipts = (*signed, *sign_receipts(self.manifest, same, phase=PHASE))
+        await self._order(ClosePhase(members=self.members, receipts=receipts), self._phase)
         self._expect(await self.reports.get(), PhaseReleased)
         await self.checked.wait()
 
+    async def _agree_on_keys(self, joined: RunJoined) -> None:
+        self.seals = seals_beside(self.manifest, joined.run_key)
+        keys = (joined.run_key, *run_keys_of(self.seals))
+        await self._order(RunKeys(keys=keys), Key("run", self.manifest.run_id))
+        self._expect(await self.reports.get(), RunReady)
+
     @property
     def _phase(self) -> Key:
-        return Key("phase", self.manifest.run_id, 1, "signs")
+        return Key("phase", self.manifest.run_id, 1, PHASE)
 
     async def _order(self, body: Message, key: Key) -> None:
-        post = Post(self._transports[COORDINATOR], Identity(COORDINATOR, Role.COORDINATOR))
-        await post.send(key, to=AGGREGATOR, role=Role.AGGREGATOR, body=body)
+        await self._post(COORDINATOR).send(key, to=AGGREGATOR, role=Role.AGGREGATOR, body=body)
 
     async def _send(self, sender: int, index: int, chunk: Chunk) -> None:
-        client = self.members[sender]
-        body = ShareChunk(set_id=SetId(f"{sender:032x}"), vectors=declare(self.vectors), index=index)
+        client, set_id = self.members[sender], SetId(f"{sender:032x}")
+        body = ShareChunk(set_id=set_id, vectors=declare(self.vectors), transcript=TRANSCRIPT, index=index)
         shares = [draw_share(sender, piece, self.vectors[piece.vector].modulus) for piece in chunk]
-        payload = pack_chunk(chunk, self.vectors, shares)
-        post = Post(self._transports[client], Identity(client, Role.CLIENT))
-        await post.send(self._phase, to=AGGREGATOR, role=Role.AGGREGATOR, body=body, payload=payload)
+        share = pack_chunk(chunk, self.vectors, shares)
+        payload = self.seals[client].seal_share(self.stage, AGGREGATOR, set_id, index, share)
+        await self._post(client).send(self._phase, to=AGGREGATOR, role=Role.AGGREGATOR, body=body, payload=payload)
+
+    def _post(self, name: PartyId) -> Post:
+        return Post(self._transports[name], identity_of(self.manifest, name))
 
     @staticmethod
     def _expect(report: Message, kind: type[M]) -> M:
@@ -158,29 +174,38 @@ class Round:
 
     async def _check_sum(self, delivery: Delivery) -> Verdict:
         envelope = decode(delivery.body)
-        index = self._expect(envelope.body, SumChunk).index
-        self.wrong += self._count_wrong(self.plan[index], envelope.payload)
-        self._awaited.discard(index)
+        body = self._expect(envelope.body, SumChunk)
+        seals = self.seals[envelope.recipient]
+        sum_key = seals.unwrap_sum_key(self.stage, AGGREGATOR, bytes.fromhex(body.wrapped_key))
+        packed = seals.decrypt_sum(self.stage, AGGREGATOR, sum_key, body.index, envelope.payload)
+        self.wrong += self._count_wrong(self.plan[body.index], packed)
+        self._awaited.discard(body.index)
         if not self._awaited:
             self.checked.set()
         return ACK
 
-    def _count_wrong(self, chunk: Chunk, payload: bytes) -> int:
+    def _count_wrong(self, chunk: Chunk, packed: bytes) -> int:
         return sum(
             int(np.count_nonzero(got != add_shares(len(self.members), piece, self.vectors[piece.vector].modulus)))
-            for piece, got in unpack_chunk(chunk, self.vectors, payload)
+            for piece, got in unpack_chunk(chunk, self.vectors, packed)
         )
 
 
 async def measure(parameters: int, cohort: int, senders: int, folder: Path) -> dict[str, int]:
     """Run one round through an aggregator and say what it took."""
     broker = MemoryBroker()
-    peers = Round(make_manifest(parameters, cohort), senders, broker)
+    manifest = make_manifest(clients=cohort, parameters=parameters, min_clients=2, rounds=1)
+    peers = Round(manifest, senders, broker)
     await peers.open()
     before = read_memory_bytes("VmRSS")
     topology = with_short_inbox(topology_for(AGGREGATOR, Role.AGGREGATOR))
     async with MemoryTransport(broker, topology) as transport:
-        aggregator = Aggregator(name=AGGREGATOR, transport=transport, folder=folder)
+        aggregator = Aggregator(
+            identity=identity_of(manifest, AGGREGATOR),
+            roster=roster_of(manifest),
+            transport=transport,
+            folder=folder,
+        )
         await aggregator.runner.start()
         await peers.run()
         peak = read_memory_bytes("VmHWM")
@@ -188,25 +213,6 @@ async def measure(parameters: int, cohort: int, senders: int, folder: Path) -> d
         aggregator.close()
     await peers.close()
     return {"growth_bytes": peak - before, "chunks": len(peers.plan), "wrong": peers.wrong}
-
-
-def make_manifest(parameters: int, cohort: int) -> Manifest:
-    names = [PartyId(f"client-{number}") for number in range(1, cohort + 1)]
-    return Manifest(
-        cohort=tuple(CohortMember(name=name, organisation=name) for name in names),
-        aggregators=(AGGREGATOR, OTHER),
-        coordinator=COORDINATOR,
-        min_clients=2,
-        strategy="no-union",
-        rho=0.1,
-        parameters=parameters,
-        task="synthetic",
-        local_steps=1,
-        rounds=1,
-        seed=0,
-        initial_model_sha256="0" * 64,
-        nonce="0" * 32,
-    )
 
 
 def main() -> None:

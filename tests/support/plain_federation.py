@@ -108,12 +108,15 @@ class PlainFederation:
             for index in range(clients)
         ]
 
-    def play_round(self, number: int, members: Collection[int] | None = None) -> None:
-        """One round over these members (by default all); everybody steps, also who is no member."""
+    def play_round(
+        self, number: int, members: Collection[int] | None = None, *, idle: Collection[int] = ()
+    ) -> None:
+        """One round over these members (by default all); all step, also who is no member or did not train."""
         chosen = range(len(self.clients)) if members is None else members
         inside: list[Member] = []
         for index, client in enumerate(self.clients):
-            client.delta = self._train(index, number) + client.delta
+            if index not in idle:
+                client.delta = self._train(index, number) + client.delta
             if index in chosen:
                 member = Member(client, client.delta)
                 self._compress(member, self._marks_key(index, number))
@@ -124,6 +127,11 @@ class PlainFederation:
             "topbinary-sep": self._aggregate_separately,
         }
         rules.get(self._method.strategy, self._aggregate_securely)(inside)
+
+    def forget(self, index: int) -> None:
+        """A client has lost rounds and takes the model from another: what it had not sent yet is lost, too."""
+        client = self.clients[index]
+        client.delta, client.memory = np.zeros_like(self.theta), None
 
     def _train(self, index: int, number: int) -> Floats:
         client, seed = self.clients[index], self._batch_seed(index, number)

@@ -15,12 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from support.certificates import CertificateFiles
+
 # Debian's scripts in /usr/sbin change to the user `rabbitmq` first; these are the ones behind them.
 _DEBIAN_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+# Erlang's schedulers spin for a while before they sleep, at the cost of whoever else has work to do.
+_NO_BUSY_WAIT = "+sbwt none +sbwtdcpu none +sbwtdio none"
 
 # Reads "+pid" and "-pid" lines. End of input means that whoever started us is gone.
 _GUARD = """
@@ -57,16 +62,29 @@ def answers_amqp(host: str, port: int) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class NodeTls:
+    """What a node needs to speak TLS; it takes only clients with a certificate of the same authority."""
+
+    ca_file: Path
+    server: CertificateFiles
+
+
 class PrivateNode:
     """Start, stop, kill and start again, on the same ports and the same data; `close` removes everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: NodeTls | None = None, *, seed: PrivateNode | None = None) -> None:
+        """Lay out a node; one with a seed shares its cookie and port mapper, so that the two can be a cluster."""
         scripts = server_scripts()
         if scripts is None:
             raise FileNotFoundError("no rabbitmq-server is installed")
         self._scripts = scripts
         self.folder = Path(tempfile.mkdtemp(prefix="hubbub-rabbitmq-"))
-        self.port, distribution_port, self._epmd_port = _free_ports(3)
+        self.port, self.tls_port, distribution_port, epmd_port = _free_ports(4)
+        self._epmd_port: int = epmd_port if seed is None else seed._epmd_port
+        self._cookie: str = secrets.token_hex(16) if seed is None else seed._cookie
+        self._has_epmd = seed is None
+        self._tls = tls
         self.name = f"hubbub-{os.getpid()}-{self.port}@localhost"
         self._environment = self._lay_out(distribution_port)
         self._server: subprocess.Popen[bytes] | None = None
@@ -74,6 +92,11 @@ class PrivateNode:
         self._guard = subprocess.Popen(
             [sys.executable, "-c", _GUARD, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
         )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and neither stopped nor killed since."""
+        return self._server is not None
 
     @property
     def url(self) -> str:
@@ -97,20 +120,43 @@ class PrivateNode:
 
     def start(self, timeout_s: float = 90) -> None:
         """Return when the node serves."""
-        if self._epmd is None:
+        self.launch()
+        self.wait_until_it_serves(timeout_s)
+
+    def launch(self) -> None:
+        """Start the node and do not wait for it."""
+        if self._epmd is None and self._has_epmd:
             # A port mapper of our own: one that is shared would outlive us, or die with somebody else.
             self._epmd = self._spawn([_epmd_program(), "-address", "127.0.0.1", "-port", str(self._epmd_port)])
         self._server = self._spawn([str(self._scripts / "rabbitmq-server")])
+
+    def wait_until_it_serves(self, timeout_s: float = 90) -> None:
         deadline = time.monotonic() + timeout_s
-        while not answers_amqp("127.0.0.1", self.port):
-            if self._server.poll() is not None or time.monotonic() > deadline:
+        while not self._serves():
+            if self._server is None or self._server.poll() is not None or time.monotonic() > deadline:
                 said = (self.folder / "output.log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"the private RabbitMQ node did not start (in {timeout_s:g} s): {said}")
             time.sleep(0.05)
 
+    def configure(self, *lines: str) -> None:
+        """Add lines to the node's configuration, which it reads when it starts."""
+        with (self.folder / "rabbitmq.conf").open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    def import_definitions(self, path: Path) -> None:
+        """Load what an operator would load."""
+        self.ctl("import_definitions", str(path))
+
     def stop(self, timeout_s: float = 30) -> None:
         """End the node as an operator would."""
         self._end(signal.SIGTERM, timeout_s)
+
+    def settle(self) -> None:
+        """Have on disk what queues there are: a node that is killed forgets those of its last half second.
+
+        Its replicated queues are listed in tables that it saves now and then, whatever it has confirmed.
+        """
+        self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()], mnesia:sync_log().")
 
     def kill(self) -> None:
         """End the node as a power failure would."""
@@ -150,6 +196,11 @@ class PrivateNode:
             self._guard.stdin.close()
             self._guard.wait(30)
 
+    def _serves(self) -> bool:
+        if not answers_amqp("127.0.0.1", self.port):
+            return False
+        return self._tls is None or _listens("127.0.0.1", self.tls_port)
+
     def _end(self, how: signal.Signals, timeout_s: float) -> None:
         if self._server is None:
             return
@@ -185,10 +236,10 @@ class PrivateNode:
     def _lay_out(self, distribution_port: int) -> dict[str, str]:
         """Write the node's files and name them all, so that it reads nothing under /etc and /var."""
         cookie = self.folder / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        cookie.write_text(self._cookie)
         cookie.chmod(0o400)
         (self.folder / "enabled_plugins").write_text("[].")
-        (self.folder / "rabbitmq.conf").write_text("loopback_users = none\n")
+        self.configure("loopback_users = none", *self._tls_lines())
         files = {
             "RABBITMQ_CONF_ENV_FILE": "no-environment.conf",
             "RABBITMQ_CONFIG_FILE": "rabbitmq.conf",
@@ -210,13 +261,33 @@ class PrivateNode:
             "RABBITMQ_DIST_PORT": str(distribution_port),
             "RABBITMQ_CTL_DIST_PORT_MIN": "0",
             "RABBITMQ_CTL_DIST_PORT_MAX": "0",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} " + _NO_BUSY_WAIT,
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             # Makes the start script become the Erlang process instead of its parent: signals then reach it.
             "RUNNING_UNDER_SYSTEMD": "true",
             **{variable: str(self.folder / name) for variable, name in files.items()},
         }
+
+    def _tls_lines(self) -> list[str]:
+        if self._tls is None:
+            return []
+        return [
+            f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}",
+            f"ssl_options.cacertfile = {self._tls.ca_file}",
+            f"ssl_options.certfile = {self._tls.server.cert}",
+            f"ssl_options.keyfile = {self._tls.server.key}",
+            "ssl_options.verify = verify_peer",
+            "ssl_options.fail_if_no_peer_cert = true",
+        ]
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,33 +1,46 @@
-"""A service with one small machine that does what a test tells it to, over the in-memory transport."""
+"""A service with small machines that do what a test tells them to, over the in-memory transport.
+
+It can die and be started again: give the next probe the same broker and disk.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from pydantic import PlainSerializer, PlainValidator
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Effect, Failed, Job, Key
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, SetTimer
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.base import Message
 from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
-from hubbub.runtime.post import Identity
 from hubbub.runtime.runner import Fed, Live, Moment, Runner
 from hubbub.runtime.telemetry import Counters
 from hubbub.transport.base import Address, DeadLetter
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.subscription import RetryPause
 from hubbub.transport.topology import REPORTS, dead_letter_queue, topology_for
-from support.builders import COORDINATOR, make_envelope, make_manifest
+from hubbub.trust.audit import AuditLog, Entry, read_log
+from support.builders import make_envelope, make_manifest, make_run_key
+from support.forgetful_store import Disk, ForgetfulStore
+from support.parties import COORDINATOR, identity_of, roster_of, sign_as
 
 MANIFEST = make_manifest()
 KEY = Key("probe", MANIFEST.run_id, 1, "signs")
+OTHER = Key("probe", MANIFEST.run_id, 2)
 CLIENT = MANIFEST.clients[0]
+JOINED = RunJoined(run_key=make_run_key(MANIFEST, CLIENT))
 
 
 class State(Enum):
@@ -38,14 +51,30 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Data:
+    """How many steps were taken, and what is under way: a job, and the timer "alarm"."""
+
     steps: int = 0
+    job: str = ""
+    alarm_s: float | None = None
+
+
+_SCRIPTS: list[tuple[Effect, ...]] = []
+
+
+def _number(effects: tuple[Effect, ...]) -> int:
+    _SCRIPTS.append(effects)
+    return len(_SCRIPTS) - 1
+
+
+# Effects of all sorts cannot be written down, so what is kept is the number under which the test knows them.
+Effects = Annotated[tuple[Effect, ...], PlainValidator(_SCRIPTS.__getitem__), PlainSerializer(_number)]
 
 
 @dataclass(frozen=True)
 class Go:
     """Take these effects."""
 
-    effects: tuple[Effect, ...] = ()
+    effects: Effects = ()
     then: State = State.BUSY
 
 
@@ -76,30 +105,68 @@ class Note(Effect):
 
 
 @dataclass(frozen=True)
+class Keep(Persist):
+    """A persistent effect of the service's own."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SetUp(Effect):
+    """Set another machine up."""
+
+    key: Key
+
+
+@dataclass(frozen=True)
 class Ponder(Job):
     text: str
 
 
 def _go(data: Data, event: Go) -> Step[State, Data]:
-    return Step(event.then, replace(data, steps=data.steps + 1), event.effects)
+    data = replace(data, steps=data.steps + 1)
+    for effect in event.effects:
+        match effect:
+            case Ponder(text=text):
+                data = replace(data, job=text)
+            case SetTimer(name="alarm", at_s=at_s):
+                data = replace(data, alarm_s=at_s)
+            case CancelTimer(name="alarm"):
+                data = replace(data, alarm_s=None)
+    return Step(event.then, data, event.effects)
 
 
-def _count(data: Data, event: object) -> Step[State, Data]:
+def _take_result(data: Data, event: Done) -> Step[State, Data]:
+    job = "" if event.result == data.job else data.job
+    return Step(State.BUSY, replace(data, steps=data.steps + 1, job=job))
+
+
+def _take_alarm(data: Data, event: Rang) -> Step[State, Data]:
     del event
-    return Step(State.BUSY, replace(data, steps=data.steps + 1))
+    return Step(State.BUSY, replace(data, steps=data.steps + 1, alarm_s=None))
 
 
 _ALL: tuple[State, ...] = tuple(State)
 TABLE: Table[State, Data] = {
-    State.IDLE: {Go: To(_go, *_ALL), Rang: To(_count, State.BUSY)},
+    State.IDLE: {Go: To(_go, *_ALL), Rang: To(_take_alarm, State.BUSY)},
     State.BUSY: {
         Go: To(_go, *_ALL),
-        Done: To(_count, State.BUSY),
-        Rang: To(_count, State.BUSY),
+        Done: To(_take_result, State.BUSY),
+        Rang: To(_take_alarm, State.BUSY),
         Failed: STAY,
     },
     State.OVER: {},
 }
+
+
+def _resume(state: State, data: Data) -> tuple[Effect, ...]:
+    del state
+    jobs = (Ponder(data.job),) if data.job else ()
+    timers = () if data.alarm_s is None else (SetTimer("alarm", data.alarm_s, Rang),)
+    return (*jobs, *timers)
+
+
+KIND = Kind(TABLE, State.IDLE, Data, _resume)
 
 
 @dataclass
@@ -120,10 +187,14 @@ class ProbeShell:
     done: list[str] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     retired: list[Key] = field(default_factory=list)
-    effect: Callable[[Note], None] = lambda _: None
+    restored: list[Key] = field(default_factory=list)
+    effect: Callable[[Note | Keep], None] = lambda _: None
     job: Callable[[Ponder], object] = lambda job: Done(job.text)
     gate: asyncio.Event | None = None
+    job_gate: asyncio.Event | None = None
+    """Holds up jobs alone."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
+    runner: Runner | None = None
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         del size, now_s
@@ -131,7 +202,11 @@ class ProbeShell:
 
     async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
         del key
-        assert isinstance(effect, Note)
+        if isinstance(effect, SetUp):
+            assert self.runner
+            await self.runner.set_up(effect.key, Data())
+            return
+        assert isinstance(effect, Note | Keep)
         self.entered.set()
         if self.gate:
             await self.gate.wait()
@@ -143,14 +218,37 @@ class ProbeShell:
         del key
         assert isinstance(job, Ponder)
         self.entered.set()
-        if self.gate:
-            await self.gate.wait()
+        for gate in (self.gate, self.job_gate):
+            if gate:
+                await gate.wait()
         self.done.append(f"job {job.text}")
         return self.job(job)
 
-    def retire(self, key: Key, live: Live) -> None:
+    def retire(self, key: Key, live: Live) -> bool:
         del live
         self.retired.append(key)
+        return True
+
+    def observe(self, moment: Moment) -> None:
+        """For a probe that dies after a step."""
+
+    def restore(self, machines: Mapping[Key, Live]) -> None:
+        self.restored.extend(machines)
+
+
+def frame_of(
+    body: Message = JOINED,
+    *,
+    recipient: PartyId = COORDINATOR,
+    payload: bytes = b"",
+    sender: PartyId = CLIENT,
+    signer: PartyId | None = None,
+) -> bytes:
+    """A message as it crosses the broker, signed by its sender or by somebody else."""
+    envelope = make_envelope(
+        body, sender=sender, recipient=recipient, manifest=MANIFEST, phase="signs", payload=payload
+    )
+    return encode(sign_as(MANIFEST, envelope, signer))
 
 
 @dataclass
@@ -164,6 +262,13 @@ class Probe:
     sender: MemoryTransport
     counters: Counters
     moments: asyncio.Queue[Moment]
+    audit: AuditLog
+    audit_path: Path
+    store: ForgetfulStore
+
+    def recorded(self, kind: str) -> list[Entry]:
+        """What the audit log has of a kind; its chain must hold."""
+        return [entry for entry in read_log(self.audit_path).entries if entry.kind == kind]
 
     @property
     def live(self) -> Live:
@@ -173,23 +278,22 @@ class Probe:
         await self.sender.publish(Address(REPORTS, COORDINATOR), frame)
 
     async def send(
-        self, body: Message | None = None, *, recipient: PartyId = COORDINATOR, payload: bytes = b""
+        self, body: Message = JOINED, *, recipient: PartyId = COORDINATOR, payload: bytes = b""
     ) -> None:
-        envelope = make_envelope(
-            body or RunJoined(),
-            sender=CLIENT,
-            recipient=recipient,
-            manifest=MANIFEST,
-            phase="signs",
-            payload=payload,
-        )
-        await self.send_bytes(encode(envelope))
+        await self.send_bytes(frame_of(body, recipient=recipient, payload=payload))
 
     async def dead_letters(self, count: int) -> list[DeadLetter]:
         """Wait for so many dead letters."""
         queue = dead_letter_queue(COORDINATOR)
         while len(found := self.broker.dead_letters(queue)) < count:  # noqa: ASYNC110 - Nobody announces them.
             await asyncio.sleep(0)
+        return found
+
+    async def dead_letters_up_to(self, last: bytes) -> list[DeadLetter]:
+        """Wait for the dead letter with this body; all before it were judged before it."""
+        count = 1
+        while (found := await self.dead_letters(count))[-1].body != last:
+            count = len(found) + 1
         return found
 
 
@@ -217,26 +321,62 @@ def go_by_kind(envelope: Envelope) -> Sequence[Fed]:
 
 
 @asynccontextmanager
-async def probe(shell: ProbeShell | None = None, clock: ManualClock | None = None) -> AsyncIterator[Probe]:
-    """Start the probe; what is rejected or retried comes back at once."""
-    shell, counters, broker = shell or ProbeShell(), Counters(), MemoryBroker()
+async def _audit_log() -> AsyncIterator[tuple[AuditLog, Path]]:
+    """A log that is gone when the probe is."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "audit.jsonl"
+        audit = AuditLog(path, COORDINATOR)
+        try:
+            yield audit, path
+        finally:
+            audit.close()
+
+
+@asynccontextmanager
+async def probe(
+    shell: ProbeShell | None = None,
+    clock: ManualClock | None = None,
+    *,
+    store: ForgetfulStore | None = None,
+    broker: MemoryBroker | None = None,
+    fresh: bool = True,
+) -> AsyncIterator[Probe]:
+    """Start the probe; what is rejected or retried comes back at once. One that is not fresh has its store alone.
+
+    When it ends, it has died: what its store did not sync is lost.
+    """
+    shell, counters, broker = shell or ProbeShell(), Counters(), broker or MemoryBroker()
+    store = store or ForgetfulStore(Disk())
     moments: asyncio.Queue[Moment] = asyncio.Queue()
     at_once = RetryPause(first_s=0.0)
+
+    def observe(moment: Moment) -> None:
+        moments.put_nowait(moment)
+        shell.observe(moment)
+
     async with (
+        _audit_log() as (audit, audit_path),
         MemoryTransport(broker, topology_for(COORDINATOR, Role.COORDINATOR), retry_pause=at_once) as transport,
         MemoryTransport(broker, topology_for(CLIENT, Role.CLIENT)) as sender,
     ):
         runner = Runner(
-            identity=Identity(COORDINATOR, Role.COORDINATOR),
+            identity=identity_of(MANIFEST, COORDINATOR),
+            roster=roster_of(MANIFEST),
             transport=transport,
             shell=shell,
+            kinds={KEY.kind: KIND},
+            store=store,
             clock=clock or ManualClock(),
             counters=counters,
-            observer=moments.put_nowait,
+            audit=audit,
+            observer=observe,
         )
-        runner.add(KEY, TABLE, State.IDLE, Data())
-        await runner.start()
+        shell.runner = runner
+        if fresh:
+            runner.add(KEY, Data())
         try:
-            yield Probe(runner, shell, broker, transport, sender, counters, moments)
+            await runner.start()
+            yield Probe(runner, shell, broker, transport, sender, counters, moments, audit, audit_path, store)
         finally:
             await runner.stop()
+            store.crash()

@@ -1,5 +1,5 @@
-"""Services as processes of their own: started with settings in the environment, followed over REST, ended with
-SIGTERM, and quoted when a test fails."""
+"""Services as processes of their own: started with settings in the environment, followed over REST, killed and
+started again, ended with SIGTERM, and quoted when a test fails."""
 
 from __future__ import annotations
 
@@ -11,23 +11,34 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
+import aio_pika
 import httpx
 from pydantic import BaseModel
 
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.transport.base import DeadLetter
-from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import Topology, dead_letter_queue, merge, topology_for
-from hubbub_coordinator.api.views import RoundView, RunCost, RunView
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
+from hubbub.transport.topology import Topology, dead_letter_queue, inbox, merge, topology_for
+from hubbub.trust.roster import Roster
+from hubbub_coordinator.api.costs import RunCost
+from hubbub_coordinator.api.views import RoundView, RunView
+from hubbub_coordinator.phases.run import OUTCOMES
+from hubbub_local.parties import Parties
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.planning import draw_up_manifest
+from support.mortal import Fate, environment_for, read_diary
+from support.nursery import Child, Nursery
+from support.party_files import write_party_files
 
 V = TypeVar("V", bound=BaseModel)
+T = TypeVar("T")
 
 MODULES: Mapping[Role, str] = MappingProxyType(
     {
@@ -42,6 +53,7 @@ STOP_S = 20.0
 RUN_S = 90.0
 _POLL_S = 0.05
 _TAIL_LINES = 12
+_TESTS = Path(__file__).parents[1]
 
 
 def prefix_of(role: Role) -> str:
@@ -64,31 +76,77 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> No
         time.sleep(_POLL_S)
 
 
-class ServiceProcess:
-    """One service, and the file that its log lines go to."""
+class CoordinatorAway(ConnectionError):
+    """The coordinator does not answer: it is dead, or not up yet."""
 
-    def __init__(self, role: Role, name: PartyId, folder: Path, settings: Mapping[str, str]) -> None:
+
+def start_python(
+    arguments: Sequence[str], environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that appends what it writes to a file."""
+    with output.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+class ServiceProcess:
+    """One life of a service, and the file that its log lines go to, after those of its former lives."""
+
+    def __init__(
+        self,
+        role: Role,
+        name: PartyId,
+        folder: Path,
+        settings: Mapping[str, str],
+        fates: Sequence[Fate] = (),
+        nursery: Nursery | None = None,
+    ) -> None:
         self.role = role
         self.name = name
         self.folder = folder / name
+        self.diary = folder / f"{name}.diary"
+        self._met = len(read_diary(self.diary))
         self._log_file = folder / f"{name}.log"
-        environment = environment_of(role, {"name": name, "folder": str(self.folder), **settings})
-        with self._log_file.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULES[role]],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        self._log_begins = self._log_file.stat().st_size if self._log_file.exists() else 0
+        environment = environment_of(role, {"folder": str(self.folder), **settings})
+        arguments = ["-m", MODULES[role]]
+        if fates:
+            arguments = ["-m", "support.mortal", MODULES[role]]
+            environment |= environment_for(fates, self.diary)
+            environment["PYTHONPATH"] = os.pathsep.join([environment.get("PYTHONPATH", ""), str(_TESTS)])
+        start = start_python if nursery is None else nursery.bear
+        self._process: subprocess.Popen[bytes] | Child = start(arguments, environment, self._log_file)
+
+    @property
+    def fell(self) -> bool:
+        """Whether it is dead because that was its fate."""
+        killed = self._process.poll() == -signal.SIGKILL
+        return killed and len(read_diary(self.diary)) > self._met
+
+    def read_memory(self) -> int:
+        """How many bytes of it are in memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def go_on(self) -> None:
+        """Let it go on after it was halted."""
+        self._process.send_signal(signal.SIGCONT)
 
     @property
     def running(self) -> bool:
         return self._process.poll() is None
 
     def lines(self) -> list[str]:
-        """What it has written so far, in whole lines."""
-        text = self._log_file.read_text(encoding="utf-8", errors="replace")
+        """What it has written so far in this life, in whole lines."""
+        with self._log_file.open("rb") as file:
+            file.seek(self._log_begins)
+            text = file.read().decode(errors="replace")
         return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def messages(self) -> list[str]:
@@ -110,7 +168,7 @@ class ServiceProcess:
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            self.go_on()
 
     def wait_for_message(self, beginning: str, timeout_s: float = START_S) -> str:
         """The first log line that begins so."""
@@ -147,49 +205,154 @@ class ServiceProcess:
         return "\n".join([f"--- {self.name}: {len(lines)} lines, the last of them", *lines[-_TAIL_LINES:]])
 
 
+def topology_of(roster: Roster) -> Topology:
+    """What a broker must have for a whole federation."""
+    return merge(topology_for(party.name, party.role) for party in roster.parties)
+
+
+class PreparedBroker(Protocol):
+    """A broker as a federation meets it: made ready for its roster, entered by its parties, left as it was."""
+
+    def prepare(self, roster: Roster) -> None:
+        """Do what an operator does before the parties come."""
+
+    def settings_for(self, name: PartyId) -> dict[str, str]:
+        """How a party gets in."""
+
+    def clear(self, roster: Roster) -> None:
+        """Remove what was prepared."""
+
+
+class SharedBroker:
+    """A broker at which everybody goes by the user in its URL, as tests do that are about something else."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def prepare(self, roster: Roster) -> None:
+        asyncio.run(declare_topology(self._url, topology_of(roster)))
+
+    def settings_for(self, name: PartyId) -> dict[str, str]:
+        del name
+        return {"amqp_url": self._url}
+
+    def clear(self, roster: Roster) -> None:
+        asyncio.run(remove_topology(self._url, topology_of(roster)))
+
+    async def dead_letters(self, roster: Roster) -> dict[PartyId, list[DeadLetter]]:
+        """What each party has put aside so far."""
+        async with RabbitMqTransport(self._url, topology_of(roster)) as reader:
+            return {
+                party.name: await reader.dead_letters(dead_letter_queue(party.name)) for party in roster.parties
+            }
+
+    async def queue_lengths(self, roster: Roster) -> dict[PartyId, int]:
+        """How much waits in each party's inbox."""
+        connection = await aio_pika.connect(self._url)
+        async with connection, connection.channel() as channel:
+            queues = {
+                party.name: await channel.declare_queue(inbox(party.name), passive=True)
+                for party in roster.parties
+            }
+            return {name: queue.declaration_result.message_count or 0 for name, queue in queues.items()}
+
+    async def lose_waiting(self, name: PartyId) -> int:
+        """Lose all that waits for a party that is away, and say how much that was."""
+        connection = await aio_pika.connect(self._url)
+        async with connection, connection.channel() as channel:
+            queue = await channel.declare_queue(inbox(name), passive=True)
+            return (await queue.purge()).message_count or 0
+
+
 class ProcessFederation:
     """A coordinator, aggregators and trainers that nobody else on the broker knows the names of."""
 
     def __init__(
         self,
-        amqp_url: str,
+        broker: PreparedBroker,
         folder: Path,
         *,
         trainers: int,
         aggregators: int = 2,
         demo_seed: int | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
-        self._url = amqp_url
+        """With a nursery its processes are there at once, as often as they die; without, they start as they do."""
+        self._broker = broker
+        self._nursery = nursery
         self._folder = folder
         self._demo_seed = demo_seed
         suffix = uuid.uuid4().hex[:8]
         self.coordinator_name = PartyId(f"coordinator-{suffix}")
         self.aggregator_names = [PartyId(f"aggregator-{i}-{suffix}") for i in range(1, aggregators + 1)]
         self.trainer_names = [PartyId(f"trainer-{i}-{suffix}") for i in range(1, trainers + 1)]
-        self.parties: dict[PartyId, Role] = {
+        self.roles: dict[PartyId, Role] = {
             self.coordinator_name: Role.COORDINATOR,
             **dict.fromkeys(self.aggregator_names, Role.AGGREGATOR),
             **dict.fromkeys(self.trainer_names, Role.CLIENT),
         }
+        self._files = write_party_files(folder / "files", self.roles)
+        self._fates: dict[PartyId, Sequence[Fate]] = {}
         self.services: dict[PartyId, ServiceProcess] = {}
         self.stopped: set[PartyId] = set()
-        self._http: httpx.Client | None = None
+        # No proxy of the environment may come between.
+        self._http = httpx.Client(timeout=10, trust_env=False)
+
+    @property
+    def parties(self) -> Parties:
+        """Everybody's identity, to start the same federation elsewhere or to speak in a party's name."""
+        return self._files.parties
+
+    @property
+    def roster(self) -> Roster:
+        return self._files.parties.roster
+
+    @property
+    def url(self) -> str:
+        """Where the coordinator answers; after a restart it is another port."""
+        heading = "listening on "
+        messages = self.services[self.coordinator_name].messages()
+        found = [message.removeprefix(heading) for message in messages if message.startswith(heading)]
+        if not found:
+            raise CoordinatorAway(f"{self.coordinator_name} does not listen yet")
+        return found[-1]
 
     # Life and death -------------------------------------------------------------------------------------
 
+    def doom(self, name: PartyId, fates: Sequence[Fate]) -> None:
+        """Say, before the federation is started, what a party is to go through."""
+        self._fates[name] = fates
+
     def __enter__(self) -> Self:
         try:
-            for name, role in self.parties.items():
-                self.services[name] = ServiceProcess(role, name, self._folder, self._settings(role))
+            self._broker.prepare(self.roster)
+            for name in self.roles:
+                self._start(name)
             for service in self.services.values():
                 service.wait_for_message("connected to the broker")
-            line = self.services[self.coordinator_name].wait_for_message("listening on ")
-            # No proxy of the environment may come between.
-            self._http = httpx.Client(base_url=line.removeprefix("listening on "), timeout=10, trust_env=False)
+            self.services[self.coordinator_name].wait_for_message("listening on ")
         except BaseException:
             self._clean_up()
             raise
         return self
+
+    def _start(self, name: PartyId) -> None:
+        self.services[name] = ServiceProcess(
+            self.roles[name],
+            name,
+            self._folder,
+            self._settings(name),
+            self._fates.get(name, ()),
+            self._nursery,
+        )
+
+    def kill(self, name: PartyId) -> None:
+        """End a party as a power failure would."""
+        self.services[name].kill()
+
+    def restart(self, name: PartyId) -> None:
+        """Start a party again that is dead, and do not wait for it."""
+        self._start(name)
 
     def __exit__(
         self,
@@ -205,8 +368,13 @@ class ProcessFederation:
         finally:
             self._clean_up()
 
-    def _settings(self, role: Role) -> dict[str, str]:
-        settings = {"amqp_url": self._url, "log_level": "info"}
+    def _settings(self, name: PartyId) -> dict[str, str]:
+        role = self.roles[name]
+        settings = {
+            **self._files.settings_for(name),
+            **self._broker.settings_for(name),
+            "log_level": "info",
+        }
         if role is Role.COORDINATOR:
             settings["port"] = "0"
         if role is Role.CLIENT:
@@ -221,37 +389,96 @@ class ProcessFederation:
         return self.services[name].stop()
 
     def _stop_all(self) -> None:
-        codes = {name: self.stop(name) for name in self.parties if name not in self.stopped}
+        # One that was just started again does not listen to signals yet.
+        self.wait_until_connected()
+        codes = {name: self.stop(name) for name in self.roles if name not in self.stopped}
         assert set(codes.values()) <= {0}, f"exit codes {codes}\n{self.tails()}"
 
     def _clean_up(self) -> None:
         for service in self.services.values():
             service.kill()
-        if self._http is not None:
-            self._http.close()
-        asyncio.run(self._remove_queues())
-
-    async def _remove_queues(self) -> None:
-        async with RabbitMqTransport(self._url, self.topology) as cleaner:
-            await cleaner.remove_queues()
+        self._http.close()
+        self._broker.clear(self.roster)
 
     def tails(self) -> str:
         return "\n".join(service.tail() for service in self.services.values())
 
     def check_alive(self) -> None:
-        """Fail if a service has ended that nobody stopped."""
-        dead = [
-            name for name, service in self.services.items() if name not in self.stopped and not service.running
-        ]
+        """Start those again whose fate it was to fall; fail if one has ended otherwise and nobody stopped it."""
+        dead = []
+        for name, service in list(self.services.items()):
+            if service.running or name in self.stopped:
+                continue
+            if service.fell:
+                self._start(name)
+            else:
+                dead.append(name)
         assert not dead, f"{', '.join(dead)} ended by themselves\n{self.tails()}"
+
+    def wait_until_connected(self) -> None:
+        """Return when nobody is dead or on the way back."""
+        for name in self.roles:
+            if name not in self.stopped:
+                self.check_alive()
+                self.services[name].wait_for_message("connected to the broker")
+
+    def unmet(self) -> dict[PartyId, list[Fate]]:
+        """What each party has not gone through yet."""
+        ahead = {
+            name: [fate for fate in fates if fate not in read_diary(self.services[name].diary)]
+            for name, fates in self._fates.items()
+        }
+        return {name: fates for name, fates in ahead.items() if fates}
+
+    def wait_until_met(self, name: PartyId, fate: Fate, timeout_s: float = RUN_S) -> None:
+        """Return when a party has met a fate."""
+
+        def met() -> bool:
+            self.check_alive()
+            return fate in read_diary(self.services[name].diary)
+
+        wait_until(met, f"{name} meets {fate}", timeout_s)
 
     # Runs -----------------------------------------------------------------------------------------------
 
+    def draw_up(self, *, rounds: int, **changes: object) -> Manifest:
+        """A run of two phases a round, on the smallest task."""
+        manifest = draw_up_manifest(
+            SyntheticTask(),
+            roster=self.roster,
+            strategy="sec-union",
+            rho=0.1,
+            local_steps=5,
+            rounds=rounds,
+            seed=self._demo_seed or 0,
+        )
+        return Manifest.model_validate(manifest.model_dump() | changes)
+
     def submit(self, manifest: Manifest) -> RunId:
-        answer = self._client().post("/api/v1/runs", json=manifest.model_dump(mode="json"))
-        assert answer.status_code == httpx.codes.CREATED, answer.text
-        assert RunView.model_validate_json(answer.content).run == manifest.run_id
+        """Begin a run, and ask again if the coordinator died over it, as an operator would."""
+        answer = self._insist(lambda: self._post("/api/v1/runs", manifest.model_dump(mode="json")))
+        assert answer.status_code in {httpx.codes.CREATED, httpx.codes.CONFLICT}, answer.text
+        assert self._insist(lambda: self.read_run(manifest.run_id)).run == manifest.run_id
         return manifest.run_id
+
+    def order(self, run: RunId, what: str) -> None:
+        """Have the operator say a word about a run: pause, resume or cancel."""
+        self._insist(lambda: self._post(f"/api/v1/runs/{run}/{what}")).raise_for_status()
+
+    def _insist(self, ask: Callable[[], T]) -> T:
+        """Ask until there is a coordinator that answers."""
+        answers: list[T] = []
+
+        def attempt() -> bool:
+            self.check_alive()
+            try:
+                answers.append(ask())
+            except CoordinatorAway:
+                return False
+            return True
+
+        wait_until(attempt, "the coordinator answers", START_S)
+        return answers[0]
 
     def read_run(self, run: RunId) -> RunView:
         return self._get(f"/api/v1/runs/{run}", RunView)
@@ -264,47 +491,50 @@ class ProcessFederation:
 
     def wait_for(self, run: RunId, reached: Callable[[RunView], bool], timeout_s: float = RUN_S) -> RunView:
         """Follow a run until it is as wanted; a run that ends otherwise is a failure at once."""
-        view = self.read_run(run)
+        view = self._insist(lambda: self.read_run(run))
 
         def look() -> bool:
             nonlocal view
-            self.check_alive()
-            view = self.read_run(run)
-            if not reached(view) and view.state not in {"enrolling", "running"}:
+            view = self._insist(lambda: self.read_run(run))
+            if not reached(view) and view.state in {outcome.value for outcome in OUTCOMES}:
                 raise AssertionError(f"the run is {view.state}: {view.reason}")
             return reached(view)
 
-        wait_until(look, f"run {run[:12]}, last seen {view.state} in round {view.round}", timeout_s)
+        try:
+            wait_until(look, f"run {run[:12]}", timeout_s)
+        except TimeoutError as error:
+            error.add_note(f"last seen {view.state} in round {view.round}, {self.unmet()}")
+            raise
         return view
 
-    def finish(self, run: RunId) -> dict[PartyId, str]:
+    def wait_for_round(self, run: RunId, number: int) -> RunView:
+        """Follow a run until so many rounds are released."""
+        return self.wait_for(run, lambda view: view.rounds_released >= number)
+
+    def finish(self, run: RunId, timeout_s: float = RUN_S) -> dict[PartyId, str]:
         """Follow a run to its end and return the digests that the trainers wrote to their own folders."""
-        self.wait_for(run, lambda view: view.state == "completed")
+        self.wait_for(run, lambda view: view.state == "completed", timeout_s)
         files = {name: self.services[name].folder / "runs" / run / "model.sha256" for name in self.trainer_names}
+
         # The trainers hear of the end after the coordinator has said it.
-        wait_until(
-            lambda: all(file.exists() and file.read_text().endswith("\n") for file in files.values()),
-            "the trainers write their digests",
-            STOP_S,
-        )
+        def written() -> bool:
+            self.check_alive()
+            return all(file.exists() and file.read_text().endswith("\n") for file in files.values())
+
+        wait_until(written, "the trainers write their digests", STOP_S)
         return {name: file.read_text(encoding="ascii").strip() for name, file in files.items()}
 
     def _get(self, path: str, view: type[V]) -> V:
-        answer = self._client().get(path)
+        answer = self._ask("GET", path, self._files.tokens.read)
         answer.raise_for_status()
         return view.model_validate_json(answer.content)
 
-    def _client(self) -> httpx.Client:
-        assert self._http is not None, "enter the federation first"
-        return self._http
+    def _post(self, path: str, body: object = None) -> httpx.Response:
+        return self._ask("POST", path, self._files.tokens.change, body)
 
-    # The broker -----------------------------------------------------------------------------------------
-
-    @property
-    def topology(self) -> Topology:
-        return merge(topology_for(name, role) for name, role in self.parties.items())
-
-    async def dead_letters(self) -> dict[PartyId, list[DeadLetter]]:
-        """What each party has put aside so far."""
-        async with RabbitMqTransport(self._url, self.topology) as reader:
-            return {name: await reader.dead_letters(dead_letter_queue(name)) for name in self.parties}
+    def _ask(self, method: str, path: str, token: str, body: object = None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            return self._http.request(method, f"{self.url}{path}", json=body, headers=headers)
+        except httpx.TransportError as error:
+            raise CoordinatorAway(f"{self.coordinator_name} does not answer") from error

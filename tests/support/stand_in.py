@@ -6,30 +6,47 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from hubbub.crypto.signing import verify
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.base import Message
-from hubbub.messages.codec import decode, encode
+from hubbub.messages.codec import covered, decode, encode
 from hubbub.messages.envelope import Envelope
+from hubbub.runtime.post import DOMAIN, sign
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, route, topology_for
+from hubbub.trust.identity import Identity
+from support.parties import make_identity
 
 M = TypeVar("M", bound=Message)
 
 
 class StandIn:
+    """What it hears must be signed, as by `make_identity`, by whom it says it is from."""
+
     def __init__(self, name: PartyId, role: Role, transport: Transport) -> None:
         self.name = name
         self.role = role
         self.heard: list[Envelope] = []
+        self._unsigned: list[Envelope] = []
         self._transport = transport
         self._arrived = asyncio.Condition()
 
     async def take(self, delivery: Delivery) -> Verdict:
+        envelope = decode(delivery.body)
         async with self._arrived:
-            self.heard.append(decode(delivery.body))
+            self.heard.append(envelope)
+            if not self._is_signed(envelope, delivery.body):
+                self._unsigned.append(envelope)
             self._arrived.notify_all()
         return ACK
+
+    def _is_signed(self, envelope: Envelope, frame: bytes) -> bool:
+        return verify(self._identity_of(envelope.sender).key.public, envelope.signature, DOMAIN, covered(frame))
+
+    def _identity_of(self, name: PartyId) -> Identity:
+        """Anybody's: the key follows from the name, and nothing else is looked at here."""
+        return make_identity(name, self.role, name)
 
     async def hear(
         self, kind: type[M], count: int = 1, *, round_number: int | None = None
@@ -45,6 +62,7 @@ class StandIn:
 
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(found()) >= count)
+        assert self._unsigned == []
         return found()
 
     async def say(
@@ -59,7 +77,9 @@ class StandIn:
         payload: bytes = b"",
         recipient: PartyId | None = None,
         sender: PartyId | None = None,
+        signer: PartyId | None = None,
     ) -> None:
+        """Send a message, signed by whom it says it is from unless a test forges it."""
         envelope = Envelope(
             run=run,
             round=round_number,
@@ -70,7 +90,8 @@ class StandIn:
             body=body,
             payload=payload,
         )
-        await self.shout(encode(envelope), to=to, role=role)
+        signed = sign(self._identity_of(signer or envelope.sender), envelope)
+        await self.shout(encode(signed), to=to, role=role)
 
     async def shout(self, frame: bytes, *, to: PartyId, role: Role) -> None:
         """Send bytes as they are."""

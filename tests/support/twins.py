@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 from urllib.parse import urlsplit
@@ -12,7 +15,7 @@ from urllib.parse import urlsplit
 from hubbub.ids import PartyId, Role
 from hubbub.transport.base import ACK, DeadLetter, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
-from hubbub.transport.rabbitmq import RabbitMqTransport
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.subscription import RetryPause
 from hubbub.transport.topology import Overflow, Topology, inbox, topology_for
 from support.fault_proxy import FaultProxy
@@ -30,12 +33,13 @@ def limited(
     *,
     delivery_limit: int = 100,
     max_length: int | None = None,
+    max_bytes: int | None = None,
     overflow: Overflow = Overflow.REJECT_PUBLISH,
 ) -> Topology:
     """An aggregator's topology with other limits on its inbox."""
     topology = topology_for(party, Role.AGGREGATOR)
     queues = tuple(
-        replace(spec, delivery_limit=delivery_limit, max_length=max_length, overflow=overflow)
+        replace(spec, delivery_limit=delivery_limit, max_length=max_length, max_bytes=max_bytes, overflow=overflow)
         if spec.name == inbox(party)
         else spec
         for spec in topology.queues
@@ -45,6 +49,10 @@ def limited(
 
 class Twin(ABC):
     """A kind of broker, with its faults. Enter it inside the test's event loop."""
+
+    @abstractmethod
+    async def declare(self, topology: Topology) -> None:
+        """Do what an operator does before a party comes."""
 
     @abstractmethod
     def transport(
@@ -78,6 +86,9 @@ class MemoryTwin(Twin):
     def __init__(self) -> None:
         self.broker = MemoryBroker()
 
+    async def declare(self, topology: Topology) -> None:
+        self.broker.declare(topology)
+
     def transport(
         self,
         topology: Topology,
@@ -103,12 +114,17 @@ class RabbitTwin(Twin):
         self._url = url
         parts = urlsplit(url)
         self.proxy = FaultProxy(parts.hostname or "127.0.0.1", parts.port or 5672)
-        self._topologies: dict[Topology, None] = {}
+        self._declared: dict[Topology, None] = {}
+
+    async def declare(self, topology: Topology) -> None:
+        if topology not in self._declared:
+            # Not through the proxy: the operator is not part of the outage.
+            await declare_topology(self._url, topology)
+            self._declared[topology] = None
 
     def transport(
         self, topology: Topology, connect_timeout_s: float = 10.0, publish_timeout_s: float = 20.0
     ) -> Transport:
-        self._topologies[topology] = None
         parts = urlsplit(self._url)
         credentials = parts.netloc.rpartition("@")[0]
         through_proxy = parts._replace(netloc=f"{credentials}@127.0.0.1:{self.proxy.port}").geturl()
@@ -138,10 +154,9 @@ class RabbitTwin(Twin):
 
     async def __aexit__(self, *_: object) -> None:
         await self.proxy.__aexit__(None, None, None)
-        # The broker may be somebody's: leave nothing behind but the exchanges.
-        for topology in self._topologies:
-            async with RabbitMqTransport(self._url, topology) as cleaner:
-                await cleaner.remove_queues()
+        # The broker may be somebody's: leave nothing behind but the exchanges that all share.
+        for topology in self._declared:
+            await remove_topology(self._url, topology)
 
 
 class Recorder:
@@ -174,3 +189,28 @@ class Recorder:
         """Return when each of these has arrived, in any order and however often."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: bodies <= set(self.bodies))
+
+
+class _Listener(logging.Handler):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self.heard = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self.heard.set()
+
+
+@contextmanager
+def listening_for(text: str) -> Iterator[asyncio.Event]:
+    """Give an event that is set when the RabbitMQ transport logs a line with this in it."""
+    listener, logger = _Listener(text), logging.getLogger("hubbub.transport.rabbitmq")
+    level = logger.level
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    try:
+        yield listener.heard
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(listener)

@@ -10,7 +10,7 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
-from hubbub.strategies.base import ClientInput, Conclusion, Phase, Release
+from hubbub.strategies.base import ClientInput, Conclusion, Indices, Phase, Release
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
 
@@ -37,6 +37,9 @@ class TwoPhasesRound:
         if phase == "count":
             return (np.ones(COUNT_ELEMENTS, dtype=np.uint32),)
         return self._inner.contribute(phase)
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        return self._inner.restricted_to(phase)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         if phase == "count":

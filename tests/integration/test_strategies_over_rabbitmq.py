@@ -1,0 +1,25 @@
+"""Every strategy through the services over RabbitMQ, against the plaintext algorithm and Table 2."""
+
+from pathlib import Path
+
+import pytest
+
+from support.aio import aio
+from support.strategy_runs import BASELINES, SECURE, SIZES, check_runs, connections, draw_up
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize(("clients", "servers"), SIZES)
+@aio
+async def test_secure_strategies_over_rabbitmq(tmp_path: Path, amqp_url: str, clients: int, servers: int) -> None:
+    manifests = draw_up(SECURE, clients, servers)
+    async with connections(amqp_url, manifests[0]) as connect:
+        await check_runs(manifests, tmp_path, connect)
+
+
+@aio
+async def test_baselines_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
+    manifests = draw_up(BASELINES, 5, 2)
+    async with connections(amqp_url, manifests[0]) as connect:
+        await check_runs(manifests, tmp_path, connect)

@@ -1,0 +1,76 @@
+"""What the parties of a federation are given before they are started: identities, a roster, policies, tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hubbub.ids import PartyId, Role
+from hubbub.trust.identity import new_identity, write_identity
+from hubbub_coordinator.api.access import Tokens
+from hubbub_local.parties import Parties, gather
+
+
+@dataclass(frozen=True, slots=True)
+class PartyFiles:
+    """A federation's files in one folder, and the settings that name them."""
+
+    folder: Path
+    parties: Parties
+    tokens: Tokens = field(repr=False)
+
+    @property
+    def roster(self) -> Path:
+        return self.folder / "roster.json"
+
+    def identity(self, name: PartyId) -> Path:
+        return self.folder / f"{name}.identity.json"
+
+    def policy(self, name: PartyId) -> Path:
+        return self.folder / f"{name}.policy.toml"
+
+    def token(self, right: str) -> Path:
+        return self.folder / f"{right}.token"
+
+    def settings_for(self, name: PartyId) -> dict[str, str]:
+        """What a party's settings say about its files."""
+        settings = {"identity": str(self.identity(name)), "roster": str(self.roster)}
+        role = self.parties.identities[name].role
+        if role is Role.CLIENT:
+            return settings | {"policy": str(self.policy(name))}
+        settings |= {"roster_sha256": self.parties.roster.digest}
+        if role is Role.COORDINATOR:
+            settings |= {f"{right}_token_file": str(self.token(right)) for right in ("read", "change")}
+        return settings
+
+
+def write_party_files(folder: Path, roles: Mapping[PartyId, Role]) -> PartyFiles:
+    """Make parties, each an organisation of its own, and write all that they need."""
+    parties = gather([new_identity(name, role, name) for name, role in roles.items()])
+    tokens = Tokens(read=secrets.token_urlsafe(32), change=secrets.token_urlsafe(32))
+    files = PartyFiles(folder, parties, tokens)
+    for identity in parties.identities.values():
+        write_identity(identity, folder)
+        if identity.role is Role.CLIENT:
+            write_policy(files.policy(identity.name), roster_sha256=parties.roster.digest)
+    files.roster.write_text(parties.roster.model_dump_json(), encoding="utf-8")
+    write_private(files.token("read"), f"{tokens.read}\n")
+    write_private(files.token("change"), f"{tokens.change}\n")
+    return files
+
+
+def write_policy(path: Path, **limits: object) -> None:
+    """Write the policy of a data owner who takes part in tests: any task, two organisations, the demo's seed."""
+    fields = {"approve_tasks": ["*"], "min_clients": 2, "demo_seed": True, **limits}
+    # JSON's strings, numbers and lists are TOML's too.
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()), encoding="utf-8")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone may read."""
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)

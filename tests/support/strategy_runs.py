@@ -1,0 +1,178 @@
+"""Runs of every strategy through the services, checked against the plaintext algorithm and Table 2.
+
+After every round all clients hold the plaintext algorithm's model. And the bits that every party counted, for each
+kind of traffic and each direction, are its share of the formula, which is written out here a second time.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from hubbub.ids import PartyId
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import Moment
+from hubbub.transport.base import Transport
+from hubbub.transport.rabbitmq import RabbitMqTransport
+from hubbub.transport.topology import Topology, merge, topology_for
+from hubbub_coordinator.accounts import Account, account
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_local.federation import Connect, start_federation
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.workspace import digest
+from support.broker import declared
+from support.builders import make_cohort, make_manifest
+from support.parties import parties_of
+from support.plain_run import run_plainly
+
+N, KEPT = 203, 20
+TASK = SyntheticTask(N)
+SEED, DEMO_SEED = 7, 11
+SIZES = [(c, s) for c in (2, 5, 8) for s in (2, 3, 5)]
+SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union")
+BASELINES = ("fedavg", "topbinary-direct", "topbinary-sep")
+Q = 3
+
+Share = tuple[PartyId, str, str]
+"""Who, in which direction, and what it counts as."""
+
+
+def count_rounds(servers: int) -> int:
+    """Accumulators matter from the second round on; it is enough to see that at the smallest sizes."""
+    return 2 if servers == 2 else 1
+
+
+def draw_up(strategies: Sequence[str], clients: int, servers: int) -> list[Manifest]:
+    """A run for each strategy, all of the same parties, whose names nobody else on the broker has."""
+    suffix = uuid4().hex[:12]
+    return [draw_up_one(strategy, clients, servers, suffix) for strategy in strategies]
+
+
+def draw_up_one(strategy: str, clients: int, servers: int, suffix: str) -> Manifest:
+    return make_manifest(
+        clients=clients,
+        servers=servers,
+        cohort=make_cohort([PartyId(f"client-{number}-{suffix}") for number in range(clients)]),
+        aggregators=tuple(PartyId(f"aggregator-{number}-{suffix}") for number in range(servers)),
+        coordinator=PartyId(f"coordinator-{suffix}"),
+        strategy=strategy,
+        q=Q,
+        parameters=N,
+        task=TASK.name,
+        local_steps=1,
+        rounds=count_rounds(servers),
+        seed=SEED,
+        initial_model_sha256=digest(TASK.initial_model(SEED)),
+        chunk_bytes=256,
+    )
+
+
+# Table 2, by party --------------------------------------------------------------------------------------
+
+
+def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], dict[str, int], bool]:
+    """Bits that a client sends one server and a server sends one client, and whether one server has it all."""
+    signs_bits = (2 * len(manifest.cohort)).bit_length()  # ⌈log2(2C + 1)⌉
+    counts_bits = len(manifest.cohort).bit_length()  # ⌈log2(C + 1)⌉
+    coded = 32 + N + KEPT
+    baselines = {
+        "fedavg": ({"update": 32 * N}, {"update": 32 * N}),
+        "topbinary-direct": ({"update": coded}, {"update": N + 32 * union_size}),
+        "topbinary-sep": ({"update": coded}, {"update": 32 + N + signs_bits * union_size}),
+    }
+    if manifest.strategy in baselines:
+        return *baselines[manifest.strategy], True
+    sums = {"signs": signs_bits * union_size, "factors": 32}
+    marks = {"sec-union": Q * N, "partial-sec-union": counts_bits * N}
+    if manifest.strategy in marks:
+        sums["union"] = marks[manifest.strategy]
+    return sums, sums, False
+
+
+def expected_shares(manifest: Manifest, union_size: int) -> dict[Share, int]:
+    up, down, one_server = bits_by_kind(manifest, union_size)
+    servers = manifest.aggregators[:1] if one_server else manifest.aggregators
+    shares = {(client, "up", kind): len(servers) * up[kind] for client in manifest.clients for kind in up}
+    shares |= {(server, "down", kind): len(manifest.cohort) * down[kind] for server in servers for kind in down}
+    if manifest.strategy == "plaintext-union":
+        shares |= {(client, "up", "union"): N for client in manifest.clients}
+        shares[manifest.aggregators[0], "down", "union"] = len(manifest.cohort) * N
+    return shares
+
+
+def check_bits(manifest: Manifest, data: rounds.Round, result: Account) -> None:
+    measured = Counter[Share]()
+    for party, row in data.traffic:
+        measured[party, row.direction, row.counts_as] += row.payload_bits
+    # A party that counts arriving wire bytes reports no payload in that direction.
+    counted = {share: bits for share, bits in measured.items() if bits}
+    assert counted == expected_shares(manifest, result.union_size)
+    by_kind = Counter[str]()
+    for (_, _, kind), bits in counted.items():
+        by_kind[kind] += bits
+    assert set(result.costs) == set(by_kind)
+    for kind, cost in result.costs.items():
+        assert cost.payload_bits == cost.predicted_bits == by_kind[kind], kind
+        assert cost.wire_bytes * 8 >= cost.payload_bits, kind
+
+
+# The runs -----------------------------------------------------------------------------------------------
+
+
+async def check_runs(manifests: Sequence[Manifest], folder: Path, connect: Connect | None) -> None:
+    """One run after the other, with the same services: starting them takes longer than a run."""
+    over = {manifest.run_id: asyncio.Event() for manifest in manifests}
+
+    def note(moment: Moment) -> None:
+        if moment.key.kind == "run" and moment.after in runs.OUTCOMES:
+            over[moment.key.run].set()
+
+    async with start_federation(
+        manifests[0],
+        parties=parties_of(manifests[0]),
+        folder=folder,
+        load_task=lambda _: TASK,
+        demo_seed=DEMO_SEED,
+        connect=connect,
+        observer=note,
+    ) as federation:
+        for manifest in manifests:
+            await federation.coordinator.submit(manifest)
+            await over[manifest.run_id].wait()
+            state, run = federation.coordinator.find_run(manifest.run_id)
+            assert state is runs.State.COMPLETED, (manifest.strategy, run.reason)
+            found = federation.coordinator.find_rounds(manifest.run_id)
+            check_run(manifest, folder, [data for _, data in found])
+
+
+def check_run(manifest: Manifest, folder: Path, played: Sequence[rounds.Round]) -> None:
+    reference, expected = run_plainly(manifest, TASK, demo_seed=DEMO_SEED), []
+    for data in played:
+        reference.play_round(data.number)
+        expected.append(reference.digest())
+        result = account(data)
+        assert result.members == manifest.clients
+        # FedAvg has no V: everything is sent.
+        assert result.union_size == (N if manifest.strategy == "fedavg" else reference.union.size)
+        check_bits(manifest, data, result)
+    assert len(set(expected)) == manifest.rounds
+    for client in manifest.clients:
+        lines = (folder / client / "runs" / manifest.run_id / "rounds.jsonl").read_text("utf-8").splitlines()
+        assert [json.loads(line)["model_sha256"] for line in lines] == expected, (manifest.strategy, client)
+
+
+@asynccontextmanager
+async def connections(url: str, manifest: Manifest) -> AsyncIterator[Connect]:
+    """A connection for every party; their queues are there before they come, and removed at the end."""
+    roster = parties_of(manifest).roster
+    everything = merge(topology_for(party.name, party.role) for party in roster.parties)
+
+    def connect(name: PartyId, topology: Topology) -> Transport:
+        return RabbitMqTransport(url, topology, connection_name=name)
+
+    async with declared(url, everything):
+        yield connect
