@@ -1,0 +1,277 @@
+"""The dashboard and the alert rules ask only for what real services have after a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # It ships no types.
+from prometheus_client import CollectorRegistry
+
+from support.measured_run import measure_run
+
+FOLDER = Path(__file__).parents[2] / "k8s" / "grafana"
+DASHBOARD = json.loads((FOLDER / "hubbub.json").read_text(encoding="utf-8"))
+RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))
+ROWS = [
+    "Federation overview",
+    "Rounds and phases",
+    "Traffic",
+    "Broker and queues",
+    "Refusals and errors",
+    "Resources",
+]
+COLUMNS = 24
+
+# Prometheus adds these to whatever it scrapes.
+TARGET_LABELS = {"job", "instance"}
+FUNCTIONS = {"sum", "max", "count", "rate", "increase", "histogram_quantile", "time", "deriv"}
+GROUPING = {"by", "on"}
+OPERATORS = {"and"}
+TEMPLATED = {"$__rate_interval": "5m", "$__range": "6h"}
+
+TOKEN = re.compile(
+    r'(?P<text>"[^"]*")|(?P<range>\[[0-9]+[smhd]\])|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)'
+    r"|(?P<sign>=~|!~|!=|==|>=|<=|[-+*/(){},=<>])|(?P<space>\s+)"
+)
+
+
+@dataclass
+class Query:
+    """What an expression asks for."""
+
+    metrics: list[str] = field(default_factory=list)
+    matchers: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """Metric, label, operator, value."""
+    grouped: list[str] = field(default_factory=list)
+    """Labels that something is grouped by."""
+    joined: list[str] = field(default_factory=list)
+    """Labels by which one thing is matched with another."""
+
+
+def tokens_of(expression: str) -> list[str]:
+    for name, value in TEMPLATED.items():
+        expression = expression.replace(name, value)
+    found, end = [], 0
+    while end < len(expression):
+        match = TOKEN.match(expression, end)
+        assert match, f"cannot read {expression[end:]!r} of {expression!r}"
+        end = match.end()
+        if match.lastgroup != "space":
+            found.append(match[0])
+    return found
+
+
+def read_query(expression: str) -> Query:
+    """Read an expression, and fail on anything that this reader does not know for certain."""
+    query, tokens = Query(), tokens_of(expression)
+    place = 0
+    while place < len(tokens):
+        token, following = tokens[place], tokens[place + 1] if place + 1 < len(tokens) else ""
+        place += 1
+        if token in GROUPING:
+            end = tokens.index(")", place)
+            labels = query.grouped if token == "by" else query.joined
+            labels += [each for each in tokens[place + 1 : end] if each != ","]
+            place = end + 1
+        elif token in FUNCTIONS:
+            assert following in {"(", *GROUPING}, f"{token} is a function in {expression!r}"
+        elif token.startswith("hubbub_"):
+            query.metrics.append(token)
+            if following == "{":
+                end = tokens.index("}", place)
+                query.matchers += read_matchers(token, tokens[place + 1 : end])
+                place = end + 1
+        else:
+            assert token in OPERATORS or not re.match(r"[A-Za-z_]", token), f"what is {token} in {expression!r}?"
+    assert tokens.count("(") == tokens.count(")"), expression
+    assert query.metrics, f"{expression!r} asks for nothing of ours"
+    return query
+
+
+def read_matchers(metric: str, tokens: list[str]) -> Iterator[tuple[str, str, str, str]]:
+    for start in range(0, len(tokens), 4):
+        label, operator, value, *comma = tokens[start : start + 4]
+        assert comma in ([], [","])
+        yield metric, label, operator, value.strip('"')
+
+
+# What there is -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, dict[str, set[str]]]:
+    """Every sample that any party has, with its labels and the values that they have."""
+    measured = measure_run(tmp_path_factory.mktemp("federation"))
+    found: dict[str, dict[str, set[str]]] = {}
+    for registry in measured.registries.values():
+        note_samples(registry, found)
+    return found
+
+
+def note_samples(registry: CollectorRegistry, found: dict[str, dict[str, set[str]]]) -> None:
+    for metric in registry.collect():
+        # One that has not happened, such as a late message, has labels and no samples.
+        found.setdefault(f"{metric.name}_total" if metric.type == "counter" else metric.name, {})
+        for sample in metric.samples:
+            labels = found.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+
+
+UNSEEN = {"hubbub_messages_late_total": {"kind"}, "hubbub_inbox_messages": set[str]()}
+"""What a good run does not show when it is over, with its labels: nothing is late, and the broker is not asked."""
+
+
+def labels_of(series: Mapping[str, dict[str, set[str]]], metric: str) -> set[str]:
+    assert metric in series, f"no party has {metric}"
+    return set(series[metric]) | UNSEEN.get(metric, set()) | TARGET_LABELS
+
+
+def check(expression: str, series: Mapping[str, dict[str, set[str]]]) -> None:
+    query = read_query(expression)
+    labels = {metric: labels_of(series, metric) for metric in query.metrics}
+    for metric, label, operator, value in query.matchers:
+        assert label in labels[metric], f"{metric} has no label {label}, only {sorted(labels[metric])}"
+        if operator in {"=", "=~"} and label not in TARGET_LABELS:
+            assert set(value.split("|")) <= series[metric][label], f"{metric} never has {label} {value!r}"
+    for label in query.grouped:
+        assert any(label in known for known in labels.values()), f"nothing in {expression!r} has a label {label}"
+    assert set(query.joined) <= TARGET_LABELS, f"what is matched in {expression!r} belongs to different parties"
+
+
+# The dashboard -----------------------------------------------------------------------------------------------
+
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+
+
+@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[f"{title}" for title, _ in EXPRESSIONS])
+def test_a_panel_asks_only_for_what_there_is(
+    series: Mapping[str, dict[str, set[str]]], title: str, expression: str
+) -> None:
+    del title
+    check(expression, series)
+
+
+@pytest.mark.parametrize("expression", [expression for _, expression in EXPRESSIONS])
+def test_a_panel_heeds_the_choice_of_parties(expression: str) -> None:
+    query = read_query(expression)
+    chosen = {metric for metric, label, _, value in query.matchers if (label, value) == ("instance", "$instance")}
+
+    # What something is joined with is chosen by it.
+    assert set(query.metrics) - chosen <= {"hubbub_info"}
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
+def test_a_legend_shows_only_labels_that_are_left(
+    panel: dict[str, object], series: Mapping[str, dict[str, set[str]]]
+) -> None:
+    targets = panel["targets"]
+    assert isinstance(targets, list)
+    for target in targets:
+        query = read_query(target["expr"])
+        shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        left = set(query.grouped) if query.grouped else labels_of(series, query.metrics[0])
+        assert shown <= left, f"{target['legendFormat']!r} of {target['expr']!r}"
+
+
+def test_the_rows_are_in_order() -> None:
+    assert [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"] == ROWS
+
+
+def test_every_panel_can_be_told_from_the_others_and_says_what_it_shows() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
+    assert [panel["title"] for panel in PANELS if not panel["description"]] == []
+
+
+def test_every_panel_asks_the_chosen_data_source() -> None:
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+
+    asked = [panel["datasource"] for panel in PANELS]
+    asked += [target["datasource"] for panel in PANELS for target in panel["targets"]]
+    assert all(each == chosen for each in asked)
+    assert DASHBOARD["templating"]["list"][0]["type"] == "datasource"
+    assert DASHBOARD["id"] is None
+
+
+def test_no_two_panels_lie_on_each_other() -> None:
+    def cells(panel: dict[str, dict[str, int]]) -> set[tuple[int, int]]:
+        place = panel["gridPos"]
+        return {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= COLUMNS for panel in DASHBOARD["panels"])
+    assert not [
+        (one["title"], other["title"])
+        for one, other in combinations(DASHBOARD["panels"], 2)
+        if cells(one) & cells(other)
+    ]
+
+
+def test_the_variables_are_read_off_a_metric_that_every_party_has(
+    series: Mapping[str, dict[str, set[str]]],
+) -> None:
+    for variable in DASHBOARD["templating"]["list"][1:]:
+        match = re.fullmatch(r"label_values\((\w+)(?:{.*})?, (\w+)\)", variable["query"]["query"])
+        assert match
+        assert match[2] in labels_of(series, match[1])
+
+
+# The alerts --------------------------------------------------------------------------------------------------
+
+ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=[rule["alert"] for rule in ALERTS])
+def test_a_rule_asks_only_for_what_there_is_and_says_what_to_do(
+    rule: dict[str, object], series: Mapping[str, dict[str, set[str]]]
+) -> None:
+    expression, annotations, labels = rule["expr"], rule["annotations"], rule["labels"]
+    assert isinstance(expression, str)
+    assert isinstance(annotations, dict)
+    assert isinstance(labels, dict)
+
+    check(expression, series)
+    assert labels["severity"] in {"warning", "critical"}
+    assert annotations["summary"]
+    assert annotations["description"].endswith(".")
+    shown = set(re.findall(r"\$labels\.(\w+)", " ".join(annotations.values())))
+    query = read_query(expression)
+    assert shown <= (set(query.grouped) if query.grouped else labels_of(series, query.metrics[0]))
+
+
+def test_every_rule_has_a_name_of_its_own_and_only_keys_that_prometheus_knows() -> None:
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS)
+    for rule in ALERTS:
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+
+
+# The reader itself -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "hubbub_nothing_total",
+        'hubbub_ready{role="coordinator"}',
+        'hubbub_rounds_total{outcome="lost"}',
+        "sum by (run) (hubbub_ready)",
+        "summ(hubbub_ready)",
+        "sum(hubbub_ready",
+        "up",
+    ],
+)
+def test_what_there_is_not_is_found_out(expression: str, series: Mapping[str, dict[str, set[str]]]) -> None:
+    with pytest.raises(AssertionError):
+        check(expression, series)
