@@ -16,16 +16,19 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.broker import start_broker
+from benchmarks.interface import Audience, measure_load, time_pages
 from benchmarks.machine import describe_machine
 from benchmarks.report import Report
 from benchmarks.rounds import Series, connect_to_rabbitmq, time_rounds
 from benchmarks.sheets import draw, lay_out, write_markdown
 from benchmarks.steps import time_chunk_sizes, time_factors, time_signs
+from benchmarks.trust import measure_trust
 from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub_local.federation import Connect
 
 LENET = 61_706
 ALEXNET = 1_756_426
+TRUST_STRATEGIES = ("no-union", "sec-union")
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 
 
@@ -37,6 +40,7 @@ class Plan:
     chunk_sizes: tuple[int, ...]
     repeats: int
     series: Series
+    audience: Audience | None
     rabbitmq: bool
 
 
@@ -45,6 +49,9 @@ FULL = Plan(
     chunk_sizes=(2**15, 2**16, 2**17, 2**18, 2**19, CHUNK_BYTES),
     repeats=9,
     series=Series(runs=3, rounds_per_run=5),
+    audience=Audience(
+        streams=500, requests_per_s=200, parameters=LENET, pairs=3, rounds_per_run=8, runs_listed=10_000, pages=21
+    ),
     rabbitmq=True,
 )
 QUICK = Plan(
@@ -52,6 +59,7 @@ QUICK = Plan(
     chunk_sizes=(),
     repeats=7,
     series=Series(runs=1, rounds_per_run=3),
+    audience=None,
     rabbitmq=False,
 )
 
@@ -78,6 +86,17 @@ def measure(plan: Plan, command: str, console: Console) -> Report:
         for parameters in plan.parameters:
             with console.status(f"Rounds, N = {parameters:,}"):
                 report.rounds += asyncio.run(time_rounds(parameters, transports, plan.series))
+    for parameters in plan.parameters:
+        for strategy in TRUST_STRATEGIES:
+            with console.status(f"Sealing and signing, N = {parameters:,}, {strategy}"):
+                report.trust.append(measure_trust(parameters, strategy, plan.series.runs))
+    if plan.audience:
+        with console.status(f"Rounds with {plan.audience.streams} event streams"):
+            report.load = measure_load(plan.audience)
+        with console.status(f"A list of {plan.audience.runs_listed:,} runs"):
+            report.pages = time_pages(plan.audience.runs_listed, plan.audience.pages)
+    else:
+        report.remarks.append("The interface with an audience was left out.")
     return report
 
 
@@ -88,7 +107,7 @@ def _open_rabbitmq(stack: ExitStack, report: Report) -> dict[str, Connect]:
         # Not there, or it did not start: the other numbers are worth having all the same.
         report.remarks.append(f"RabbitMQ was left out: {error}. On Debian: apt-get install rabbitmq-server")
         return {}
-    return {"RabbitMQ": connect_to_rabbitmq(url)}
+    return {"RabbitMQ": asyncio.run(connect_to_rabbitmq(url))}
 
 
 def show(report: Report, console: Console) -> None:

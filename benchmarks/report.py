@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.machine import Machine
 from benchmarks.rounds import RoundTimes
 from benchmarks.timing import Timing
+from benchmarks.trust import TrustCost
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +23,9 @@ class Report:
     factors: list[Timing] = field(default_factory=list)
     chunk_sizes: dict[int, dict[int, list[Timing]]] = field(default_factory=dict)
     rounds: list[RoundTimes] = field(default_factory=list)
+    trust: list[TrustCost] = field(default_factory=list)
+    load: LoadTimes | None = None
+    pages: list[PageTime] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:

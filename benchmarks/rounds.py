@@ -14,17 +14,16 @@ from pathlib import Path
 
 from benchmarks.steps import CLIENTS, RHO, SERVERS
 from hubbub.errors import ProtocolError
-from hubbub.ids import PartyId
-from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment
-from hubbub.transport.rabbitmq import RabbitMqTransport
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
+from hubbub.transport.topology import merge, topology_for
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
+from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import Connect, start_federation
+from hubbub_local.parties import make_parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Task
-from hubbub_trainer.planning import draw_up_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +50,10 @@ class RoundTimes:
     wire_bytes: int
 
 
-def connect_to_rabbitmq(url: str) -> Connect:
-    """Give every party a connection of its own."""
+async def connect_to_rabbitmq(url: str) -> Connect:
+    """Declare what the parties need, which none of them may, and give each a connection of its own."""
+    roster = make_parties(clients=CLIENTS, servers=SERVERS).roster
+    await declare_topology(url, merge(topology_for(party.name, party.role) for party in roster.parties))
     return lambda name, topology: RabbitMqTransport(url, topology, connection_name=name)
 
 
@@ -67,7 +68,10 @@ async def time_rounds(parameters: int, transports: dict[str, Connect | None], se
 
 async def _run(parameters: int, count: int, connect: Connect | None) -> list[Account]:
     task = SyntheticTask(parameters)
-    manifest = _draw_up(task, count)
+    options = DemoOptions(
+        strategy="no-union", clients=CLIENTS, servers=SERVERS, rho=RHO, local_steps=1, rounds=count, seed=0
+    )
+    manifest, parties = draw_up(options, task)
     accounts: list[Account] = []
 
     def note(moment: Moment) -> None:
@@ -77,26 +81,18 @@ async def _run(parameters: int, count: int, connect: Connect | None) -> list[Acc
 
     with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
         async with start_federation(
-            manifest, folder=Path(folder), load_task=lambda _: task, demo_seed=0, connect=connect, observer=note
+            manifest,
+            parties=parties,
+            folder=Path(folder),
+            load_task=lambda _: task,
+            demo_seed=0,
+            connect=connect,
+            observer=note,
         ) as federation:
             state, run = await federation.run(manifest)
     if state is not runs.State.COMPLETED:
         raise ProtocolError(f"the run {state.value}: {run.reason}")
     return accounts
-
-
-def _draw_up(task: Task, count: int) -> Manifest:
-    return draw_up_manifest(
-        task,
-        clients=[PartyId(f"client-{number}") for number in range(1, CLIENTS + 1)],
-        aggregators=[PartyId(f"aggregator-{number}") for number in range(1, SERVERS + 1)],
-        coordinator=PartyId("coordinator"),
-        strategy="no-union",
-        rho=RHO,
-        local_steps=1,
-        rounds=count,
-        seed=0,
-    )
 
 
 def _summarise(parameters: int, transport: str, accounts: Sequence[Account]) -> RoundTimes:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from rich import box
 from rich.table import Table
 
+from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.report import Report
 from benchmarks.rounds import RoundTimes
 from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
 from benchmarks.timing import ELEMENT_BYTES, Timing
+from benchmarks.trust import TrustCost
 from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub_local.board import show_bytes
 
@@ -36,6 +39,12 @@ def lay_out(report: Report) -> Iterator[Sheet]:
         yield _lay_out_chunk_sizes(parameters, by_size)
     if report.rounds:
         yield _lay_out_rounds(report.rounds)
+    if report.trust:
+        yield _lay_out_trust(report.trust)
+    if report.load:
+        yield _lay_out_load(report.load)
+    if report.pages:
+        yield _lay_out_pages(report.pages)
 
 
 def _lay_out_steps(title: str, timings: Sequence[Timing]) -> Sheet:
@@ -98,6 +107,58 @@ def _lay_out_rounds(rounds: Sequence[RoundTimes]) -> Sheet:
         "payload is of one round, all parties, both directions; wire is what the transport carried, over it."
     )
     return Sheet("A round's time", columns, rows, note)
+
+
+def _lay_out_trust(costs: Sequence[TrustCost]) -> Sheet:
+    rows = tuple(
+        (
+            f"{each.parameters:,}",
+            each.strategy,
+            show_seconds(each.rest_s),
+            f"+{each.time_added:.1%}",
+            show_bytes(each.rest_bytes),
+            f"+{each.bytes_added:.2%}",
+        )
+        for each in costs
+    )
+    columns = ("N", "strategy", "protocol", "time added", "messages", "bytes added")
+    note = (
+        f"Medians over {costs[0].rounds} rounds, all parties together. Protocol is the processor's time for a "
+        "round without training, evaluation and what is measured here; messages are all bytes that are published "
+        "in a round, likewise."
+    )
+    return Sheet("What sealing, signing and transcripts add", columns, rows, note)
+
+
+def _lay_out_load(load: LoadTimes) -> Sheet:
+    seen = load.seen
+    requests = sum(each.requests for each in seen)
+    row = (
+        f"{seen[0].streams}",
+        f"{requests / sum(each.seconds for each in seen):.0f}/s",
+        show_seconds(load.alone_s),
+        show_seconds(load.watched_s),
+        f"{load.ratio:.2f}",
+        f"{sum(each.missed for each in seen)} of {sum(each.events * each.streams for each in seen):,}",
+        f"{sum(each.failed for each in seen)}",
+        show_seconds(statistics.median(each.median_s for each in seen)),
+    )
+    columns = ("streams", "requests", "alone", "watched", "× alone", "events missed", "failed", "answer")
+    note = (
+        f"Protocol times are medians over {load.rounds} rounds each, N = {load.parameters:,}, in turn and with "
+        "the same pinning: all parties and the interface on one core, those who look on, if any, on another. "
+        "Requests are those answered; answer is the median time from when one was due."
+    )
+    return Sheet("A round's time with an audience", columns, (row,), note)
+
+
+def _lay_out_pages(pages: Sequence[PageTime]) -> Sheet:
+    rows = tuple((each.page, show_seconds(each.seconds), show_seconds(each.slowest_s)) for each in pages)
+    note = (
+        f"Medians of {pages[0].repeats}, each over a connection of its own, from a coordinator that was started "
+        "on what its event store held."
+    )
+    return Sheet(f"A page of {pages[0].runs:,} runs", ("page", "time", "slowest"), rows, note)
 
 
 def show_seconds(seconds: float) -> str:

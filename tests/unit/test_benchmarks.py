@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from benchmarks import steps
 from benchmarks import timing as timing_module
+from benchmarks.interface import Audience
 from benchmarks.rounds import Series
 from benchmarks.sheets import show_seconds
 from benchmarks.timing import Step
@@ -27,6 +28,10 @@ TINY = replace(
     series=Series(runs=1, rounds_per_run=2),
 )
 
+AUDIENCE = Audience(
+    streams=3, requests_per_s=50, parameters=640, pairs=1, rounds_per_run=2, runs_listed=80, pages=2
+)
+
 
 def run(*arguments: str, plan: command.Plan = TINY) -> str:
     screen = io.StringIO()
@@ -37,7 +42,7 @@ def run(*arguments: str, plan: command.Plan = TINY) -> str:
 
 
 def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(tmp_path: Path) -> None:
-    shown = run("--json", str(tmp_path / "bench.json"))
+    shown = run("--json", str(tmp_path / "bench.json"), plan=replace(TINY, audience=AUDIENCE))
 
     written = json.loads((tmp_path / "bench.json").read_text("utf-8"))
     assert list(written["signs"]) == ["640", "1003"]
@@ -49,7 +54,26 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
     assert [each["transport"] for each in written["rounds"]] == ["memory", "memory"]
     assert all(each["wire_bytes"] > each["payload_bytes"] for each in written["rounds"])
     assert "RabbitMQ was left out." in shown
-    for title in ("Signs, N = 640, m = 11", "Factors", "Chunk sizes, N = 1,003", "A round's time"):
+    assert [(each["parameters"], each["strategy"]) for each in written["trust"]] == [
+        *((640, "no-union"), (640, "sec-union")),
+        *((1_003, "no-union"), (1_003, "sec-union")),
+    ]
+    assert all(each["trust_s"] > 0 and 0 < each["trust_bytes"] < each["rest_bytes"] for each in written["trust"])
+    (seen,) = written["load"]["seen"]
+    assert (seen["streams"], seen["missed"], seen["repeated"], seen["failed"]) == (3, 0, 0, 0)
+    assert seen["events"] > 20
+    assert seen["requests"] > 0
+    assert written["load"]["alone_s"] > 0 < written["load"]["watched_s"]
+    assert [(each["runs"], each["seconds"] > 0) for each in written["pages"]] == [(80, True)] * 5
+    titles = (
+        "Signs, N = 640, m = 11",
+        "Factors",
+        "Chunk sizes, N = 1,003",
+        "A round's time",
+        "What sealing",
+        "with an audience",
+    )
+    for title in titles:
         assert title in shown
 
 
@@ -58,7 +82,7 @@ def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
 ) -> None:
     monkeypatch.setattr(command, "RESULTS", tmp_path)
 
-    run("--save", "--quick")
+    run("--save", "--quick", plan=replace(TINY, parameters=(640,)))
 
     (page,) = tmp_path.glob("????-??-??-bench.md")
     text = page.read_text("utf-8")
@@ -66,6 +90,7 @@ def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
     assert f"- numpy: {np.__version__}" in text
     assert text.count("\n## ") == 5
     assert "RabbitMQ was left out." in text
+    assert "The interface with an audience was left out." in text
 
 
 def test_without_a_rabbitmq_server_the_rest_is_measured_and_the_report_says_so(

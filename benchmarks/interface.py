@@ -1,0 +1,325 @@
+"""The coordinator's interface with many who look on, while rounds run; and the list of many runs.
+
+All parties and the interface are in this process, on one core; those who look on are a process on another. The
+same pinning without them stands beside it, run by run in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.crowd import Seen
+from benchmarks.steps import CLIENTS, RHO, SERVERS
+from hubbub.errors import ProtocolError
+from hubbub.ids import RunId
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import BEGINNING, Moment
+from hubbub.runtime.serving import listen
+from hubbub.store.base import Draft
+from hubbub.store.shapes import Shapes
+from hubbub.store.sqlite import SqliteStore
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import topology_for
+from hubbub_coordinator.accounts import Account, account
+from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.events import Began, CancelRequested
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.service import Coordinator
+from hubbub_coordinator.serving import answering
+from hubbub_local.federation import Federation, start_federation
+from hubbub_local.parties import Parties, make_parties
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.planning import draw_up_manifest
+
+PROJECT = Path(__file__).resolve().parent.parent
+ROUNDS_ALREADY_RUN = 5
+"""Of a run that those who look on ask for: its pages are not empty."""
+KEPT_AT_ONCE = 500
+PAGES = {
+    "the newest": "",
+    "the newest 200": "limit=200",
+    "in the middle": "after={middle}",
+    "the last": "after={late}",
+    "by state": "state=cancelled&state=failed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """How many look on, and at how many rounds. The first round of each run is left out."""
+
+    streams: int
+    requests_per_s: float
+    parameters: int
+    pairs: int
+    rounds_per_run: int
+    runs_listed: int
+    pages: int
+    """How often each page of the list is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTimes:
+    """Rounds with an audience beside rounds without; times are medians over `rounds` rounds of each."""
+
+    parameters: int
+    rounds: int
+    alone_s: float
+    watched_s: float
+    seen: list[Seen]
+
+    @property
+    def ratio(self) -> float:
+        """The protocol's time with an audience over that without."""
+        return self.watched_s / self.alone_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTime:
+    """A page of the list of runs; times are medians of `repeats`."""
+
+    runs: int
+    page: str
+    repeats: int
+    seconds: float
+    slowest_s: float
+
+
+# Rounds with an audience ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _pinned(core: int) -> Iterator[None]:
+    """Have this thread, and all that are begun in it, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def measure_load(audience: Audience) -> LoadTimes:
+    """Run with and without an audience in turn. A machine with one core gives it to both."""
+    cores = sorted(os.sched_getaffinity(0))
+    with _pinned(cores[0]):
+        return asyncio.run(_measure_load(audience, cores[-1]))
+
+
+async def _measure_load(audience: Audience, core: int) -> LoadTimes:
+    stage = Stage(SyntheticTask(audience.parameters), make_parties(clients=CLIENTS, servers=SERVERS))
+    alone: list[Account] = []
+    watched: list[Account] = []
+    seen: list[Seen] = []
+    async with stage.open():
+        known = await stage.run(ROUNDS_ALREADY_RUN)
+        for _ in range(audience.pairs):
+            await stage.run(audience.rounds_per_run)
+            alone += stage.accounts[1:]
+            async with _watching(stage, audience, core, known) as found:
+                await stage.run(audience.rounds_per_run)
+                watched += stage.accounts[1:]
+            seen += found
+    return LoadTimes(
+        parameters=audience.parameters,
+        rounds=len(alone),
+        alone_s=statistics.median(each.protocol_s for each in alone),
+        watched_s=statistics.median(each.protocol_s for each in watched),
+        seen=seen,
+    )
+
+
+@dataclass(slots=True)
+class Stage:
+    """A federation with its interface at an address."""
+
+    task: SyntheticTask
+    parties: Parties
+    tokens: Tokens = field(
+        default_factory=lambda: Tokens(read=secrets.token_urlsafe(32), change=secrets.token_urlsafe(32))
+    )
+    url: str = ""
+    accounts: list[Account] = field(default_factory=list)
+    """Of the rounds of the last run."""
+    _federation: Federation | None = None
+
+    @property
+    def federation(self) -> Federation:
+        if self._federation is None:
+            raise RuntimeError("the stage is not open")
+        return self._federation
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hubbub-bench-")))
+            self._federation = await stack.enter_async_context(
+                start_federation(
+                    self._draw_up(1),
+                    parties=self.parties,
+                    folder=folder,
+                    load_task=lambda _: self.task,
+                    demo_seed=0,
+                    observer=self._note,
+                )
+            )
+            listener = listen("127.0.0.1", 0, advice="")
+            answered = answering(self._federation.coordinator, self.tokens, listener)
+            self.url = await stack.enter_async_context(answered)
+            yield
+
+    async def run(self, count: int) -> RunId:
+        """Run so many rounds, and account for them."""
+        self.accounts = []
+        manifest = self._draw_up(count)
+        state, run = await self.federation.run(manifest)
+        if state is not runs.State.COMPLETED:
+            raise ProtocolError(f"the run {state.value}: {run.reason}")
+        return manifest.run_id
+
+    def _draw_up(self, count: int) -> Manifest:
+        return draw_up_manifest(
+            self.task,
+            roster=self.parties.roster,
+            strategy="no-union",
+            rho=RHO,
+            local_steps=1,
+            rounds=count,
+            seed=0,
+        )
+
+    def _note(self, moment: Moment) -> None:
+        ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
+        if ended and isinstance(moment.data, rounds.Round):
+            self.accounts.append(account(moment.data))
+
+
+@asynccontextmanager
+async def _watching(stage: Stage, audience: Audience, core: int, run: RunId) -> AsyncIterator[list[Seen]]:
+    """Have an audience; when it has gone, what it saw is in the list."""
+    arguments = (stage.url, str(core), str(audience.streams), str(audience.requests_per_s), run)
+    crowd = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.crowd", *arguments),
+        cwd=PROJECT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    found: list[Seen] = []
+    try:
+        if crowd.stdin is None or crowd.stdout is None:
+            raise RuntimeError("the crowd has no pipes")
+        news = stage.federation.coordinator.news
+        began = news.newest
+        crowd.stdin.write(f"{stage.tokens.read}\n".encode())
+        if await crowd.stdout.readline() != b"ready\n":
+            raise RuntimeError("the crowd could not open its streams")
+        yield found
+        ids = [item.id for item in news.since(began)]
+        crowd.stdin.write(f"{json.dumps(ids)}\n".encode())
+        found.append(Seen(**json.loads(await crowd.stdout.readline())))
+        await crowd.wait()
+    finally:
+        if crowd.returncode is None:
+            crowd.kill()
+            await crowd.wait()
+
+
+# The list of runs -----------------------------------------------------------------------------------------
+
+
+def time_pages(count: int, repeats: int) -> list[PageTime]:
+    """Keep so many runs, start a coordinator on what is kept, and ask for pages of the list over HTTP."""
+    return asyncio.run(_time_pages(count, repeats))
+
+
+async def _time_pages(count: int, repeats: int) -> list[PageTime]:
+    parties = make_parties(clients=CLIENTS, servers=SERVERS)
+    name = next(name for name in parties.identities if name == "coordinator")
+    tokens = Tokens(read=secrets.token_urlsafe(32), change=secrets.token_urlsafe(32))
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hubbub-bench-")))
+        kept = _keep_runs(folder / "state.sqlite", parties, count)
+        role = parties.identities[name].role
+        transport = await stack.enter_async_context(MemoryTransport(MemoryBroker(), topology_for(name, role)))
+        coordinator = Coordinator(
+            identity=parties.identities[name], roster=parties.roster, transport=transport, folder=folder
+        )
+        stack.callback(coordinator.close)
+        await coordinator.runner.start()
+        stack.push_async_callback(coordinator.runner.stop)
+        url = await stack.enter_async_context(answering(coordinator, tokens, listen("127.0.0.1", 0, advice="")))
+        places = {"middle": kept[count // 2], "late": kept[min(count - 1, 60)]}
+        samples: dict[str, list[float]] = {page: [] for page in PAGES}
+        for _ in range(repeats):
+            for page, query in PAGES.items():
+                path = f"/api/v1/runs?{query.format(**places)}"
+                samples[page].append(await asyncio.to_thread(_time_request, url, path, tokens.read, count))
+    return [
+        PageTime(
+            runs=count, page=page, repeats=repeats, seconds=statistics.median(taken_s), slowest_s=max(taken_s)
+        )
+        for page, taken_s in samples.items()
+    ]
+
+
+def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
+    """Write runs as a coordinator keeps them, each begun and cancelled; oldest first."""
+    shapes = Shapes((runs.Run, *runs.KIND.events))
+    first = draw_up_manifest(
+        SyntheticTask(1_000), roster=parties.roster, strategy="no-union", rho=RHO, local_steps=1, rounds=5, seed=0
+    )
+    store = SqliteStore(path)
+    kept: list[RunId] = []
+    try:
+        numbers = iter(range(count))
+        while some := list(islice(numbers, KEPT_AT_ONCE)):
+            drafts: list[Draft] = []
+            for number in some:
+                manifest = first.model_copy(update={"nonce": f"{number:032x}"})
+                kept.append(manifest.run_id)
+                drafts += _write_run(shapes, manifest, float(number))
+            last = store.append(drafts)
+            for sequence in range(last - len(drafts) + 1, last + 1):
+                store.mark_done(sequence)
+    finally:
+        store.close()
+    return kept
+
+
+def _write_run(shapes: Shapes, manifest: Manifest, at_s: float) -> Iterator[Draft]:
+    key = Key("run", manifest.run_id)
+    yield Draft(key, BEGINNING, shapes.dump(runs.Run(manifest=manifest)))
+    for event in (Began(at_s=at_s), CancelRequested(at_s=at_s + 1)):
+        yield Draft(key, shapes.name_of(event), shapes.dump(event))
+
+
+def _time_request(url: str, path: str, token: str, total: int) -> float:
+    """On a connection of its own: what somebody waits who opens the page."""
+    began_s = time.monotonic()
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    elapsed_s = time.monotonic() - began_s
+    if answer.status != http.HTTPStatus.OK or json.loads(body)["total"] != total:
+        raise RuntimeError(f"{path} was answered with {answer.status}: {body[:200]!r}")
+    return elapsed_s
