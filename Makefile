@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: demo test check format docs bench paper clean
+.PHONY: demo test check format docs bench paper soak clean
 
 demo: $(READY)
 	@$(BIN)/hubbub demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -32,6 +32,17 @@ bench: $(READY)
 # Rounds and bytes to 98 % on MNIST for every strategy, beside the paper's numbers (about ten minutes a seed).
 paper: $(READY)
 	$(BIN)/python tools/paper.py $(ARGS)
+
+# A million mutated messages at the codec and at every service (about a quarter of an hour), ten thousand simulated
+# histories with faults (about an hour), every party killed at every transition, and two hundred rounds with random
+# kills, drawn in docs/results (another half hour).
+soak: $(READY)
+	HUBBUB_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest tests/fuzz --show-capture=no $(ARGS)
+	HUBBUB_API_EXAMPLES=500 $(BIN)/python -m pytest tests/integration/test_openapi.py --show-capture=no $(ARGS)
+	HUBBUB_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation/test_faults.py --show-capture=no $(ARGS)
+	HUBBUB_SOAK=.soak.json $(BIN)/python -m pytest tests/soak $(ARGS)
+	$(BIN)/python tools/plot_soak.py .soak.json
+	rm .soak.json
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,11 +1,48 @@
-"""Fixtures for everybody: a broker, started when the first test asks for it."""
+"""Fixtures for everybody: a broker, started when the first test asks for it. And what makes all tests faster."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from support.broker import NoBrokerError, find_broker
 from support.private_node import PrivateNode, server_scripts
+
+# All services and brokers sync what they write, thousands of times, and no test takes the power away from a real
+# disk. The tests of a whole session leave less than this behind.
+_IN_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108  (Only folders of our own in it are used.)
+_LONGEST_FIRST = (
+    "integration/test_kills.py",
+    "integration/test_strategies.py",
+    "integration/test_strategies_over_rabbitmq.py",
+    "unit/hubbub_cli/test_demo.py",
+    "integration/test_processes.py",
+    "integration/test_broker_outages.py",
+    "integration/test_tls_federation.py",
+    "integration/test_consumer_timeout.py",
+    "adversary/test_recording.py",
+    "unit/test_benchmarks.py",
+    "simulation/test_faults.py",
+)
+"""So that no worker is left alone with one of them at the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "TMPDIR" not in os.environ and _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ROOM_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_IN_MEMORY)
+    # Or every process that a test starts would compile all sources anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Files go to the workers in the order below, and not those with the most tests first.
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    rank = {here / name: place for place, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +58,8 @@ def amqp_url() -> Iterator[str]:
         broker.close()
 
 
-@pytest.fixture(scope="module")
-def private_node(request: pytest.FixtureRequest) -> Iterator[PrivateNode]:
-    """A RabbitMQ that a test may kill and restart."""
+@pytest.fixture(scope="session")
+def mortal_node(request: pytest.FixtureRequest) -> Iterator[PrivateNode]:
     if server_scripts() is None:
         # Fails with what to do if there is no broker at all; may install one.
         request.getfixturevalue("amqp_url")
@@ -31,3 +67,11 @@ def private_node(request: pytest.FixtureRequest) -> Iterator[PrivateNode]:
         pytest.skip("killing a broker takes one of our own, and no rabbitmq-server is installed")
     with PrivateNode() as node:
         yield node
+
+
+@pytest.fixture(scope="module")
+def private_node(mortal_node: PrivateNode) -> PrivateNode:
+    """A RabbitMQ that a test may kill and restart; it is running, whatever a test before has done to it."""
+    if not mortal_node.is_running:
+        mortal_node.start()
+    return mortal_node

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from hubbub.machine.draw import draw
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import Table
 from hubbub_aggregator import events as aggregator_events
 from hubbub_aggregator.phases import accumulation, membership
@@ -15,7 +16,7 @@ from hubbub_coordinator import events as coordinator_events
 from hubbub_coordinator.phases import round as coordinator_round
 from hubbub_coordinator.phases import run as coordinator_run
 from hubbub_trainer import events as trainer_events
-from hubbub_trainer.phases import enrolment
+from hubbub_trainer.phases import catchup, enrolment
 from hubbub_trainer.phases import round as trainer_round
 
 TARGET = Path(__file__).parent.parent / "docs" / "states.md"
@@ -38,23 +39,34 @@ class Machine:
     title: str
     module: ModuleType
     events: ModuleType
-    initial: Enum
 
     # Machines of different types stand side by side here, as in the runner.
     @property
+    def kind(self) -> Kind[Any, Any]:
+        """The kind that the service runs on."""
+        kind: Kind[Any, Any] = self.module.KIND
+        return kind
+
+    @property
     def table(self) -> Table[Any, Any]:
-        """The table that the service runs on."""
-        table: Table[Any, Any] = self.module.TRANSITIONS
-        return table
+        """Its table."""
+        return self.kind.table
+
+    @property
+    def initial(self) -> Enum:
+        """Where it begins."""
+        initial: Enum = self.kind.initial
+        return initial
 
 
 MACHINES = (
-    Machine("Coordinator: a run", coordinator_run, coordinator_events, coordinator_run.State.ENROLLING),
-    Machine("Coordinator: a round", coordinator_round, coordinator_events, coordinator_round.State.COLLECTING),
-    Machine("Aggregator: its part in a run", membership, aggregator_events, membership.State.INVITED),
-    Machine("Aggregator: a phase", accumulation, aggregator_events, accumulation.State.COLLECTING),
-    Machine("Trainer: its part in a run", enrolment, trainer_events, enrolment.State.INVITED),
-    Machine("Trainer: a round", trainer_round, trainer_events, trainer_round.State.QUEUED),
+    Machine("Coordinator: a run", coordinator_run, coordinator_events),
+    Machine("Coordinator: a round", coordinator_round, coordinator_events),
+    Machine("Aggregator: its part in a run", membership, aggregator_events),
+    Machine("Aggregator: a phase", accumulation, aggregator_events),
+    Machine("Trainer: its part in a run", enrolment, trainer_events),
+    Machine("Trainer: a round", trainer_round, trainer_events),
+    Machine("Trainer: catching up", catchup, trainer_events),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +20,17 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.settings import ServiceSettings
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
+from hubbub.trust.identity import PRIVATE_SUFFIX
 from hubbub_aggregator.__main__ import AggregatorSettings
 from hubbub_cli.main import app
 from hubbub_coordinator.__main__ import CoordinatorSettings
+from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.phases.run import State
 from hubbub_coordinator.service import Coordinator
 from hubbub_trainer.__main__ import TrainerSettings
+from support.builders import make_manifest
+from support.parties import COORDINATOR, identity_of, roster_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -33,7 +38,14 @@ FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", ".ci")
 TOP_FILES = re.compile(r"[A-Z]+\.md|Makefile|LICENSE|pyproject\.toml|constraints\.txt")
 SETTINGS: tuple[type[ServiceSettings], ...] = (CoordinatorSettings, AggregatorSettings, TrainerSettings)
 # Read outside the settings classes: by the data sets' cache, and by the tests.
-OTHER_VARIABLES = {"HUBBUB_CACHE", "HUBBUB_TEST_AMQP_URL"}
+OTHER_VARIABLES = {
+    "HUBBUB_CACHE",
+    "HUBBUB_TEST_AMQP_URL",
+    "HUBBUB_TEST_CHROMIUM",
+    "HUBBUB_TOKEN_FILE",
+    "HUBBUB_URL",
+}
+VARIABLE = r"HUBBUB_[A-Z0-9_]*[A-Z0-9]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +171,38 @@ def test_every_make_target_exists(page: Page) -> None:
 # The command ---------------------------------------------------------------------------------------------
 
 
-def options_of(words: tuple[str, ...]) -> set[str]:
-    """The options of a subcommand; fails if there is no such subcommand."""
-    command = typer.main.get_command(app)
+Commands = dict[str, typer.core.TyperCommand]
+
+
+def commands_below(command: object) -> Commands:
+    """The subcommands of a group; a command that does something has none."""
+    return getattr(command, "commands", {})
+
+
+def options_of(words: Sequence[str]) -> set[str]:
+    """The options of the command that a line calls; fails if there is no such command."""
+    command: object = typer.main.get_command(app)
     for word in words:
-        commands: dict[str, typer.core.TyperCommand] = getattr(command, "commands", {})
+        commands = commands_below(command)
+        if not commands:
+            # The rest are its arguments.
+            break
         assert word in commands, f"there is no command hubbub {' '.join(words)}"
         command = commands[word]
-    return {"--help", "-h"} | {option for each in command.params for option in each.opts}
+    return {"--help", "-h"} | {option for each in getattr(command, "params", []) for option in each.opts}
+
+
+def all_commands() -> set[str]:
+    """Every command that does something, as it is written after `hubbub`."""
+
+    def walk(name: str, command: object) -> Iterator[str]:
+        below = commands_below(command)
+        if not below:
+            yield name
+        for word, each in below.items():
+            yield from walk(f"{name} {word}".strip(), each)
+
+    return set(walk("", typer.main.get_command(app)))
 
 
 def calls_of_hubbub(page: Page) -> Iterator[list[str]]:
@@ -180,10 +216,9 @@ def calls_of_hubbub(page: Page) -> Iterator[list[str]]:
 @every_page
 def test_every_hubbub_command_and_option_exists(page: Page) -> None:
     for call in calls_of_hubbub(page):
-        words = tuple(word for word in call[: first_option(call)] if not word.isupper())
         used = {word.split("=")[0] for word in call if word.startswith("-")}
 
-        assert used - options_of(words) == set(), call
+        assert used - options_of(call[: first_option(call)]) == set(), call
 
 
 def first_option(call: list[str]) -> int:
@@ -192,31 +227,40 @@ def first_option(call: list[str]) -> int:
 
 @every_page
 def test_every_option_named_alone_exists(page: Page) -> None:
-    known = options_of(("demo",)) | options_of(("manifest", "new")) | options_of(())
+    known = options_of(()).union(*(options_of(name.split()) for name in all_commands()))
 
     assert {span.split()[0] for span in page.spans if span.startswith("--")} - known == set()
+
+
+def test_running_lists_every_command() -> None:
+    assert set(named(RUNNING, r"hubbub [a-z -]+")) == {f"hubbub {name}" for name in all_commands()}
 
 
 # Settings ------------------------------------------------------------------------------------------------
 
 
 def test_running_names_the_settings_that_there_are_and_no_others() -> None:
-    variables = set(re.findall(r"HUBBUB_[A-Z_]*[A-Z]", RUNNING.text))
+    variables = set(re.findall(VARIABLE, RUNNING.text))
 
     assert variables - OTHER_VARIABLES == settings_variables()
 
 
 @every_page
 def test_every_variable_named_is_read_somewhere(page: Page) -> None:
-    variables = set(re.findall(r"HUBBUB_[A-Z_]*[A-Z]", page.text))
+    variables = set(re.findall(VARIABLE, page.text))
 
     assert variables - OTHER_VARIABLES - settings_variables() == set()
 
 
 def test_variables_outside_the_settings_are_read_where_we_say() -> None:
-    sources = [ROOT / "services/hubbub_trainer/learning/datasets.py", ROOT / "tests/support/broker.py"]
+    sources = [
+        "services/hubbub_cli/runs.py",
+        "services/hubbub_trainer/learning/datasets.py",
+        "tests/support/broker.py",
+        "tests/support/browser.py",
+    ]
 
-    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    text = "".join((ROOT / path).read_text(encoding="utf-8") for path in sources)
 
     assert {name for name in OTHER_VARIABLES if f'"{name}"' not in text} == set()
 
@@ -248,7 +292,7 @@ def test_the_sample_settings_file_is_a_trainers() -> None:
 
     settings = TrainerSettings(**sample)
 
-    assert settings.name == "clinic-a"
+    assert settings.identity.name == f"clinic-a{PRIVATE_SUFFIX}"
 
 
 # Messages, manifest, reasons, routes ---------------------------------------------------------------------
@@ -278,13 +322,25 @@ def test_running_lists_every_reason_to_refuse() -> None:
 
 
 def test_running_lists_every_route(tmp_path: Path) -> None:
-    name = PartyId("coordinator")
-    transport = MemoryTransport(MemoryBroker(), topology_for(name, Role.COORDINATOR))
-    paths = create_app(Coordinator(name=name, transport=transport, folder=tmp_path)).openapi()["paths"]
+    manifest = make_manifest()
+    coordinator = Coordinator(
+        identity=identity_of(manifest, COORDINATOR),
+        roster=roster_of(manifest),
+        transport=MemoryTransport(MemoryBroker(), topology_for(COORDINATOR, Role.COORDINATOR)),
+        folder=tmp_path,
+    )
+    paths = create_app(coordinator, Tokens(read="r" * 32, change="c" * 32)).openapi()["paths"]
+    coordinator.close()
 
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
     assert set(named(RUNNING, r"(?:GET|POST) [^`]+")) == routes
+
+
+def test_running_names_every_state_of_a_run() -> None:
+    sentence = RUNNING.text.split("A run is `")[1].split("says why")[0]
+
+    assert {state.value for state in State} - set(re.findall(r"[a-z]+", sentence)) == set()
 
 
 # Links ---------------------------------------------------------------------------------------------------

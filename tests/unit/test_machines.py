@@ -4,17 +4,32 @@ import ast
 import importlib.util
 import inspect
 import sys
-from dataclasses import is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, UnionType
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from hubbub.errors import LocalError, UnexpectedEvent
-from hubbub.machine.effects import Failed
+from hubbub.machine.effects import Failed, Job, Key, SetTimer
+from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Stay, Step, Table, To, step
+from hubbub.messages.keys import RunKey
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
+from hubbub.messages.snapshots import Voucher
+from hubbub.messages.traffic import Traffic
+from hubbub.protocol.layout import Vector
+from hubbub.store.shapes import Shapes
+from support.builders import make_bodies, make_claims, make_manifest, make_receipt, make_run_key, make_vectors
+from support.parties import sign_receipts
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -125,13 +140,20 @@ def test_a_refused_event_leaves_the_engines_caller_with_what_it_had() -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_handlers_change_nothing_that_they_are_given_and_wait_for_nothing(machine: Any) -> None:
     """They return a Step: no assignment reaches outside of a function's own names."""
-    for function in ast.walk(ast.parse(inspect.getsource(machine.module))):
+    for function in (node for tree in sources(machine) for node in ast.walk(tree)):
         if not isinstance(function, ast.FunctionDef):
             assert not isinstance(function, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal)
             continue
         for node in ast.walk(function):
             for target in assigned(node):
                 assert isinstance(target, ast.Name | ast.Tuple), f"{function.name} assigns {ast.unparse(target)}"
+
+
+def sources(machine: Any) -> list[ast.Module]:
+    """The file of a machine's table, and those of its handlers and its data."""
+    handlers = {move.handler for row in machine.table.values() for move in row.values() if isinstance(move, To)}
+    modules = {machine.module, *(inspect.getmodule(each) for each in (*handlers, machine.kind.data))}
+    return [ast.parse(inspect.getsource(module)) for module in modules]
 
 
 def assigned(node: ast.AST) -> list[ast.AST]:
@@ -161,6 +183,131 @@ def test_what_is_ignored_is_ignored_everywhere_the_same(machine: Any) -> None:
                 result = step(machine.table, state, data, object.__new__(event_type))
                 assert result == Step(state, data)
                 assert result.data is data
+
+
+# What is kept, and what is taken up again -------------------------------------------------------------------
+
+MANIFEST = make_manifest()
+BODIES = {type(body): body for body in make_bodies(MANIFEST)}
+(RECEIPT,) = sign_receipts(MANIFEST, [make_receipt(MANIFEST)])
+GIVEN: dict[type, SearchStrategy[Any]] = {
+    Manifest: st.just(MANIFEST),
+    RunKey: st.just(make_run_key(MANIFEST)),
+    Receipt: st.just(RECEIPT.receipt),
+    SignedReceipt: st.just(RECEIPT),
+    VectorClaim: st.sampled_from(make_claims(MANIFEST)),
+    RoundApplied: st.just(BODIES[RoundApplied]),
+    Voucher: st.just(Voucher(round=2, released=1, model_hmac="4d" * 32)),
+    Traffic: st.just(Traffic(counts_as="signs", direction="up", payload_bits=300, wire_bytes=412)),
+    Vector: st.sampled_from(make_vectors(MANIFEST)),
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=8),
+    bytes: st.binary(max_size=8),
+}
+
+
+def values_of(annotation: Any) -> SearchStrategy[Any]:
+    """Any value of a type: what the services make by hand is given, all else is put together field by field."""
+    if annotation in GIVEN:
+        return GIVEN[annotation]
+    if isinstance(annotation, NewType):
+        return values_of(annotation.__supertype__)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        hints = get_type_hints(annotation)
+        return st.builds(annotation, **{each.name: values_of(hints[each.name]) for each in fields(annotation)})
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return st.tuples(*map(values_of, inner))
+    if origin is tuple:
+        return st.lists(values_of(inner[0]), max_size=3).map(tuple)
+    if origin is frozenset:
+        return st.frozensets(values_of(inner[0]), max_size=3)
+    if origin is Mapping:
+        return st.dictionaries(values_of(inner[0]), values_of(inner[1]), max_size=3)
+    if origin in {Union, UnionType}:
+        return st.one_of(*map(values_of, inner))
+    found: SearchStrategy[Any] = st.from_type(annotation)
+    return found
+
+
+KINDS = [pytest.param(machine.kind, id=machine.module.__name__) for machine in TOOL.MACHINES]
+KEPT = [
+    pytest.param(machine.kind, shape, id=f"{machine.module.__name__} {shape.__name__}")
+    for machine in TOOL.MACHINES
+    for shape in (machine.kind.data, *sorted(machine.kind.events, key=lambda event: str(event.__name__)))
+]
+
+
+@pytest.mark.parametrize(("kind", "shape"), KEPT)
+def test_everything_that_is_kept_is_read_back_as_it_was(kind: Kind[Any, Any], shape: type) -> None:
+    shapes = Shapes((kind.data, *kind.events))
+
+    @given(values_of(shape))
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    def check(value: object) -> None:
+        read = shapes.load(shapes.name_of(value), shapes.dump(value))
+        assert read == value
+        assert type(read) is shape
+
+    check()
+
+
+def test_what_a_service_keeps_has_one_name_each() -> None:
+    for service in {machine.events for machine in TOOL.MACHINES}:
+        kinds = [machine.kind for machine in TOOL.MACHINES if machine.events is service]
+        Shapes(shape for kind in kinds for shape in (kind.data, *kind.events))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_resumed_is_jobs_and_timers_that_come_back_as_what_the_state_takes(kind: Kind[Any, Any]) -> None:
+    for state in kind.table:
+        for effect in kind.resume(state, fresh(kind.data)):
+            assert isinstance(effect, Job | SetTimer)
+            if isinstance(effect, SetTimer):
+                assert effect.event in kind.table[state]
+
+
+def fresh(data: type) -> object:
+    """Data as a machine begins with it."""
+    needed = {
+        "me": MANIFEST.clients[0],
+        "key": Key("x", MANIFEST.run_id, 1),
+        "run": Key("run", MANIFEST.run_id),
+        "manifest": MANIFEST,
+        "number": 1,
+        "servers": MANIFEST.aggregators,
+        "after": 0,
+        "chunks": 1,
+    }
+    required = [each.name for each in fields(data) if each.default is each.default_factory is MISSING]
+    made: object = data(**{name: needed[name] for name in required})
+    return made
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_who_waits_for_the_event_of_a_job_resumes_that_job(machine: Any) -> None:
+    """A state whose only way on is a job's event would be stuck for ever without it."""
+    jobs = JOBS[machine.module.__name__]
+    for state, expected in jobs.items():
+        resumed = machine.kind.resume(machine.module.State[state], fresh(machine.kind.data))
+        assert [type(effect).__name__ for effect in resumed] == [expected]
+
+
+JOBS: dict[str, dict[str, str]] = {
+    "hubbub_coordinator.phases.run": {},
+    "hubbub_coordinator.phases.round": {},
+    "hubbub_aggregator.phases.membership": {},
+    "hubbub_aggregator.phases.accumulation": {"SUMMING": "SumAndRelease"},
+    "hubbub_trainer.phases.enrolment": {"PREPARING": "PrepareTask"},
+    "hubbub_trainer.phases.round": {
+        "TRAINING": "Train",
+        "SHARING": "SendShares",
+        "DECODING": "DecodeSums",
+        "CONCLUDING": "Conclude",
+        "CLOSING": "CloseVoid",
+    },
+    "hubbub_trainer.phases.catchup": {},
+}
 
 
 def test_the_committed_page_is_what_the_tables_say() -> None:
