@@ -58,6 +58,11 @@ class Run(Answer):
         """Its id as people read it."""
         return self.run[:SHOWN_DIGITS]
 
+    @property
+    def pauses_when(self) -> str:
+        """When it pauses, if it is to."""
+        return "when its open round has ended" if self.round else "before its first round"
+
 
 class Participant(Answer):
     """A party of a run and where it is."""

@@ -84,7 +84,7 @@ def print_run(answer: Json, round_answers: Sequence[Json]) -> None:
 def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
     state = Text(run.state, style_of(run.state))
     if run.pausing:
-        state.append(", pauses when its open round has ended", "yellow")
+        state.append(f", pauses {run.pauses_when}", "yellow")
     if run.reason:
         state.append(f": {run.reason}", "default")
     yield "run", Text(run.run)

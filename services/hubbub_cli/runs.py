@@ -191,9 +191,11 @@ def pause_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Open no further round; the one that is open comes to its end. Takes the change token."""
+    from hubbub_cli.answers import Run, read  # noqa: PLC0415  (Help should not wait for httpx.)
+
     answer = _steer("pause", run, url, token_file, ca_file)
-    later = "pauses when its open round has ended" if answer["pausing"] else f"is {answer['state']}"
-    _tell(answer, later, as_json=as_json)
+    told = read(Run, answer)
+    _tell(answer, f"pauses {told.pauses_when}" if told.pausing else f"is {told.state}", as_json=as_json)
 
 
 @runs.command("resume")

@@ -157,23 +157,20 @@ class Coordinator:
 
     async def cancel(self, run: RunId) -> None:
         """End a run that has not ended."""
-        state, _ = self.find_run(run)
-        if state in runs.OUTCOMES:
-            raise RunOver(f"run {run} is {state.value} already")
-        await self.runner.feed_until_kept(Key("run", run), CancelRequested(at_s=self._clock.now_s()))
+        await self._steer(run, CancelRequested(at_s=self._clock.now_s()))
 
     async def pause(self, run: RunId) -> None:
-        """Let the open round come to its end, and open no other."""
-        await self._steer(run, PauseRequested(at_s=self._clock.now_s()), runs.State.RUNNING, runs.State.PAUSED)
+        """Let the open round come to its end, and open no other; before the first, open none."""
+        await self._steer(run, PauseRequested(at_s=self._clock.now_s()))
 
     async def resume(self, run: RunId) -> None:
         """Go on with a run that was paused."""
-        await self._steer(run, ResumeRequested(at_s=self._clock.now_s()), runs.State.RUNNING, runs.State.PAUSED)
+        await self._steer(run, ResumeRequested(at_s=self._clock.now_s()))
 
-    async def _steer(self, run: RunId, event: PauseRequested | ResumeRequested, *allowed: runs.State) -> None:
+    async def _steer(self, run: RunId, event: CancelRequested | PauseRequested | ResumeRequested) -> None:
         state, _ = self.find_run(run)
-        if state not in allowed:
-            raise RunOver(f"run {run} is {state.value}: it can be paused and resumed only while rounds are run")
+        if state in runs.OUTCOMES:
+            raise RunOver(f"run {run} is {state.value} already")
         await self.runner.feed_until_kept(Key("run", run), event)
 
     # What the API and the terminal ask ------------------------------------------------------------------

@@ -175,7 +175,8 @@ def _tell_of_operator(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]
             )
             yield _Line(NewsKind.RUN_SUBMITTED, text)
         case PauseRequested() if run.pausing and not earlier.pausing:
-            yield _Line(NewsKind.PAUSE_REQUESTED, f"the run is to pause after round {run.round}")
+            when = f"after round {run.round}" if run.round else "before its first round"
+            yield _Line(NewsKind.PAUSE_REQUESTED, f"the run is to pause {when}")
         case ResumeRequested() if moment.before is runs.State.PAUSED:
             yield _Line(NewsKind.RUN_RESUMED, f"the run goes on with round {run.round}")
         case ResumeRequested() if earlier.pausing:

@@ -54,11 +54,6 @@ class SteadyFederation(ProcessFederation):
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
 
-    def wait_for_begin(self, run: RunId) -> None:
-        """Return when a round was released and others are to come."""
-        view = self.wait_for(run, lambda view: view.rounds_released >= 1)
-        assert view.state == "running", "the run was too fast for this test"
-
 
 @dataclass(frozen=True)
 class Look:
@@ -137,12 +132,23 @@ def paste(page: Page, manifest: Manifest) -> None:
 
 
 @contextmanager
+def prepared(stage: Stage, run: RunId) -> Iterator[None]:
+    """Have a run that is submitted within stand still before its first round, however fast the machine is."""
+    federation = stage.federation
+    with federation.services[federation.trainer_names[0]].paused():
+        yield
+        federation.order(run, "pause")
+    federation.wait_for(run, lambda view: view.state == "paused")
+
+
+@contextmanager
 def held(stage: Stage, run: RunId) -> Iterator[PartyId]:
-    """Hold a trainer still in the middle of a run, so that the run stands still too."""
-    stage.federation.wait_for_begin(run)
-    name = stage.federation.trainer_names[0]
-    with stage.federation.services[name].paused():
-        stage.federation.wait_for(run, lambda view: view.waiting_for == [name])
+    """Go on with a run that stands still, with a trainer that does not move, so that its round stays open."""
+    federation = stage.federation
+    name = federation.trainer_names[0]
+    with federation.services[name].paused():
+        federation.order(run, "resume")
+        federation.wait_for(run, lambda view: view.waiting_for == [name])
         yield name
 
 
@@ -241,7 +247,8 @@ def test_a_run_started_from_the_page_is_paused_resumed_and_followed_to_its_end(s
     manifest = draw_up(stage, rounds=6)
     run = manifest.run_id
     with stage.page() as (page, watch):
-        paste(page, manifest)
+        with prepared(stage, run):
+            paste(page, manifest)
         steering = page.get_by_role("group", name="Steer this run")
         with held(stage, run) as late:
             expect(page.get_by_text(f"Waiting for {late} to")).to_be_visible()
@@ -297,9 +304,10 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
     lost = federation.trainer_names[2]
     manifest = draw_up(stage, rounds=4, strategy="no-union", phase_timeout_s=PATIENCE_S)
     with stage.page(colours="dark") as (page, watch):
-        paste(page, manifest)
-        federation.wait_for_begin(manifest.run_id)
+        with prepared(stage, manifest.run_id):
+            paste(page, manifest)
         with dead(stage, lost):
+            federation.order(manifest.run_id, "resume")
             expect(page.get_by_text(f"Late: waiting for {lost}")).to_be_visible(timeout=RUN_MS)
             parties = page.get_by_role("region", name="Parties")
             party = parties.get_by_role("img", name=re.compile(f"^{lost}, client"))
@@ -318,7 +326,9 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
 def test_the_page_says_that_the_coordinator_is_away_and_goes_on_when_it_is_back(stage: Stage) -> None:
     federation = stage.federation
     manifest = draw_up(stage, rounds=4)
-    run = federation.submit(manifest)
+    run = manifest.run_id
+    with prepared(stage, run):
+        federation.submit(manifest)
     with stage.page(f"/#/runs/{run}") as (page, watch):
         with held(stage, run):
             with dead(stage, federation.coordinator_name):

@@ -75,7 +75,7 @@ function showTitle(run) {
     plural(run.aggregators, "aggregator"),
     plural(run.parameters, "parameter"),
   ];
-  const state = run.pausing && run.state === "running" ? "pausing after this round" : run.state;
+  const state = run.pausing ? pausing(run) : run.state;
   byId("run-sub").replaceChildren(
     h("span", { class: `state-word is-${run.state}` }, stateIcon(run.state), state),
     h("span", {}, parties.join(", ")),
@@ -86,6 +86,10 @@ function showTitle(run) {
   show(reason, run.reason !== "" && run.state !== "completed");
   set(reason, { class: `reason is-${run.state}` });
   setText(reason, `${{ failed: "It failed", cancelled: "It was cancelled" }[run.state] ?? "Note"}: ${run.reason}`);
+}
+
+function pausing(run) {
+  return run.round > 0 ? "pausing after this round" : `${run.state}, pausing before the first round`;
 }
 
 function showFigures(cells, run, rounds, now_s) {

@@ -67,7 +67,7 @@ function canResume(run) {
 function showButtons(run, mayChange) {
   if (!run) return;
   const pause = byId("pause");
-  show(pause, run.state === "running" || run.state === "paused");
+  show(pause, ACTIVE.includes(run.state));
   setText(pause, run.state === "paused" ? "Resume" : run.pausing ? "Do not pause" : "Pause");
   show(byId("cancel"), ACTIVE.includes(run.state));
   for (const id of ["pause", "cancel", "again"]) byId(id).disabled = !mayChange;

@@ -164,12 +164,19 @@ def _agreement_s(run: Run) -> float:
 
 
 def await_ready(run: Run, event: PartyReady) -> Step[State, Run]:
-    """When all have what they need, the first round opens."""
+    """When all have what they need, the first round opens, unless an operator wants none yet."""
     run = replace(run, ready=run.ready | {event.party})
     if run.ready != run.parties.keys():
         return Step(State.AGREEING, run)
+    on_time = CancelTimer("agreement")
+    if run.pausing:
+        return Step(*_stand_still(run), (on_time,))
     run = replace(run, round=1)
-    return Step(State.RUNNING, run, (CancelTimer("agreement"), *_open_round(run, event.at_s)))
+    return Step(State.RUNNING, run, (on_time, *_open_round(run, event.at_s)))
+
+
+def _stand_still(run: Run) -> tuple[State, Run]:
+    return State.PAUSED, replace(run, pausing=False, reason="an operator paused it")
 
 
 def stop_agreeing(run: Run, event: DeadlinePassed) -> Step[State, Run]:
@@ -205,7 +212,7 @@ def go_on(run: Run, event: RoundEnded) -> Step[State, Run]:
             return _end(run, State.FAILED, reason, event.at_s)
         return Step(State.PAUSED, replace(run, reason=reason))
     if run.pausing:
-        return Step(State.PAUSED, replace(run, pausing=False, reason="an operator paused it"))
+        return Step(*_stand_still(run))
     return _open_next(run, event.at_s)
 
 
@@ -231,16 +238,24 @@ def _open_next(run: Run, at_s: float) -> Step[State, Run]:
     return Step(State.RUNNING, run, _open_round(run, at_s))
 
 
-def pause(run: Run, event: PauseRequested) -> Step[State, Run]:
-    """Open no other round; the one that is open comes to its end."""
-    del event
-    return Step(State.RUNNING, replace(run, pausing=True))
+def _pause_from(state: State) -> To[State, Run]:
+    """Open no other round; what has begun, an agreement or a round, comes to its end."""
+
+    def pause(run: Run, event: PauseRequested) -> Step[State, Run]:
+        del event
+        return Step(state, replace(run, pausing=True))
+
+    return To(pause, state)
 
 
-def call_pause_off(run: Run, event: ResumeRequested) -> Step[State, Run]:
-    """Go on after the round that is open."""
-    del event
-    return Step(State.RUNNING, replace(run, pausing=False))
+def _call_pause_off_in(state: State) -> To[State, Run]:
+    """Go on after what has begun."""
+
+    def call_pause_off(run: Run, event: ResumeRequested) -> Step[State, Run]:
+        del event
+        return Step(state, replace(run, pausing=False))
+
+    return To(call_pause_off, state)
 
 
 def go_on_again(run: Run, event: ResumeRequested) -> Step[State, Run]:
@@ -277,13 +292,17 @@ TRANSITIONS: Table[State, Run] = {
         Began: To(begin, State.ENROLLING),
         ProposalDue: To(ask_again, State.ENROLLING),
         PartyJoined: To(enrol, State.ENROLLING, State.AGREEING),
+        PauseRequested: _pause_from(State.ENROLLING),
+        ResumeRequested: _call_pause_off_in(State.ENROLLING),
         PartyRefused: To(give_up, State.FAILED),
         PartyBroke: To(give_up, State.FAILED),
         CancelRequested: To(cancel, State.CANCELLED),
         Failed: To(break_off, State.FAILED),
     },
     State.AGREEING: {
-        PartyReady: To(await_ready, State.AGREEING, State.RUNNING),
+        PartyReady: To(await_ready, State.AGREEING, State.RUNNING, State.PAUSED),
+        PauseRequested: _pause_from(State.AGREEING),
+        ResumeRequested: _call_pause_off_in(State.AGREEING),
         DeadlinePassed: To(stop_agreeing, State.FAILED),
         PartyJoined: STAY,  # A proposal may have been asked twice.
         ProposalDue: STAY,
@@ -294,8 +313,8 @@ TRANSITIONS: Table[State, Run] = {
     },
     State.RUNNING: {
         RoundEnded: To(go_on, State.RUNNING, State.PAUSED, State.COMPLETED, State.FAILED),
-        PauseRequested: To(pause, State.RUNNING),
-        ResumeRequested: To(call_pause_off, State.RUNNING),
+        PauseRequested: _pause_from(State.RUNNING),
+        ResumeRequested: _call_pause_off_in(State.RUNNING),
         PartyJoined: STAY,  # The broker may deliver twice, and a proposal may have been asked twice.
         PartyReady: STAY,
         ProposalDue: STAY,

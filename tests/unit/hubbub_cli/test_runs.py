@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub_cli.answers import Run, read
 from hubbub_cli.runs import State
 from hubbub_coordinator.phases import run as runs
 from support.command_line import Hubbub
@@ -216,6 +217,14 @@ def test_a_run_is_paused_resumed_and_cancelled(live: LiveCoordinator, hubbub: Hu
     assert cancelled.out == f"run {FIRST.run_id} is cancelled\n"
     assert late.code == 2
     assert "is cancelled already" in late.err
+
+
+@pytest.mark.parametrize(("number", "when"), [(0, "before its first round"), (3, "when its open round has ended")])
+def test_when_a_run_pauses_is_told(live: LiveCoordinator, hubbub: Hubbub, number: int, when: str) -> None:
+    live.submit(FIRST)
+    answer = json.loads(hubbub("run", "show", "latest", *at(live), "--json").out)
+
+    assert read(Run, answer | {"round": number}).pauses_when == when
 
 
 def test_the_read_token_changes_nothing(live: LiveCoordinator, hubbub: Hubbub) -> None:

@@ -164,6 +164,11 @@ def test_a_pause_from_the_wish_to_the_end() -> None:
     assert play.hear(released) == [("run-completed", "", "")]
 
 
+def test_a_pause_before_the_first_round_says_so() -> None:
+    (item,) = run_until(runs.State.ENROLLING).feed(PauseRequested(at_s=5.0))
+    assert (item.kind, item.text) == ("pause-requested", "the run is to pause before its first round")
+
+
 def test_a_pause_that_was_called_off() -> None:
     play = run_until(runs.State.RUNNING)
     play.feed(PauseRequested(at_s=5.0))

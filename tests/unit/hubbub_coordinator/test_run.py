@@ -286,6 +286,35 @@ def test_a_round_that_was_kept_by_an_earlier_version_says_nothing_of_what_it_cam
     assert (play.data.rounds_s, play.data.payload_bits, play.data.accuracy) == (0.0, 0, None)
 
 
+@pytest.mark.parametrize("state", [State.ENROLLING, State.AGREEING], ids=lambda state: state.value)
+def test_a_run_that_is_paused_before_its_first_round_opens_none_until_it_is_resumed(state: State) -> None:
+    play = Play()
+    play.reach(state)
+    play.feed(PauseRequested(at_s=2.0))
+    play.expect(state)
+    if state is State.ENROLLING:
+        play.join(*play.data.parties)
+    play.get_ready(*play.data.parties)
+    play.expect(State.PAUSED)
+    assert (play.effects, play.data.round, play.data.pausing) == ((CancelTimer("agreement"),), 0, False)
+
+    play.feed(ResumeRequested(at_s=9.0))
+    play.expect(State.RUNNING)
+    assert (play.effects, play.data.round, play.data.reason) == (opening(1), 1, "")
+
+
+@pytest.mark.parametrize("state", [State.ENROLLING, State.AGREEING], ids=lambda state: state.value)
+def test_a_pause_before_the_first_round_can_be_called_off(state: State) -> None:
+    play = Play()
+    play.reach(state)
+    play.feed(PauseRequested(at_s=2.0))
+    play.feed(ResumeRequested(at_s=2.0))
+    if state is State.ENROLLING:
+        play.join(*play.data.parties)
+    play.get_ready(*play.data.parties)
+    play.expect(State.RUNNING)
+
+
 # What goes wrong -------------------------------------------------------------------------------------------
 
 
