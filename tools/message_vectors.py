@@ -117,7 +117,7 @@ BODIES: dict[str, Json] = {
     "run-proposed": {"manifest": MANIFEST},
     "run-joined": {"run_key": run_key("client-1")},
     "run-refused": {"reason": "die Aufgabe ist hier nicht installiert – «lenet»"},
-    "run-ended": {"outcome": "completed", "reason": ""},
+    "run-ended": {"outcome": "completed", "reason": "", "last_round": 7},
     "party-failed": {"reason": "the disk is full"},
     "run-keys": {"keys": [run_key(name) for name in (*MEMBERS, "aggregator-1", "aggregator-2")]},
     "group-contribution": {},

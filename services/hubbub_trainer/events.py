@@ -66,6 +66,13 @@ class RoundOrdered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundHeardOf:
+    """An aggregator speaks of the round after the last that was ordered: the order is still on its way."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOver:
     """A round of ours has its verdict and we have acted on it.
 
@@ -92,6 +99,8 @@ class Ended:
 
     outcome: str
     at_s: float
+    last_round: int = 0
+    """The last that was opened, by the coordinator's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
     """Read what is for the machine of a run."""
     body = envelope.body
     match body:
-        case RunEnded(outcome=outcome):
-            return Ended(outcome=outcome, at_s=now_s)
+        case RunEnded(outcome=outcome, last_round=last_round):
+            return Ended(outcome=outcome, at_s=now_s, last_round=last_round)
         case RunKeys():
             publics = check_run_keys(roster, manifest, body)
             return KeysArrived(publics=publics, keys_sha256=digest_run_keys(envelope.run, publics))

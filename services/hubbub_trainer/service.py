@@ -28,7 +28,7 @@ from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_trainer import group, snapshots, succession
 from hubbub_trainer.drawn import recall_contribution
-from hubbub_trainer.events import GroupAgreed, Proposed, SumArrived, VoidAnnounced
+from hubbub_trainer.events import GroupAgreed, Proposed, RoundHeardOf, SumArrived, VoidAnnounced
 from hubbub_trainer.handover import Handover
 from hubbub_trainer.intake import read_about_run, read_snapshot, read_sum, read_void, read_vouchers
 from hubbub_trainer.phases import catchup, enrolment, standing
@@ -194,8 +194,12 @@ class Trainer(Participant):
         key = Key("round", envelope.run, envelope.round)
         if key in self.runner.machines:
             return [(key, event)]
-        if key.round <= self._joined(Key("run", key.run), Enrolment).ordered:
+        run = Key("run", key.run)
+        ahead = key.round - self._joined(run, Enrolment).ordered
+        if ahead <= 0:
             return self._ignore(envelope)  # It is behind us, or its order was lost and a later one has come.
+        if ahead == 1:
+            return [(run, RoundHeardOf(number=key.round)), (key, event)]
         raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
 
     def _to_catch_up(self, envelope: Envelope, data: Enrolment, event: object) -> Sequence[Fed]:

@@ -75,6 +75,14 @@ REGRESSIONS: dict[str, tuple[str, int, tuple[Operation, ...]]] = {
         2,
         (Postpone("client-1", 7, times=9), Duplicate("coordinator", 13, after_s=100.0)),
     ),
+    "an order to train that could not be kept, and is slower than the sums of its round": (
+        "sec-union",
+        2,
+        (
+            Postpone("client-2", 12, times=1),
+            Crash("client-2", "before", "commit", 30, down_s=43.21, power=False),
+        ),
+    ),
 }
 
 

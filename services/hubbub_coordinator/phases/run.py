@@ -281,7 +281,7 @@ def cancel(run: Run, event: CancelRequested) -> Step[State, Run]:
 
 def _end(run: Run, state: State, reason: str, at_s: float) -> Step[State, Run]:
     run = replace(run, reason=reason, ended_at_s=at_s)
-    body = RunEnded(outcome=OUTCOMES[state], reason=reason)
+    body = RunEnded(outcome=OUTCOMES[state], reason=reason, last_round=run.round)
     tell = tuple(Publish(party, role, body) for party, role in run.parties.items())
     timers = (CancelTimer("proposal"), CancelTimer("agreement"))
     return Step(state, run, (*timers, *tell, Record("ended", {"outcome": OUTCOMES[state]})))

@@ -20,6 +20,7 @@ from hubbub_trainer.events import (
     NeverMind,
     Overtaken,
     RoundBroken,
+    RoundHeardOf,
     RoundOrdered,
     RoundOver,
     SnapshotAsked,
@@ -58,8 +59,7 @@ def set_up_round(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]
     """
     if event.number <= data.ordered:
         return Step(State.JOINED, data)
-    if data.complete or event.number > data.manifest.rounds + data.manifest.max_void_rounds:
-        raise PeerError(RejectReason.OVER, _say_complete(data, event.number))
+    _check_number(data, event.number)
     skipped = event.number > data.ordered + 1
     idle = data.over == data.ordered and not skipped
     data = replace(data, ordered=event.number)
@@ -70,6 +70,25 @@ def set_up_round(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]
     if idle and data.may_begin:
         return _begin(State.JOINED, data, effects)
     return Step(State.JOINED, data, (*effects, *(_overtake(data) if data.may_begin else ())))
+
+
+def _check_number(data: Enrolment, number: int) -> None:
+    if data.complete or number > data.manifest.rounds + data.manifest.max_void_rounds:
+        raise PeerError(RejectReason.OVER, _say_complete(data, number))
+
+
+def hear_of_round_in(state: State) -> To[State, Enrolment]:
+    """A row for a verdict that comes before the order to train: the round takes it in, and begins with the order.
+
+    So it comes if the order could not be kept at once and is delivered again. Only the next round is heard of: what
+    one aggregator makes us keep has a limit.
+    """
+
+    def hear_of_round(data: Enrolment, event: RoundHeardOf) -> Step[State, Enrolment]:
+        _check_number(data, event.number)
+        return Step(state, data, (SetUpRound(event.number),))
+
+    return To(hear_of_round, state)
 
 
 def begin_next(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
@@ -254,6 +273,7 @@ def _round(data: Enrolment, number: int) -> Key:
 
 def end(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
     """The run is over: keep the model, once we hold the one that the others hold."""
+    data = replace(data, last=event.last_round)
     if event.outcome != "completed" or data.caught_up:
         endorse = _endorse(data) if event.outcome == "completed" else ()
         return Step(State.ENDED, data, (SaveModel(), *endorse, record_end(event.outcome)))
@@ -268,6 +288,16 @@ def _endorse(data: Enrolment) -> tuple[Effect, ...]:
     """Sign what the manifest's rounds have made, and nothing that a coordinator calls completed before."""
     done = data.complete or data.manifest.target_accuracy is not None
     return (EndorseModel(data.over),) if done else ()
+
+
+def set_up_last(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:
+    """An order that was slower than the end of the run."""
+    if event.number != data.ordered + 1:
+        return Step(State.LEAVING, data)  # Delivered twice, or one before it is lost and nobody is there to ask.
+    _check_number(data, event.number)
+    data = replace(data, ordered=event.number)
+    onward = _take_in_the_rest(data) if data.over == event.number - 1 else Step(State.LEAVING, data)
+    return replace(onward, effects=(SetUpRound(event.number), *onward.effects))
 
 
 def leave_in_time(data: Enrolment) -> Effect:
@@ -286,6 +316,8 @@ def _take_in_the_rest(data: Enrolment) -> Step[State, Enrolment]:
         return _leave_run(data, too_many)
     if data.caught_up:
         return Step(State.ENDED, data, (SaveModel(), *_endorse(data), record_end("completed")))
+    if data.over == data.ordered:
+        return Step(State.LEAVING, data)
     return _begin(State.LEAVING, data)
 
 

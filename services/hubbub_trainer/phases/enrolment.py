@@ -9,9 +9,9 @@
     LEAVING     the run is completed, but we were slow: its last sums are still to be taken in
     REFUSED, ENDED   final
 
-A round is set up when it is ordered, so that it can take in what others send of it, and begins when the one
-before is over. Rounds that were void after their first phase was released are counted, and beyond what the policy
-allows we leave.
+A round is set up when it is ordered, or when an aggregator speaks of it as the next one, so that it can take in
+what others send of it, and begins when the one before is over. Rounds that were void after their first phase was
+released are counted, and beyond what the policy allows we leave.
 
 A client that was away for long finds its inbox without its oldest messages: orders skip a round, or a round is
 never finished while others are ordered. It then begins no round until it has a peer's model of a later one
@@ -38,6 +38,7 @@ from hubbub_trainer.events import (
     Prepared,
     Proposed,
     RoundBroken,
+    RoundHeardOf,
     RoundOrdered,
     RoundOver,
     SnapshotAsked,
@@ -53,8 +54,10 @@ from hubbub_trainer.phases.attending import (
     end,
     fail,
     finish,
+    hear_of_round_in,
     leave_in_time,
     note_loss,
+    set_up_last,
     set_up_round,
     vouch_in,
 )
@@ -119,6 +122,7 @@ TRANSITIONS: Table[State, Enrolment] = {
     },
     State.JOINED: {
         RoundOrdered: To(set_up_round, State.JOINED),
+        RoundHeardOf: hear_of_round_in(State.JOINED),
         RoundOver: To(begin_next, State.JOINED, State.ENDED),
         RoundBroken: STAY,  # The coordinator was told, and decides.
         SumsLost: To(note_loss, State.JOINED),
@@ -141,8 +145,9 @@ TRANSITIONS: Table[State, Enrolment] = {
         SnapshotSent: STAY,
         CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
         SumsLost: STAY,  # Told before the run ended; the wait has its limit.
-        RoundOrdered: STAY,  # Delivered twice.
-        KeysArrived: STAY,
+        RoundOrdered: To(set_up_last, State.LEAVING),
+        RoundHeardOf: hear_of_round_in(State.LEAVING),
+        KeysArrived: STAY,  # Delivered twice.
         ContributionArrived: STAY,
         PeerConfirmed: STAY,
         Proposed: STAY,

@@ -68,6 +68,8 @@ class Enrolment:
     """Which machine is after a peer's model: the round up to which something was lost when it began."""
     vouchers: tuple[Voucher, ...] = ()
     """Of the last rounds, oldest first."""
+    last: int = 0
+    """The last round of the run that has ended; one that was not ordered here is on its way, or lost."""
     leave_by_s: float = 0.0
 
     @property
@@ -87,8 +89,8 @@ class Enrolment:
 
     @property
     def caught_up(self) -> bool:
-        """No round that was ordered is still to be taken in; what was ordered beyond the last is never begun."""
-        return self.complete or self.over == self.ordered
+        """No round that there was is still to be taken in; what was ordered beyond the last is never begun."""
+        return self.complete or self.over >= max(self.ordered, self.last)
 
     @property
     def may_begin(self) -> bool:

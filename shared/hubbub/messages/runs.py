@@ -1,6 +1,8 @@
 """Messages about a run as a whole: proposed, joined or refused, ended."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from hubbub.messages.base import COORDINATOR, PARTICIPANT, Message
 from hubbub.messages.keys import RunKey
@@ -38,7 +40,7 @@ class RunRefused(Message):
 
 
 class RunEnded(Message):
-    """The coordinator's last word on a run."""
+    """The coordinator's last word on a run, and the last round that it opened: who is slow waits for that one."""
 
     kind: ClassVar[str] = "run-ended"
     senders = COORDINATOR
@@ -46,6 +48,7 @@ class RunEnded(Message):
 
     outcome: Literal["completed", "failed", "cancelled"]
     reason: str
+    last_round: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class PartyFailed(Message):

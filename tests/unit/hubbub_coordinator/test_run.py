@@ -211,7 +211,7 @@ def test_a_refusal_fails_the_run_with_its_reason_and_everybody_is_told(anywhere:
     assert play.data.reason == "client-2: refused to join: no such task"
     assert play.data.failed_party == "client-2"
     assert play.last_words() == dict.fromkeys(
-        play.data.parties, RunEnded(outcome="failed", reason=play.data.reason)
+        play.data.parties, RunEnded(outcome="failed", reason=play.data.reason, last_round=play.data.round)
     )
     assert play.recorded() == [("ended", "failed")]
 

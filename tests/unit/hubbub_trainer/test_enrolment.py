@@ -28,6 +28,7 @@ from hubbub_trainer.events import (
     Prepared,
     Proposed,
     RoundBroken,
+    RoundHeardOf,
     RoundOrdered,
     RoundOver,
     SnapshotAsked,
@@ -371,6 +372,69 @@ def test_rounds_queue_and_begin_in_order(joined: Play) -> None:
     assert [*play.effects] == []
     play.feed(RoundOrdered(number=4))
     assert [*play.effects] == [SetUpRound(4), Tell(play.round(4), Go())]
+
+
+# An order that is slower than others' messages ------------------------------------------------------------
+
+
+def test_the_next_round_is_set_up_when_it_is_heard_of_and_begins_with_its_order(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(RoundHeardOf(number=2))
+    assert (joined.state, joined.effects, joined.data.ordered) == (State.JOINED, (SetUpRound(2),), 1)
+    joined.feed(RoundOrdered(number=2))
+    assert [*joined.effects] == [SetUpRound(2), Tell(joined.round(2), Go())]
+
+
+def test_a_round_beyond_the_manifests_is_not_heard_of(joined: Play) -> None:
+    for number in range(1, 10):
+        joined.play_round(number, released=True)
+    with pytest.raises(PeerError, match="the manifest has 9") as caught:
+        joined.feed(RoundHeardOf(number=10))
+    assert caught.value.reason is RejectReason.OVER
+
+
+def test_who_ends_before_the_last_order_waits_for_it_and_takes_its_round_in(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
+    assert (joined.state, joined.effects) == (State.LEAVING, (IN_TIME,)), "the model of round 1 is not the last"
+    joined.feed(RoundHeardOf(number=2))
+    assert joined.effects == (SetUpRound(2),)
+    joined.feed(RoundOrdered(number=2))
+    assert [*joined.effects] == [SetUpRound(2), Tell(joined.round(2), Go())]
+    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), COMPLETED))
+
+
+def test_two_orders_that_are_slower_than_the_end_are_begun_in_order(joined: Play) -> None:
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
+    joined.feed(RoundOrdered(number=1))
+    joined.feed(RoundOrdered(number=2))
+    assert joined.effects == (SetUpRound(2),)
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    assert [*joined.effects] == [Tell(joined.round(2), Go())]
+
+
+def test_between_two_rounds_who_is_leaving_waits_for_the_next_order(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=1))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    assert (joined.state, joined.effects) == (State.LEAVING, ())
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_old_order_or_one_after_a_lost_one_changes_nothing_at_the_end(joined: Play, number: int) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=3))
+    before = joined.data
+    joined.feed(RoundOrdered(number=number))
+    assert (joined.state, joined.data, joined.effects) == (State.LEAVING, before, ())
+
+
+def test_a_last_round_that_never_comes_leaves_no_model(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
+    joined.feed(WaitIsOver(at_s=99.0))
+    assert (joined.state, joined.effects) == (State.ENDED, (FAILED,))
 
 
 def test_no_round_is_begun_once_the_manifests_are_released(joined: Play) -> None:

@@ -120,7 +120,12 @@ async def test_what_is_left_of_a_round_whose_order_was_lost_is_nobodys_fault(tmp
         assert (scene.dead(), find_states(scene, "round")) == ([], {3: "queued"})
         await scene.void(4)
         await scene.settle()
-        assert scene.dead() == [RejectReason.TOO_EARLY.value] * 2, "what is of no round yet is refused"
+        assert (scene.dead(), find_states(scene, "round")) == ([], {3: "queued", 4: "queued"}), (
+            "its order is on its way"
+        )
+        await scene.void(5)
+        await scene.settle()
+        assert scene.dead() == [RejectReason.TOO_EARLY.value] * 2, "no more than one round is ahead of its order"
 
 
 @aio

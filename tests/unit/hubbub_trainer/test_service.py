@@ -397,7 +397,7 @@ OTHER_RING = tuple(
         pytest.param(misdeed(members=(ME,)), RejectReason.TOO_FEW_MEMBERS, id="sum-over-one"),
         pytest.param(misdeed(members=(ME, ME)), RejectReason.NOT_IN_COHORT, id="member-twice"),
         pytest.param(misdeed(members=(ME, PartyId("mallory"))), RejectReason.NOT_IN_COHORT, id="stranger"),
-        pytest.param(misdeed(round_number=2), RejectReason.TOO_EARLY, id="future-round"),
+        pytest.param(misdeed(round_number=3), RejectReason.TOO_EARLY, id="future-round"),
         pytest.param(misdeed(phase="union"), RejectReason.UNKNOWN_PHASE, id="sum-of-unknown-phase"),
         pytest.param(misdeed(signer=SECOND), RejectReason.BAD_SIGNATURE, id="sum-signed-by-another"),
         pytest.param(void_of_an_unknown_phase, RejectReason.UNKNOWN_PHASE, id="void-of-unknown-phase"),
