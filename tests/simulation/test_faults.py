@@ -20,7 +20,6 @@ from hubbub.store.vault import Vault
 from hubbub.strategies.base import Phase
 from hubbub.transport.topology import inbox, route, topology_for
 from hubbub_trainer import drawn
-from support.simulation import operations
 from support.simulation.network import WatchedBroker
 from support.simulation.operations import (
     Crash,
@@ -28,7 +27,6 @@ from support.simulation.operations import (
     Duplicate,
     History,
     Operation,
-    Overflow,
     Postpone,
     StopBroker,
     draw,
@@ -130,15 +128,6 @@ def test_a_history_prints_as_what_plays_it_again() -> None:
     names = {each.__name__: each for each in Operation.__args__}
     exec(str(history), {"History": History, "play": played.append, **names})  # noqa: S102  (Our own text.)
     assert played == [history]
-
-
-def test_inboxes_overflow_in_drawn_histories_when_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def count() -> int:
-        return sum(isinstance(each, Overflow) for seed in range(100) for each in draw(seed).operations)
-
-    assert count() == 0
-    monkeypatch.setattr(operations, "OVERFLOWS", True)
-    assert count() > 0
 
 
 def test_an_inbox_that_overflows_keeps_the_newest_messages() -> None:

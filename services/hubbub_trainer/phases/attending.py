@@ -80,8 +80,8 @@ def _check_number(data: Enrolment, number: int) -> None:
 def hear_of_round_in(state: State) -> To[State, Enrolment]:
     """A row for a verdict that comes before the order to train: the round takes it in, and begins with the order.
 
-    So it comes if the order could not be kept at once and is delivered again. Only the next round is heard of: what
-    one aggregator makes us keep has a limit.
+    So it comes if the order could not be kept at once and is delivered again. Only the next round is heard of:
+    what one aggregator makes us keep has a limit.
     """
 
     def hear_of_round(data: Enrolment, event: RoundHeardOf) -> Step[State, Enrolment]:

@@ -40,6 +40,8 @@ class Ledger:
     """Whether a client had no part in a round from its beginning, and so learnt nothing in it."""
     caught_up: set[tuple[PartyId, int]] = field(default_factory=set)
     """Who took the model after a round from a peer; what it had not sent yet was lost."""
+    overflowed: set[PartyId] = field(default_factory=set)
+    """Whose inbox may have lost messages."""
     trace: list[tuple[float, str]] = field(default_factory=list)
     _once: dict[Hashable, object] = field(default_factory=dict)
 
@@ -158,9 +160,10 @@ class Ledger:
         self, outcome: str, reason: str, left: Mapping[PartyId, str | None], expected: Mapping[int, str]
     ) -> None:
         """A run that is completed has left its model with every client; one that failed has a good reason."""
+        lost_keys = ("did not check the keys",) if self.overflowed else ()
         reasons = {
             "completed": ("all ",),
-            "failed": ("rounds were void", "rounds (", "were void after"),
+            "failed": ("rounds were void", "rounds (", "were void after", *lost_keys),
             "cancelled": ("an operator",),
         }[outcome]
         if not any(each in reason for each in reasons):
@@ -168,6 +171,8 @@ class Ledger:
         if outcome == "completed":
             last = expected[max(self.released_rounds())]
             for client, model in left.items():
+                if model is None and client in self.overflowed:
+                    continue  # What it lost at the end nobody can send it: the keys of the run are erased.
                 if model != last:
                     self.blame(f"{client} was left without the last model")
 

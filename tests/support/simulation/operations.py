@@ -170,8 +170,6 @@ _OFTEN: Mapping[str, Mapping[Place, int]] = {
     "client": {"commit": 90, "file": 110, "publish": 50, "ack": 50},
 }
 _LONG_S = 120.0
-OVERFLOWS = False
-"""Whether inboxes overflow in the histories that are drawn: whoever loses messages has to get them from a peer."""
 _POWER_FAILS = 0.7
 
 
@@ -205,8 +203,7 @@ def _draw_one(dice: random.Random) -> Operation:
         (8, lambda: Cut(party, at_s, for_s=for_s)),
         (3, lambda: StopBroker(at_s, for_s=for_s)),
         (1, lambda: Cancel(at_s)),
-        # Last, so that the other histories stay what they are without it.
-        (8 * OVERFLOWS, lambda: Overflow(dice.choice(CLIENTS), at_s, for_s, keeps=dice.choice((0, 1, 3, 9)))),
+        (8, lambda: Overflow(dice.choice(CLIENTS), at_s, for_s, keeps=dice.choice((0, 1, 3, 9)))),
     )
     return dice.choices([make for _, make in makers], [weight for weight, _ in makers])[0]()
 

@@ -293,6 +293,7 @@ class World:
             case Cut(party=name, at_s=at_s, for_s=for_s):
                 loop.call_later(at_s, self.members[PartyId(name)].cut, for_s)
             case Overflow(party=name, at_s=at_s, for_s=for_s, keeps=keeps):
+                self.ledger.overflowed.add(PartyId(name))
                 loop.call_later(at_s, self.members[PartyId(name)].cut, for_s, keeps)
             case StopBroker(at_s=at_s, for_s=for_s):
                 loop.call_later(at_s, self._stop_broker, for_s)
