@@ -398,7 +398,7 @@ def test_who_ends_before_the_last_order_waits_for_it_and_takes_its_round_in(join
     joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
     assert (joined.state, joined.effects) == (State.LEAVING, (IN_TIME,)), "the model of round 1 is not the last"
     joined.feed(RoundHeardOf(number=2))
-    assert joined.effects == (SetUpRound(2),)
+    assert [*joined.effects] == [SetUpRound(2)]
     joined.feed(RoundOrdered(number=2))
     assert [*joined.effects] == [SetUpRound(2), Tell(joined.round(2), Go())]
     joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
@@ -409,7 +409,7 @@ def test_two_orders_that_are_slower_than_the_end_are_begun_in_order(joined: Play
     joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
     joined.feed(RoundOrdered(number=1))
     joined.feed(RoundOrdered(number=2))
-    assert joined.effects == (SetUpRound(2),)
+    assert [*joined.effects] == [SetUpRound(2)]
     joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
     assert [*joined.effects] == [Tell(joined.round(2), Go())]
 
