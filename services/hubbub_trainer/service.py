@@ -258,6 +258,8 @@ class Trainer(Participant):
         if not has_model(self._spaces.folder_of(key.run)):
             return  # As above: it was endorsed before.
         space, manifest = self._spaces.open(key.run), self._manifest_of(key.run)
+        if space.group is None:
+            return  # Likewise: it is erased when all is done, and a power cut may bring back files beside it.
         salt = succession.derive_salt(space.group_secret, number)
         succession.keep(space.folder, self.runner.identity, manifest, salt, space.theta)
 

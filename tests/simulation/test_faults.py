@@ -73,6 +73,16 @@ REGRESSIONS: dict[str, tuple[str, int, tuple[Operation, ...]]] = {
         2,
         (Postpone("client-1", 7, times=9), Duplicate("coordinator", 13, after_s=100.0)),
     ),
+    "a client whose share is on its way to the broker until long after the end, with all sums in its hands": (
+        "sec-union",
+        2,
+        (Delay("client-2", 13, for_s=92.45),),
+    ),
+    "a power cut over what a client erases at the end": (
+        "sec-union",
+        2,
+        (Crash("client-2", "after", "commit", 57, down_s=40.82, power=True),),
+    ),
     "an order to train that could not be kept, and is slower than the sums of its round": (
         "sec-union",
         2,

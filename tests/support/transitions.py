@@ -98,6 +98,7 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
         "SnapshotTaken": _OVERFLOW,
         "CaughtUp": _OVERFLOW,
         "WaitIsOver": "takes a client that has lost its last sums",
+        "RoundHeardOf": "takes an order to train that could not be kept at once",
         "PauseRequested": "takes an operator's word",
         "ResumeRequested": "takes an operator's word",
     }
@@ -132,6 +133,9 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.CLIENT, "run", "inheriting", "KeysArrived"): _NEWCOMER,
         Row(Role.CLIENT, "run", "inheriting", "Ended"): _NEWCOMER,
         Row(Role.CLIENT, "run", "joined", "KeysArrived"): _CAME_TWICE,
+        Row(
+            Role.CLIENT, "run", "leaving", "RoundOrdered"
+        ): "takes an order that is slower than the end of the run",
         Row(Role.CLIENT, "run", "leaving", "RoundOver"): "the others have finished without us",
         Row(Role.CLIENT, "round", "queued", "SumArrived"): "the others have finished the phase without us",
         Row(Role.CLIENT, "round", "training", "SumArrived"): "the others have finished the phase without us",

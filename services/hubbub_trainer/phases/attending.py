@@ -119,7 +119,7 @@ def _begin(state: State, data: Enrolment, before: tuple[Effect, ...] = ()) -> St
 
 def _overtake(data: Enrolment) -> tuple[Effect, ...]:
     """Tell the open round if we are so far behind that all of it should be here."""
-    if data.ordered < data.over + FAR_BEHIND:
+    if data.ordered < data.over + FAR_BEHIND and not data.out_of_time:
         return ()
     return (Tell(_round(data, data.over + 1), Overtaken()),)
 
@@ -321,7 +321,20 @@ def _take_in_the_rest(data: Enrolment) -> Step[State, Enrolment]:
     return _begin(State.LEAVING, data)
 
 
-def abandon(data: Enrolment, event: RoundBroken | WaitIsOver | Failed) -> Step[State, Enrolment]:
+def give_up_waiting(data: Enrolment, event: WaitIsOver) -> Step[State, Enrolment]:
+    """Wait for nobody any more. A round that we are busy with ourselves may still come to its end."""
+    if data.begun <= data.over:
+        return abandon(data, event)
+    data = replace(data, out_of_time=True)
+    return Step(State.LEAVING, data, _overtake(data))
+
+
+def lose_the_last(data: Enrolment, event: SumsLost) -> Step[State, Enrolment]:
+    """What was told before the run ended has as long as anything else."""
+    return abandon(data, event) if data.out_of_time else Step(State.LEAVING, data)
+
+
+def abandon(data: Enrolment, event: RoundBroken | WaitIsOver | SumsLost | Failed) -> Step[State, Enrolment]:
     """The last sums could not be taken in: there is no final model here, and none is written."""
     del event
     return Step(State.ENDED, data, (record_end("failed"),))

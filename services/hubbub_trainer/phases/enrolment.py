@@ -54,8 +54,10 @@ from hubbub_trainer.phases.attending import (
     end,
     fail,
     finish,
+    give_up_waiting,
     hear_of_round_in,
     leave_in_time,
+    lose_the_last,
     note_loss,
     set_up_last,
     set_up_round,
@@ -139,12 +141,12 @@ TRANSITIONS: Table[State, Enrolment] = {
     State.LEAVING: {
         RoundOver: To(finish, State.LEAVING, State.ENDED),
         RoundBroken: To(abandon, State.ENDED),
-        WaitIsOver: To(abandon, State.ENDED),
+        WaitIsOver: To(give_up_waiting, State.LEAVING, State.ENDED),
         Failed: To(abandon, State.ENDED),
         SnapshotAsked: vouch_in(State.LEAVING),
         SnapshotSent: STAY,
         CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
-        SumsLost: STAY,  # Told before the run ended; the wait has its limit.
+        SumsLost: To(lose_the_last, State.LEAVING, State.ENDED),
         RoundOrdered: To(set_up_last, State.LEAVING),
         RoundHeardOf: hear_of_round_in(State.LEAVING),
         KeysArrived: STAY,  # Delivered twice.

@@ -71,6 +71,8 @@ class Enrolment:
     last: int = 0
     """The last round of the run that has ended; one that was not ordered here is on its way, or lost."""
     leave_by_s: float = 0.0
+    out_of_time: bool = False
+    """It is later than that: what is not here when we come to wait for it will not come."""
 
     @property
     def peers(self) -> tuple[PartyId, ...]:

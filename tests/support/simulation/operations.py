@@ -203,7 +203,7 @@ def _draw_one(dice: random.Random) -> Operation:
         (8, lambda: Cut(party, at_s, for_s=for_s)),
         (3, lambda: StopBroker(at_s, for_s=for_s)),
         (1, lambda: Cancel(at_s)),
-        (8, lambda: Overflow(dice.choice(CLIENTS), at_s, for_s, keeps=dice.choice((0, 1, 3, 9)))),
+        (8, lambda: Overflow(dice.choice(CLIENTS), at_s, for_s, keeps=dice.choice((1, 3, 9)))),
     )
     return dice.choices([make for _, make in makers], [weight for weight, _ in makers])[0]()
 

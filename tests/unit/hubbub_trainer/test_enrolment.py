@@ -902,14 +902,33 @@ def test_a_slow_client_takes_in_the_last_sums_before_it_keeps_the_model(joined: 
 
 @pytest.mark.parametrize(
     "event",
-    [RoundBroken(number=1), Failed("RoundOver: the disk is full"), WaitIsOver(at_s=IN_TIME.at_s)],
-    ids=["broken", "failed", "waited long enough"],
+    [RoundBroken(number=1), Failed("RoundOver: the disk is full")],
+    ids=["broken", "failed"],
 )
 def test_a_slow_client_that_fails_at_the_end_keeps_no_model(event: object) -> None:
     play = Play()
     play.advance(State.LEAVING)
     play.feed(event)
     assert (play.state, play.effects) == (State.ENDED, (FAILED,))
+
+
+def test_who_has_waited_long_enough_asks_its_round_what_it_waits_for_and_keeps_no_model(joined: Play) -> None:
+    joined.advance(State.LEAVING)
+    joined.feed(WaitIsOver(at_s=IN_TIME.at_s))
+    assert [joined.state, *joined.effects] == [State.LEAVING, Tell(joined.round(1), Overtaken())]
+    joined.feed(SumsLost(number=1))
+    assert [joined.state, *joined.effects] == [State.ENDED, FAILED]
+
+
+def test_who_is_busy_with_rounds_that_are_all_here_is_given_the_time(joined: Play) -> None:
+    for number in (1, 2):
+        joined.feed(RoundOrdered(number=number))
+    joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
+    joined.feed(WaitIsOver(at_s=IN_TIME.at_s))
+    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    assert [*joined.effects] == [Tell(joined.round(2), Go()), Tell(joined.round(2), Overtaken())]
+    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    assert [joined.state, *joined.effects] == [State.ENDED, SaveModel(), COMPLETED]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled"])
