@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, islice
@@ -34,6 +35,8 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 
 log = logging.getLogger(__name__)
+
+ANY_RUN = RunId("")
 
 
 class RunExists(ConfigurationError):
@@ -85,6 +88,7 @@ class Coordinator:
         self._transport = transport
         self._states: dict[RunId, str] = {}
         """Of all runs, in the order in which they were submitted; by name, which is quicker to look up."""
+        self._steps: Counter[RunId] = Counter()
         self._submitted: dict[str, RunId] = {}
         """By idempotency key."""
         self._submitting = asyncio.Lock()
@@ -107,6 +111,8 @@ class Coordinator:
 
     def _witness(self, moment: Moment) -> None:
         """Keep up with what the machines do: what is asked often must not need a look at all of them."""
+        self._steps[moment.key.run] += 1
+        self._steps[ANY_RUN] += 1
         if isinstance(moment.after, runs.State):
             self._states[moment.key.run] = moment.after.value
         self.news.note(moment)
@@ -199,6 +205,10 @@ class Coordinator:
         found = list(islice((run for run in newest if self._states[run] in wanted), limit + 1))
         total = sum(state in wanted for state in self._states.values())
         return Page(tuple(found[:limit]), len(found) > limit, total)
+
+    def count_steps(self, run: RunId) -> int:
+        """How many steps a run and its rounds have taken since this coordinator was started; `ANY_RUN` for all."""
+        return self._steps[run]
 
     def find_run(self, run: RunId) -> tuple[runs.State, runs.Run]:
         """A run's state and data."""

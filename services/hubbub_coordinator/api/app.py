@@ -11,6 +11,7 @@ from hubbub_coordinator.api.body_limit import BodyLimit
 from hubbub_coordinator.api.describing import describe_interface
 from hubbub_coordinator.api.headers import SecurityHeaders
 from hubbub_coordinator.api.problems import answer_with_problems
+from hubbub_coordinator.api.remembering import Remembering
 from hubbub_coordinator.api.round_views import RoundViews
 from hubbub_coordinator.api.stream import Streams
 from hubbub_coordinator.service import Coordinator
@@ -44,6 +45,7 @@ def create_app(coordinator: Coordinator, tokens: Tokens) -> FastAPI:
     answer_with_problems(app)
     # The last one is the outermost: headers on every answer, and no body is looked at before the token.
     app.add_middleware(BodyLimit)
+    app.add_middleware(Remembering, coordinator=coordinator)
     app.add_middleware(Gate, tokens=tokens)
     app.add_middleware(SecurityHeaders)
     return app

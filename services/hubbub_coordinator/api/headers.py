@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
@@ -23,6 +22,9 @@ SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 
+_RAW = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+
+
 class SecurityHeaders:
     """Puts them on every answer; a route that sets one itself, as a page does with its policy, keeps its own."""
 
@@ -34,9 +36,8 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in _RAW if each[0] not in own)]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

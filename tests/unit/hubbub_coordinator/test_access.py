@@ -40,6 +40,13 @@ class EmptyCoordinator:
         self.runner = self
         self.cancelled: list[RunId] = []
 
+    def now_s(self) -> float:
+        return 0.0
+
+    def count_steps(self, run: RunId) -> int:
+        del run
+        return 0
+
     def page_runs(self, **_: object) -> Page:
         return Page((), more=False, total=0)
 

@@ -1,0 +1,186 @@
+"""Answers that are given again: what makes them old, and what is never held."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import cast
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from hubbub.ids import RunId
+from hubbub_coordinator.api.remembering import GOOD_FOR_S, HELD, LONGEST, Remembering
+from hubbub_coordinator.service import ANY_RUN, Coordinator
+from support.aio import aio
+
+ONE, TWO = RunId("1" * 64), RunId("2" * 64)
+RUN = f"/api/v1/runs/{ONE}"
+ALL = "/api/v1/runs?limit=20"
+
+
+@dataclass
+class Clockwork:
+    """As much of a coordinator as its answers depend on."""
+
+    steps: Counter[RunId] = field(default_factory=Counter)
+    time_s: float = 100.0
+    forgotten: int = 0
+
+    @property
+    def news(self) -> Clockwork:
+        return self
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def count_steps(self, run: RunId) -> int:
+        return self.steps[run]
+
+    def step(self, run: RunId) -> None:
+        self.steps[run] += 1
+        self.steps[ANY_RUN] += 1
+
+
+@dataclass
+class Router:
+    """Answers with how often it was asked."""
+
+    status: int = 200
+    filling: int = 0
+    pieces: int = 1
+    asked: int = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        self.asked += 1
+        headers = [(b"content-type", b"text/plain")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        for piece in range(self.pieces):
+            body = f"{self.asked}".encode().ljust(self.filling)
+            await send({"type": "http.response.body", "body": body, "more_body": piece + 1 < self.pieces})
+
+
+class Scene:
+    def __init__(self, **router: int) -> None:
+        self.coordinator, self.router = Clockwork(), Router(**router)
+        self.app = Remembering(self.router, cast("Coordinator", self.coordinator))
+
+    async def ask(self, path: str, method: str = "GET") -> str:
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
+            answer = await client.request(method, path)
+        assert answer.headers["content-type"] == "text/plain"
+        assert answer.status_code == self.router.status
+        return answer.text
+
+
+@pytest.mark.parametrize(
+    "path", [RUN, f"{RUN}/rounds", f"{RUN}/rounds/3", f"{RUN}/cost", f"/api/v1/events?run={ONE}"]
+)
+@aio
+async def test_an_answer_about_a_run_holds_until_the_next_step_of_that_run(path: str) -> None:
+    scene = Scene()
+    assert [await scene.ask(path), await scene.ask(path)] == ["1", "1"]
+    scene.coordinator.step(TWO)
+    assert await scene.ask(path) == "1", "of another run"
+    scene.coordinator.step(ONE)
+    assert [await scene.ask(path), await scene.ask(path)] == ["2", "2"]
+
+
+@pytest.mark.parametrize("path", [ALL, "/api/v1/events", "/api/v1/events?limit=3"])
+@aio
+async def test_an_answer_about_all_runs_holds_until_the_next_step_of_any(path: str) -> None:
+    scene = Scene()
+    assert [await scene.ask(path), await scene.ask(path)] == ["1", "1"]
+    scene.coordinator.step(TWO)
+    assert await scene.ask(path) == "2"
+
+
+@aio
+async def test_no_answer_holds_for_long() -> None:
+    scene = Scene()
+    await scene.ask(RUN)
+    scene.coordinator.time_s += 0.9 * GOOD_FOR_S
+    assert await scene.ask(RUN) == "1"
+    scene.coordinator.time_s += 0.2 * GOOD_FOR_S
+    assert await scene.ask(RUN) == "2"
+    scene.coordinator.time_s -= 3600
+    assert await scene.ask(RUN) == "3", "a clock that was set back makes nothing young again"
+
+
+@aio
+async def test_an_answer_is_old_when_news_were_forgotten() -> None:
+    scene = Scene()
+    await scene.ask(RUN)
+    scene.coordinator.forgotten = 7
+    assert await scene.ask(RUN) == "2"
+
+
+@aio
+async def test_what_happens_while_an_answer_is_made_makes_it_old() -> None:
+    scene = Scene()
+
+    async def answer_late(scope: Scope, receive: Receive, send: Send) -> None:
+        scene.coordinator.step(ONE)
+        await scene.router(scope, receive, send)
+
+    scene.app = Remembering(answer_late, cast("Coordinator", scene.coordinator))
+    assert [await scene.ask(RUN), await scene.ask(RUN)] == ["1", "2"]
+
+
+@aio
+async def test_another_question_has_another_answer() -> None:
+    scene = Scene()
+    answers = [await scene.ask(f"{RUN}/rounds?after={number}") for number in (1, 2, 1, 2)]
+    assert answers == ["1", "2", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/events/stream",
+        f"{RUN}/export?format=json",
+        "/api/v1/about",
+        "/api/v1/runs/1234",
+        "/metrics",
+        "/readyz",
+        "/",
+    ],
+)
+@aio
+async def test_what_else_there_is_is_asked_for_every_time(path: str) -> None:
+    scene = Scene()
+    assert [await scene.ask(path), await scene.ask(path)] == ["1", "2"]
+
+
+@aio
+async def test_what_changes_something_is_passed_on() -> None:
+    scene = Scene()
+    assert [await scene.ask(RUN), await scene.ask(RUN, "POST"), await scene.ask(RUN)] == ["1", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    "router", [{"status": 404}, {"status": 500}, {"filling": LONGEST + 1}], ids=["unknown", "broken", "too-long"]
+)
+@aio
+async def test_a_problem_and_what_is_too_long_are_not_held(router: dict[str, int]) -> None:
+    scene = Scene(**router)
+    answers = [(await scene.ask(RUN)).strip(), (await scene.ask(RUN)).strip()]
+    assert answers == ["1", "2"]
+
+
+@aio
+async def test_an_answer_in_pieces_is_not_held() -> None:
+    scene = Scene(pieces=2)
+    assert [await scene.ask(RUN), await scene.ask(RUN)] == ["11", "22"]
+
+
+@aio
+async def test_the_oldest_answer_gives_way() -> None:
+    scene = Scene()
+    for number in range(HELD + 1):
+        await scene.ask(f"{RUN}/rounds?after={number}")
+    assert await scene.ask(f"{RUN}/rounds?after={HELD}") == str(HELD + 1)
+    assert await scene.ask(f"{RUN}/rounds?after=0") == str(HELD + 2)
