@@ -50,7 +50,7 @@ FULL = Plan(
     repeats=9,
     series=Series(runs=3, rounds_per_run=5),
     audience=Audience(
-        streams=500, requests_per_s=200, parameters=LENET, pairs=3, rounds_per_run=8, runs_listed=10_000, pages=21
+        streams=500, requests_per_s=200, parameters=LENET, pairs=15, rounds_per_run=7, runs_listed=10_000, pages=21
     ),
     rabbitmq=True,
 )

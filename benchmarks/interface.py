@@ -15,10 +15,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -76,18 +76,24 @@ class Audience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTimes:
-    """Rounds with an audience beside rounds without; times are medians over `rounds` rounds of each."""
+    """Rounds with an audience beside rounds without; times are medians over `rounds` rounds of each.
+
+    `ratios` are of the medians of runs that followed on each other, and so is what they are held against: a run
+    without an audience over the one without before it, always 1 on a machine that is always as fast.
+    """
 
     parameters: int
     rounds: int
     alone_s: float
     watched_s: float
+    ratios: list[float]
+    null_ratios: list[float]
     seen: list[Seen]
 
     @property
     def ratio(self) -> float:
-        """The protocol's time with an audience over that without."""
-        return self.watched_s / self.alone_s
+        """The protocol's time with an audience over that without: the median of all pairs."""
+        return statistics.median(self.ratios)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,25 +130,38 @@ def measure_load(audience: Audience) -> LoadTimes:
 
 async def _measure_load(audience: Audience, core: int) -> LoadTimes:
     stage = Stage(SyntheticTask(audience.parameters), make_parties(clients=CLIENTS, servers=SERVERS))
-    alone: list[Account] = []
-    watched: list[Account] = []
+    alone: list[list[Account]] = []
+    watched: list[list[Account]] = []
     seen: list[Seen] = []
     async with stage.open():
         known = await stage.run(ROUNDS_ALREADY_RUN)
+        await stage.run(audience.rounds_per_run)
+        alone.append(stage.accounts[1:])
         for _ in range(audience.pairs):
-            await stage.run(audience.rounds_per_run)
-            alone += stage.accounts[1:]
             async with _watching(stage, audience, core, known) as found:
                 await stage.run(audience.rounds_per_run)
-                watched += stage.accounts[1:]
+                watched.append(stage.accounts[1:])
             seen += found
+            await stage.run(audience.rounds_per_run)
+            alone.append(stage.accounts[1:])
+    alone_s, watched_s = [*map(_median_s, alone)], [*map(_median_s, watched)]
+    around = list(pairwise(alone_s))
     return LoadTimes(
         parameters=audience.parameters,
-        rounds=len(alone),
-        alone_s=statistics.median(each.protocol_s for each in alone),
-        watched_s=statistics.median(each.protocol_s for each in watched),
+        rounds=sum(map(len, watched)),
+        alone_s=_median_s(chain.from_iterable(alone)),
+        watched_s=_median_s(chain.from_iterable(watched)),
+        # Against what came before and after, so that a machine that becomes slower does not count.
+        ratios=[
+            with_s / ((before + after) / 2) for with_s, (before, after) in zip(watched_s, around, strict=True)
+        ],
+        null_ratios=[after / before for before, after in around],
         seen=seen,
     )
+
+
+def _median_s(accounts: Iterable[Account]) -> float:
+    return statistics.median(each.protocol_s for each in accounts)
 
 
 @dataclass(slots=True)

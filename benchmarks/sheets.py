@@ -130,6 +130,14 @@ def _lay_out_trust(costs: Sequence[TrustCost]) -> Sheet:
     return Sheet("What sealing, signing and transcripts add", columns, rows, note)
 
 
+def _show_middle(values: Sequence[float]) -> str:
+    """Between which two numbers the middle half is."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{low:.2f} to {high:.2f}"
+
+
 def _lay_out_load(load: LoadTimes) -> Sheet:
     seen = load.seen
     requests = sum(each.requests for each in seen)
@@ -138,15 +146,18 @@ def _lay_out_load(load: LoadTimes) -> Sheet:
         f"{requests / sum(each.seconds for each in seen):.0f}/s",
         show_seconds(load.alone_s),
         show_seconds(load.watched_s),
-        f"{load.ratio:.2f}",
+        f"{load.ratio:.2f} ({_show_middle(load.ratios)})",
+        _show_middle(load.null_ratios),
         f"{sum(each.missed for each in seen)} of {sum(each.events * each.streams for each in seen):,}",
         f"{sum(each.failed for each in seen)}",
         show_seconds(statistics.median(each.median_s for each in seen)),
     )
-    columns = ("streams", "requests", "alone", "watched", "× alone", "events missed", "failed", "answer")
+    columns = ("streams", "requests", "alone", "watched", "× alone", "noise", "events missed", "failed", "answer")
     note = (
         f"Protocol times are medians over {load.rounds} rounds each, N = {load.parameters:,}, in turn and with "
         "the same pinning: all parties and the interface on one core, those who look on, if any, on another. "
+        f"The ratio is the median of {len(load.ratios)} runs, each over those before and after it, the middle "
+        "half in brackets; noise is the middle half of runs without anybody over the one before. "
         "Requests are those answered; answer is the median time from when one was due."
     )
     return Sheet("A round's time with an audience", columns, (row,), note)

@@ -40,6 +40,8 @@ HOW_TO_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token
 READING_METHODS = frozenset({"GET", "HEAD"})
 URL_PARAMETERS = frozenset({"token", "access_token", "bearer_token", "api_key", "authorization", "bearer"})
 """Names under which somebody might put a token into a URL, where every log on the way would keep it."""
+_SUSPICIOUS = re.compile(rb"token|key|auth|bearer|%", re.IGNORECASE)
+"""A query without any of these, the last of which may hide the others, has none of the names."""
 
 
 class Right(Enum):
@@ -162,7 +164,7 @@ class Gate:
 
     def _judge(self, scope: Scope) -> Refusal | None:
         query: bytes = scope["query_string"]
-        if query and any(name.lower() in URL_PARAMETERS for name in QueryParams(query)):
+        if _SUSPICIOUS.search(query) and any(name.lower() in URL_PARAMETERS for name in QueryParams(query)):
             return TOKEN_IN_URL
         reads = scope["method"] in READING_METHODS
         if reads and is_open(scope["path"]):

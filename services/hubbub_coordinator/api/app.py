@@ -34,6 +34,8 @@ def create_app(coordinator: Coordinator, tokens: Tokens) -> FastAPI:
         docs_url=None,
         generate_unique_id_function=lambda route: route.name,
         redoc_url=None,
+        # Our metrics are our own; nothing of a request goes to whatever else is set up in this process.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.coordinator = coordinator
     app.state.streams = Streams(coordinator.news)

@@ -17,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 from hubbub_coordinator.news import News
 
 KEEP_ALIVE_S = 15.0
+"""After which a stream that was silent says that it is there; at most half as much again, since all are looked at
+together."""
 KEEP_ALIVE = b": keep-alive\n\n"
 RESET = b"event: reset\ndata: {}\n\n"
 MEDIA_TYPE = "text/event-stream"
@@ -41,6 +43,7 @@ class Streams:
         self.news = news
         self._readers: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._keeper: asyncio.TimerHandle | None = None
         self._written: dict[tuple[int, str], tuple[bytes, int]] = {}
         news.listen(self._note)
 
@@ -48,10 +51,20 @@ class Streams:
         return len(self._readers)
 
     def admit(self) -> asyncio.Event:
-        """Take in a reader; the event is set when there may be something for it."""
+        """Take in a reader; the event is set when there may be something for it, as at its beginning."""
         reader = asyncio.Event()
+        reader.set()
         self._readers.add(reader)
+        if self._keeper is None:
+            self._keep_awake()
         return reader
+
+    def _keep_awake(self) -> None:
+        """Look after those to whom nothing happens: one timer for all, and none where nobody reads."""
+        self._keeper = None
+        if self._readers and not self.news.over:
+            self._wake_some(list(self._readers))
+            self._keeper = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._keep_awake)
 
     def dismiss(self, reader: asyncio.Event) -> None:
         """Wake a reader no more."""
@@ -129,18 +142,15 @@ class EventStream(Response):
             gone.cancel()
 
     async def _send_next(self, reader: asyncio.Event, send: Send) -> None:
-        """Write what there is; if there is nothing, wait for it, and say from time to time that we are here."""
+        """Wait for something to write, and say from time to time that we are here."""
+        await reader.wait()
         reader.clear()
-        text, place = self._streams.write(self._place, self._run)
+        text, self._place = self._streams.write(self._place, self._run)
+        if self._place < self._streams.news.newest:
+            reader.set()
         if text:
             await self._send(send, text)
-        if text or place != self._place:
-            self._place = place
-            return
-        try:
-            async with asyncio.timeout_at(self._silent_since_s + KEEP_ALIVE_S):
-                await reader.wait()
-        except TimeoutError:
+        elif asyncio.get_running_loop().time() >= self._silent_since_s + KEEP_ALIVE_S:
             await self._send(send, KEEP_ALIVE)
 
     async def _send(self, send: Send, text: bytes) -> None:
