@@ -133,9 +133,7 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.CLIENT, "run", "inheriting", "KeysArrived"): _NEWCOMER,
         Row(Role.CLIENT, "run", "inheriting", "Ended"): _NEWCOMER,
         Row(Role.CLIENT, "run", "joined", "KeysArrived"): _CAME_TWICE,
-        Row(
-            Role.CLIENT, "run", "leaving", "RoundOrdered"
-        ): "takes an order slower than the end of the run",
+        Row(Role.CLIENT, "run", "leaving", "RoundOrdered"): "takes an order slower than the end of the run",
         Row(Role.CLIENT, "run", "leaving", "RoundOver"): "the others have finished without us",
         Row(Role.CLIENT, "round", "queued", "SumArrived"): "the others have finished the phase without us",
         Row(Role.CLIENT, "round", "training", "SumArrived"): "the others have finished the phase without us",
