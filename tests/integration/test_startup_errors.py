@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import socket
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 from hubbub.ids import PartyId, Role
 from hubbub.runtime.process import EXIT_CONFIGURATION, EXIT_FAILED
 from hubbub.trust.identity import Identity, new_identity, write_identity
+from support.nursery import Child, Nursery
 from support.party_files import PartyFiles, write_party_files, write_policy, write_private
 from support.processes import MODULES, SharedBroker, environment_of, prefix_of
 from support.twins import new_party
@@ -28,24 +28,29 @@ ROLES = list(Role)
 NOWHERE = f"amqp://guest:{PASSWORD}@127.0.0.1:1/"
 
 
-def start(role: Role, settings: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", MODULES[role]],
-        env=environment_of(role, settings),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+NURSERIES: list[Nursery] = []
+"""The one of this module, while its tests run."""
 
 
-def read_out(process: subprocess.Popen[str]) -> str:
-    """Everything that it writes until it ends; it does not outlive this."""
-    with process:
-        try:
-            return process.communicate(timeout=60)[0]
-        finally:
-            process.kill()
+@pytest.fixture(scope="module", autouse=True)
+def nursery() -> Iterator[None]:
+    with Nursery() as nursery:
+        NURSERIES.append(nursery)
+        yield
+        NURSERIES.remove(nursery)
+
+
+def start(role: Role, settings: dict[str, str], output: Path) -> Child:
+    (nursery,) = NURSERIES
+    return nursery.bear(["-m", MODULES[role]], environment_of(role, settings), output)
+
+
+def wait_for_end(process: Child) -> int:
+    """Its exit code; it does not outlive this."""
+    try:
+        return process.wait(timeout=60)
+    finally:
+        process.kill()
 
 
 def find_complaint(output: str) -> str:
@@ -64,9 +69,12 @@ def find_complaint(output: str) -> str:
 
 def complain_all(settings: dict[Role, dict[str, str]], code: int = EXIT_CONFIGURATION) -> dict[Role, str]:
     """Start these services, all at once, and return with which words each of them ended."""
-    processes = {role: start(role, each) for role, each in settings.items()}
-    outputs = {role: read_out(process) for role, process in processes.items()}
-    assert {process.returncode for process in processes.values()} == {code}, outputs
+    with tempfile.TemporaryDirectory() as folder:
+        files = {role: Path(folder) / role.value for role in settings}
+        processes = {role: start(role, each, files[role]) for role, each in settings.items()}
+        codes = {wait_for_end(process) for process in processes.values()}
+        outputs = {role: file.read_text("utf-8") for role, file in files.items()}
+    assert codes == {code}, outputs
     return {role: find_complaint(output) for role, output in outputs.items()}
 
 

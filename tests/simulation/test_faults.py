@@ -34,7 +34,7 @@ from support.simulation.operations import (
 from support.simulation.play import explain, play
 
 FIRST = int(os.environ.get("HUBBUB_FIRST_SIMULATION", "0"))
-COUNT = int(os.environ.get("HUBBUB_SIMULATIONS", "60"))
+COUNT = int(os.environ.get("HUBBUB_SIMULATIONS", "200"))
 
 UNDISTURBED = History(seed=1, strategy="sec-union", min_clients=3, operations=())
 
