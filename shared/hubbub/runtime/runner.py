@@ -696,6 +696,9 @@ class Runner:
             log.warning("%s failed: %s", type(job).__name__, error)
             event = Failed(str(error))
         except Exception as error:
+            if key not in self.machines:
+                log.info("%s is given up: its %s is over", type(job).__name__, key.kind)
+                return
             log.exception("%s failed", type(job).__name__)
             self._counters.broken()
             event = Failed(f"{type(error).__name__}: {error}")

@@ -77,6 +77,10 @@ class SimulatedClock:
         return BEGAN_AT_S + asyncio.get_running_loop().time()
 
 
+_WITHOUT_WHAT_CAME_BEFORE = {RejectReason.TOO_EARLY.value, RejectReason.UNKNOWN_RUN.value}
+"""Why what an honest party sent is refused by who has lost an order, or a proposal."""
+
+
 class Process:
     """A party from one start to its death."""
 
@@ -355,8 +359,8 @@ class World:
 
     def _check_queues(self, name: PartyId) -> None:
         for dead in self.broker.dead_letters(dead_letter_queue(name)):
-            if name in self.ledger.overflowed and dead.reason == RejectReason.TOO_EARLY.value:
-                continue  # Of a round whose order it has lost.
+            if name in self.ledger.overflowed and dead.reason in _WITHOUT_WHAT_CAME_BEFORE:
+                continue
             self.ledger.blame(f"{name} refused what an honest party sent: {dead.reason}")
         if self.broker.waiting_in(inbox(name)):
             self.ledger.blame(f"{self.broker.waiting_in(inbox(name))} messages are left in the inbox of {name}")

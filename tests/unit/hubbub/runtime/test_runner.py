@@ -536,6 +536,25 @@ async def test_a_job_that_an_outage_keeps_from_being_done_is_begun_again(error: 
 
 
 @aio
+async def test_a_job_whose_machine_is_over_meanwhile_is_given_up_without_a_word_of_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    given_up = asyncio.Event()
+
+    def look_for_it(_: Ponder) -> object:
+        service.runner.forget(KEY)
+        asyncio.get_running_loop().call_soon(given_up.set)
+        return service.runner.machines[KEY]
+
+    async with probe(ProbeShell(job=look_for_it)) as service:
+        await service.runner.feed(KEY, Go((Ponder("x"),)))
+        await given_up.wait()
+    assert "Ponder is given up: its probe is over" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+@aio
 async def test_what_a_peer_did_wrong_is_counted_and_recorded_when_a_job_finds_it() -> None:
     def find(_: Ponder) -> object:
         raise PeerError(RejectReason.BROKEN_SEAL, "a seal does not open")
