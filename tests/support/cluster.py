@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
+from support.lived import Lived
 from support.private_node import PrivateNode
 
 NODES = 3
 
 
-class Cluster:
+class Cluster(Lived):
     """Nodes that find each other when they start, because each is told the names of all."""
 
     def __init__(self) -> None:
@@ -27,25 +25,12 @@ class Cluster:
                 ),
             )
 
-    def __enter__(self) -> Self:
-        try:
-            for node in self.nodes:
-                node.launch()
-            for node in self.nodes:
-                node.wait_until_it_serves()
-            self.nodes[0].ctl("await_online_nodes", str(NODES))
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def set_up(self) -> None:
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.wait_until_it_serves()
+        self.nodes[0].ctl("await_online_nodes", str(NODES))
 
     def close(self) -> None:
         # The seed last: the others need its port mapper.

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from hubbub.protocol.ring import Residues
 from hubbub.runtime.intake import role_of
 from hubbub.runtime.post import sign
 from hubbub.runtime.runner import Moment
-from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.transport.base import Address, Handler, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, dead_letter_queue, route
 from hubbub.trust.audit import Log, read_log
@@ -51,6 +50,7 @@ from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.parties import parties_of
 from support.plain_run import run_plainly
+from support.wrapping import Wrapping
 
 # No vector ends with a whole byte, and each phase's set is one chunk.
 TASK = SyntheticTask(103)
@@ -99,7 +99,7 @@ def is_said(
     )
 
 
-class RewritingTransport(Transport):
+class RewritingTransport(Wrapping):
     """A party's transport, with somebody in between who may say something else."""
 
     def __init__(
@@ -110,7 +110,7 @@ class RewritingTransport(Transport):
         find_address: Callable[[Envelope], Address],
         intercept: Intercept,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._identity = identity
         self._rewrite = rewrite
         self._find_address = find_address
@@ -121,24 +121,10 @@ class RewritingTransport(Transport):
         for envelope in self._rewrite(original):
             signed = envelope if envelope.signature else sign(self._identity, envelope)
             to = address if envelope.recipient == original.recipient else self._find_address(envelope)
-            await self._inner.publish(to, encode(signed))
+            await super().publish(to, encode(signed))
 
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        await self._inner.subscribe(queue, self._intercept(self._identity.name, handler), prefetch=prefetch)
-
-    @property
-    def condition(self) -> Condition:
-        return self._inner.condition
-
-    async def count_waiting(self, queue: str) -> int:
-        return await self._inner.count_waiting(queue)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
+        await super().subscribe(queue, self._intercept(self._identity.name, handler), prefetch=prefetch)
 
 
 @dataclass(slots=True, eq=False)

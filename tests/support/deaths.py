@@ -20,14 +20,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Self
+from typing import Any
 
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.store.base import Draft, Entry, EventStore
-from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.transport.base import Address, Transport
+from support.wrapping import Wrapping
 
 
 class Fate:
@@ -54,39 +55,22 @@ class Fate:
             return self._dead
 
 
-class MortalTransport(Transport):
+class MortalTransport(Wrapping):
     """Another transport; nothing comes back from it to the dead."""
 
     def __init__(self, inner: Transport, fate: Fate) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._fate = fate
 
     async def publish(self, address: Address, body: bytes) -> None:
         what = decode(body).kind
         await self._die_at(f"before sending {what}")
-        await self._inner.publish(address, body)
+        await super().publish(address, body)
         await self._die_at(f"after sending {what}")
 
     async def _die_at(self, instant: str) -> None:
         if self._fate.is_met_at(instant):
             await asyncio.Event().wait()
-
-    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        await self._inner.subscribe(queue, handler, prefetch=prefetch)
-
-    @property
-    def condition(self) -> Condition:
-        return self._inner.condition
-
-    async def count_waiting(self, queue: str) -> int:
-        return await self._inner.count_waiting(queue)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
 
 
 class MortalStore(EventStore):

@@ -1,15 +1,15 @@
 """A transport in memory that holds one client's shares back in chosen phases: a member that goes missing."""
 
 import asyncio
-from typing import Self
 
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.shares import ShareChunk
-from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub_local.federation import Connect
+from support.wrapping import Wrapping
 
 Held = tuple[PartyId, int, str]
 """Client, round and phase."""
@@ -36,33 +36,16 @@ class Hold:
                 gate.set()
 
 
-class HeldTransport(Transport):
+class HeldTransport(Wrapping):
     """Another transport, but for what is held."""
 
     def __init__(self, inner: Transport, hold: Hold) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._hold = hold
 
     async def publish(self, address: Address, body: bytes) -> None:
         await self._hold.wait(body)
-        await self._inner.publish(address, body)
-
-    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        await self._inner.subscribe(queue, handler, prefetch=prefetch)
-
-    @property
-    def condition(self) -> Condition:
-        return self._inner.condition
-
-    async def count_waiting(self, queue: str) -> int:
-        return await self._inner.count_waiting(queue)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
+        await super().publish(address, body)
 
 
 def connect_held(hold: Hold) -> Connect:

@@ -17,10 +17,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from support.certificates import CertificateFiles
+from support.lived import Lived
 
 # Debian's scripts in /usr/sbin change to the user `rabbitmq` first; these are the ones behind them.
 _DEBIAN_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
@@ -70,7 +69,7 @@ class NodeTls:
     server: CertificateFiles
 
 
-class PrivateNode:
+class PrivateNode(Lived):
     """Start, stop, kill and start again, on the same ports and the same data; `close` removes everything."""
 
     def __init__(self, tls: NodeTls | None = None, *, seed: PrivateNode | None = None) -> None:
@@ -102,21 +101,8 @@ class PrivateNode:
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def set_up(self) -> None:
+        self.start()
 
     def start(self, timeout_s: float = 90) -> None:
         """Return when the node serves."""

@@ -16,11 +16,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psycopg
 
+from support.lived import Lived
 from support.private_node import _GUARD, _free_ports
 
 _DEBIAN_PROGRAMS = Path("/usr/lib/postgresql")
@@ -33,7 +32,7 @@ def server_programs() -> Path | None:
     return Path(found).resolve().parent if found else None
 
 
-class PrivatePostgres:
+class PrivatePostgres(Lived):
     """Start, stop, kill and start again, on the same port and the same data; `close` removes everything."""
 
     def __init__(self) -> None:
@@ -58,22 +57,9 @@ class PrivatePostgres:
         """The same server behind another port."""
         return f"postgresql://hubbub:{self.password}@127.0.0.1:{port}/postgres"
 
-    def __enter__(self) -> Self:
-        try:
-            self._lay_out()
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def set_up(self) -> None:
+        self._lay_out()
+        self.start()
 
     def start(self, timeout_s: float = 60) -> None:
         """Return when the server serves."""

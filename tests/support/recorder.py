@@ -10,7 +10,6 @@ import asyncio
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientInput
 from hubbub.strategies.secure import SecureRound, SecureStrategy, Signs
-from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub.trust.seals import RunSeals, Stage
@@ -34,6 +33,7 @@ from hubbub_trainer.events import GroupAgreed, SharesSent
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workbench import Workbench
 from support.fault_proxy import FaultProxy
+from support.wrapping import Wrapping
 
 EVERYBODY = PartyId("everybody")
 """Whom a sum is for."""
@@ -53,33 +53,16 @@ class Published:
 Recording = list[Published]
 
 
-class RecordingTransport(Transport):
+class RecordingTransport(Wrapping):
     """Another transport, with a copy of everything that is published over it."""
 
     def __init__(self, inner: Transport, recording: Recording) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._recording = recording
 
     async def publish(self, address: Address, body: bytes) -> None:
         self._recording.append(Published(address, body))
-        await self._inner.publish(address, body)
-
-    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        await self._inner.subscribe(queue, handler, prefetch=prefetch)
-
-    @property
-    def condition(self) -> Condition:
-        return self._inner.condition
-
-    async def count_waiting(self, queue: str) -> int:
-        return await self._inner.count_waiting(queue)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
+        await super().publish(address, body)
 
 
 def connect_recorded(recording: Recording, connect: Connect | None = None) -> Connect:

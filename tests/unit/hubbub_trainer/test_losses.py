@@ -5,7 +5,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotReque
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.spool import Spool
 from hubbub.strategies.base import Theta
-from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.transport.base import Address, Transport
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SnapshotTaken
@@ -37,6 +36,7 @@ from support.aio import aio, until
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.trainer_scene import Scene, scene_of
+from support.wrapping import Wrapping
 
 TASK = SyntheticTask(1_003)
 MANIFEST = make_manifest(
@@ -317,11 +317,11 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
         assert (len(scene.digests()), space_of(scene).applied) == (1, 3)
 
 
-class SlowShares(Transport):
+class SlowShares(Wrapping):
     """Another transport; the second chunk of a share set and all that follow wait for a gate."""
 
     def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._left = 1
         self.waiting = asyncio.Event()
         self.gate = asyncio.Event()
@@ -332,24 +332,7 @@ class SlowShares(Transport):
                 self.waiting.set()
                 await self.gate.wait()
             self._left = max(0, self._left - 1)
-        await self._inner.publish(address, body)
-
-    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        await self._inner.subscribe(queue, handler, prefetch=prefetch)
-
-    @property
-    def condition(self) -> Condition:
-        return self._inner.condition
-
-    async def count_waiting(self, queue: str) -> int:
-        return await self._inner.count_waiting(queue)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
+        await super().publish(address, body)
 
 
 @aio

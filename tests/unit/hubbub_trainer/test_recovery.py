@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.runtime import runner
 from hubbub.runtime.participant import STATE_FILE
 from hubbub.store.vault import Vault
-from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.transport.base import Address, Transport
 from hubbub_trainer import workspace
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
@@ -37,6 +37,7 @@ from support.aio import aio
 from support.builders import make_manifest
 from support.saboteur import Point, Saboteur
 from support.trainer_scene import DEMO_SEED, Scene, scene_of
+from support.wrapping import Wrapping
 
 TASK = SyntheticTask(1_003)
 
@@ -400,11 +401,11 @@ async def test_training_that_came_to_its_end_is_never_done_again(tmp_path: Path,
 # Sharing ------------------------------------------------------------------------------------------------
 
 
-class Clogged(Transport):
+class Clogged(Wrapping):
     """Takes so many chunks of shares, and then hangs."""
 
     def __init__(self, inner: Transport, chunks: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._left = chunks
         self.stuck = asyncio.Event()
 
@@ -414,24 +415,7 @@ class Clogged(Transport):
                 self.stuck.set()
                 await asyncio.Event().wait()
             self._left -= 1
-        await self._inner.publish(address, body)
-
-    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        await self._inner.subscribe(queue, handler, prefetch=prefetch)
-
-    @property
-    def condition(self) -> Condition:
-        return self._inner.condition
-
-    async def count_waiting(self, queue: str) -> int:
-        return await self._inner.count_waiting(queue)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
+        await super().publish(address, body)
 
 
 def count_copies(scene: Scene) -> dict[int, int]:
