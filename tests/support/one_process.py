@@ -14,6 +14,10 @@ from hubbub_local.parties import Parties
 from hubbub_trainer.learning.registry import load_task
 
 
+LEAST_S, ROUND_S = 60.0, 3.0
+"""How long a run may take at the least, and for each of its rounds."""
+
+
 def run_in_one_process(
     manifest: Manifest, parties: Parties, folder: Path, *, demo_seed: int
 ) -> dict[PartyId, str]:
@@ -22,7 +26,7 @@ def run_in_one_process(
 
     async def run() -> dict[PartyId, str]:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(max(LEAST_S, ROUND_S * manifest.rounds)),
             start_federation(
                 manifest, parties=parties, folder=folder, load_task=loader, demo_seed=demo_seed
             ) as federation,
