@@ -13,7 +13,6 @@ from hubbub_local.federation import start_federation
 from hubbub_local.parties import Parties
 from hubbub_trainer.learning.registry import load_task
 
-
 LEAST_S, ROUND_S = 60.0, 3.0
 """How long a run may take at the least, and for each of its rounds."""
 

@@ -23,7 +23,7 @@ GOOD_FOR_S = 1.0
 _RUN = "[0-9a-f]{64}"
 # Neither the stream nor an export, which are written piece by piece, nor what depends on whose token it is.
 _PATH = re.compile(rf"/api/v1/(?:events|runs(?:/(?P<run>{_RUN})(?:/(?:rounds(?:/\d+)?|cost))?)?)")
-_ABOUT_RUN = re.compile(rf"(?:^|&)run=({_RUN})(?:&|$)".encode())
+_ABOUT_RUN = re.compile(rf"(?:^|&)run=({_RUN})(?=&|$)".encode())
 
 Stamp = tuple[int, int]
 """How much had happened, and what was forgotten, when an answer was given."""
@@ -52,8 +52,7 @@ class Remembering:
             await self._app(scope, receive, send)
             return
         query: bytes = scope["query_string"]
-        asked = _ABOUT_RUN.search(query)
-        run = RunId(found["run"] or (asked[1].decode() if asked else ANY_RUN))
+        run = RunId(found["run"] or _find_run(query))
         key, stamp, now_s = (scope["path"], query), self._stamp(run), self._coordinator.now_s()
         held = self._held.get(key)
         if held is not None and held.stamp == stamp and 0 <= now_s - held.at_s < GOOD_FOR_S:
@@ -85,3 +84,9 @@ class Remembering:
         self._held[key] = answer
         if len(self._held) > HELD:
             del self._held[next(iter(self._held))]
+
+
+def _find_run(query: bytes) -> str:
+    """The run that is asked for beyond doubt; a query that names two, or may hide one, is about any."""
+    named = _ABOUT_RUN.findall(query)
+    return named[0].decode() if len(named) == 1 and b"%" not in query else ANY_RUN
