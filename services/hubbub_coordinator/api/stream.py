@@ -24,8 +24,8 @@ RESET = b"event: reset\ndata: {}\n\n"
 MEDIA_TYPE = "text/event-stream"
 
 WAKE_S = 0.05
-WAKE_S_PER_READER = 0.002
-"""The more there are who read, the more it costs to wake them: 500 are woken once a second."""
+WAKE_S_PER_READER = 0.004
+"""The more there are who read, the more it costs to wake them: 10 are woken ten times a second, 500 every other."""
 WOKEN_AT_ONCE = 50
 """Rounds go on in between."""
 MOST_AT_ONCE = 500
