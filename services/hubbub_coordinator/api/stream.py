@@ -25,7 +25,7 @@ MEDIA_TYPE = "text/event-stream"
 
 WAKE_S = 0.05
 WAKE_S_PER_READER = 0.004
-"""The more there are who read, the more it costs to wake them: 10 are woken ten times a second, 500 every other."""
+"""The more there are who read, the more it costs to wake them: 10 are woken ten times a second, 500 in two."""
 WOKEN_AT_ONCE = 50
 """Rounds go on in between."""
 MOST_AT_ONCE = 500
