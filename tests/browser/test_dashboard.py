@@ -372,6 +372,21 @@ def test_nothing_is_in_anybodys_way_on_a_laptop_or_a_phone(stage: Stage, colours
     assert len(found) == 8
 
 
+def test_the_interface_is_described_and_tried_on_a_page_of_its_own(stage: Stage) -> None:
+    with watched_page(stage.browser, stage.federation.url) as (page, watch):
+        page.goto("/docs")
+        page.get_by_role("button", name="Authorize").click()
+        dialog = page.locator(".modal-ux")
+        dialog.get_by_role("textbox").fill(stage.federation.change_token)
+        dialog.get_by_role("button", name="Apply credentials").click()
+        dialog.get_by_role("button", name="Close").last.click()
+        page.locator("[id$=-read_about]").get_by_role("button").first.click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        expect(page.locator(".live-responses-table").get_by_text('"may_change": true')).to_be_visible()
+        watch.check()
+
+
 def test_the_checkers_see_what_is_wrong(stage: Stage) -> None:
     with watched_page(stage.browser, stage.federation.url) as (page, watch):
         page.set_content(
