@@ -238,24 +238,14 @@ def _open_next(run: Run, at_s: float) -> Step[State, Run]:
     return Step(State.RUNNING, run, _open_round(run, at_s))
 
 
-def _pause_from(state: State) -> To[State, Run]:
-    """Open no other round; what has begun, an agreement or a round, comes to its end."""
+def _pausing_in(state: State, *, wanted: bool) -> To[State, Run]:
+    """Open no other round, or go on after all; what has begun, an agreement or a round, comes to its end."""
 
-    def pause(run: Run, event: PauseRequested) -> Step[State, Run]:
+    def note_wish(run: Run, event: PauseRequested | ResumeRequested) -> Step[State, Run]:
         del event
-        return Step(state, replace(run, pausing=True))
+        return Step(state, replace(run, pausing=wanted))
 
-    return To(pause, state)
-
-
-def _call_pause_off_in(state: State) -> To[State, Run]:
-    """Go on after what has begun."""
-
-    def call_pause_off(run: Run, event: ResumeRequested) -> Step[State, Run]:
-        del event
-        return Step(state, replace(run, pausing=False))
-
-    return To(call_pause_off, state)
+    return To(note_wish, state)
 
 
 def go_on_again(run: Run, event: ResumeRequested) -> Step[State, Run]:
@@ -292,8 +282,8 @@ TRANSITIONS: Table[State, Run] = {
         Began: To(begin, State.ENROLLING),
         ProposalDue: To(ask_again, State.ENROLLING),
         PartyJoined: To(enrol, State.ENROLLING, State.AGREEING),
-        PauseRequested: _pause_from(State.ENROLLING),
-        ResumeRequested: _call_pause_off_in(State.ENROLLING),
+        PauseRequested: _pausing_in(State.ENROLLING, wanted=True),
+        ResumeRequested: _pausing_in(State.ENROLLING, wanted=False),
         PartyRefused: To(give_up, State.FAILED),
         PartyBroke: To(give_up, State.FAILED),
         CancelRequested: To(cancel, State.CANCELLED),
@@ -301,8 +291,8 @@ TRANSITIONS: Table[State, Run] = {
     },
     State.AGREEING: {
         PartyReady: To(await_ready, State.AGREEING, State.RUNNING, State.PAUSED),
-        PauseRequested: _pause_from(State.AGREEING),
-        ResumeRequested: _call_pause_off_in(State.AGREEING),
+        PauseRequested: _pausing_in(State.AGREEING, wanted=True),
+        ResumeRequested: _pausing_in(State.AGREEING, wanted=False),
         DeadlinePassed: To(stop_agreeing, State.FAILED),
         PartyJoined: STAY,  # A proposal may have been asked twice.
         ProposalDue: STAY,
@@ -313,8 +303,8 @@ TRANSITIONS: Table[State, Run] = {
     },
     State.RUNNING: {
         RoundEnded: To(go_on, State.RUNNING, State.PAUSED, State.COMPLETED, State.FAILED),
-        PauseRequested: _pause_from(State.RUNNING),
-        ResumeRequested: _call_pause_off_in(State.RUNNING),
+        PauseRequested: _pausing_in(State.RUNNING, wanted=True),
+        ResumeRequested: _pausing_in(State.RUNNING, wanted=False),
         PartyJoined: STAY,  # The broker may deliver twice, and a proposal may have been asked twice.
         PartyReady: STAY,
         ProposalDue: STAY,
