@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import stat
-import tempfile
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hubbub.disk import sync_folder
+from hubbub.disk import replace_file
 from hubbub.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -226,7 +223,8 @@ def _add_approval(path: Path, run: RunId) -> None:
     """Add a run id to the policy file; a crash leaves the old file or the new one, never half of one."""
     path = path.resolve()  # A link stays a link.
     try:
-        _replace(path, _insert_approval(path.read_bytes().decode("utf-8"), run).encode("utf-8"))
+        edited = _insert_approval(path.read_bytes().decode("utf-8"), run)
+        replace_file(path, edited.encode("utf-8"), like=path.stat())
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be changed: {error.strerror}") from None
     except ValueError:
@@ -250,21 +248,3 @@ def _insert_approval(text: str, run: RunId) -> str:
     if tomllib.loads(edited) != {**before, "approved": [*before.get("approved", ()), run]}:
         raise ValueError("the edit changed more than the approvals")
     return edited
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file anew, with its owner and mode, in one step."""
-    status = path.stat()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            os.fchown(handle, status.st_uid, status.st_gid)
-            os.fchmod(handle, stat.S_IMODE(status.st_mode))
-            stream.write(content)
-            stream.flush()
-            os.fsync(handle)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)

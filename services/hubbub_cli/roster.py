@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hubbub.disk import replace_file
 from hubbub.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -151,16 +150,7 @@ def write_broker_config(
 def _write_private(path: Path, text: str) -> None:
     """Write a file for ourselves alone, whole or not at all; one of that name is replaced."""
     try:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(handle)
-            Path(draft).replace(path)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
+        replace_file(path, text.encode("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
 
