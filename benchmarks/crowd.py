@@ -2,6 +2,7 @@
 
 `python -m benchmarks.crowd URL CORE STREAMS RATE RUN`, with a token on the first line of the standard input. It
 says `ready` when all streams are open; after a line with the ids of all events that there were, what came of it.
+It asks for RUN until an event is about another, and then for that: a page shows the run that goes on.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
 from urllib.parse import urlsplit
 
 OPENED_AT_ONCE = 50
-ASKERS = 8
+ASKERS = 64
 """Connections that the requests go over; each has one request under way at a time."""
 LAST_EVENTS_S = 30.0
 PATHS = (
@@ -33,6 +34,7 @@ PATHS = (
 """What a page asks for that is looked at."""
 
 _ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
+_RUN = re.compile(rb'"run":"([0-9a-f]{64})"')
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -65,8 +67,8 @@ class _Stream:
     """One open stream, and what came on it."""
 
     writer: asyncio.StreamWriter
-    arrived: asyncio.Event
-    """Set when something comes, on whichever stream."""
+    heard: Callable[[bytes], None]
+    """Told what comes, in whole lines."""
     ids: list[int] = field(default_factory=list)
 
     async def read(self, reader: asyncio.StreamReader) -> None:
@@ -74,7 +76,7 @@ class _Stream:
         while data := await reader.read(2**16):
             whole, _, rest = (rest + data).rpartition(b"\n")
             self.ids += map(int, _ID.findall(whole))
-            self.arrived.set()
+            self.heard(whole)
 
 
 @dataclass(slots=True)
@@ -112,6 +114,14 @@ class Crowd:
                     self.arrived.clear()
                     await self.arrived.wait()
 
+    def _note(self, _lines: bytes) -> None:
+        self.arrived.set()
+
+    def _follow(self, lines: bytes) -> None:
+        if named := _RUN.findall(lines):
+            self.run = named[-1].decode()
+        self.arrived.set()
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         where = urlsplit(self.url)
         return await asyncio.open_connection(where.hostname, where.port)
@@ -126,21 +136,21 @@ class Crowd:
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise ConnectionError(f"a stream was refused: {head.splitlines()[0].decode()}")
-        stream = _Stream(writer, self.arrived)
+        # One of them is enough to know by which run it is that goes on.
+        stream = _Stream(writer, self._note if self.streams else self._follow)
         self.streams.append(stream)
         self._tasks.append(asyncio.create_task(stream.read(reader)))
 
-    def _list_due(self, began_s: float, rate: float) -> Iterator[tuple[float, bytes]]:
+    def _list_due(self, began_s: float, rate: float) -> Iterator[tuple[float, str]]:
         """When which request is due; those who ask take them from here, one after the other."""
-        requests = cycle([self._write_request(path.format(run=self.run)) for path in PATHS])
-        return ((began_s + number / rate, request) for number, request in zip(count(), requests, strict=False))
+        return ((began_s + number / rate, path) for number, path in zip(count(), cycle(PATHS), strict=False))
 
-    async def _ask(self, due: Iterator[tuple[float, bytes]]) -> None:
+    async def _ask(self, due: Iterator[tuple[float, str]]) -> None:
         reader, writer = await self._connect()
         try:
-            for due_s, request in due:
+            for due_s, path in due:
                 await asyncio.sleep(due_s - time.monotonic())
-                writer.write(request)
+                writer.write(self._write_request(path.format(run=self.run)))
                 if not await _read_answer(reader):
                     self.failed += 1
                 self.waits_s.append(time.monotonic() - due_s)
@@ -155,8 +165,8 @@ async def _read_answer(reader: asyncio.StreamReader) -> bool:
     return head.startswith(b"HTTP/1.1 200")
 
 
-def compare(crowd: Crowd, expected: Sequence[int], seconds: float) -> Seen:
-    """Hold what came against what there was."""
+def compare(crowd: Crowd, expected: Sequence[int], answered: int, seconds: float) -> Seen:
+    """Hold what came against what there was; so many requests were answered in those seconds."""
     wanted = Counter(expected)
     had = [Counter(stream.ids) for stream in crowd.streams]
     return Seen(
@@ -164,7 +174,7 @@ def compare(crowd: Crowd, expected: Sequence[int], seconds: float) -> Seen:
         events=len(expected),
         missed=sum((wanted - each).total() for each in had),
         repeated=sum((each - wanted).total() for each in had),
-        requests=len(crowd.waits_s),
+        requests=answered,
         failed=crowd.failed,
         seconds=seconds,
         median_s=statistics.median(crowd.waits_s),
@@ -183,9 +193,9 @@ async def look_on(url: str, token: str, run: str, streams: int, rate: float) -> 
         began_s = time.monotonic()
         print("ready", flush=True)
         expected: list[int] = json.loads(await lines.readline())
-        seconds = time.monotonic() - began_s
+        answered, seconds = len(crowd.waits_s), time.monotonic() - began_s
         await crowd.wait_for(expected[-1])
-        return compare(crowd, expected, seconds)
+        return compare(crowd, expected, answered, seconds)
     finally:
         await crowd.close()
 

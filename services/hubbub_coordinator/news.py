@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from hubbub.runtime.runner import Moment
@@ -20,6 +21,8 @@ class News:
         """Whether there will be none any more, because the coordinator ends."""
         self._kept = kept
         self._items: list[Item] = []
+        self._by_run: dict[str, list[Item]] = {}
+        """The same, so that nobody who asks about one run looks through all that happened in others."""
         self._forgotten = 0
         self._listeners: list[Callable[[], None]] = []
 
@@ -41,9 +44,9 @@ class News:
         """What is held of all that happened after this id."""
         return self._items[bisect_right(self._items, after, key=lambda item: item.id) :]
 
-    def newest_first(self) -> Iterator[Item]:
-        """All that is held, the last first; what happens meanwhile is left out."""
-        return reversed(self._items)
+    def newest_first(self, run: str | None = None) -> Iterator[Item]:
+        """All that is held, or all of a run, the last first; what happens meanwhile is left out."""
+        return reversed(self._items if run is None else self._by_run.get(run, []))
 
     def note(self, moment: Moment) -> None:
         """Take in a step."""
@@ -51,12 +54,20 @@ class News:
         if not found:
             return
         self._items += found
+        self._by_run.setdefault(moment.key.run, []).extend(found)
         # Not one by one: moving the rest each time would cost more than holding a few too many.
         if len(self._items) > self._kept + self._kept // 10:
-            surplus = len(self._items) - self._kept
-            self._forgotten = self._items[surplus - 1].id
-            del self._items[:surplus]
+            self._forget(len(self._items) - self._kept)
         self._call()
+
+    def _forget(self, surplus: int) -> None:
+        gone = self._items[:surplus]
+        self._forgotten = gone[-1].id
+        del self._items[:surplus]
+        for run, count in Counter(item.run for item in gone).items():
+            del self._by_run[run][:count]
+            if not self._by_run[run]:
+                del self._by_run[run]
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have a function called whenever something happened; it must be quick, for the runner waits for it."""

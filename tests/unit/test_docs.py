@@ -24,8 +24,7 @@ from hubbub.trust.identity import PRIVATE_SUFFIX
 from hubbub_aggregator.__main__ import AggregatorSettings
 from hubbub_cli.main import app
 from hubbub_coordinator.__main__ import CoordinatorSettings
-from hubbub_coordinator.api.access import Tokens
-from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.api.app import create_routes
 from hubbub_coordinator.phases.run import State
 from hubbub_coordinator.service import Coordinator
 from hubbub_trainer.__main__ import TrainerSettings
@@ -329,7 +328,7 @@ def test_running_lists_every_route(tmp_path: Path) -> None:
         transport=MemoryTransport(MemoryBroker(), topology_for(COORDINATOR, Role.COORDINATOR)),
         folder=tmp_path,
     )
-    paths = create_app(coordinator, Tokens(read="r" * 32, change="c" * 32)).openapi()["paths"]
+    paths = create_routes(coordinator).openapi()["paths"]
     coordinator.close()
 
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}

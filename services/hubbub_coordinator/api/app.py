@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from hubbub import __version__
 from hubbub_coordinator.api import events, export, pages, runs, system
@@ -24,8 +25,19 @@ DESCRIPTION = (
 )
 
 
-def create_app(coordinator: Coordinator, tokens: Tokens) -> FastAPI:
+def create_app(coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
     """Build the interface of one coordinator, open to who has a token."""
+    return guard(create_routes(coordinator), coordinator, tokens)
+
+
+def guard(routes: ASGIApp, coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
+    """Put all before the routes that every request passes: headers on any answer, and nothing before the token."""
+    # Not inside FastAPI, of which an answer that is held needs nothing.
+    return SecurityHeaders(Gate(Remembering(routes, coordinator), tokens))
+
+
+def create_routes(coordinator: Coordinator) -> FastAPI:
+    """Build all that is behind the gate."""
     app = FastAPI(
         title="Hubbub coordinator",
         description=DESCRIPTION,
@@ -45,9 +57,5 @@ def create_app(coordinator: Coordinator, tokens: Tokens) -> FastAPI:
         app.include_router(part.router)
     describe_interface(app)
     answer_with_problems(app)
-    # The last one is the outermost: headers on every answer, and no body is looked at before the token.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Remembering, coordinator=coordinator)
-    app.add_middleware(Gate, tokens=tokens)
-    app.add_middleware(SecurityHeaders)
     return app

@@ -75,7 +75,7 @@ async def list_events(
         coordinator.find_run(run)
     fits = partial(_fits, run=run, kinds=kind, party=party)
     if after is None:
-        newest = list(islice(filter(fits, news.newest_first()), limit))
+        newest = list(islice(filter(fits, news.newest_first(run)), limit))
         return answer(EventPage(items=_view(newest[::-1]), next=None, reset=False))
     reset = not news.knows(after)
     found = list(islice(filter(fits, news.since(news.forgotten if reset else after)), limit + 1))

@@ -6,6 +6,7 @@ of any. Only that a party is called missing comes with time alone, so no answer 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,6 +20,8 @@ HELD = 256
 LONGEST = 2**18
 """Bytes of one that is held."""
 GOOD_FOR_S = 1.0
+MOMENT_S = 0.2
+"""How soon after another the same question is answered anew."""
 
 _RUN = "[0-9a-f]{64}"
 # Neither the stream nor an export, which are written piece by piece, nor what depends on whose token it is.
@@ -29,21 +32,38 @@ Stamp = tuple[int, int]
 """How much had happened, and what was forgotten, when an answer was given."""
 
 
+Question = tuple[str, bytes]
+"""A path and its query."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     stamp: Stamp
     at_s: float
+    """By the coordinator's clock, which may be set."""
+    made_s: float
+    """By the event loop's, which only goes on."""
     start: Message
     body: Message
 
 
-class Remembering:
-    """Stands before the router and gives an answer again that still holds."""
+Promise = asyncio.Future[_Held | None]
 
-    def __init__(self, app: ASGIApp, coordinator: Coordinator) -> None:
+
+class Remembering:
+    """Stands before the router and gives an answer again that still holds.
+
+    While a run takes hundreds of steps a second no answer holds for long. Then whoever asks for the same within a
+    moment waits for its end, and all share one answer: nobody is told what was true before they asked, and a crowd
+    costs no more than a few who look on.
+    """
+
+    def __init__(self, app: ASGIApp, coordinator: Coordinator, *, moment_s: float = MOMENT_S) -> None:
         self._app = app
         self._coordinator = coordinator
-        self._held: dict[tuple[str, bytes], _Held] = {}
+        self._moment_s = moment_s
+        self._held: dict[Question, _Held] = {}
+        self._promised: dict[Question, Promise] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer from memory, or pass the request on and remember what is said."""
@@ -51,14 +71,52 @@ class Remembering:
         if found is None:
             await self._app(scope, receive, send)
             return
-        query: bytes = scope["query_string"]
-        run = RunId(found["run"] or _find_run(query))
-        key, stamp, now_s = (scope["path"], query), self._stamp(run), self._coordinator.now_s()
-        held = self._held.get(key)
-        if held is not None and held.stamp == stamp and 0 <= now_s - held.at_s < GOOD_FOR_S:
-            await send({**held.start})  # Others put headers on it on the way out.
-            await send(held.body)
+        question = (scope["path"], scope["query_string"])
+        run = RunId(found["run"] or _find_run(question[1]))
+        known = self._recall(question, run)
+        if known is None and question in self._promised:
+            # Or what another made who waited with us, if the one that was to make it went away.
+            known = await asyncio.shield(self._promised[question]) or self._recall(question, run)
+        if known is not None:
+            await send({**known.start})  # Others put headers on it on the way out.
+            await send(known.body)
             return
+        promise: Promise = asyncio.get_running_loop().create_future()
+        try:
+            await self._wait_for_turn(question, promise)
+            await self._pass_on(question, run, promise, (scope, receive, send))
+        finally:
+            if not promise.done():
+                promise.set_result(
+                    None
+                )  # It is none to be held, or came to nothing: everybody asks for themselves.
+
+    def _recall(self, question: Question, run: RunId) -> _Held | None:
+        """The answer that was given last, if it still holds."""
+        held = self._held.get(question)
+        if held is None or held.stamp != self._stamp(run):
+            return None
+        return held if 0 <= self._coordinator.now_s() - held.at_s < GOOD_FOR_S else None
+
+    async def _wait_for_turn(self, question: Question, promise: Promise) -> None:
+        """Let a moment pass since the last answer; who asks meanwhile is promised the next."""
+        held = self._held.pop(question, None)
+        early_s = held.made_s + self._moment_s - asyncio.get_running_loop().time() if held else 0
+        if early_s <= 0:
+            return
+        self._promised[question] = promise
+        try:
+            await asyncio.sleep(early_s)
+        finally:
+            # Who comes later than this may not be told what is seen now.
+            del self._promised[question]
+
+    async def _pass_on(
+        self, question: Question, run: RunId, promise: Promise, request: tuple[Scope, Receive, Send]
+    ) -> None:
+        # From before the answer is made: what happens meanwhile may be in it or not.
+        stamp, at_s, made_s = self._stamp(run), self._coordinator.now_s(), asyncio.get_running_loop().time()
+        scope, receive, send = request
         start: Message = {}
 
         async def send_and_hold(message: Message) -> None:
@@ -68,20 +126,21 @@ class Remembering:
             elif message.get("more_body", False):
                 start = {}
             elif start.get("status") == HTTPStatus.OK:
-                self._hold(key, _Held(stamp, now_s, start, message))
+                answer = _Held(stamp, at_s, made_s, start, message)
+                self._hold(question, answer)
+                promise.set_result(answer)
             await send(message)
 
         await self._app(scope, receive, send_and_hold)
 
     def _stamp(self, run: RunId) -> Stamp:
-        # From before the answer is made: what happens meanwhile may be in it or not.
         return self._coordinator.count_steps(run), self._coordinator.news.forgotten
 
-    def _hold(self, key: tuple[str, bytes], answer: _Held) -> None:
-        self._held.pop(key, None)
+    def _hold(self, question: Question, answer: _Held) -> None:
+        self._held.pop(question, None)
         if len(answer.body["body"]) > LONGEST:
             return
-        self._held[key] = answer
+        self._held[question] = answer
         if len(self._held) > HELD:
             del self._held[next(iter(self._held))]
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from starlette.routing import Route, Router
 from starlette.types import Message
 
@@ -17,12 +17,12 @@ from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.telemetry import Counters
 from hubbub_coordinator.api.access import Right, Tokens, read_tokens
-from hubbub_coordinator.api.app import create_app
 from hubbub_coordinator.api.body_limit import MAX_BODY_BYTES
 from hubbub_coordinator.api.headers import SECURITY_HEADERS
 from hubbub_coordinator.news import News
 from hubbub_coordinator.service import Coordinator, Page, UnknownRun
 from support.aio import aio
+from support.front import Front
 
 READ, CHANGE = "read-token-of-the-tests-0123456789", "change-token-of-the-tests-9876543210"
 TOKENS = Tokens(read=READ, change=CHANGE)
@@ -68,15 +68,15 @@ class EmptyCoordinator:
         self.cancelled.append(run)
 
 
-def make_app(coordinator: EmptyCoordinator | None = None) -> FastAPI:
-    return create_app(cast("Coordinator", coordinator or EmptyCoordinator()), TOKENS)
+def make_app(coordinator: EmptyCoordinator | None = None) -> Front:
+    return Front(cast("Coordinator", coordinator or EmptyCoordinator()), TOKENS)
 
 
 async def ask(
     method: str,
     path: str,
     *offers: str,
-    app: FastAPI | None = None,
+    app: Front | None = None,
     headers: dict[str, str] | None = None,
     content: bytes | AsyncIterator[bytes] | None = None,
 ) -> httpx.Response:
@@ -222,7 +222,7 @@ async def test_the_real_tokens_are_compared_in_constant_time(monkeypatch: pytest
 # Nothing is beside the gate ------------------------------------------------------------------------------
 
 
-async def call(app: FastAPI, method: str, path: str, token: str | None = None) -> list[Message]:
+async def call(app: Front, method: str, path: str, token: str | None = None) -> list[Message]:
     """What the application sends for exactly this method."""
     sent: list[Message] = []
 
@@ -251,9 +251,9 @@ async def call(app: FastAPI, method: str, path: str, token: str | None = None) -
     return sent
 
 
-def find_routes(app: FastAPI) -> Iterable[Route]:
+def find_routes(app: Front) -> Iterable[Route]:
     """Every route, also of routers that were put into others."""
-    waiting: list[object] = list(app.routes)
+    waiting: list[object] = list(app.routes.routes)
     while waiting:
         route = waiting.pop()
         inner = getattr(route, "original_router", None) or getattr(route, "app", None)
@@ -264,7 +264,7 @@ def find_routes(app: FastAPI) -> Iterable[Route]:
             waiting += inner.routes
 
 
-def paths_and_methods(app: FastAPI) -> Iterable[tuple[str, str]]:
+def paths_and_methods(app: Front) -> Iterable[tuple[str, str]]:
     for route in find_routes(app):
         path = route.path.replace("{run}", "0" * 64).replace("{number}", "1").replace("{name}", "x")
         assert "{" not in path, f"this test does not know what to put into {path}"
@@ -292,7 +292,7 @@ async def test_every_route_is_closed_but_those_that_hold_nothing_of_any_run() ->
 @aio
 async def test_a_route_that_is_added_later_is_closed_too() -> None:
     app = make_app()
-    app.add_api_route("/later", lambda: "secret", methods=["GET", "POST"])
+    app.routes.add_api_route("/later", lambda: "secret", methods=["GET", "POST"])
 
     assert [(await ask(method, "/later", app=app)).status_code for method in ("GET", "POST")] == [401, 401]
     assert (await ask("GET", "/later", f"Bearer {READ}", app=app)).json() == "secret"
@@ -303,7 +303,7 @@ async def test_a_route_that_is_added_later_is_closed_too() -> None:
 async def test_no_websocket_is_opened_whatever_it_brings() -> None:
     app = make_app()
 
-    @app.websocket("/live")
+    @app.routes.websocket("/live")
     async def live() -> None:
         pytest.fail("it was let in")
 
@@ -388,10 +388,10 @@ async def test_a_refusal_is_logged_without_what_was_offered(caplog: pytest.LogCa
 # Headers -------------------------------------------------------------------------------------------------
 
 
-def make_breaking_app() -> FastAPI:
+def make_breaking_app() -> Front:
     app = make_app()
 
-    @app.get("/broken")
+    @app.routes.get("/broken")
     async def broken() -> None:
         raise RuntimeError("the secret detail of a bug")
 
@@ -467,7 +467,7 @@ async def test_a_bug_shows_nothing_of_itself() -> None:
 async def test_a_page_may_have_a_policy_of_its_own() -> None:
     app, policy = make_app(), "default-src 'none'; style-src 'self'"
 
-    @app.get("/page")
+    @app.routes.get("/page")
     async def page() -> Response:
         return Response("<p>", headers={"content-security-policy": policy}, media_type="text/html")
 
@@ -480,14 +480,14 @@ async def test_a_page_may_have_a_policy_of_its_own() -> None:
 # The length of a request ---------------------------------------------------------------------------------
 
 
-def make_measuring_app() -> FastAPI:
+def make_measuring_app() -> Front:
     app = make_app()
 
-    @app.post("/measure")
+    @app.routes.post("/measure")
     async def measure(request: Request) -> int:
         return len(await request.body())
 
-    @app.post("/parse")
+    @app.routes.post("/parse")
     async def parse(document: dict[str, str]) -> int:
         return len(document)
 
@@ -589,7 +589,7 @@ def test_tokens_that_protect_nothing_are_refused_unseen(read: str, change: str, 
 def test_tokens_do_not_print_themselves() -> None:
     app = make_app()
 
-    for text in (repr(TOKENS), str(TOKENS), repr(app.user_middleware)):
+    for text in (repr(TOKENS), str(TOKENS), repr(vars(app))):
         assert READ not in text
         assert CHANGE not in text
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hubbub.errors import RejectReason
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import step
@@ -378,6 +378,20 @@ def test_the_oldest_are_forgotten_and_whoever_asks_for_them_can_tell() -> None:
     assert news.forgotten == held[0] - 100
     assert news.knows(news.forgotten)
     assert not news.knows(news.forgotten - 1)
+
+
+def test_what_is_held_of_one_run_is_what_is_held_of_it_among_all() -> None:
+    news = News(kept=100)
+    runs_of = [f"{number:064x}" for number in range(3)]
+    data, state = runs.Run(manifest=UNION_MANIFEST), runs.State.ENROLLING
+    for number in range(1, 301):
+        # The first is heard of no more after a while, and then nothing of it is held.
+        key = Key("run", RunId(runs_of[number % 3 if number < 150 else 1 + number % 2]))
+        news.note(Moment(number, key, state, Began(at_s=0.0), state, data, 0.0, data))
+        for run in runs_of:
+            assert list(news.newest_first(run)) == [item for item in news.newest_first() if item.run == run]
+    assert list(news.newest_first(runs_of[0])) == []
+    assert news.forgotten
 
 
 def test_a_listener_hears_of_news_and_of_the_end_and_not_of_steps_that_are_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
@@ -62,9 +63,9 @@ class Router:
 
 
 class Scene:
-    def __init__(self, **router: int) -> None:
+    def __init__(self, moment_s: float = 0.0, **router: int) -> None:
         self.coordinator, self.router = Clockwork(), Router(**router)
-        self.app = Remembering(self.router, cast("Coordinator", self.coordinator))
+        self.app = Remembering(self.router, cast("Coordinator", self.coordinator), moment_s=moment_s)
 
     async def ask(self, path: str, method: str = "GET") -> str:
         transport = httpx.ASGITransport(self.app)
@@ -185,3 +186,70 @@ async def test_the_oldest_answer_gives_way() -> None:
         await scene.ask(f"{RUN}/rounds?after={number}")
     assert await scene.ask(f"{RUN}/rounds?after={HELD}") == str(HELD + 1)
     assert await scene.ask(f"{RUN}/rounds?after=0") == str(HELD + 2)
+
+
+# Many who ask while much happens ------------------------------------------------------------------------
+
+SOON_S = 0.05
+FAR_S = 3600.0
+
+
+async def begin(scene: Scene, count: int) -> list[asyncio.Task[str]]:
+    """Have the same asked so many times right after something happened, and let all of them get to wait."""
+    await scene.ask(RUN)
+    scene.coordinator.step(ONE)
+    asking = [asyncio.create_task(scene.ask(RUN)) for _ in range(count)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in asking)
+    return asking
+
+
+@aio
+async def test_all_who_ask_within_a_moment_share_one_answer() -> None:
+    scene = Scene(SOON_S)
+
+    asking = await begin(scene, 5)
+
+    assert await asyncio.gather(*asking) == ["2"] * 5
+    assert scene.router.asked == 2
+
+
+@aio
+async def test_what_happens_while_they_wait_is_in_the_answer_that_they_share() -> None:
+    scene = Scene(SOON_S)
+    asking = await begin(scene, 2)
+
+    scene.coordinator.step(ONE)
+
+    assert await asyncio.gather(*asking) == ["2", "2"]
+    assert await scene.ask(RUN) == "2", "it was made after the last step, and holds"
+
+
+@aio
+async def test_nobody_waits_for_an_answer_that_still_holds_or_was_never_given() -> None:
+    scene = Scene(FAR_S)
+
+    answers = [await scene.ask(RUN), await scene.ask(RUN), await scene.ask(f"{RUN}/cost")]
+
+    assert answers == ["1", "1", "2"]
+
+
+@aio
+async def test_when_the_one_that_all_wait_for_goes_away_another_asks() -> None:
+    scene = Scene(FAR_S)
+    first, *others = await begin(scene, 3)
+
+    first.cancel()
+
+    assert await asyncio.gather(*others) == ["2", "2"]
+
+
+@aio
+async def test_who_waits_for_what_turns_out_to_be_a_problem_asks_for_themselves() -> None:
+    scene = Scene(SOON_S)
+    asking = await begin(scene, 3)
+
+    scene.router.status = 404
+
+    assert sorted(await asyncio.gather(*asking)) == ["2", "3", "4"]

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from starlette.types import Message
 
 from hubbub.ids import RunId
@@ -17,7 +16,6 @@ from hubbub.machine.effects import Key
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.serving import listen
 from hubbub_coordinator.api import stream
-from hubbub_coordinator.api.app import create_app
 from hubbub_coordinator.events import Began
 from hubbub_coordinator.news import News
 from hubbub_coordinator.phases import run as runs
@@ -26,6 +24,7 @@ from hubbub_coordinator.serving import answering
 from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_scene import TOKENS, scene_of
+from support.front import Front
 
 AUTHORISED = {"authorization": f"Bearer {TOKENS.read}"}
 PATH = "/api/v1/events/stream"
@@ -59,7 +58,7 @@ class Reporter:
 class Reader:
     """One request for the stream; what it was sent comes out as it went in."""
 
-    def __init__(self, app: FastAPI, *, last_id: str | None = None, query: str = "", slow: bool = False) -> None:
+    def __init__(self, app: Front, *, last_id: str | None = None, query: str = "", slow: bool = False) -> None:
         self.chunks: list[bytes] = []
         self.start: Message = {}
         self.ended = False
@@ -134,9 +133,9 @@ class Reader:
 
 
 @asynccontextmanager
-async def scene(reporter: Reporter | None = None) -> AsyncIterator[tuple[Reporter, FastAPI]]:
+async def scene(reporter: Reporter | None = None) -> AsyncIterator[tuple[Reporter, Front]]:
     reporter = reporter or Reporter()
-    app = create_app(cast("Coordinator", reporter), TOKENS)
+    app = Front(cast("Coordinator", reporter), TOKENS)
     try:
         yield reporter, app
     finally:
@@ -202,12 +201,12 @@ async def test_whoever_is_cut_off_and_resumes_misses_nothing_and_gets_nothing_tw
 async def test_after_a_restart_of_the_coordinator_it_goes_on_where_it_was(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
-            reader = Reader(create_app(coordinator, TOKENS), last_id="0")
+            reader = Reader(Front(coordinator, TOKENS), last_id="0")
             await scene.open_round()
             await reader.until(lambda: "round-opened" in reader.text)
         await reader.task
         async with scene.start() as coordinator:
-            resumed = Reader(create_app(coordinator, TOKENS), last_id=str(reader.ids[-1]))
+            resumed = Reader(Front(coordinator, TOKENS), last_id=str(reader.ids[-1]))
             await scene.finish()
             await resumed.until(lambda: "run-completed" in resumed.text)
             happened = [item.id for item in coordinator.news.since(0)]
@@ -337,10 +336,10 @@ async def test_who_hangs_up_is_forgotten() -> None:
         reader, other = Reader(app), Reader(app)
         await reader.begins()
         await other.begins()
-        assert len(app.state.streams) == 2
+        assert len(app.routes.state.streams) == 2
         reader.gone.set()
         await reader.task
-        assert len(app.state.streams) == 1
+        assert len(app.routes.state.streams) == 1
         reporter.report()
         await other.has(1)
         assert reader.events == []
@@ -355,7 +354,7 @@ async def test_it_ends_when_there_will_be_no_more_news() -> None:
         await reader.task
 
         assert reader.ended
-        assert len(app.state.streams) == 0
+        assert len(app.routes.state.streams) == 0
 
 
 @aio
