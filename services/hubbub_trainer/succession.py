@@ -15,7 +15,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.strategies.base import Theta
 from hubbub.trust.identity import Identity
 from hubbub.trust.succession import endorse
-from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT
+from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT, read_model
 
 SALT_BYTES = 32
 
@@ -48,12 +48,12 @@ def recall(folder: Path) -> tuple[bytes, Theta] | None:
     """The salt and the model that a run left here, if it was completed here."""
     try:
         salt = bytes.fromhex(json.loads((folder / SALT).read_text("utf-8"))["salt"])
-        theta = np.load(folder / MODEL, allow_pickle=False)
+        theta = read_model(folder)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageFailed(f"the model that {folder} should hold cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, EOFError):
+    except (ValueError, TypeError, KeyError):
         raise LocalError(
             f"{folder} does not hold the model that its run ended with any more: bring back {SALT} and {MODEL}, "
             "or move the folder away to be sent the model by a peer"

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.secret import ClientSecret
@@ -22,7 +24,7 @@ from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientRound, Theta
 from hubbub_trainer.learning.task import Learner
 
-MODEL, MODEL_DIGEST, NOTES = "model.npy", "model.sha256", "rounds.jsonl"
+MODEL, MODEL_DIGEST, NOTES = "model.safetensors", "model.sha256", "rounds.jsonl"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
 """For a run that goes on from this one: the salt stays here, the endorsement may be shown to anybody."""
 LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
@@ -118,10 +120,10 @@ class Workspace:
     def advance(self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None) -> None:
         """Go on with what a round left: on disk first, and what it replaces goes last."""
         arrays = {"theta": theta, "accumulator": accumulator, **({} if memory is None else {"memory": memory})}
-        kept = self.folder / f"state-{number:06d}.npz"
+        kept = self.folder / f"state-{number:06d}.safetensors"
         _save(kept, arrays)
         self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
-        for path in self.folder.glob("state-*.npz"):
+        for path in self.folder.glob("state-*.safetensors"):
             if path != kept:
                 path.unlink()
         drop_update(self.folder, number)
@@ -129,7 +131,7 @@ class Workspace:
     def recall(self) -> None:
         """Take up what was kept last; where nothing was, keep the initial model."""
         self._make_folder()
-        found = sorted(self.folder.glob("state-*.npz"))
+        found = sorted(self.folder.glob("state-*.safetensors"))
         if not found:
             self.advance(0, self.theta, self.accumulator, self.memory)
             return
@@ -160,13 +162,13 @@ class Workspace:
 
     def save_model(self) -> None:
         """Keep the model and its digest, for good: all else of the run is about to go."""
-        _write(self.folder / MODEL, lambda file: np.save(file, self.theta, allow_pickle=False))
+        _save(self.folder / MODEL, {"theta": self.theta})
         _write(self.folder / MODEL_DIGEST, lambda file: file.write(f"{digest(self.theta)}\n".encode("ascii")))
 
 
 def has_model(folder: Path) -> bool:
     """Whether a run's model is still to be had from what survives a restart."""
-    return any(folder.glob("state-*.npz"))
+    return any(folder.glob("state-*.safetensors"))
 
 
 def drop_update(folder: Path, number: int) -> None:
@@ -182,11 +184,22 @@ def clean_up(folder: Path) -> None:
 
 
 def _update(folder: Path, number: int) -> Path:
-    return folder / f"update-{number:06d}.npz"
+    return folder / f"update-{number:06d}.safetensors"
+
+
+def read_model(folder: Path) -> Theta:
+    """The model that a run ended with; `ValueError` where the file holds none."""
+    arrays = _load(folder / MODEL)
+    if set(arrays) != {"theta"}:
+        raise ValueError(f"{folder / MODEL} holds no model")
+    return arrays["theta"]
 
 
 def _save(path: Path, arrays: Mapping[str, Theta]) -> None:
-    _write(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    # Not numpy's own format: its header is read as Python, which in CPython 3.11 fails now and then while another
+    # thread does the same.
+    content = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
+    _write(path, lambda file: file.write(content))
 
 
 def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
@@ -199,5 +212,7 @@ def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
 
 
 def _load(path: Path) -> dict[str, Theta]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    try:
+        return load(path.read_bytes())
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None

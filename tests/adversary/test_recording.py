@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from prometheus_client import generate_latest
+from safetensors.numpy import load
 
 from hubbub.crypto.sealing import SUM_OVERHEAD
 from hubbub.ids import PartyId
@@ -328,7 +329,7 @@ def look_for_models(search: Search, recorded: Recorded) -> None:
     """The one that the run began with is public, and so is its digest."""
     initial = TASK.initial_model(SEED)
     disks = [recorded.ears.disk[client].items() for client in recorded.manifest.clients]
-    kept = [np.load(io.BytesIO(data)) for disk in disks for path, data in disk if path.name == "model.npy"]
+    kept = [load(data)["theta"] for disk in disks for path, data in disk if path.name == "model.safetensors"]
     assert len(kept) == len(disks)
     for theta in (*(mine.theta for mine in recorded.witness.inputs), *kept):
         if not np.array_equal(theta, initial):

@@ -494,5 +494,5 @@ async def test_a_run_that_ends_before_it_has_caught_up_leaves_it_without_a_model
         await scene.coordinator.tell(RunEnded(outcome="completed", reason="done"), CLIENTS)
         await scene.coordinator.sync([LATE])
         assert [fields["outcome"] for fields in scene.recorded(LATE, "ended")] == ["failed"]
-        assert not (run_folder(scene, LATE) / "model.npy").exists()
+        assert not (run_folder(scene, LATE) / "model.safetensors").exists()
         assert Key("run", MANIFEST.run_id) not in trainer(scene).runner.machines

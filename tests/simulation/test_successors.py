@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId
@@ -323,9 +324,9 @@ async def test_an_heir_without_the_endorsed_model_ends_the_run_and_says_why(
     """The others cannot know whether it is the one that is wrong."""
     folder, first = completed
     manifest = draw_up(roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
-    kept = folder_of(folder, first, "client-3") / "model.npy"
+    kept = folder_of(folder, first, "client-3") / "model.safetensors"
     good = kept.read_bytes()
-    np.save(kept, np.load(kept) * np.float32(2))
+    save_file({"theta": load_file(kept)["theta"] * np.float32(2)}, kept)
     try:
         state, reason = await run(folder, manifest)
     finally:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hubbub.crypto.group import GroupSecret
@@ -31,7 +30,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as rounds
-from hubbub_trainer.workspace import Workspace, digest, model_hmac
+from hubbub_trainer.workspace import Workspace, digest, model_hmac, read_model
 from support.aio import aio, until
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
@@ -167,7 +166,7 @@ async def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
         await scene.tell(RunEnded(outcome="completed", reason="done"))
         await scene.settle()
         assert len(scene.digests()) == 1
-        assert digest(np.load(scene.run_folder(ME) / "model.npy")) in scene.digests()[0]
+        assert digest(read_model(scene.run_folder(ME))) in scene.digests()[0]
 
 
 @aio
@@ -232,7 +231,7 @@ async def test_a_run_that_ends_while_we_ask_leaves_no_model_and_says_so(tmp_path
         await scene.tell(RunEnded(outcome="completed", reason="done"))
         (*_, last) = await scene.read_log()
         assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
-        assert not (scene.run_folder(ME) / "model.npy").exists()
+        assert not (scene.run_folder(ME) / "model.safetensors").exists()
         assert find_states(scene, "round") == find_states(scene, "catchup") == {}
 
 

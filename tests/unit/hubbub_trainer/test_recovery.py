@@ -32,7 +32,7 @@ from hubbub.transport.base import Address, Transport
 from hubbub_trainer import workspace
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
-from hubbub_trainer.workspace import digest
+from hubbub_trainer.workspace import digest, read_model
 from support.aio import aio
 from support.builders import make_manifest
 from support.saboteur import Point, Saboteur
@@ -187,7 +187,7 @@ async def play_to_the_end(scene: Scene, history: History) -> tuple[list[str], Th
     await history(scene)
     await scene.tell(COMPLETED)
     await scene.settle()
-    return scene.digests(), np.load(scene.run_folder(ME) / "model.npy")
+    return scene.digests(), read_model(scene.run_folder(ME))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
             await scene.settle()
             check_sets(scene)
             assert scene.dead() == []
-            notes, model = scene.digests(), np.load(scene.run_folder(ME) / "model.npy")
+            notes, model = scene.digests(), read_model(scene.run_folder(ME))
             assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
     assert (notes, len(notes)) == (expected[0], applied)
     np.testing.assert_array_equal(model, expected[1])
@@ -589,7 +589,7 @@ async def test_secrets_are_in_the_state_alone_and_go_when_they_have_served(tmp_p
         for name, secret in found.items():
             assert files_with(folder, secret) == set(), name
         assert {path.name for path in scene.run_folder(ME).iterdir()} == {
-            "model.npy",
+            "model.safetensors",
             "model.sha256",
             "rounds.jsonl",
         }

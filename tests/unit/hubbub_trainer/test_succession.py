@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from hubbub.crypto.group import GroupSecret
 from hubbub.errors import LocalError, RejectReason
@@ -27,7 +28,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.standing import Enrolment, State
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.succession import SALT_BYTES, commit, derive_salt, recall
-from hubbub_trainer.workspace import digest, model_hmac
+from hubbub_trainer.workspace import digest, model_hmac, read_model
 from support.aio import aio
 from support.builders import client_names, make_cohort, make_manifest
 from support.parties import roster_of
@@ -122,8 +123,8 @@ def state_of(scene: Scene) -> object:
 
 def begun_with(scene: Scene) -> dict[str, Theta]:
     """What is on the newcomer's disk before the first round."""
-    with np.load(scene.run_folder(ME) / "state-000000.npz") as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    kept: dict[str, Theta] = load_file(scene.run_folder(ME) / "state-000000.safetensors")
+    return kept
 
 
 def check_begin(scene: Scene, model: Theta = MODEL) -> None:
@@ -180,7 +181,7 @@ async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(
         await send_wrongly(scene, SECOND)
         await await_turn(scene, THIRD)
         assert scene.count(RejectReason.DIFFERENT_MODEL) == 1
-        assert not (scene.run_folder(ME) / "state-000000.npz").exists()
+        assert not (scene.run_folder(ME) / "state-000000.safetensors").exists()
         await send_model(scene, THIRD)
         await scene.hear(scene.coordinator, RunReady)
         check_begin(scene)
@@ -354,7 +355,7 @@ async def test_a_completed_run_leaves_salt_and_endorsement_as_all_its_clients_wo
         assert [mine] == endorse_as(FIRST, [ME], commit(salt, model))
         assert digest(model) == (scene.run_folder(ME) / "model.sha256").read_text("ascii").strip()
         assert {path.name for path in scene.run_folder(ME).iterdir()} == {
-            *("model.npy", "model.sha256", "rounds.jsonl"),
+            *("model.safetensors", "model.sha256", "rounds.jsonl"),
             *("succession.json", "endorsement.json"),
         }
 
@@ -413,7 +414,7 @@ async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
         salt, model = left_by(scene, FIRST)
         assert salt == derive_salt(group, 2)
         assert [endorsed_by_all(scene, FIRST)[0]] == endorse_as(FIRST, [ME], commit(salt, model))
-        assert not list(scene.run_folder(ME).glob("*.npz"))
+        assert {path.name for path in scene.run_folder(ME).glob("*.safetensors")} == {"model.safetensors"}
         assert scene.trainer._vault.get(run, "group") is None
     assert not [record for record in caplog.records if record.exc_info], "nothing went wrong on the way"
 
@@ -426,7 +427,7 @@ async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path
         await scene.play_good_round(1)
         await scene.tell(ended)
         await scene.settle()
-        assert (scene.run_folder(ME) / "model.npy").exists()
+        assert (scene.run_folder(ME) / "model.safetensors").exists()
         assert not (scene.run_folder(ME) / "endorsement.json").exists()
         assert not (scene.run_folder(ME) / "succession.json").exists()
 
@@ -495,7 +496,7 @@ async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path)
 
 
 def spoil_model(folder: Path) -> None:
-    np.save(folder / "model.npy", np.load(folder / "model.npy") + np.float32(1))
+    save_file({"theta": read_model(folder) + np.float32(1)}, folder / "model.safetensors")
 
 
 def spoil_salt(folder: Path) -> None:
@@ -519,8 +520,8 @@ UNREADABLE = "does not hold the model that its run ended with any more"
         (write("succession.json", "[]"), UNREADABLE),
         (write("succession.json", '{"salt": "xy"}'), UNREADABLE),
         (write("succession.json", ""), UNREADABLE),
-        (write("model.npy", ""), UNREADABLE),
-        (write("model.npy", "no model"), UNREADABLE),
+        (write("model.safetensors", ""), UNREADABLE),
+        (write("model.safetensors", "no model"), UNREADABLE),
     ],
     ids=["another model", "another salt", "no salt", "a list", "no number", "empty", "no model", "garbage"],
 )
@@ -537,18 +538,18 @@ async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
 
 def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
     assert recall(tmp_path) is None
-    np.save(tmp_path / "model.npy", MODEL)
+    save_file({"theta": MODEL}, tmp_path / "model.safetensors")
     assert recall(tmp_path) is None
     write("succession.json", json.dumps({"salt": SALT.hex()}))(tmp_path)
     left = recall(tmp_path)
     assert left is not None
     assert (left[0], left[1].tobytes()) == (SALT, MODEL.tobytes())
-    (tmp_path / "model.npy").unlink()
+    (tmp_path / "model.safetensors").unlink()
     assert recall(tmp_path) is None
 
 
 def test_an_unreadable_copy_is_no_outage_to_wait_for(tmp_path: Path) -> None:
-    np.save(tmp_path / "model.npy", MODEL)
+    save_file({"theta": MODEL}, tmp_path / "model.safetensors")
     write("succession.json", "{")(tmp_path)
 
     with pytest.raises(LocalError, match=r"bring back succession\.json"):

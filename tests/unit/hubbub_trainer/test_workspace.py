@@ -14,7 +14,7 @@ from hubbub.errors import StorageFailed
 from hubbub.strategies.base import Theta
 from hubbub_trainer import workspace
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import Workspace, clean_up, digest, drop_update, has_model
+from hubbub_trainer.workspace import Workspace, clean_up, digest, drop_update, has_model, read_model
 
 TASK = SyntheticTask(30)
 INITIAL = TASK.initial_model(7)
@@ -59,7 +59,7 @@ def test_it_begins_with_the_initial_model_and_knows_it_again(tmp_path: Path) -> 
         assert (space.applied, space.memory) == (0, None)
         np.testing.assert_array_equal(space.theta, INITIAL)
         assert not space.accumulator.any()
-    assert names(tmp_path / "run") == {"state-000000.npz"}
+    assert names(tmp_path / "run") == {"state-000000.safetensors"}
     assert has_model(tmp_path / "run")
 
 
@@ -72,20 +72,20 @@ def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
         space.keep_update(number, filled(0.5), None)
         space.advance(number, filled(number), filled(0.25), None if memory is None else filled(memory))
         check(space, number, number, 0.25, memory)
-    assert names(tmp_path) == {"state-000002.npz"}
+    assert names(tmp_path) == {"state-000002.safetensors"}
     check(open_space(tmp_path), 2, 2.0, 0.25, memory)
 
 
 def test_the_newest_counts_if_the_older_could_not_be_taken_away(tmp_path: Path) -> None:
     space = open_space(tmp_path)
-    older = (tmp_path / "state-000000.npz").read_bytes()
+    older = (tmp_path / "state-000000.safetensors").read_bytes()
     space.advance(10, filled(10), filled(0), None)
-    (tmp_path / "state-000000.npz").write_bytes(older)
-    (tmp_path / "state-000009.npz").write_bytes(older)
+    (tmp_path / "state-000000.safetensors").write_bytes(older)
+    (tmp_path / "state-000009.safetensors").write_bytes(older)
     again = open_space(tmp_path)
     check(again, 10, 10.0, 0.0, None)
     again.advance(11, filled(11), filled(0), None)
-    assert names(tmp_path) == {"state-000011.npz"}
+    assert names(tmp_path) == {"state-000011.safetensors"}
 
 
 def test_what_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
     check(again, 1, 1.0, 0.25, None)
     assert again.recall_update(2) is None
     assert not (tmp_path / "rounds.jsonl").exists()
-    assert not (tmp_path / "model.npy").exists()
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,10 +147,10 @@ def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(workspace, "sync_folder", lambda folder: seen.append(names(folder)))
     space.save_model()
     assert seen == [
-        {"state-000000.npz", "model.part"},
-        {"state-000000.npz", "model.npy"},
-        {"state-000000.npz", "model.npy", "model.part"},
-        {"state-000000.npz", "model.npy", "model.sha256"},
+        {"state-000000.safetensors", "model.part"},
+        {"state-000000.safetensors", "model.safetensors"},
+        {"state-000000.safetensors", "model.safetensors", "model.part"},
+        {"state-000000.safetensors", "model.safetensors", "model.sha256"},
     ]
 
 
@@ -176,9 +176,9 @@ def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:
     space.save_model()
     for _ in range(2):
         clean_up(tmp_path)
-        assert names(tmp_path) == {"model.npy", "model.sha256", "rounds.jsonl"}
+        assert names(tmp_path) == {"model.safetensors", "model.sha256", "rounds.jsonl"}
     assert not has_model(tmp_path)
-    model = np.load(tmp_path / "model.npy", allow_pickle=False)
+    model = read_model(tmp_path)
     np.testing.assert_array_equal(model, filled(1))
     assert (tmp_path / "model.sha256").read_text("ascii") == f"{digest(model)}\n"
 
