@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +56,9 @@ Wire = Annotated[
         help="Wire mode: paper, the encoding that the paper counts.", callback=one_of("wire mode", "paper")
     ),
 ]
-TaskName = Annotated[str, typer.Option("--task", help="lenet, synthetic or synthetic:N.")]
+TaskName = Annotated[
+    str, typer.Option("--task", help="lenet, synthetic, synthetic:N, or your own: a file, or module:Name.")
+]
 Data = Annotated[str, typer.Option(help="mnist, digits, a folder, or auto: MNIST, else digits.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run.")]
 LocalSteps = Annotated[int, typer.Option(min=1, help="Local steps a round (the paper's E).")]
@@ -143,7 +147,7 @@ def demo(
         dashboard=dashboard,
         port=DASHBOARD_PORT if port is None else port,
     )
-    with _log_to(log):
+    with _log_to(log), _telling_of_failures():
         asyncio.run(run_demo(wanted, Console()))
 
 
@@ -158,6 +162,21 @@ def _log_to(path: Path | None) -> Iterator[None]:
             yield
     except OSError as error:
         raise ConfigurationError(f"--log: {error.filename} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _telling_of_failures() -> Iterator[None]:
+    """Show, once the screen is free, where a task of the user's own failed: what a trainer's log would say."""
+    noted, logger = BufferingHandler(capacity=1000), logging.getLogger("hubbub_trainer.learning")
+    noted.setLevel(logging.ERROR)
+    logger.addHandler(noted)
+    try:
+        yield
+    finally:
+        logger.removeHandler(noted)
+        # All clients run the same code here, and one traceback is enough.
+        for record in noted.buffer[:1]:
+            sys.stderr.write(f"{logging.Formatter().format(record)}\n")
 
 
 for service in (coordinator, aggregator, trainer, doctor):
@@ -218,11 +237,11 @@ def new_manifest(
     from hubbub.trust.roster import read_roster  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub.trust.succession import read_endorsement  # noqa: PLC0415
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.registry import load_task  # noqa: PLC0415
+    from hubbub_trainer.learning.shelf import choose_task  # noqa: PLC0415
     from hubbub_trainer.planning import draw_up_manifest  # noqa: PLC0415
 
     manifest = draw_up_manifest(
-        load_task(task, data="auto", cache_folder=default_cache_folder()),
+        choose_task(task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None),
         roster=read_roster(roster),
         clients=_split(clients),
         aggregators=_split(aggregators),

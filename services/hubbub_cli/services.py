@@ -30,9 +30,17 @@ def aggregator(config: ConfigFile = None) -> None:
     raise typer.Exit(run())
 
 
-def trainer(config: ConfigFile = None) -> None:
+def trainer(
+    config: ConfigFile = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="A task of your own: package.module:Name, or a file such as hospital.py."),
+    ] = None,
+) -> None:
     """Run a trainer in this process; its settings are HUBBUB_TRAINER_*."""
     _name_file("HUBBUB_TRAINER_", config)
+    if task:
+        os.environ["HUBBUB_TRAINER_TASK"] = ",".join(task)
     from hubbub_trainer.__main__ import run  # noqa: PLC0415  (Help should not wait for it.)
 
     raise typer.Exit(run())

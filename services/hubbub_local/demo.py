@@ -23,7 +23,9 @@ from hubbub_local.parties import Parties, make_parties
 from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
 from hubbub_trainer.learning.datasets import default_cache_folder
+from hubbub_trainer.learning.finding import is_place
 from hubbub_trainer.learning.registry import load_task
+from hubbub_trainer.learning.shelf import Shelf, choose_task
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest
 
@@ -82,7 +84,9 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     load = partial(
         load_task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
     )
-    task = load(options.task)
+    task = choose_task(
+        options.task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
+    )
     manifest, parties = draw_up(options, task)
     board = Board(manifest, announcements)
     _introduce(manifest, console)
@@ -95,7 +99,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
                 manifest,
                 parties=parties,
                 folder=Path(folder),
-                load_task=lambda name: task if name == task.name else load(name),
+                load_task=Shelf([task], load) if is_place(options.task) else load,
                 demo_seed=options.seed,
                 observer=board.observe,
                 progress=board.progress,

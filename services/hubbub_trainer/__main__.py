@@ -13,7 +13,9 @@ from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
 from hubbub.runtime.settings import ProbedSettings
 from hubbub_trainer.learning.datasets import default_cache_folder
+from hubbub_trainer.learning.finding import find_task
 from hubbub_trainer.learning.registry import load_task
+from hubbub_trainer.learning.shelf import Shelf, list_places
 from hubbub_trainer.policy import read_policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.tracking import open_tracking
@@ -28,8 +30,11 @@ class TrainerSettings(ProbedSettings):
 
     policy: Path
     """What this trainer takes part in, whatever a coordinator asks; it pins the roster."""
+    task: str | None = None
+    """This organisation's own tasks: `package.module:Name` or a file, several separated by commas."""
     data: str = "auto"
-    """`mnist`, `digits`, a folder, or `auto`: MNIST, or digits where MNIST cannot be had."""
+    """`mnist`, `digits`, a folder, or `auto`: MNIST, or digits where MNIST cannot be had. One's own task makes of
+    it what it will."""
     cache_folder: Path = Field(default_factory=default_cache_folder)
     """Where data that was fetched is kept."""
     demo_seed: int | None = None
@@ -51,7 +56,7 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
         read_policy=partial(read_policy, settings.policy),
         transport=party.transport,
         folder=settings.folder,
-        load_task=partial(load_task, data=settings.data, cache_folder=settings.cache_folder, announce=log.info),
+        load_task=_stock_shelf(settings),
         demo_seed=settings.demo_seed,
         observer=tracking.observe,
     )
@@ -64,6 +69,12 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
         await trainer.runner.stop()
         trainer.close()
         await asyncio.to_thread(tracking.close)
+
+
+def _stock_shelf(settings: TrainerSettings) -> Shelf:
+    own = [find_task(place, data=settings.data) for place in list_places(settings.task or "")]
+    load = partial(load_task, data=settings.data, cache_folder=settings.cache_folder, announce=log.info)
+    return Shelf(own, load)
 
 
 def run() -> int:

@@ -263,7 +263,7 @@ class Workbench:
                 conclusion = mine.client_round.conclude(took_part=took_part)
                 space.note_round(key.round, conclusion.theta, conclusion.alone_share)
                 space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory)
-            score = space.learner.evaluate(space.theta)
+            score = space.learner.evaluate(space.theta, memory=space.memory)
             return Concluded(model_hmac=space.model_hmac(), score=score, evaluation_s=time.monotonic() - began_s)
 
     def _close_void(self, key: Key) -> Closed:

@@ -272,8 +272,8 @@ class SeedLearner:
         self.seeds.append((self.index, seed))
         return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta) -> Score:
-        return self.inner.evaluate(theta)
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        return self.inner.evaluate(theta, memory=memory)
 
 
 @dataclass

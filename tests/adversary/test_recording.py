@@ -622,8 +622,8 @@ class OpposedLearner:
         sizes = np.random.default_rng(SEED).uniform(0.5, 1.0, theta.size)
         return Training(theta=theta + (self.direction * sizes).astype(np.float32), memory=None)
 
-    def evaluate(self, theta: Theta) -> Score:
-        return self.inner.evaluate(theta)
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        return self.inner.evaluate(theta, memory=memory)
 
 
 class OpposedTask(SyntheticTask):

@@ -53,8 +53,8 @@ class HeldLearner:
         self.silence.wait(self.index, self.number)
         return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta) -> Score:
-        return self.inner.evaluate(theta)
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        return self.inner.evaluate(theta, memory=memory)
 
 
 @dataclass

@@ -101,8 +101,9 @@ class LenetLearner:
                 progress(done, steps)
         return Training(theta=flat.numpy().copy(), memory=velocity.numpy().copy())
 
-    def evaluate(self, theta: Theta) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
         """Score `theta` on this client's slice of the test set."""
+        del memory  # Only the optimiser's, and a score needs none.
         check_theta(theta, PARAMETERS)
         torch.set_num_threads(1)
         total, correct, loss = len(self._test.labels), 0, 0.0

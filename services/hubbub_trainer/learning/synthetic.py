@@ -148,8 +148,9 @@ class SyntheticLearner:
                 progress(done, steps)
         return Training(theta=trained, memory=None)
 
-    def evaluate(self, theta: Theta) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
         """Score `theta` on this client's slice of the test set."""
+        del memory  # Only the optimiser's, and a score needs none.
         check_theta(theta, self._parameters)
         total, correct, loss = self._test.labels.size, 0, 0.0
         # Batch by batch, so that a large N needs little memory here as well.

@@ -18,8 +18,9 @@ What a task must keep to:
 - `train` gives the same bits for the same (θ, steps, seed, memory) in any thread of any process on one
   machine. Learners train at the same time in several threads of a process: no global generator, no state
   shared between learners.
-- The optimiser's memory is given and given back: what it carries from step to step (momentum) arrives as
-  `memory` and leaves in `Training.memory`, and the learner itself keeps nothing. A round may be void, and is
+- The memory is given and given back: what the optimiser carries from step to step (momentum), and what a model
+  keeps that is not shared (buffers), arrives as `memory` and leaves in `Training.memory`, and the learner itself
+  keeps nothing. A round may be void, and is
   then trained anew from the same θ and the same memory; only the caller knows which rounds count.
 - `train` and `evaluate` leave the θ and the memory they are given as they are.
 - Heavy libraries are imported when a learner is made, not with the module: other services load tasks to
@@ -44,6 +45,10 @@ ProgressCallback: TypeAlias = Callable[[int, int], None]
 _REPORTS_PER_ROUND = 20
 
 
+class TaskFailed(LocalError):
+    """Code of the operator's own failed. What it said may tell of the data, and is in this trainer's log only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """How a model does on some samples: how many it gets right, of how many, and its mean loss over them."""
@@ -59,7 +64,7 @@ class Training:
 
     theta: Theta
     memory: Theta | None
-    """What the optimiser keeps for the next round, such as its momentum; None if it keeps nothing."""
+    """What is kept for the next round, such as momentum: any float32 vector; None if there is nothing to keep."""
 
     def __repr__(self) -> str:
         memory = "no memory" if self.memory is None else f"a memory of {self.memory.shape}"
@@ -82,8 +87,12 @@ class Learner(Protocol):
         round that counted returned; without it the optimiser begins afresh.
         """
 
-    def evaluate(self, theta: Theta) -> Score:
-        """Score `theta` on this client's slice of the test set."""
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        """Score `theta` on this client's slice of the test set.
+
+        `memory` is what the last round that counted returned: what a model keeps beside θ, such as BatchNorm's
+        running means, may be in it.
+        """
 
 
 class Task(Protocol):

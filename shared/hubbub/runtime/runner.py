@@ -520,7 +520,7 @@ class Runner:
                 log.exception("%s could not be taken by %s", type(event).__name__, key)
                 self._counters.broken()
                 if key in self.machines and not isinstance(event, Failed):
-                    self.feed_soon(key, Failed(f"{type(event).__name__}: {error}"))
+                    self.feed_soon(key, Failed(_keep_to_ourselves(error)))
 
     async def _put_off(self, key: Key, event: object, cause: str) -> None:
         """Take an event after a pause. What was told still comes before all else, and is not done until then."""
@@ -701,7 +701,7 @@ class Runner:
                 return
             log.exception("%s failed", type(job).__name__)
             self._counters.broken()
-            event = Failed(f"{type(error).__name__}: {error}")
+            event = Failed(_keep_to_ourselves(error))
         self._counters.worked(type(job).__name__, time.monotonic() - began_s)
         self.feed_soon(key, event)
 
@@ -734,6 +734,13 @@ class Runner:
         timer = self._timers.pop((key, name), None)
         if timer is not None:
             timer.cancel()
+
+
+def _keep_to_ourselves(error: Exception) -> str:
+    """What others may be told: the text of a bug may hold anything, of a client's data too, and is for our log."""
+    if isinstance(error, HubbubError):
+        return str(error)
+    return f"an unexpected {type(error).__name__}; the log of this party says more"
 
 
 def _describe_step(moment: Moment) -> str:

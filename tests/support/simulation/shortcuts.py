@@ -81,10 +81,10 @@ class QuickLearner(SyntheticLearner):
             self._trained[known] = training.theta
         return Training(theta=self._trained[known].copy(), memory=None)
 
-    def evaluate(self, theta: Theta) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
         known = theta.tobytes()
         if known not in self._scores:
-            self._scores[known] = super().evaluate(theta)
+            self._scores[known] = super().evaluate(theta, memory=memory)
         return self._scores[known]
 
 

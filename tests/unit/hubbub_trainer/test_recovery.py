@@ -349,8 +349,8 @@ class WatchedLearner:
         trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
         return Training(trained, np.full_like(theta, len(self.watch.seeds)))
 
-    def evaluate(self, theta: Theta) -> Score:
-        return self.inner.evaluate(theta)
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        return self.inner.evaluate(theta, memory=memory)
 
 
 class WatchedTask(SyntheticTask):

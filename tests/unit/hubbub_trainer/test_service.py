@@ -453,8 +453,8 @@ class RememberingLearner:
         trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
         return Training(trained, np.full_like(theta, len(self.given)))
 
-    def evaluate(self, theta: Theta) -> Score:
-        return self.inner.evaluate(theta)
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        return self.inner.evaluate(theta, memory=memory)
 
 
 class RememberingTask(SyntheticTask):
@@ -604,8 +604,8 @@ class BrokenLearner:
         training.theta[5] = np.nan
         return training
 
-    def evaluate(self, theta: Theta) -> Score:
-        return self.inner.evaluate(theta)
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        return self.inner.evaluate(theta, memory=memory)
 
 
 class BrokenTask(SyntheticTask):

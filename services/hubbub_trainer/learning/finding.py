@@ -1,0 +1,126 @@
+"""Finding a task of the operator's own: in `package.module:Name`, in `path/to/file.py` or `path/to/file.py:Name`.
+
+What is found there is imported, so it is looked for only where this machine's operator says: a name that comes in
+a manifest is never taken for a place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeGuard
+
+from hubbub.errors import ConfigurationError
+from hubbub_trainer.learning.task import Task
+
+log = logging.getLogger(__name__)
+
+USUAL_NAMES = ("Task", "task")
+"""What is taken from a file if no name is given, and it has no class of its own that is a task."""
+
+
+def is_place(text: str) -> bool:
+    """Whether this says where a task is, and is no name of one."""
+    where, _, name = text.partition(":")
+    return where.endswith(".py") or (bool(name) and not name.isdecimal())
+
+
+def find_task(place: str, *, data: str) -> Task:
+    """Import a task; `data` is for the task to make sense of."""
+    where, _, name = place.partition(":")
+    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    found = _pick(module, name, place)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            log.exception("%s could not be made", place)
+            raise ConfigurationError(f"{place} could not be made: {type(error).__name__}: {error}") from None
+    if _is_task(found):
+        return found
+    if _is_torch_task(type(found)):
+        from hubbub_trainer.learning.torch_learner import OwnTask  # noqa: PLC0415  (It imports torch.)
+
+        return OwnTask(found, data=data)
+    raise ConfigurationError(
+        f"{place} is no task: make it a class that has TorchTask as its base, or an object with the methods of "
+        "hubbub_trainer.learning.task.Task"
+    )
+
+
+def _is_task(found: Any) -> TypeGuard[Task]:
+    return all(hasattr(found, each) for each in ("name", "count_parameters", "initial_model", "learner"))
+
+
+def _is_torch_task(found: object) -> bool:
+    """By name, so that nothing imports torch which has no need of it."""
+    return isinstance(found, type) and any(
+        (base.__module__, base.__name__) == ("hubbub_trainer.learning.torch_task", "TorchTask")
+        for base in found.__mro__[1:]
+    )
+
+
+def _pick(module: ModuleType, name: str, place: str) -> Any:
+    if name:
+        if not hasattr(module, name):
+            known = ", ".join(_list_tasks(module)) or "none that is a task"
+            raise ConfigurationError(f"{place} does not exist: the module has {known}")
+        return getattr(module, name)
+    tasks = _list_tasks(module)
+    if len(tasks) > 1:
+        raise ConfigurationError(f"{place} has several tasks: say which, as {place}:{tasks[0]}")
+    found = [*tasks, *(each for each in USUAL_NAMES if hasattr(module, each))]
+    if not found:
+        raise ConfigurationError(
+            f"{place} has no class that has TorchTask as its base: name what to take, {place}:NAME"
+        )
+    return getattr(module, found[0])
+
+
+def _list_tasks(module: ModuleType) -> list[str]:
+    """The classes that were written in this module, in order."""
+    return [
+        name for name, each in vars(module).items() if _is_torch_task(each) and each.__module__ == module.__name__
+    ]
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        # As `python -m` would find it: from where the command is given, too.
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001  (The operator's own code may raise anything.)
+        raise _say_why(name, error) from None
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}")
+    # A name of its own for each file: two may be called the same.
+    name = f"hubbub_task_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise ConfigurationError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    # Beside the file may be what it imports.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001  (As above.)
+        del sys.modules[name]
+        raise _say_why(str(path), error) from None
+    return module
+
+
+def _say_why(place: str, error: Exception) -> ConfigurationError:
+    log.error("%s could not be imported", place, exc_info=error)
+    return ConfigurationError(f"{place} could not be imported: {type(error).__name__}: {error}")

@@ -1,0 +1,254 @@
+"""A user's PyTorch task as the trainer knows tasks: flat vectors in, flat vectors out.
+
+One thing at a time in the whole process: torch's generator is the process's own, so two that trained at once would
+draw from each other, and a user's code need not be safe for threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from hubbub.errors import ConfigurationError, HubbubError
+from hubbub_trainer.learning import torch_memory
+from hubbub_trainer.learning.batches import order_batches
+from hubbub_trainer.learning.task import (
+    ProgressCallback,
+    Score,
+    TaskFailed,
+    Theta,
+    Training,
+    check_client,
+    check_theta,
+    report_interval_steps,
+)
+from hubbub_trainer.learning.torch_task import Batch, BatchScore, Data, Samples, Site, TorchTask, name_of
+
+log = logging.getLogger(__name__)
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def _own_code(what: str) -> Iterator[None]:
+    """Run code of the operator's own. What goes wrong there is said in full here, to others only that it did."""
+    with _ONE_AT_A_TIME:
+        try:
+            yield
+        except HubbubError:
+            raise
+        except Exception:
+            # Its text may tell of the data, so it stays in this trainer's log.
+            log.exception("the task failed %s", what)
+            raise TaskFailed(f"the task failed {what}; the log of this trainer says how") from None
+
+
+class OwnTask:
+    """A task of the operator's own."""
+
+    def __init__(self, task: TorchTask, *, data: str) -> None:
+        self._task = task
+        self._data = data
+
+    @property
+    def name(self) -> str:
+        """What manifests call it."""
+        return name_of(self._task)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The parameters that θ is made of, in order."""
+        return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
+
+    def count_parameters(self) -> int:
+        """Return N."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def initial_model(self, seed: int) -> Theta:
+        """Make the model that a run starts from."""
+        return _flatten(self._make_model(seed))
+
+    def learner(self, *, index: int, clients: int, seed: int) -> TorchLearner:
+        """Get the data of this client, and a model for it."""
+        check_client(index, clients)
+        model = self._make_model(seed)
+        with _own_code("while it got its data"):
+            found = self._task.data(Site(data=self._data, index=index, clients=clients, seed=seed))
+            if not isinstance(found, Data):
+                raise TypeError(f"`data` must return Data(train=..., test=...), not {type(found).__name__}")
+            return TorchLearner(self._task, model, _Table(found.train, "train"), _Table(found.test, "test"))
+
+    def _make_model(self, seed: int) -> nn.Module:
+        with _own_code("while it made its model"), _seeded(seed):
+            model = self._task.model()
+            if not isinstance(model, nn.Module):
+                raise TypeError(f"`model` must return a torch.nn.Module, and returned {type(model).__name__}")
+        wrong = {str(each.dtype) for _, each in _trained(model)} - {"torch.float32"}
+        if wrong:
+            raise ConfigurationError(
+                f"the model of task {self.name!r} has trained parameters of {', '.join(sorted(wrong))}: make it "
+                "with float32, and set mixed_precision to compute with less"
+            )
+        if not any(each.numel() for _, each in _trained(model)):
+            raise ConfigurationError(
+                f"the model of task {self.name!r} has no parameters that require gradients: nothing can be trained"
+            )
+        return model
+
+
+class _Table:
+    """Samples, of which rows can be had."""
+
+    def __init__(self, samples: Samples, what: str) -> None:
+        if isinstance(samples, tuple) and len({len(each) for each in samples}) != 1:
+            raise ValueError(f"the tensors of `{what}` must all have a row for each sample")
+        self._samples = samples
+        self._count = len(samples[0]) if isinstance(samples, tuple) else len(samples)  # type: ignore[arg-type]  # Sized, or it says so.
+        if what == "train" and not self._count:
+            raise ValueError("there are no training samples")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, rows: NDArray[np.int64], device: torch.device) -> Batch:
+        """Collate some samples."""
+        if isinstance(self._samples, tuple):
+            which = torch.from_numpy(rows)
+            return tuple(each.index_select(0, which).to(device) for each in self._samples)
+        return _move(default_collate([self._samples[int(row)] for row in rows]), device)
+
+
+def _move(batch: Batch, device: torch.device) -> Batch:
+    match batch:
+        case Tensor():
+            return batch.to(device)
+        case dict():
+            return {name: _move(each, device) for name, each in batch.items()}
+        case tuple() | list():
+            return [_move(each, device) for each in batch]
+        case _:
+            return batch
+
+
+class TorchLearner:
+    """One client's side of a user's task."""
+
+    def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table) -> None:
+        self._task = task
+        self._training = training
+        self._test = test
+        self._device = _choose_device(task.device)
+        self._model = model.to(self._device)
+        # A round begins with these where nothing is remembered.
+        self._buffers = {name: each.clone() for name, each in model.named_buffers()}
+        self._parameters = sum(each.numel() for _, each in _trained(model))
+
+    @property
+    def samples(self) -> int:
+        """The number of training samples that this client holds."""
+        return len(self._training)
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        """Take steps with the task's optimiser, which goes on with what it remembers."""
+        check_theta(theta, self._parameters)
+        order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
+        with _own_code("in training"), _seeded(seed):
+            torch.set_num_threads(self._task.threads)
+            kept = torch_memory.unpack(memory)
+            self._load(theta, kept)
+            optimiser = self._task.optimiser(each for _, each in _trained(self._model))
+            torch_memory.restore(optimiser, kept)
+            self._model.train()
+            interval = report_interval_steps(steps)
+            for done, rows in enumerate(order, start=1):
+                self._step(optimiser, self._training.take(rows, self._device), done)
+                if done % interval == 0 or done == steps:
+                    progress(done, steps)
+            trained = _flatten(self._model)
+            if not np.isfinite(trained).all():
+                raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
+            return Training(theta=trained, memory=torch_memory.pack(self._model, optimiser))
+
+    def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with self._precision():
+            loss = self._task.loss(self._model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise TypeError("`loss` must return a tensor with one element, the mean loss of the batch")
+        if not torch.isfinite(loss):
+            raise ArithmeticError(
+                f"the loss is {loss.item()} at step {number}: try a smaller learning rate, and look for samples "
+                "that are not finite"
+            )
+        loss.backward()  # type: ignore[no-untyped-call]  # So torch has it.
+        if self._task.max_gradient_norm is not None:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._task.max_gradient_norm)
+        optimiser.step()
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        """Score `theta` on this client's test samples, with this client's buffers."""
+        check_theta(theta, self._parameters)
+        size, total = self._task.evaluation_batch_size, BatchScore(0, 0, 0.0)
+        with _own_code("in its evaluation"), torch.inference_mode():
+            torch.set_num_threads(self._task.threads)
+            self._load(theta, torch_memory.unpack(memory))
+            self._model.eval()
+            for start in range(0, len(self._test), size):
+                rows = np.arange(start, min(start + size, len(self._test)))
+                with self._precision():
+                    score = self._task.evaluate(self._model, self._test.take(rows, self._device))
+                total = BatchScore(
+                    total.correct + score.correct, total.total + score.total, total.loss + score.loss
+                )
+        return Score(correct=total.correct, total=total.total, loss=total.loss / max(1, total.total))
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._task.mixed_precision)
+
+    def _load(self, theta: Theta, kept: dict[str, Tensor]) -> None:
+        flat = torch.from_numpy(theta.copy())
+        with torch.no_grad():
+            place = 0
+            for _, each in _trained(self._model):
+                each.copy_(flat[place : place + each.numel()].view_as(each))
+                place += each.numel()
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(kept.get(torch_memory.name_buffer(name), self._buffers[name]))
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """What θ is made of."""
+    return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+
+
+def _flatten(model: nn.Module) -> Theta:
+    pieces = [each.detach().cpu().reshape(-1).numpy() for _, each in _trained(model)]
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def _choose_device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(wanted)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Have torch draw from this seed, and leave its generator as it was."""
+    devices: list[Any] = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed % 2**63)
+        yield

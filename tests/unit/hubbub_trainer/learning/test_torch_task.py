@@ -1,0 +1,401 @@
+"""A user's own PyTorch task: what is shared, what stays, what is remembered, and what happens when it is wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from hubbub.errors import ConfigurationError, LocalError
+from hubbub_trainer.learning.task import TaskFailed, Theta
+from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
+from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+
+SEED = 2**127 + 5
+"""A round's seed has up to 128 bits."""
+
+
+def make_samples(count: int, index: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(index)
+    inputs = torch.randn(count, 4, generator=generator)
+    return inputs, (inputs.sum(dim=1) > 0).long()
+
+
+class Linear(TorchTask):
+    batch_size: ClassVar[int] = 8
+    learning_rate: ClassVar[float] = 0.1
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 2)
+
+    def data(self, site: Site) -> Data:
+        return Data(train=make_samples(64, site.index), test=make_samples(50, 99))
+
+
+class Normalised(Linear):
+    """Has a frozen part, buffers, and draws at random."""
+
+    def model(self) -> nn.Module:
+        frozen = nn.Linear(4, 4).requires_grad_(False)
+        return nn.Sequential(frozen, nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+
+def learner_of(task: TorchTask, index: int = 0) -> tuple[TorchLearner, Theta]:
+    own = OwnTask(task, data="somewhere")
+    return own.learner(index=index, clients=3, seed=7), own.initial_model(7)
+
+
+def quiet(_done: int, _steps: int) -> None:
+    pass
+
+
+def train(
+    learner: TorchLearner, theta: Theta, *, steps: int = 5, seed: int = SEED, memory: Theta | None = None
+) -> tuple[Theta, Theta | None]:
+    training = learner.train(theta, steps=steps, seed=seed, progress=quiet, memory=memory)
+    return training.theta, training.memory
+
+
+# What is shared -------------------------------------------------------------------------------------------
+
+
+def test_only_parameters_that_require_gradients_are_shared() -> None:
+    own = OwnTask(Normalised(), data="")
+
+    assert own.shapes == {"1.weight": (4,), "1.bias": (4,), "3.weight": (2, 4), "3.bias": (2,)}
+    assert own.count_parameters() == own.initial_model(0).size == 18
+
+
+def test_the_initial_model_follows_from_the_seed_alone_and_leaves_torchs_generator_as_it_was() -> None:
+    own = OwnTask(Linear(), data="")
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+
+    models = [own.initial_model(seed).tobytes() for seed in (3, 3, 4)]
+
+    assert models[0] == models[1] != models[2]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_all_clients_make_the_same_frozen_part() -> None:
+    first, theta = learner_of(Normalised(), index=0)
+    second, _ = learner_of(Normalised(), index=1)
+
+    assert first.evaluate(theta) == second.evaluate(theta)
+
+
+def test_its_name_is_that_of_the_class_unless_it_says_another() -> None:
+    class TumourGrades(Linear):
+        pass
+
+    class Named(Linear):
+        name = "grades"
+
+    assert [OwnTask(each, data="").name for each in (TumourGrades(), Named())] == ["tumour-grades", "grades"]
+
+
+def test_it_is_told_where_its_data_is() -> None:
+    told: list[Site] = []
+
+    class Asking(Linear):
+        def data(self, site: Site) -> Data:
+            told.append(site)
+            return super().data(site)
+
+    OwnTask(Asking(), data="/srv/scans").learner(index=2, clients=5, seed=9)
+
+    assert told == [Site(data="/srv/scans", index=2, clients=5, seed=9)]
+
+
+# Training -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [Linear(), Normalised()], ids=["plain", "with-dropout-and-buffers"])
+def test_training_gives_the_same_bits_for_the_same_seed_and_others_for_another(task: TorchTask) -> None:
+    learner, theta = learner_of(task)
+    given = theta.copy()
+
+    again = [train(learner, theta, seed=seed)[0].tobytes() for seed in (1, 1, 2)]
+
+    assert again[0] == again[1] != again[2]
+    assert theta.tobytes() == given.tobytes(), "the model that was given is as it was"
+
+
+class AdamTask(Linear):
+    def optimiser(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=0.05)
+
+
+class RpropTask(Linear):
+    def optimiser(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Rprop(parameters)
+
+
+class WithoutMemory(Linear):
+    momentum: ClassVar[float] = 0.0
+
+
+class Flat(Linear):
+    """Takes the same batch every time, so that training does not depend on the order of batches."""
+
+    batch_size: ClassVar[int] = 64
+
+
+class FlatNormalised(Flat):
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+class FlatAdam(Flat, AdamTask):
+    pass
+
+
+@pytest.mark.parametrize("task", [Flat(), FlatNormalised(), FlatAdam()], ids=["sgd", "batch-norm", "adam"])
+def test_two_rounds_with_a_memory_are_one_of_twice_the_length(task: TorchTask) -> None:
+    """Nothing of a round's end but the order of samples within a batch tells that it was interrupted."""
+    learner, theta = learner_of(task)
+
+    whole, _ = train(learner, theta, steps=6)
+    half, memory = train(learner, theta, steps=3)
+    joined, _ = train(learner, half, steps=3, memory=memory)
+    forgetful, _ = train(learner, half, steps=3)
+
+    np.testing.assert_allclose(joined, whole, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(forgetful, whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", [AdamTask(), RpropTask()], ids=["adam", "rprop"])
+def test_what_any_optimiser_keeps_comes_back(task: TorchTask) -> None:
+    learner, theta = learner_of(task)
+    half, memory = train(learner, theta)
+
+    assert memory is not None
+    assert train(learner, half, memory=memory)[0].tobytes() == train(learner, half, memory=memory)[0].tobytes()
+
+
+def test_who_keeps_nothing_has_no_memory() -> None:
+    learner, theta = learner_of(WithoutMemory())
+
+    assert train(learner, theta)[1] is None
+
+
+def test_a_round_that_did_not_count_leaves_no_trace() -> None:
+    learner, theta = learner_of(Normalised())
+    _, memory = train(learner, theta)
+    wanted = train(learner, theta, seed=3, memory=memory)[0].tobytes()
+
+    train(learner, theta, seed=2, memory=memory)
+
+    assert train(learner, theta, seed=3, memory=memory)[0].tobytes() == wanted
+
+
+def test_a_score_is_of_the_buffers_that_are_remembered() -> None:
+    learner, theta = learner_of(Normalised())
+    _, memory = train(learner, theta, steps=20)
+    before, after = learner.evaluate(theta), learner.evaluate(theta, memory=memory)
+
+    assert before.total == after.total == 50
+    assert before.loss != after.loss
+    assert learner.evaluate(theta) == before
+
+
+def test_it_learns() -> None:
+    learner, theta = learner_of(Linear())
+    trained, _ = train(learner, theta, steps=100)
+
+    assert learner.evaluate(trained).correct > 45
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """A data set that is not made of tensors."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        inputs, labels = make_samples(40)
+        return {"inputs": inputs[row], "label": labels[row]}
+
+
+def test_any_data_set_and_any_batch_will_do() -> None:
+    class Mapped(Linear):
+        def data(self, site: Site) -> Data:
+            del site
+            return Data(train=Rows(), test=make_samples(10))
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return nn.functional.cross_entropy(model(batch["inputs"]), batch["label"])
+
+    learner, theta = learner_of(Mapped())
+
+    assert learner.samples == 40
+    assert train(learner, theta)[0].tobytes() != theta.tobytes()
+
+
+def test_gradients_are_cut_to_the_length_that_is_said() -> None:
+    class Clipped(WithoutMemory):
+        max_gradient_norm: ClassVar[float | None] = 1e-3
+
+    learner, theta = learner_of(Clipped())
+    trained, _ = train(learner, theta, steps=1)
+
+    assert np.linalg.norm(trained - theta) <= 1.001 * Clipped.learning_rate * 1e-3
+
+
+def test_mixed_precision_computes_with_less_and_keeps_float32() -> None:
+    seen: list[torch.dtype] = []
+
+    class Mixed(Linear):
+        mixed_precision: ClassVar[bool] = True
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            seen.append(model(batch[0]).dtype)
+            return super().loss(model, batch)
+
+    learner, theta = learner_of(Mixed())
+    trained, _ = train(learner, theta)
+
+    assert set(seen) == {torch.bfloat16}
+    assert trained.dtype == np.float32
+
+
+# What is wrong --------------------------------------------------------------------------------------------
+
+
+class Raises(Linear):
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        del model, batch
+        raise KeyError("patient 4711")
+
+
+class WrongShape(Linear):
+    def model(self) -> nn.Module:
+        return nn.Linear(3, 2)
+
+
+class NoNumber(Linear):
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return super().loss(model, batch) * float("nan")
+
+
+class NotScalar(Linear):
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        outputs: Tensor = model(batch[0])
+        return outputs
+
+
+class Explodes(Linear):
+    learning_rate: ClassVar[float] = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (Raises(), "patient 4711"),
+        (WrongShape(), "mat1 and mat2 shapes cannot be multiplied"),
+        (NoNumber(), "the loss is nan at step 1"),
+        (NotScalar(), "`loss` must return a tensor with one element"),
+        (Explodes(), "not finite"),
+    ],
+    ids=["exception", "wrong-shape", "nan", "not-scalar", "explodes"],
+)
+def test_what_fails_in_training_is_said_in_full_here_and_to_nobody_else(
+    task: TorchTask, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner, theta = learner_of(task)
+
+    with pytest.raises(TaskFailed) as caught:
+        train(learner, theta, steps=2)
+
+    assert str(caught.value) == "the task failed in training; the log of this trainer says how"
+    assert said in caplog.text
+    assert "Traceback" in caplog.text
+
+
+def test_a_request_to_stop_is_no_failure_of_the_task(caplog: pytest.LogCaptureFixture) -> None:
+    learner, theta = learner_of(Linear())
+
+    def stop(_done: int, _steps: int) -> None:
+        raise LocalError("the trainer is being stopped")
+
+    with pytest.raises(LocalError, match="being stopped"):
+        learner.train(theta, steps=1, seed=1, progress=stop)
+    assert not caplog.records
+
+
+class NoModel(Linear):
+    def model(self) -> Any:
+        return "a model"
+
+
+class BreaksModel(Linear):
+    def model(self) -> nn.Module:
+        raise RuntimeError("no such layer")
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (NoModel(), "must return a torch.nn.Module"),
+        (BreaksModel(), "no such layer"),
+        (TorchTask(), "say in `model`"),
+    ],
+    ids=["no-module", "exception", "nothing-said"],
+)
+def test_a_model_that_cannot_be_made_is_refused(
+    task: TorchTask, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(TaskFailed, match="while it made its model"):
+        OwnTask(task, data="").initial_model(0)
+    assert said in caplog.text
+
+
+class Frozen(Linear):
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 2).requires_grad_(False)
+
+
+class Halved(Linear):
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 2).half()
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [(Frozen(), "no parameters that require gradients"), (Halved(), "torch.float16: make it with float32")],
+    ids=["no-parameters", "half-precision"],
+)
+def test_a_model_without_anything_to_share_is_refused(task: TorchTask, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        OwnTask(task, data="").count_parameters()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (Data(train=make_samples(0), test=make_samples(5)), "no training samples"),
+        (Data(train=(torch.zeros(3, 4), torch.zeros(2)), test=make_samples(5)), "a row for each sample"),
+        (make_samples(5), "`data` must return Data"),
+    ],
+    ids=["empty", "uneven", "no-data"],
+)
+def test_data_that_cannot_be_used_is_refused(data: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Given(Linear):
+        def data(self, site: Site) -> Data:
+            del site
+            given: Data = data
+            return given
+
+    with pytest.raises(TaskFailed, match="while it got its data"):
+        learner_of(Given())
+    assert said in caplog.text
+
+
+def test_data_does_not_print() -> None:
+    assert repr(Data(train=make_samples(3), test=make_samples(3))) == "<Data>"
