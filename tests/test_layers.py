@@ -278,7 +278,7 @@ print(*sorted({"torch", "torchvision", "sklearn"} & set(sys.modules)))
 """
 
 
-USES_TORCH = {"lenet_training", "torch_learner", "torch_memory", "torch_task"}
+USES_TORCH = {"lenet_training", "torch_export", "torch_learner", "torch_memory", "torch_task"}
 """Where numbers become models; nobody else waits for torch to be imported."""
 
 

@@ -21,6 +21,7 @@ from hubbub_cli.bench import PASS_ON, bench
 from hubbub_cli.dead_letters import dead_letters
 from hubbub_cli.doctor import doctor
 from hubbub_cli.keys import keys
+from hubbub_cli.models import models
 from hubbub_cli.plan import plan
 from hubbub_cli.policy import policies
 from hubbub_cli.roster import rosters
@@ -189,6 +190,7 @@ for name, group in {
     "roster": rosters,
     "policy": policies,
     "manifest": manifests,
+    "model": models,
     "audit": audits,
     "dead-letters": dead_letters,
 }.items():

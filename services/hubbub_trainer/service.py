@@ -252,7 +252,8 @@ class Trainer(Participant):
     def _save_model(self, key: Key) -> None:
         # After a crash at the very end there is nothing left to save it from: it was saved before.
         if has_model(self._spaces.folder_of(key.run)):
-            self._spaces.open(key.run).save_model()
+            manifest = self._manifest_of(key.run)
+            self._spaces.open(key.run).save_model(run=key.run, task=manifest.task, seed=manifest.seed)
 
     def _endorse_model(self, key: Key, number: int) -> None:
         if not has_model(self._spaces.folder_of(key.run)):

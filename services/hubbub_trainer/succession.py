@@ -15,7 +15,8 @@ from hubbub.messages.manifest import Manifest
 from hubbub.strategies.base import Theta
 from hubbub.trust.identity import Identity
 from hubbub.trust.succession import endorse
-from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT, read_model
+from hubbub_trainer.kept_model import read_kept_model
+from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT
 
 SALT_BYTES = 32
 
@@ -48,7 +49,7 @@ def recall(folder: Path) -> tuple[bytes, Theta] | None:
     """The salt and the model that a run left here, if it was completed here."""
     try:
         salt = bytes.fromhex(json.loads((folder / SALT).read_text("utf-8"))["salt"])
-        theta = read_model(folder)
+        theta = read_kept_model(folder).theta
     except FileNotFoundError:
         return None
     except OSError as error:

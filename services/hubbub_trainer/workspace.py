@@ -22,9 +22,10 @@ from hubbub.errors import LocalError, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientRound, Theta
-from hubbub_trainer.learning.task import Learner
+from hubbub_trainer.kept_model import FILE, KeptModel
+from hubbub_trainer.learning.task import HasBuffers, Learner
 
-MODEL, MODEL_DIGEST, NOTES = "model.safetensors", "model.sha256", "rounds.jsonl"
+MODEL, MODEL_DIGEST, NOTES = FILE, "model.sha256", "rounds.jsonl"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
 """For a run that goes on from this one: the salt stays here, the endorsement may be shown to anybody."""
 LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
@@ -160,9 +161,11 @@ class Workspace:
         arrays = _load(path)
         return arrays["update"], arrays.get("memory")
 
-    def save_model(self) -> None:
+    def save_model(self, *, run: str, task: str, seed: int) -> None:
         """Keep the model and its digest, for good: all else of the run is about to go."""
-        _save(self.folder / MODEL, {"theta": self.theta})
+        buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}
+        kept = KeptModel(run=run, task=task, seed=seed, theta=self.theta, buffers=buffers).write()
+        _write(self.folder / MODEL, lambda file: file.write(kept))
         _write(self.folder / MODEL_DIGEST, lambda file: file.write(f"{digest(self.theta)}\n".encode("ascii")))
 
 
@@ -185,14 +188,6 @@ def clean_up(folder: Path) -> None:
 
 def _update(folder: Path, number: int) -> Path:
     return folder / f"update-{number:06d}.safetensors"
-
-
-def read_model(folder: Path) -> Theta:
-    """The model that a run ended with; `ValueError` where the file holds none."""
-    arrays = _load(folder / MODEL)
-    if set(arrays) != {"theta"}:
-        raise ValueError(f"{folder / MODEL} holds no model")
-    return arrays["theta"]
 
 
 def _save(path: Path, arrays: Mapping[str, Theta]) -> None:

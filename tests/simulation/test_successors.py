@@ -13,13 +13,12 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId
@@ -35,6 +34,7 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Connect, start_federation
 from hubbub_local.parties import Parties, gather, make_parties
+from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.succession import commit, recall
@@ -326,7 +326,8 @@ async def test_an_heir_without_the_endorsed_model_ends_the_run_and_says_why(
     manifest = draw_up(roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
     kept = folder_of(folder, first, "client-3") / "model.safetensors"
     good = kept.read_bytes()
-    save_file({"theta": load_file(kept)["theta"] * np.float32(2)}, kept)
+    model = read_kept_model(kept.parent)
+    kept.write_bytes(replace(model, theta=model.theta * np.float32(2)).write())
     try:
         state, reason = await run(folder, manifest)
     finally:

@@ -53,6 +53,13 @@ class LenetTask:
         self._loading = Lock()
         self._loaded: tuple[ImageData, float, float] | None = None
 
+    @property
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """The parameters that θ is made of, in order, by the names that torch users know."""
+        layers = ("conv1", "conv2", "fc1", "fc2", "fc3")
+        names = [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+        return dict(zip(names, SHAPES, strict=True))
+
     def count_parameters(self) -> int:
         """Return the N that the paper gives, 61,706."""
         return PARAMETERS

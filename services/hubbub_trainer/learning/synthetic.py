@@ -177,6 +177,13 @@ class SyntheticTask:
         """The name with which the registry makes the same task again."""
         return "synthetic" if self._parameters == DEFAULT_PARAMETERS else f"synthetic:{self._parameters}"
 
+    @property
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """A row of weights per class, and as many biases as are left."""
+        biases = self._parameters % _CLASSES
+        weights = {"weights": (_CLASSES, self._parameters // _CLASSES)}
+        return {**weights, "biases": (biases,)} if biases else {**weights}
+
     def count_parameters(self) -> int:
         """Return N."""
         return self._parameters

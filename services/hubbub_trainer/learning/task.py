@@ -27,9 +27,9 @@ What a task must keep to:
   read N.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,14 @@ class Learner(Protocol):
         `memory` is what the last round that counted returned: what a model keeps beside θ, such as BatchNorm's
         running means, may be in it.
         """
+
+
+@runtime_checkable
+class HasBuffers(Protocol):
+    """A learner whose model has more than θ, which stays with the client."""
+
+    def buffers(self, memory: Theta | None) -> Mapping[str, NDArray[Any]]:
+        """What the model has beside its parameters, out of what is remembered."""
 
 
 class Task(Protocol):

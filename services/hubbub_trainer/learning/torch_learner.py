@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from torch.utils.data import default_collate
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub_trainer.learning import torch_memory
 from hubbub_trainer.learning.batches import order_batches
+from hubbub_trainer.learning.exporting import Arrays
 from hubbub_trainer.learning.task import (
     ProgressCallback,
     Score,
@@ -67,13 +68,13 @@ class OwnTask:
         return name_of(self._task)
 
     @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    def layout(self) -> dict[str, tuple[int, ...]]:
         """The parameters that θ is made of, in order."""
         return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
 
     def count_parameters(self) -> int:
         """Return N."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
+        return sum(math.prod(shape) for shape in self.layout.values())
 
     def initial_model(self, seed: int) -> Theta:
         """Make the model that a run starts from."""
@@ -88,6 +89,18 @@ class OwnTask:
             if not isinstance(found, Data):
                 raise TypeError(f"`data` must return Data(train=..., test=...), not {type(found).__name__}")
             return TorchLearner(self._task, model, _Table(found.train, "train"), _Table(found.test, "test"))
+
+    def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The whole model by the names of its state_dict: what was trained, what is frozen, and buffers."""
+        model = self._make_model(seed)
+        _put(model, theta)
+        state = model.state_dict()
+        given = {name: torch.tensor(each) for name, each in buffers.items() if name in state}
+        # numpy has no bfloat16.
+        return {
+            name: (each.float() if each.dtype is torch.bfloat16 else each).cpu().numpy()
+            for name, each in {**state, **given}.items()
+        }
 
     def _make_model(self, seed: int) -> nn.Module:
         with _own_code("while it made its model"), _seeded(seed):
@@ -215,16 +228,18 @@ class TorchLearner:
                 )
         return Score(correct=total.correct, total=total.total, loss=total.loss / max(1, total.total))
 
+    def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
+        """The model's buffers, as training left them."""
+        kept = torch_memory.unpack(memory)
+        found = {name: kept.get(torch_memory.name_buffer(name), each) for name, each in self._buffers.items()}
+        return {name: each.cpu().numpy() for name, each in found.items()}
+
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._task.mixed_precision)
 
     def _load(self, theta: Theta, kept: dict[str, Tensor]) -> None:
-        flat = torch.from_numpy(theta.copy())
+        _put(self._model, theta)
         with torch.no_grad():
-            place = 0
-            for _, each in _trained(self._model):
-                each.copy_(flat[place : place + each.numel()].view_as(each))
-                place += each.numel()
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(kept.get(torch_memory.name_buffer(name), self._buffers[name]))
 
@@ -232,6 +247,15 @@ class TorchLearner:
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """What θ is made of."""
     return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+
+
+def _put(model: nn.Module, theta: Theta) -> None:
+    """Have a model's parameters be θ."""
+    flat, place = torch.from_numpy(theta.copy()), 0
+    with torch.no_grad():
+        for _, each in _trained(model):
+            each.copy_(flat[place : place + each.numel()].view_as(each))
+            place += each.numel()
 
 
 def _flatten(model: nn.Module) -> Theta:

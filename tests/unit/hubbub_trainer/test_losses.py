@@ -26,11 +26,12 @@ from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SnapshotTaken
 from hubbub_trainer.handover import Handover
+from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as rounds
-from hubbub_trainer.workspace import Workspace, digest, model_hmac, read_model
+from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import aio, until
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
@@ -166,7 +167,7 @@ async def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
         await scene.tell(RunEnded(outcome="completed", reason="done"))
         await scene.settle()
         assert len(scene.digests()) == 1
-        assert digest(read_model(scene.run_folder(ME))) in scene.digests()[0]
+        assert digest(read_kept_model(scene.run_folder(ME)).theta) in scene.digests()[0]
 
 
 @aio

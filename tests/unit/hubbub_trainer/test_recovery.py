@@ -30,9 +30,10 @@ from hubbub.runtime.participant import STATE_FILE
 from hubbub.store.vault import Vault
 from hubbub.transport.base import Address, Transport
 from hubbub_trainer import workspace
+from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
-from hubbub_trainer.workspace import digest, read_model
+from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest
 from support.saboteur import Point, Saboteur
@@ -187,7 +188,7 @@ async def play_to_the_end(scene: Scene, history: History) -> tuple[list[str], Th
     await history(scene)
     await scene.tell(COMPLETED)
     await scene.settle()
-    return scene.digests(), read_model(scene.run_folder(ME))
+    return scene.digests(), read_kept_model(scene.run_folder(ME)).theta
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
             await scene.settle()
             check_sets(scene)
             assert scene.dead() == []
-            notes, model = scene.digests(), read_model(scene.run_folder(ME))
+            notes, model = scene.digests(), read_kept_model(scene.run_folder(ME)).theta
             assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
     assert (notes, len(notes)) == (expected[0], applied)
     np.testing.assert_array_equal(model, expected[1])

@@ -22,10 +22,11 @@ from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.registry import find_phase
 from hubbub_trainer.dealing import recombine_chunks
+from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.workspace import digest, read_model
+from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import WRAPPED_KEY, make_manifest, make_run_key, make_vectors
 from support.parties import roster_of
@@ -80,7 +81,7 @@ async def test_rounds_one_after_the_other(tmp_path: Path) -> None:
         await scene.tell(ended)
         await scene.tell(ended)  # Late, and only counted.
         await scene.settle()
-        assert digest(read_model(scene.run_folder(ME))) in scene.digests()[-1]
+        assert digest(read_kept_model(scene.run_folder(ME)).theta) in scene.digests()[-1]
         assert not list((tmp_path / ME / "spool").rglob("*.chunk"))
 
 
@@ -230,7 +231,7 @@ async def test_the_group_secret_steps_with_every_round_void_or_not_and_is_erased
         await scene.tell(RunEnded(outcome="completed", reason="done"))
         log = await scene.read_log()
         applied = {entry.fields["round"]: entry.fields["model_hmac"] for entry in log if entry.kind == "applied"}
-        theta = read_model(scene.run_folder(ME))
+        theta = read_kept_model(scene.run_folder(ME)).theta
         group.step()
         assert applied[3] != hmac_of_model(group.key_for("model"), theta)
         group.step()
@@ -257,7 +258,7 @@ async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_
         (applied,) = [entry.fields["model_hmac"] for entry in await scene.read_log() if entry.kind == "applied"]
         await scene.tell(RunEnded(outcome="failed", reason="two words of one phase"))
         await scene.settle()
-        theta = read_model(scene.run_folder(ME))
+        theta = read_kept_model(scene.run_folder(ME)).theta
         assert applied == hmac_of_model(group.key_for("model"), theta)
 
 

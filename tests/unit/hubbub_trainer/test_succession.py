@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from hubbub.crypto.group import GroupSecret
 from hubbub.errors import LocalError, RejectReason
@@ -24,11 +25,12 @@ from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.base import Theta
 from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
 from hubbub_trainer import snapshots
+from hubbub_trainer.kept_model import KeptModel, read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.standing import Enrolment, State
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.succession import SALT_BYTES, commit, derive_salt, recall
-from hubbub_trainer.workspace import digest, model_hmac, read_model
+from hubbub_trainer.workspace import digest, model_hmac
 from support.aio import aio
 from support.builders import client_names, make_cohort, make_manifest
 from support.parties import roster_of
@@ -41,6 +43,7 @@ NAMES = client_names(4)
 ME, SECOND, THIRD, FOURTH = NAMES
 SALT = bytes(range(SALT_BYTES))
 MODEL: Theta = np.linspace(-1, 1, TASK.count_parameters(), dtype=np.float32)
+KEPT = KeptModel(run="1" * 64, task="synthetic", seed=0, theta=MODEL)
 COMPLETED, FAILED, CANCELLED = (
     RunEnded(outcome=outcome, reason="") for outcome in ("completed", "failed", "cancelled")
 )
@@ -496,7 +499,8 @@ async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path)
 
 
 def spoil_model(folder: Path) -> None:
-    save_file({"theta": read_model(folder) + np.float32(1)}, folder / "model.safetensors")
+    kept = read_kept_model(folder)
+    (folder / "model.safetensors").write_bytes(replace(kept, theta=kept.theta + np.float32(1)).write())
 
 
 def spoil_salt(folder: Path) -> None:
@@ -538,7 +542,7 @@ async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
 
 def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
     assert recall(tmp_path) is None
-    save_file({"theta": MODEL}, tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").write_bytes(KEPT.write())
     assert recall(tmp_path) is None
     write("succession.json", json.dumps({"salt": SALT.hex()}))(tmp_path)
     left = recall(tmp_path)
@@ -549,7 +553,7 @@ def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: P
 
 
 def test_an_unreadable_copy_is_no_outage_to_wait_for(tmp_path: Path) -> None:
-    save_file({"theta": MODEL}, tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").write_bytes(KEPT.write())
     write("succession.json", "{")(tmp_path)
 
     with pytest.raises(LocalError, match=r"bring back succession\.json"):

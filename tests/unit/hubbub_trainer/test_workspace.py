@@ -13,8 +13,9 @@ from hubbub.crypto.secret import ClientSecret
 from hubbub.errors import StorageFailed
 from hubbub.strategies.base import Theta
 from hubbub_trainer import workspace
+from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import Workspace, clean_up, digest, drop_update, has_model, read_model
+from hubbub_trainer.workspace import Workspace, clean_up, digest, drop_update, has_model
 
 TASK = SyntheticTask(30)
 INITIAL = TASK.initial_model(7)
@@ -128,7 +129,7 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
             lambda: space.advance(2, filled(2), filled(0), None),
             lambda: space.keep_update(2, filled(0.5), None),
             lambda: space.note_round(2, filled(2), None),
-            space.save_model,
+            lambda: space.save_model(run="1" * 64, task="synthetic", seed=0),
         )
         for attempt in attempts:
             with pytest.raises(StorageFailed, match="takes no more: No space left on device"):
@@ -145,7 +146,7 @@ def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytes
     space, seen = open_space(tmp_path), list[set[str]]()
     monkeypatch.setattr(os, "fsync", lambda _: seen.append(names(tmp_path)))
     monkeypatch.setattr(workspace, "sync_folder", lambda folder: seen.append(names(folder)))
-    space.save_model()
+    space.save_model(run="1" * 64, task="synthetic", seed=0)
     assert seen == [
         {"state-000000.safetensors", "model.part"},
         {"state-000000.safetensors", "model.safetensors"},
@@ -173,12 +174,12 @@ def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:
     space.keep_update(2, filled(0.5), None)
     for name in ("state-000002.part", "update-000003.part", "rounds.part"):
         (tmp_path / name).write_bytes(b"half a file")
-    space.save_model()
+    space.save_model(run="1" * 64, task="synthetic", seed=0)
     for _ in range(2):
         clean_up(tmp_path)
         assert names(tmp_path) == {"model.safetensors", "model.sha256", "rounds.jsonl"}
     assert not has_model(tmp_path)
-    model = read_model(tmp_path)
+    model = read_kept_model(tmp_path).theta
     np.testing.assert_array_equal(model, filled(1))
     assert (tmp_path / "model.sha256").read_text("ascii") == f"{digest(model)}\n"
 

@@ -68,7 +68,7 @@ def train(
 def test_only_parameters_that_require_gradients_are_shared() -> None:
     own = OwnTask(Normalised(), data="")
 
-    assert own.shapes == {"1.weight": (4,), "1.bias": (4,), "3.weight": (2, 4), "3.bias": (2,)}
+    assert own.layout == {"1.weight": (4,), "1.bias": (4,), "3.weight": (2, 4), "3.bias": (2,)}
     assert own.count_parameters() == own.initial_model(0).size == 18
 
 

@@ -1,0 +1,89 @@
+"""What a run leaves at a trainer: the model, this client's buffers, and of which task and seed they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from hubbub.errors import DataError
+from hubbub.strategies.base import Theta
+
+FILE = "model.safetensors"
+Arrays = Mapping[str, NDArray[Any]]
+
+_THETA, _BUFFER = "theta", "buffer."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptModel:
+    """A model that a run ended with. It does not print."""
+
+    run: str
+    task: str
+    seed: int
+    """The manifest's: what is frozen in a model may have been drawn from it."""
+    theta: Theta = field(repr=False)
+    buffers: Arrays = field(repr=False, default_factory=dict)
+
+    def write(self) -> bytes:
+        """As a file of safetensors."""
+        arrays = {_THETA: self.theta, **{f"{_BUFFER}{name}": each for name, each in self.buffers.items()}}
+        labels = {"run": self.run, "task": self.task, "seed": str(self.seed)}
+        # Not ascontiguousarray, which makes a vector of a single number.
+        return save({name: np.asarray(each, order="C") for name, each in arrays.items()}, labels)
+
+
+def read_kept_model(folder: Path) -> KeptModel:
+    """The model that a run left in its folder; `ValueError` where its file holds none, `OSError` without one."""
+    content = (folder / FILE).read_bytes()
+    try:
+        arrays, labels = load(content), _read_labels(content)
+        return KeptModel(
+            run=labels["run"],
+            task=labels["task"],
+            seed=int(labels["seed"]),
+            theta=arrays[_THETA],
+            buffers={name.removeprefix(_BUFFER): each for name, each in arrays.items() if name != _THETA},
+        )
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{folder / FILE} holds no model: {error}") from None
+
+
+def _read_labels(content: bytes) -> dict[str, str]:
+    """The header of the file is JSON behind its length; `load` has checked it, and does not show this part."""
+    length = int.from_bytes(content[:8], "little")
+    labels: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return labels
+
+
+def find_models(folder: Path) -> list[str]:
+    """The runs that left a model in a trainer's folder, the last first."""
+    found = [path.parent for path in (folder / "runs").glob(f"*/{FILE}")]
+    return [path.name for path in sorted(found, key=lambda path: (path / FILE).stat().st_mtime, reverse=True)]
+
+
+def choose_model(folder: Path, run: str) -> KeptModel:
+    """Read the model of a run, named by the beginning of its id; the only one if nothing is named."""
+    there = find_models(folder)
+    wanted = [name for name in there if name.startswith(run)]
+    if len(wanted) == 1:
+        try:
+            return read_kept_model(folder / "runs" / wanted[0])
+        except (OSError, ValueError) as error:
+            raise DataError(str(error)) from None
+    if not there:
+        raise DataError(
+            f"no run has left a model in {folder}: name the folder of a trainer (HUBBUB_TRAINER_FOLDER) whose run "
+            "was completed"
+        )
+    which = ", ".join(name[:12] for name in there)
+    problem = f"{len(wanted)} runs begin with {run!r}" if wanted else f"no run begins with {run!r}"
+    raise DataError(f"{problem}: there are {which}")

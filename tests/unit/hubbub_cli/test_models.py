@@ -1,0 +1,131 @@
+"""`hubbub model`: a model under its own names, read by programs that know nothing of Hubbub."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from hubbub.errors import HubbubError
+from hubbub_cli.main import app
+from hubbub_trainer.kept_model import FILE, KeptModel
+
+RUN = "ab" * 32
+TASK = """
+from torch import nn
+from hubbub_trainer.learning.torch_task import TorchTask
+
+class Grades(TorchTask):
+    def model(self):
+        return nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.BatchNorm1d(3), nn.Linear(3, 2))
+"""
+# What a user has who knows nothing of Hubbub: torch, and the model's class.
+READ_WITHOUT_HUBBUB = """
+import sys, torch
+from torch import nn
+sys.modules["hubbub_trainer"] = sys.modules["hubbub"] = None
+model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+model.load_state_dict(torch.load(sys.argv[1], weights_only=True))
+print(model[1].running_mean.tolist(), model[2].bias.tolist())
+"""
+
+
+def keep(folder: Path, task: str = "grades", parameters: int = 3 + 3 + 6 + 2) -> Path:
+    theta = np.arange(parameters, dtype=np.float32)
+    buffers = {"1.running_mean": np.array([4.0, 5.0, 6.0], dtype=np.float32)} if task == "grades" else {}
+    place = folder / "trainer" / "runs" / RUN
+    place.mkdir(parents=True)
+    (place / FILE).write_bytes(KeptModel(run=RUN, task=task, seed=3, theta=theta, buffers=buffers).write())
+    (folder / "grades.py").write_text(TASK, encoding="utf-8")
+    return folder / "trainer"
+
+
+def hubbub(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, ["model", *map(str, arguments)])
+    if isinstance(result.exception, HubbubError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_it_is_listed(tmp_path: Path) -> None:
+    folder = keep(tmp_path)
+
+    listed = json.loads(hubbub("list", "--folder", folder, "--json"))
+
+    assert listed == {"models": [{"run": RUN, "task": "grades", "parameters": 14}]}
+    assert "grades" in hubbub("list", "--folder", folder)
+
+
+def test_a_task_of_ones_own_is_written_with_what_is_frozen_and_its_buffers(tmp_path: Path) -> None:
+    folder, out = keep(tmp_path), tmp_path / "out.safetensors"
+
+    said = hubbub("export", RUN[:6], "--folder", folder, "--task", tmp_path / "grades.py", "--out", out)
+
+    arrays = load_file(out)
+    assert "9 arrays" in said
+    assert arrays["2.bias"].tolist() == [12.0, 13.0]
+    assert arrays["1.running_mean"].tolist() == [4.0, 5.0, 6.0]
+    assert arrays["1.num_batches_tracked"].tolist() == 0, "as the model makes it"
+    assert arrays["0.weight"].shape == (3, 2)
+
+
+def test_a_state_dict_is_loaded_without_hubbub(tmp_path: Path) -> None:
+    folder, out = keep(tmp_path), tmp_path / "out.pt"
+    task = tmp_path / "grades.py"
+    hubbub("export", "--folder", folder, "--task", task, "--out", out, "--format", "state_dict")
+
+    done = subprocess.run(
+        [sys.executable, "-c", READ_WITHOUT_HUBBUB, out], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "[4.0, 5.0, 6.0] [12.0, 13.0]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "parameters", "shapes"),
+    [
+        ("synthetic:23", 23, {"weights": (10, 2), "biases": (3,)}),
+        ("lenet", 61_706, {"conv1.weight": (6, 1, 5, 5), "fc3.bias": (10,)}),
+    ],
+)
+def test_our_own_tasks_have_names_too(
+    tmp_path: Path, task: str, parameters: int, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    folder, out = keep(tmp_path, task, parameters), tmp_path / "out.safetensors"
+
+    hubbub("export", "--folder", folder, "--out", out)
+
+    arrays = load_file(out)
+    assert {name: arrays[name].shape for name in shapes} == shapes
+    assert sum(each.size for each in arrays.values()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("task", "parameters", "said"),
+    [
+        ("other", 14, "the model is of task 'other', and --task is 'grades'"),
+        ("grades", 15, "the model has 15 parameters, and task 'grades' here has 14"),
+    ],
+)
+def test_the_wrong_task_is_refused(tmp_path: Path, task: str, parameters: int, said: str) -> None:
+    folder = keep(tmp_path, task, parameters)
+
+    with pytest.raises(HubbubError, match=said):
+        hubbub("export", "--folder", folder, "--task", tmp_path / "grades.py", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    folder, out = keep(tmp_path), tmp_path / "out"
+    out.write_bytes(b"precious")
+
+    with pytest.raises(HubbubError, match="is there already"):
+        hubbub("export", "--folder", folder, "--task", tmp_path / "grades.py", "--out", out)
+    assert out.read_bytes() == b"precious"
