@@ -101,6 +101,7 @@ LAYERS = (
     layer("hubbub.disk"),
     layer("hubbub.protocol", "numpy", "hubbub.errors", "hubbub.protocol", banned=IMPURE),
     layer("hubbub.parameters", "hubbub.errors", "hubbub.protocol", banned=IMPURE),
+    layer("hubbub.secure_sum", "numpy", "hubbub.errors", "hubbub.protocol", "hubbub.crypto", banned=IMPURE),
     layer("hubbub.machine", "hubbub.errors", "hubbub.ids", "hubbub.machine", banned=IMPURE),
     layer(
         "hubbub.strategies",
@@ -225,6 +226,7 @@ CATCHES_ALL = {
     "hubbub_trainer.learning.finding": "importing a user's own code may raise anything, which is said in one line",
     "hubbub_trainer.learning.torch_learner": "a user's own code may raise anything, and it stays in the log",
     "hubbub_trainer.tracking": "whatever a tracker does, the run goes on",
+    "hubbub_trainer.flower.driver": "what a Flower client raises may show its data, and only its class goes on",
     "hubbub.transport.subscription": "a handler that raises anything has said RETRY, and the subscription goes on",
 }
 
@@ -274,7 +276,7 @@ IMPORT_ALL = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-print(*sorted({"torch", "torchvision", "sklearn"} & set(sys.modules)))
+print(*sorted({"flwr", "torch", "torchvision", "sklearn"} & set(sys.modules)))
 """
 
 

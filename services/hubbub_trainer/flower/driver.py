@@ -1,0 +1,215 @@
+"""Asking a Flower client: with flwr's own messages, handled by flwr's own `ClientApp`.
+
+There are two dialects. A client that was made by a `client_fn` is sent what a Flower server sends to a
+`NumPyClient`; an app of `@app.train()` and `@app.evaluate()` is sent arrays and a config, as the strategies of
+`flwr.serverapp` do. A client is made anew for every message, as Flower does, and its context's state is empty.
+
+What a client raises or logs may show its data. Its traceback goes to the log of this trainer and no further: the
+error that leaves here names the exception's class alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hubbub.errors import ConfigurationError, LocalError
+from hubbub_trainer.flower.layout import Arrays
+
+log = logging.getLogger(__name__)
+
+Setting: TypeAlias = bool | int | float | str | bytes
+"""What a config may hold, in either dialect."""
+
+HOW_TO_INSTALL = "flwr is not installed; docs/flower.md has the two lines that install it"
+_SEE_LOG = "this trainer's log says more"
+_NODE_OF_SERVER, _RUN = 1, 1
+_TTL_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What a client calls its numbers."""
+
+    accuracy: str
+    loss: str
+    examples: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which client of how many it is, as Flower's simulation tells it."""
+
+    index: int
+    clients: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """What came back from training. It tells of the data, so it does not print."""
+
+    arrays: Arrays
+    examples: object
+
+    def __repr__(self) -> str:
+        return f"<Fitted: {len(self.arrays)} arrays>"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What came back from evaluation, not looked at yet."""
+
+    loss: object
+    examples: object
+    metrics: Mapping[str, object]
+
+
+def load(name: str) -> Any:  # flwr is not there for everybody, so its types are not either.
+    """Import a module of flwr, or say how to install it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "flwr":
+            raise ConfigurationError(HOW_TO_INSTALL) from None
+        raise ConfigurationError(f"flwr needs {error.name}: docs/flower.md says how to install both") from None
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Run the client's code and read its answers; of what is raised, nothing gets out but the class."""
+    try:
+        yield
+    except LocalError:
+        raise
+    except (Exception, SystemExit) as error:
+        log.exception("the Flower client failed in %s", what)
+        # Nothing of the error's own text: it may show data, and this goes to the coordinator.
+        raise LocalError(f"{type(error).__name__} in the Flower client's {what}: {_SEE_LOG}") from None
+
+
+def make_app(client_fn: Callable[[Any], Any]) -> Any:
+    """Make an app of a function that makes clients; it may return a `NumPyClient` or a `Client`."""
+    numpy_client = load("flwr.client").NumPyClient
+
+    def make_client(context: Any) -> Any:
+        client = client_fn(context)
+        # flwr does the same, and complains each time.
+        return client.to_client() if isinstance(client, numpy_client) else client
+
+    return load("flwr.clientapp").ClientApp(client_fn=make_client)
+
+
+class Driver:
+    """Asks one `ClientApp`."""
+
+    def __init__(self, app: Any, *, run_config: Mapping[str, Setting], keys: Keys) -> None:
+        self._app = app
+        self._run_config = run_config
+        self._keys = keys
+        # An app does not say which dialect it speaks. This is None unless it has a client_fn.
+        self._has_clients = app._call is not None  # noqa: SLF001
+
+    def ask_parameters(self, place: Place, config: Mapping[str, Setting]) -> Arrays:
+        """Ask for the client's own parameters; none if it has no way to give them."""
+        if not self._has_clients:
+            return {}
+        content = {"getparametersins.config": load("flwr.app").ConfigRecord(dict(config))}
+        with asking("get_parameters"):
+            reply = self._ask("get_parameters", place, content)
+            if reply.config_records["getparametersres.status"]["code"] != 0:
+                return {}
+            return _read_arrays(reply.array_records["getparametersres.parameters"])
+
+    def fit(self, place: Place, arrays: Arrays, config: Mapping[str, Setting]) -> Fitted:
+        """Let the client train from a model."""
+        with asking("training"):
+            reply = self._ask("train", place, self._tell("fit", arrays, config))
+            if not self._has_clients:
+                examples = _merge(reply.metric_records).get(self._keys.examples)
+                return Fitted(_read_arrays(_only(reply.array_records)), examples)
+            _check_status(reply, "fit")
+            examples = reply.metric_records["fitres.num_examples"]["num_examples"]
+            return Fitted(_read_arrays(reply.array_records["fitres.parameters"]), examples)
+
+    def evaluate(self, place: Place, arrays: Arrays, config: Mapping[str, Setting]) -> Evaluated:
+        """Let the client score a model."""
+        with asking("evaluation"):
+            reply = self._ask("evaluate", place, self._tell("evaluate", arrays, config))
+            if not self._has_clients:
+                metrics = _merge(reply.metric_records)
+                return Evaluated(metrics.get(self._keys.loss), metrics.get(self._keys.examples), metrics)
+            _check_status(reply, "evaluate")
+            return Evaluated(
+                reply.metric_records["evaluateres.loss"]["loss"],
+                reply.metric_records["evaluateres.num_examples"]["num_examples"],
+                dict(reply.config_records["evaluateres.metrics"]),
+            )
+
+    def _tell(self, what: str, arrays: Arrays, config: Mapping[str, Setting]) -> dict[str, object]:
+        flwr = load("flwr.app")
+        named = {name: flwr.Array(array) for name, array in arrays.items()}
+        names = (f"{what}ins.parameters", f"{what}ins.config") if self._has_clients else ("arrays", "config")
+        return dict(zip(names, (flwr.ArrayRecord(named), flwr.ConfigRecord(dict(config))), strict=True))
+
+    def _ask(self, message_type: str, place: Place, content: Mapping[str, object]) -> Any:
+        flwr = load("flwr.app")
+        message = flwr.Message(
+            content=flwr.RecordDict(dict(content)), metadata=_address(flwr, message_type, place.index)
+        )
+        context = flwr.Context(
+            run_id=_RUN,
+            node_id=_node_of(place.index),
+            node_config={"partition-id": place.index, "num-partitions": place.clients},
+            state=flwr.RecordDict(),
+            run_config=dict(self._run_config),
+        )
+        reply = self._app(message, context)
+        if reply.has_error():
+            log.error("the Flower client answered %s with an error: %s", message_type, reply.error)
+            raise LocalError(f"the Flower client answered {message_type} with an error: {_SEE_LOG}")
+        return reply.content
+
+
+def _address(flwr: Any, message_type: str, index: int) -> Any:
+    """Made by hand: `Message` would ask for the identity of a SuperNode's task, and there is none."""
+    return flwr.Metadata(
+        run_id=_RUN,
+        message_id="",
+        src_node_id=_NODE_OF_SERVER,
+        dst_node_id=_node_of(index),
+        reply_to_message_id="",
+        group_id="",
+        created_at=time.time(),
+        ttl=_TTL_S,
+        message_type=message_type,
+    )
+
+
+def _node_of(index: int) -> int:
+    return _NODE_OF_SERVER + 1 + index
+
+
+def _check_status(reply: Any, what: str) -> None:
+    if reply.config_records[f"{what}res.status"]["code"] != 0:
+        raise LocalError(f"the Flower client has no {what}, or its {what} gave a status other than OK")
+
+
+def _read_arrays(record: Any) -> Arrays:
+    return {name: np.asarray(array.numpy()) for name, array in record.items()}
+
+
+def _only(records: Any) -> Any:
+    if len(records) != 1:
+        raise LocalError(f"the Flower client's train answers with {len(records)} array records: answer with one")
+    return next(iter(records.values()))
+
+
+def _merge(records: Any) -> dict[str, object]:
+    return {name: value for record in records.values() for name, value in record.items()}

@@ -1,0 +1,257 @@
+"""The task and the learner that a Flower client makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.errors import ConfigurationError, LocalError
+from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting, asking, load, make_app
+from hubbub_trainer.flower.layout import Arrays, Kept, Layout
+from hubbub_trainer.learning.task import (
+    ProgressCallback,
+    Score,
+    Theta,
+    Training,
+    check_client,
+    check_theta,
+)
+
+Initial = Callable[[int], Sequence[NDArray[np.generic]] | Arrays]
+"""Makes the initial model out of the manifest's public seed; flwr's `ArrayRecord` will do as well."""
+
+_SEED_BITS = 63
+"""A config holds signed integers of 64 bits, and so does torch.manual_seed."""
+_TEMPLATE = Place(index=0, clients=1)
+"""Whom to ask for the initial model: it is the same for all clients."""
+
+
+class FlowerTask:
+    """A Flower client as a task; one of `client_fn`, `client` and `app` says whose.
+
+    `client_fn` makes a client from a context, as in Flower; `client` is a client that is there already, for a
+    process with one trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed.
+    Without it the client's `get_parameters` is asked, with the seed in its config; it must answer every party
+    with the same bits. `config` is added to what a client is told in every round, `run_config` is its context's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        client_fn: Callable[[Any], Any] | None = None,
+        client: Any = None,
+        app: Any = None,
+        initial: Initial | None = None,
+        keep_local: Collection[int | str] = (),
+        config: Mapping[str, Setting] | None = None,
+        run_config: Mapping[str, Setting] | None = None,
+        accuracy: str = "accuracy",
+        loss: str = "loss",
+        examples: str = "num-examples",
+    ) -> None:
+        if sum(each is not None for each in (client_fn, client, app)) != 1:
+            raise ConfigurationError("a FlowerTask takes one of client_fn, client and app")
+        self.name = name
+        self._keys = Keys(accuracy=accuracy, loss=loss, examples=examples)
+        self._driver = Driver(_app_of(client_fn, client, app), run_config=dict(run_config or {}), keys=self._keys)
+        self._only_one = client is not None
+        self._index: int | None = None
+        self._initial = initial
+        self._keep_local = frozenset(str(each) for each in keep_local)
+        self._config = _check_config(config or {})
+        self._making = Lock()
+        self._made: dict[int, Arrays] = {}
+        self._layout: Layout | None = None
+
+    def count_parameters(self) -> int:
+        """Return N: the elements of all arrays that are shared."""
+        return self._layout_of(self._initial_arrays(0)).parameters
+
+    def initial_model(self, seed: int) -> Theta:
+        """Flatten the initial arrays."""
+        arrays = self._initial_arrays(seed)
+        return self._layout_of(arrays).flatten(arrays)
+
+    def learner(self, *, index: int, clients: int, seed: int) -> FlowerLearner:
+        """Make the learner of one client. The client itself is made when it is first asked."""
+        check_client(index, clients)
+        if self._only_one and self._index not in {None, index}:
+            raise ConfigurationError(
+                f"the task {self.name} has one client object, and two trainers of this process want it: give "
+                "client_fn instead"
+            )
+        self._index = index
+        arrays = self._initial_arrays(seed)
+        return FlowerLearner(
+            self._driver,
+            place=Place(index, clients),
+            initial=arrays,
+            layout=self._layout_of(arrays),
+            config=self._config,
+            keys=self._keys,
+        )
+
+    def _layout_of(self, arrays: Arrays) -> Layout:
+        layout = Layout.of(arrays, local=self._keep_local)
+        if self._layout not in {None, layout}:
+            raise ConfigurationError(f"the initial model of {self.name} has another shape for another seed")
+        self._layout = layout
+        return layout
+
+    def _initial_arrays(self, seed: int) -> Arrays:
+        with self._making:
+            if seed not in self._made:
+                first, second = self._make_arrays(seed), self._make_arrays(seed)
+                if not _same_bits(first, second):
+                    raise ConfigurationError(
+                        f"the initial model of {self.name} differs from call to call, and all parties must begin "
+                        'with the same bits: draw it from config["seed"] in get_parameters, or give initial'
+                    )
+                self._made[seed] = first
+            return self._made[seed]
+
+    def _make_arrays(self, seed: int) -> Arrays:
+        if self._initial is not None:
+            with asking("initial model"):
+                return _name_arrays(self._initial(seed))
+        found = self._driver.ask_parameters(_TEMPLATE, {**self._config, "seed": _shorten(seed)})
+        if not found:
+            raise ConfigurationError(
+                f"the client of {self.name} gives no parameters: write get_parameters, or give initial, a "
+                "function that makes the initial arrays from a seed"
+            )
+        return found
+
+
+class FlowerLearner:
+    """One Flower client. It keeps no model: what stays between rounds is in the memory."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        place: Place,
+        initial: Arrays,
+        layout: Layout,
+        config: Mapping[str, Setting],
+        keys: Keys,
+    ) -> None:
+        self._driver = driver
+        self._place = place
+        self._initial = initial
+        self._layout = layout
+        self._config = config
+        self._keys = keys
+        self._samples: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of examples that the client said it trained on last.
+
+        A process that has not trained yet, because it was started again in the middle of a round, lets the client
+        train once only to be told.
+        """
+        if self._samples is None:
+            theta = self._layout.flatten(self._initial)
+            self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+        return self._samples or 0
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        """Let the client train as it does; `local_steps` in its config is a wish, which it may not know of.
+
+        Progress can be told at the beginning and at the end only, and only there can training be given up.
+        """
+        check_theta(theta, self._layout.parameters)
+        kept = self._recall(memory)
+        progress(0, steps)
+        told = self._tell(kept.rounds + 1, local_steps=steps, seed=_shorten(seed))
+        fitted = self._driver.fit(self._place, self._layout.join(theta, kept), told)
+        arrays = self._layout.match(fitted.arrays)
+        trained = self._layout.flatten(arrays)
+        self._samples = _check_examples(fitted.examples, "train", self._keys.examples)
+        progress(steps, steps)
+        after = self._layout.keep(arrays, kept.rounds + 1)
+        return Training(theta=trained, memory=self._layout.pack(after))
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        """Let the client score a model on its own data."""
+        check_theta(theta, self._layout.parameters)
+        kept = self._recall(memory)
+        found = self._driver.evaluate(self._place, self._layout.join(theta, kept), self._tell(kept.rounds))
+        return _score(found, self._keys)
+
+    def _recall(self, memory: Theta | None) -> Kept:
+        return self._layout.keep(self._initial, 0) if memory is None else self._layout.unpack(memory)
+
+    def _tell(self, number: int, **settings: Setting) -> dict[str, Setting]:
+        # "server-round" is what Flower's own strategies call it.
+        return {"round": number, "server-round": number, **settings, **self._config}
+
+
+def _app_of(client_fn: Callable[[Any], Any] | None, client: Any, app: Any) -> Any:
+    if app is None:
+        return make_app(client_fn or (lambda _context: client))
+    if not isinstance(app, load("flwr.clientapp").ClientApp):
+        raise ConfigurationError(f"app is to be flwr's ClientApp, not {type(app).__name__}")
+    return app
+
+
+def _check_config(config: Mapping[str, Setting]) -> dict[str, Setting]:
+    try:
+        load("flwr.app").ConfigRecord(dict(config))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"config holds what a Flower config cannot: {error}") from None
+    return dict(config)
+
+
+def _name_arrays(arrays: Any) -> Arrays:
+    """Give arrays names, if they have none."""
+    if hasattr(arrays, "to_numpy_ndarrays"):
+        arrays = dict(zip(arrays.keys(), arrays.to_numpy_ndarrays(), strict=True))
+    named = arrays if isinstance(arrays, Mapping) else {str(place): each for place, each in enumerate(arrays)}
+    # Copies: the caller may go on to train in its own.
+    return {str(name): np.array(array) for name, array in named.items()}
+
+
+def _same_bits(first: Arrays, second: Arrays) -> bool:
+    return list(first) == list(second) and all(
+        (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        for one, other in zip(first.values(), second.values(), strict=True)
+    )
+
+
+def _shorten(seed: int) -> int:
+    return seed % (1 << _SEED_BITS)
+
+
+def _check_examples(examples: object, what: str, key: str) -> int:
+    if isinstance(examples, bool) or not isinstance(examples, int):
+        raise LocalError(f"the Flower client's {what} does not say how many examples it had: give it as {key}")
+    if examples < 1:
+        raise LocalError(f"the Flower client's {what} says that it had no examples: has it any data?")
+    return examples
+
+
+def _score(found: Evaluated, keys: Keys) -> Score:
+    total = _check_examples(found.examples, "evaluate", keys.examples)
+    loss, accuracy = found.loss, found.metrics.get(keys.accuracy)
+    if not isinstance(loss, int | float) or not math.isfinite(loss):
+        raise LocalError(f"the Flower client's evaluate gives no loss that is a finite number (in {keys.loss})")
+    if not isinstance(accuracy, int | float):
+        raise LocalError(
+            f"the Flower client's evaluate gives no accuracy: return a number as {keys.accuracy!r} among its "
+            "metrics, or say which metric it is with FlowerTask(accuracy=...)"
+        )
+    if not 0 <= accuracy <= 1:
+        raise LocalError(
+            f"the Flower client's metric {keys.accuracy!r} is not between 0 and 1: is it a percentage?"
+        )
+    return Score(correct=round(accuracy * total), total=total, loss=float(loss))

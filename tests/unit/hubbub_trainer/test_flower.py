@@ -1,0 +1,599 @@
+"""Flower clients as trainers, with the real flwr: docs/flower.md says how to install it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hubbub.errors import ConfigurationError, LocalError
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.accounts import account
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_local.demo import DemoOptions, draw_up
+from hubbub_local.federation import start_federation
+from hubbub_trainer.flower import FlowerTask
+from hubbub_trainer.flower.layout import Kept, Layout
+from hubbub_trainer.learning.task import Theta
+from support.aio import aio
+
+WHY = "docs/flower.md says how to install flwr"
+flwr_app = pytest.importorskip("flwr.app", reason=WHY)
+NumPyClient: Any = pytest.importorskip("flwr.client", reason=WHY).NumPyClient
+ClientApp = pytest.importorskip("flwr.clientapp", reason=WHY).ClientApp
+
+FEATURES, CLASSES, SAMPLES = 20, 4, 80
+OPTIONS = DemoOptions(clients=3, rounds=4, local_steps=1, seed=5, strategy="sec-union", q=4, rho=0.3)
+SECRET = "patient 4711"
+
+Floats = NDArray[np.floating]
+
+
+def ignore(_done: int, _steps: int) -> None:
+    pass
+
+
+def make_samples(partition: int) -> tuple[Floats, NDArray[np.int64]]:
+    prototypes = np.random.default_rng(1).random((CLASSES, FEATURES)) * 2 - 1
+    generator = np.random.default_rng([2, partition])
+    labels = generator.integers(CLASSES, size=SAMPLES)
+    return prototypes[labels] + (generator.random((SAMPLES, FEATURES)) * 2 - 1) * 2, labels
+
+
+def predict(weights: Floats, biases: Floats, features: Floats) -> Floats:
+    logits = np.einsum("sf,fc->sc", features, weights) + biases
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+
+def descend(parameters: list[Any], config: Any, partition: int) -> list[Any]:
+    features, labels = make_samples(partition)
+    weights, biases = parameters
+    generator = np.random.default_rng(config["seed"])
+    for _ in range(config["local_steps"]):
+        batch = generator.integers(SAMPLES, size=16)
+        error = predict(weights, biases, features[batch])
+        error[np.arange(16), labels[batch]] -= 1
+        weights -= 0.002 * np.einsum("sf,sc->fc", features[batch], error).astype(np.float32)
+        biases -= 0.002 * error.sum(axis=0).astype(np.float32)
+    return [weights, biases]
+
+
+def score(parameters: list[Any], partition: int) -> tuple[float, float]:
+    features, labels = make_samples(partition)
+    weights, biases = parameters
+    odds = predict(weights, biases, features)
+    loss = float(-np.log(odds[np.arange(SAMPLES), labels]).mean())
+    return loss, float((odds.argmax(axis=1) == labels).mean())
+
+
+def initial(seed: int) -> list[Any]:
+    weights = np.random.default_rng(seed).random((FEATURES, CLASSES), dtype=np.float32) / 100
+    return [weights, np.zeros(CLASSES, dtype=np.float32)]
+
+
+class Softmax(NumPyClient):  # type: ignore[misc]  # flwr may not be there, so it is Any.
+    """A Flower client as people write it; it knows nothing of Hubbub."""
+
+    def __init__(self, partition: int = 0) -> None:
+        self.partition = partition
+
+    def get_parameters(self, config: Any) -> list[Any]:
+        return initial(config["seed"])
+
+    def fit(self, parameters: list[Any], config: Any) -> tuple[list[Any], int, dict[str, Any]]:
+        return descend(parameters, config, self.partition), SAMPLES, {}
+
+    def evaluate(self, parameters: list[Any], _config: Any) -> tuple[float, int, dict[str, Any]]:
+        loss, accuracy = score(parameters, self.partition)
+        return loss, SAMPLES, {"accuracy": accuracy}
+
+
+def client_fn(context: Any) -> Any:
+    return Softmax(int(context.node_config["partition-id"])).to_client()
+
+
+def make_message_app() -> Any:
+    """The same client once more, as an app of messages."""
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def train(message: Any, context: Any) -> Any:
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        trained = descend(arrays, message.content["config"], context.node_config["partition-id"])
+        metrics = flwr_app.MetricRecord({"num-examples": SAMPLES, "train_loss": 0.0})
+        content = flwr_app.RecordDict({"arrays": flwr_app.ArrayRecord(trained), "metrics": metrics})
+        return flwr_app.Message(content=content, reply_to=message)
+
+    @app.evaluate()  # type: ignore[untyped-decorator]  # As above.
+    def evaluate(message: Any, context: Any) -> Any:
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        loss, accuracy = score(arrays, context.node_config["partition-id"])
+        metrics = flwr_app.MetricRecord({"num-examples": SAMPLES, "eval_loss": loss, "eval_acc": accuracy})
+        return flwr_app.Message(content=flwr_app.RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def as_function() -> FlowerTask:
+    return FlowerTask("softmax", client_fn=client_fn)
+
+
+def as_numpy_clients() -> FlowerTask:
+    return FlowerTask("softmax", client_fn=lambda context: Softmax(int(context.node_config["partition-id"])))
+
+
+def as_legacy_app() -> FlowerTask:
+    return FlowerTask("softmax", app=ClientApp(client_fn=client_fn))
+
+
+def as_message_app() -> FlowerTask:
+    app = make_message_app()
+    return FlowerTask("softmax", app=app, initial=initial, accuracy="eval_acc", loss="eval_loss")
+
+
+# A whole federation -------------------------------------------------------------------------------------
+
+
+async def federate(task: FlowerTask, folder: Path, options: DemoOptions = OPTIONS) -> tuple[set[str], list[float]]:
+    """Run it to its end; return the clients' models by digest, and the accuracy of each round."""
+    accuracies: list[float] = []
+
+    def watch(moment: Moment) -> None:
+        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
+            accuracies.append(account(moment.data).accuracy)
+
+    manifest, parties = draw_up(options, task)
+    async with start_federation(
+        manifest, parties=parties, folder=folder, load_task=lambda _: task, demo_seed=5, observer=watch
+    ) as federation:
+        state, run = await federation.run(manifest)
+        assert state is runs.State.COMPLETED, run.reason
+        return set(federation.model_digests(manifest).values()), accuracies
+
+
+@aio
+async def test_clients_learn_under_secure_aggregation_and_end_with_the_same_model(tmp_path: Path) -> None:
+    digests, accuracies = await federate(as_function(), tmp_path)
+
+    assert len(digests) == 1
+    assert len(accuracies) == 4
+    assert accuracies == sorted(accuracies)
+    assert accuracies[0] < 0.75
+    assert accuracies[-1] > 0.82
+
+
+@aio
+async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path) -> None:
+    options = replace(OPTIONS, rounds=1)
+    forms = (as_function, as_numpy_clients, as_legacy_app, as_message_app)
+
+    found = [await federate(make_task(), tmp_path / make_task.__name__, options) for make_task in forms]
+
+    assert found == [found[0]] * 4
+
+
+@aio
+async def test_a_client_that_raises_ends_the_run_and_its_words_stay_at_home(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Softmax):
+        def fit(self, parameters: list[Any], config: Any) -> Any:
+            if self.partition == 1:
+                raise ValueError(SECRET)
+            return super().fit(parameters, config)
+
+    task = FlowerTask("softmax", client_fn=lambda context: Broken(int(context.node_config["partition-id"])))
+    manifest, parties = draw_up(OPTIONS, task)
+    async with start_federation(
+        manifest, parties=parties, folder=tmp_path, load_task=lambda _: task, demo_seed=5
+    ) as federation:
+        state, run = await federation.run(manifest)
+
+    assert state is runs.State.FAILED
+    assert "ValueError in the Flower client's training" in run.reason
+    assert SECRET not in run.reason
+    assert SECRET in caplog.text
+
+
+# One client ---------------------------------------------------------------------------------------------
+
+
+def task_of(client: Any, **options: Any) -> FlowerTask:
+    return FlowerTask("one", client=client, **options)
+
+
+def train(task: FlowerTask, *, memory: Theta | None = None, steps: int = 3, seed: int = 1) -> Any:
+    learner = task.learner(index=0, clients=2, seed=7)
+    return learner.train(task.initial_model(7), steps=steps, seed=seed, progress=ignore, memory=memory)
+
+
+def test_theta_is_the_clients_arrays_in_their_order() -> None:
+    task = as_function()
+
+    assert task.count_parameters() == FEATURES * CLASSES + CLASSES
+    expected = np.concatenate([each.reshape(-1) for each in initial(7)])
+    assert np.array_equal(task.initial_model(7), expected)
+    assert not np.array_equal(task.initial_model(7), task.initial_model(8))
+
+
+def test_training_is_what_the_client_does_itself() -> None:
+    task = as_function()
+    start = task.initial_model(7)
+    learner = task.learner(index=1, clients=2, seed=7)
+    before = start.copy()
+
+    trained = learner.train(start, steps=5, seed=11, progress=ignore)
+
+    expected = descend(initial(7), {"seed": 11, "local_steps": 5}, 1)
+    assert np.array_equal(trained.theta, np.concatenate([each.reshape(-1) for each in expected]))
+    assert np.array_equal(start, before)
+    assert learner.samples == SAMPLES
+
+
+def test_score_is_what_the_client_says() -> None:
+    task = as_function()
+
+    found = task.learner(index=1, clients=2, seed=7).evaluate(task.initial_model(7), memory=None)
+
+    loss, accuracy = score(initial(7), 1)
+    assert (found.correct, found.total) == (round(accuracy * SAMPLES), SAMPLES)
+    assert found.loss == pytest.approx(loss)
+
+
+def test_a_trainer_that_was_started_again_still_knows_its_samples() -> None:
+    assert as_function().learner(index=0, clients=2, seed=7).samples == SAMPLES
+
+
+def test_progress_is_told_before_and_after_and_may_give_up() -> None:
+    reports: list[tuple[int, int]] = []
+    task = as_function()
+
+    def give_up(_done: int, _steps: int) -> None:
+        raise LocalError("stop")
+
+    learner = task.learner(index=0, clients=2, seed=7)
+    learner.train(task.initial_model(7), steps=9, seed=1, progress=lambda *report: reports.append(report))
+    with pytest.raises(LocalError, match="stop"):
+        learner.train(task.initial_model(7), steps=9, seed=1, progress=give_up)
+
+    assert reports == [(0, 9), (9, 9)]
+
+
+class Listening(Softmax):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[dict[str, Any]] = []
+
+    def fit(self, parameters: list[Any], config: Any) -> Any:
+        self.heard.append(dict(config))
+        return super().fit(parameters, config)
+
+
+def test_a_client_is_told_steps_seed_and_round_and_what_its_operator_fixes() -> None:
+    client = Listening()
+    task = task_of(client, config={"rate": 0.5, "local_steps": 2})
+
+    first = train(task, seed=2**100 + 9)
+    train(task, seed=4, memory=first.memory)
+
+    told = {"rate": 0.5, "local_steps": 2}
+    assert client.heard == [
+        {**told, "seed": 9, "round": 1, "server-round": 1},
+        {**told, "seed": 4, "round": 2, "server-round": 2},
+    ]
+
+
+def test_a_void_round_is_not_counted() -> None:
+    client = Listening()
+    task = task_of(client)
+    counted = train(task)
+
+    train(task, memory=counted.memory)
+    train(task, memory=counted.memory)
+
+    assert [each["round"] for each in client.heard] == [1, 2, 2]
+
+
+def test_an_app_has_its_run_config_and_an_empty_state() -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def make_client(context: Any) -> Any:
+        seen.append((context.run_config["epochs"], dict(context.node_config), len(context.state)))
+        context.state["left"] = flwr_app.ConfigRecord({"x": 1})
+        return Softmax()
+
+    task = FlowerTask("one", client_fn=make_client, run_config={"epochs": 3}, initial=initial)
+    train(task)
+    train(task)
+
+    assert seen == [(3, {"partition-id": 0, "num-partitions": 2}, 0)] * 2
+
+
+# Arrays that stay ---------------------------------------------------------------------------------------
+
+
+class Counting(NumPyClient):  # type: ignore[misc]  # As above.
+    """Weights, a running mean and a counter, as of a network with BatchNorm."""
+
+    def get_parameters(self, config: Any) -> list[Any]:
+        del config
+        return [np.ones(3, dtype=np.float32), np.zeros(2, dtype=np.float64), np.array(-1)]
+
+    def fit(self, parameters: list[Any], _config: Any) -> tuple[list[Any], int, dict[str, Any]]:
+        weights, mean, counter = parameters
+        return [weights + 1, mean + 0.1, np.asarray(counter + 10)], 5, {}
+
+    def evaluate(self, parameters: list[Any], _config: Any) -> tuple[float, int, dict[str, Any]]:
+        return float(parameters[2]), 10, {"accuracy": float(parameters[1].mean())}
+
+
+def test_integers_stay_with_their_client_and_go_on_from_round_to_round() -> None:
+    task = task_of(Counting())
+    learner = task.learner(index=0, clients=2, seed=7)
+
+    first = train(task)
+    second = train(task, memory=first.memory)
+
+    assert task.count_parameters() == 5
+    assert learner.evaluate(task.initial_model(7)).loss == -1
+    assert learner.evaluate(second.theta, memory=first.memory).loss == 9
+    assert learner.evaluate(second.theta, memory=second.memory).loss == 19
+
+
+def test_arrays_that_are_named_stay_too() -> None:
+    task = task_of(Counting(), keep_local=[1])
+    learner = task.learner(index=0, clients=2, seed=7)
+
+    first = train(task)
+    second = train(task, memory=first.memory)
+
+    assert task.count_parameters() == 3
+    assert second.theta.tolist() == [2, 2, 2]
+    assert learner.evaluate(second.theta, memory=second.memory).correct == 2
+
+
+def test_what_stays_is_kept_to_the_bit() -> None:
+    arrays = {"a": np.ones(2, np.float32), "n": np.array([-1, 2**62]), "b": np.array([True, False, True])}
+    layout = Layout.of(arrays)
+
+    found = layout.unpack(layout.pack(Kept(7, {"n": arrays["n"], "b": arrays["b"]})))
+
+    assert found.rounds == 7
+    assert found.arrays["n"].tolist() == [-1, 2**62]
+    assert found.arrays["b"].tolist() == [True, False, True]
+
+
+def test_the_memory_of_another_model_is_refused() -> None:
+    other = train(task_of(Softmax())).memory
+
+    with pytest.raises(LocalError, match="another model"):
+        train(task_of(Counting()), memory=other)
+
+
+def test_named_arrays_are_found_by_their_names_whatever_their_order() -> None:
+    layout = Layout.of({"w": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)})
+    w, b = np.ones(2, np.float32), np.full(2, 2, np.float32)
+
+    assert layout.flatten(layout.match({"b": b, "w": w})).tolist() == [1, 1, 2, 2]
+    assert layout.flatten(layout.match({"0": w, "1": b})).tolist() == [1, 1, 2, 2]
+
+
+def test_an_array_record_will_do_as_the_initial_model() -> None:
+    task = task_of(Softmax(), initial=lambda seed: flwr_app.ArrayRecord(initial(seed)))
+
+    assert np.array_equal(task.initial_model(7), as_function().initial_model(7))
+
+
+# Clients with a bug -------------------------------------------------------------------------------------
+
+
+def fitting(answer: Callable[[list[Any]], Any]) -> Any:
+    class Bad(Softmax):
+        def fit(self, parameters: list[Any], _config: Any) -> Any:
+            return answer(parameters)
+
+    return Bad()
+
+
+def evaluating(answer: Callable[[], Any]) -> Any:
+    class Bad(Softmax):
+        def evaluate(self, _parameters: list[Any], _config: Any) -> Any:
+            return answer()
+
+    return Bad()
+
+
+def fail() -> Any:
+    raise RuntimeError(SECRET)
+
+
+def leave() -> Any:
+    sys.exit(SECRET)
+
+
+BAD_FITS: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
+    "raises": (lambda _: fail(), "RuntimeError in the Flower client's training"),
+    "exits": (lambda _: leave(), "SystemExit in the Flower client's training"),
+    "gives no tuple": (lambda p: p, "TypeError in the Flower client's training"),
+    "gives objects": (lambda p: ([p[0], np.array([SECRET, None])], 5, {}), "in the Flower client's training"),
+    "gives too few arrays": (lambda p: (p[:1], 5, {}), "1 arrays for a model of 2"),
+    "gives another shape": (lambda p: ([p[0].T, p[1]], 5, {}), r"array 0 with shape \(4, 20\)"),
+    "gives integers": (lambda p: ([p[0].astype(int), p[1]], 5, {}), "array 0 as int64"),
+    "gives NaN": (lambda p: ([p[0] * np.nan, p[1]], 5, {}), "NaN or infinity"),
+    "gives too large a number": (lambda p: ([p[0].astype(float) + 1e300, p[1]], 5, {}), "NaN or infinity"),
+    "has no examples": (lambda p: (p, 0, {}), "no examples"),
+    "has fewer than none": (lambda p: (p, -3, {}), "no examples"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FITS)
+def test_training_that_goes_wrong_is_told_without_the_clients_words(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer, message = BAD_FITS[case]
+
+    with pytest.raises(LocalError, match=message) as caught:
+        train(task_of(fitting(answer)))
+
+    assert SECRET not in str(caught.value)
+    assert ("Traceback" in caplog.text) == ("Flower client's training" in message)
+
+
+BAD_SCORES: dict[str, tuple[Callable[[], Any], str]] = {
+    "raises": (fail, "RuntimeError in the Flower client's evaluation"),
+    "gives no accuracy": (lambda: (0.5, 10, {"f1": 0.5}), "no accuracy: return a number as 'accuracy'"),
+    "gives words": (lambda: (0.5, 10, {"accuracy": SECRET}), "no accuracy"),
+    "gives a percentage": (lambda: (0.5, 10, {"accuracy": 97.3}), "between 0 and 1"),
+    "gives NaN for accuracy": (lambda: (0.5, 10, {"accuracy": float("nan")}), "between 0 and 1"),
+    "gives NaN for loss": (lambda: (float("nan"), 10, {"accuracy": 0.5}), "no loss that is a finite number"),
+    "has no examples": (lambda: (0.5, 0, {"accuracy": 0.5}), "no examples"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCORES)
+def test_evaluation_that_goes_wrong_is_told_without_the_clients_words(case: str) -> None:
+    answer, message = BAD_SCORES[case]
+    task = task_of(evaluating(answer))
+    learner = task.learner(index=0, clients=2, seed=7)
+
+    with pytest.raises(LocalError, match=message) as caught:
+        learner.evaluate(task.initial_model(7))
+
+    assert SECRET not in str(caught.value)
+    assert "97" not in str(caught.value)
+
+
+def test_accuracy_may_have_another_name() -> None:
+    task = task_of(evaluating(lambda: (0.5, 10, {"f1": 0.5})), accuracy="f1")
+
+    assert task.learner(index=0, clients=2, seed=7).evaluate(task.initial_model(7)).correct == 5
+
+
+def test_a_client_without_fit_is_told_so() -> None:
+    class Idle(NumPyClient):  # type: ignore[misc]  # As above.
+        pass
+
+    with pytest.raises(LocalError, match="has no fit"):
+        train(FlowerTask("one", client=Idle(), initial=initial))
+
+
+def test_an_app_that_answers_with_an_error_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def refuse(message: Any, _context: Any) -> Any:
+        return flwr_app.Message(flwr_app.Error(code=1, reason=SECRET), reply_to=message)
+
+    with pytest.raises(LocalError, match="answered train with an error") as caught:
+        train(FlowerTask("one", app=app, initial=initial))
+
+    assert SECRET not in str(caught.value)
+    assert SECRET in caplog.text
+
+
+def test_an_app_that_does_not_count_its_examples_is_told_so() -> None:
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def echo(message: Any, _context: Any) -> Any:
+        content = flwr_app.RecordDict({"arrays": message.content["arrays"]})
+        return flwr_app.Message(content=content, reply_to=message)
+
+    with pytest.raises(LocalError, match="give it as num-examples"):
+        train(FlowerTask("one", app=app, initial=initial))
+
+
+# Tasks that cannot be -----------------------------------------------------------------------------------
+
+
+def test_an_initial_model_that_nobody_can_repeat_is_refused() -> None:
+    task = task_of(Softmax(), initial=lambda _seed: [np.random.default_rng().random(3, dtype=np.float32)])
+
+    with pytest.raises(ConfigurationError, match="differs from call to call"):
+        task.count_parameters()
+
+
+def test_an_app_without_an_initial_model_is_told_what_to_give() -> None:
+    with pytest.raises(ConfigurationError, match="give initial"):
+        FlowerTask("one", app=make_message_app()).count_parameters()
+
+
+def test_what_an_initial_model_raises_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LocalError, match="RuntimeError in the Flower client's initial model") as caught:
+        task_of(Softmax(), initial=lambda _seed: fail()).initial_model(7)
+
+    assert SECRET not in str(caught.value)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([np.ones(3, np.float16)], "array 0 is of float16"),
+        ([np.ones(3, np.complex64)], "array 0 is of complex64"),
+        ([np.arange(3)], "nothing to share"),
+        ([np.zeros((0, 3), np.float32)], "nothing to share"),
+    ],
+)
+def test_arrays_that_cannot_be_shared_are_refused(arrays: list[Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        task_of(Softmax(), initial=lambda _seed: arrays).count_parameters()
+
+
+def test_a_name_that_no_array_has_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="there is no array 7; there are 0, 1"):
+        task_of(Softmax(), keep_local=[7]).count_parameters()
+
+
+@pytest.mark.parametrize("options", [{}, {"client": Softmax(), "client_fn": client_fn}])
+def test_a_task_takes_one_client(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="takes one of"):
+        FlowerTask("one", **options)
+
+
+def test_what_is_no_app_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="ClientApp, not Softmax"):
+        FlowerTask("one", app=Softmax())
+
+
+def test_a_config_that_flower_cannot_carry_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="config holds"):
+        task_of(Softmax(), config={"model": object()})
+
+
+def test_one_client_object_is_not_shared_by_two_trainers() -> None:
+    task = task_of(Softmax())
+    task.learner(index=0, clients=2, seed=7)
+
+    with pytest.raises(ConfigurationError, match="give client_fn"):
+        task.learner(index=1, clients=2, seed=7)
+
+
+# The package --------------------------------------------------------------------------------------------
+
+IMPORT = """
+import sys
+import hubbub_trainer.flower, hubbub_trainer.service, hubbub_trainer.learning.registry
+assert not any(name.partition(".")[0] == "flwr" for name in sys.modules)
+sys.modules["flwr"] = None
+try:
+    hubbub_trainer.flower.FlowerTask("one", client_fn=print)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_flwr_is_imported_by_a_task_and_not_before() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout.startswith("ConfigurationError flwr is not installed; docs/flower.md")
