@@ -218,6 +218,9 @@ def new_manifest(
     q: Q = 1,
     alpha: Alpha = "norm",
     feedback: Feedback = "lost",
+    alpha_max: Annotated[
+        float | None, typer.Option(help="Largest scaling factor; of sum and sparse-sum, the largest number.")
+    ] = None,
     seed: Seed = 0,
     min_clients: Annotated[int | None, typer.Option(help="Fewest organisations in a released sum.")] = None,
     target_accuracy: Annotated[
@@ -254,6 +257,7 @@ def new_manifest(
         q=q,
         alpha_rule=alpha,
         feedback=feedback,
+        alpha_max=alpha_max,
         local_steps=local_steps,
         rounds=rounds,
         seed=seed,

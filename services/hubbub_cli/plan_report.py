@@ -11,6 +11,7 @@ from hubbub.strategies.planner import Plan, Row
 from hubbub_cli.wording import show_bytes
 
 NOT_RUNNABLE = "*"
+NOT_TRAINING = "+"
 
 
 def write_plan(answer: Plan) -> dict[str, object]:
@@ -46,6 +47,7 @@ def _write_row(row: Row) -> dict[str, object]:
         "strategy": row.strategy,
         "q": row.q,
         "runnable": row.runnable,
+        "trains": row.trains,
         "union_size": row.union_size,
         "bits_per_round": row.bits_per_round,
         "bits_in_all": row.bits_in_all,
@@ -83,7 +85,7 @@ def _draw_rows(answer: Plan) -> Table:
     table.add_column("clients learn\nbesides V")
     for row in answer.rows:
         table.add_row(
-            f"{row.label}{'' if row.runnable else NOT_RUNNABLE}",
+            f"{row.label}{'' if row.runnable else NOT_RUNNABLE}{'' if row.trains else NOT_TRAINING}",
             f"{row.union_size:,}",
             show_bytes(row.bits_per_round / 8),
             *(show_bytes(row.bits_in_all / 8) for _ in totals),
@@ -100,7 +102,11 @@ def _notes(answer: Plan) -> list[str]:
         size = (
             "|V| is estimated from independent choices; with similar data, clients choose alike and it is smaller."
         )
-    return [f"{NOT_RUNNABLE} for comparison, by its formula: it cannot be run here.", size]
+    return [
+        f"{NOT_RUNNABLE} for comparison, by its formula: it cannot be run here.",
+        f"{NOT_TRAINING} adds numbers as they are, for statistics: it does not train.",
+        size,
+    ]
 
 
 def _leakage(answer: Plan) -> list[str]:

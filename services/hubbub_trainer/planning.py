@@ -35,6 +35,7 @@ def draw_up_manifest(
     q: int = 1,
     alpha_rule: str = "norm",
     feedback: str = "lost",
+    alpha_max: float | None = None,
     target_accuracy: float | None = None,
     phase_timeout_s: float | None = None,
     endorsed: Sequence[EndorsedModel] = (),
@@ -74,6 +75,7 @@ def draw_up_manifest(
         "seed": seed,
         **_begin_with(task, seed, endorsed),
         "nonce": secrets.token_hex(16),
+        **({} if alpha_max is None else {"alpha_max": alpha_max}),
         **({} if phase_timeout_s is None else {"phase_timeout_s": phase_timeout_s}),
     }
     try:

@@ -36,8 +36,9 @@ class Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union")
-    """How updates may be aggregated. These three show no server anything of a single client; every other
-    strategy shows something and is allowed only if its name stands here."""
+    """How updates may be aggregated. These three show no server anything of a single client, and clients signs
+    alone. sum and sparse-sum show no server anything either, but clients the sums of your numbers as they are;
+    every other strategy shows a server something. All these are allowed only if their names stand here."""
     min_clients: Annotated[int, Field(ge=MINIMUM)] = 3
     """The smallest min_clients that a manifest may have: the organisations in every sum, at least 2."""
     min_servers: Annotated[int, Field(ge=MINIMUM)] = 2
@@ -56,6 +57,9 @@ class Policy(BaseModel):
     """How many runs that go on from one and the same run this trainer joins: each trains on from one model."""
     max_rounds: Annotated[int, Field(ge=1)] = 200
     """The most rounds that a manifest may have."""
+    max_rounds_of_sums: Annotated[int, Field(ge=1)] = 1
+    """The same for sum and sparse-sum: your numbers stay the same, so that two sums, one with you among the
+    members and one without, subtract to them. Allow more for a task whose numbers follow from the last sum."""
     max_void_rounds_per_model: Annotated[int, Field(ge=0)] = 1
     """Rounds from one and the same model that may end void after their union was released; with one more,
     the trainer leaves the run, since two unions tell something of a client that is in one of them only."""
@@ -93,6 +97,7 @@ class Policy(BaseModel):
             max_runs=NO_LIMIT,
             max_successors=NO_LIMIT,
             max_rounds=NO_LIMIT,
+            max_rounds_of_sums=NO_LIMIT,
             demo_seed=True,
         )
 
@@ -189,6 +194,13 @@ class Policy(BaseModel):
             yield (
                 f"the manifest has {manifest.rounds} rounds, the policy allows {self.max_rounds}: ask for fewer, "
                 "or edit max_rounds in the policy file"
+            )
+        known = STRATEGIES.get(manifest.strategy)
+        if known and known.repeats and manifest.rounds > self.max_rounds_of_sums:
+            yield (
+                f"the manifest has {manifest.rounds} rounds of {manifest.strategy}, the policy allows "
+                f"{self.max_rounds_of_sums}, since sums of the same numbers over different members subtract to "
+                "one client's: ask for fewer, or edit max_rounds_of_sums in the policy file"
             )
 
     def _object_to_succession(self, manifest: Manifest, successors_before: int) -> Iterator[str]:

@@ -23,6 +23,7 @@ from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
 from hubbub.runtime.tombstones import Tombstones
+from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -175,7 +176,7 @@ class Trainer(Participant):
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
     ) -> None:
-        caps = VoidCaps() if objections else self._void_caps()
+        caps = VoidCaps() if objections else self._void_caps(manifest)
         data = Enrolment(
             me=self.runner.identity.name,
             key=run,
@@ -186,7 +187,11 @@ class Trainer(Participant):
         )
         self.runner.add(run, data)
 
-    def _void_caps(self) -> VoidCaps:
+    def _void_caps(self, manifest: Manifest) -> VoidCaps:
+        strategy = STRATEGIES.get(manifest.strategy)
+        if strategy is not None and strategy.repeats:
+            # A second union of the same numbers, without a member of the first, would show that member's indices.
+            return VoidCaps(per_model=0, per_run=0)
         policy = self._read_policy()
         return VoidCaps(per_model=policy.max_void_rounds_per_model, per_run=policy.max_void_rounds_per_run)
 

@@ -261,7 +261,7 @@ class Workbench:
             if space.applied < key.round:
                 mine = self._open_round(key, whole=True)
                 conclusion = mine.client_round.conclude(took_part=took_part)
-                space.note_round(key.round, conclusion.theta, conclusion.alone_share)
+                space.note_round(key.round, conclusion.theta, conclusion.alone_share, conclusion.changed)
                 space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory)
             score = space.learner.evaluate(space.theta, memory=space.memory)
             return Concluded(model_hmac=space.model_hmac(), score=score, evaluation_s=time.monotonic() - began_s)

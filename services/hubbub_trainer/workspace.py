@@ -107,12 +107,17 @@ class Workspace:
         if self.group is not None:
             self.group.erase()
 
-    def note_round(self, number: int, theta: Theta, alone_share: float | None) -> None:
-        """Write down, here and nowhere else, which model a round ends with and who chose alone; once a round."""
+    def note_round(self, number: int, theta: Theta, alone_share: float | None, changed: int = 0) -> None:
+        """Write down, here and nowhere else, which model a round ends with and what follows from our own input.
+
+        That is who chose alone, and how many of our numbers could not be sent as they are; once a round.
+        """
         path = self.folder / NOTES
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         earlier = [line for line in lines if json.loads(line)["round"] < number]
-        record = {"round": number, "model_sha256": digest(theta), "alone_share": alone_share}
+        record: dict[str, object] = {"round": number, "model_sha256": digest(theta), "alone_share": alone_share}
+        if changed:
+            record["changed"] = changed
         text = "".join(f"{line}\n" for line in (*earlier, json.dumps(record)))
         _write(path, lambda file: file.write(text.encode()))
 

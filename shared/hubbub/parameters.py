@@ -8,6 +8,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.protocol import signs
 from hubbub.protocol.compression import AlphaRule, count_kept
 from hubbub.protocol.fixed_point import FixedPoint
+from hubbub.protocol.reals import SignedFixedPoint
 from hubbub.protocol.sharing import check_servers
 from hubbub.protocol.unions import check_q
 
@@ -23,10 +24,10 @@ LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 class Parameters:
     """N, C, S, ρ, q and the fixed point, in the letters of Beguier et al.
 
-    `alpha_max` bounds a client's scaling factor (what is clipped stays in its error accumulator);
-    `factor_bits` is λ. `q` is for SecUnion alone. `feedback` says what leaves the accumulator of a client whose
-    indices SecUnion lost: everything that it sent (`paper`, Alg. 2 to the letter) or only what arrived (`lost`, so
-    that what was lost comes back).
+    `alpha_max` bounds a client's scaling factor (what is clipped stays in its error accumulator) or, where
+    numbers are added as they are, each of them; `factor_bits` is λ. `q` is for SecUnion alone. `feedback` says
+    what leaves the accumulator of a client whose indices SecUnion lost: everything that it sent (`paper`, Alg. 2
+    to the letter) or only what arrived (`lost`, so that what was lost comes back).
     """
 
     parameters: int
@@ -74,3 +75,8 @@ class Parameters:
     def fixed_point(self) -> FixedPoint:
         """Q and its inverse, with the largest a that cannot overflow."""
         return FixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)
+
+    @property
+    def signed_fixed_point(self) -> SignedFixedPoint:
+        """The same for numbers of either sign, up to alpha_max: what sums of numbers are added in."""
+        return SignedFixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)

@@ -282,6 +282,7 @@ async def test_a_client_left_out_keeps_its_update_and_the_history_equals_the_pla
 async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_later(
     tmp_path: Path, strategy: str
 ) -> None:
+    """But for sums of numbers, which nobody keeps: what it says later, it counts anew."""
     manifest = manifest_for(
         clients=4, servers=2, rounds_wanted=4, min_clients=3, strategy=strategy, q=2, chunk_bytes=1_024
     )
@@ -386,11 +387,16 @@ async def test_two_phases_go_through_the_same_services(tmp_path: Path) -> None:
     ] * 3
 
 
-TWO_PHASES = sorted(name for name, strategy in STRATEGIES.items() if len(strategy.phases) > 1)
+TWO_PHASES = sorted(
+    (name, phase.name)
+    for name, strategy in STRATEGIES.items()
+    for phase in strategy.phases
+    if len(strategy.phases) > 1 and not (strategy.repeats and phase is strategy.phases[-1])
+)
+"""But for a sum that is void after its union: that ends the run."""
 
 
-@pytest.mark.parametrize("strategy", TWO_PHASES)
-@pytest.mark.parametrize("phase", ["union", "signs"])
+@pytest.mark.parametrize(("strategy", "phase"), TWO_PHASES)
 @aio
 async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
     tmp_path: Path, strategy: str, phase: str

@@ -2,7 +2,8 @@
 
 Written from the paper with numpy alone; nothing is shared, packed or sent. Marks, signs and factors are added as
 plain integers, and dropout is what it means for the sums: members contribute, everybody steps, who was left out
-keeps its whole update.
+keeps its whole update. Sums of numbers as they are, which the paper's Alg. 1 is for, are here too; of those nobody
+keeps anything.
 """
 
 import hashlib
@@ -33,14 +34,21 @@ class FixedPoint:
     alpha_max: float
 
     @classmethod
-    def for_clients(cls, clients: int, alpha_max: float) -> "FixedPoint":
+    def for_clients(cls, clients: int, alpha_max: float, bits: int = 32) -> "FixedPoint":
         a = 64
-        while clients * math.floor(Fraction(2) ** a * Fraction(alpha_max)) >= 2**32:
+        while clients * math.floor(Fraction(2) ** a * Fraction(alpha_max)) >= 2**bits:
             a -= 1
         return cls(a, alpha_max)
 
     def write(self, x: float) -> int:
         return math.floor(Fraction(2) ** self.a * Fraction(min(x, self.alpha_max)))
+
+    def write_signed(self, x: float) -> int:
+        """To the nearest, and half-way to the even one; at the edge of the range no further than its last unit."""
+        return max(
+            -self.write(self.alpha_max),
+            min(round(Fraction(2) ** self.a * Fraction(x)), self.write(self.alpha_max)),
+        )
 
     def read(self, n: int) -> float:
         return float(Fraction(n) / Fraction(2) ** self.a)
@@ -103,6 +111,7 @@ class PlainFederation:
         self._method = method or Method()
         self._marks_key = marks_key
         self._q = FixedPoint.for_clients(clients, alpha_max)
+        self._signed_q = FixedPoint.for_clients(clients, alpha_max, bits=31)
         self.clients = [
             PlainClient(task.learner(index=index, clients=clients, seed=seed), np.zeros_like(self.theta))
             for index in range(clients)
@@ -125,6 +134,8 @@ class PlainFederation:
             "fedavg": self._average,
             "topbinary-direct": self._aggregate_directly,
             "topbinary-sep": self._aggregate_separately,
+            "sum": self._add_numbers,
+            "sparse-sum": self._add_numbers,
         }
         rules.get(self._method.strategy, self._aggregate_securely)(inside)
 
@@ -198,6 +209,18 @@ class PlainFederation:
             member.client.delta = member.x - np.float32(self._q.read(factor)) * sent.astype(np.float32)
         self._step(members, self._q.read(sum(factors)))
 
+    def _add_numbers(self, members: Sequence[Member]) -> None:
+        """θ = Σ x_i, on V if it is sparse; a client says at most k numbers then, the largest."""
+        sent = []
+        for member in members:
+            said = member.signs != 0 if self._method.strategy == "sparse-sum" else np.ones(member.x.size, bool)
+            sent.append([self._signed_q.write_signed(float(x)) for x in np.where(said, member.x, 0)])
+            member.signs = np.sign(sent[-1])
+        self._unite(members)
+        self.theta = np.array([self._signed_q.read(sum(units)) for units in zip(*sent, strict=True)], np.float32)
+        for client in self.clients:
+            client.delta = np.zeros_like(self.theta)
+
     @staticmethod
     def _send_float(member: Member) -> np.float32:
         """α as a 32-bit float; α·D leaves the accumulator."""
@@ -209,7 +232,7 @@ class PlainFederation:
         """V, by the marks (section 3.2.2)."""
         choosers = np.sum([member.signs != 0 for member in members], axis=0)
         self.union = np.flatnonzero(choosers)
-        if self._method.strategy == "no-union":
+        if self._method.strategy in {"no-union", "sum"}:
             self.union = np.arange(self.theta.size)
         if self._method.strategy == "sec-union":
             total = np.sum([member.marks for member in members], axis=0)

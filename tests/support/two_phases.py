@@ -62,6 +62,7 @@ class TwoPhases:
     name: str = NAME
     phases: tuple[Phase, ...] = (Phase("count"), Phase("signs"))
     reveals: str = ""
+    repeats: bool = False
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> TwoPhasesRound:
         return TwoPhasesRound(parameters, mine)

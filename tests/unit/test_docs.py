@@ -33,7 +33,7 @@ from support.parties import COORDINATOR, identity_of, roster_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", ".ci")
+FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", "examples", ".ci")
 TOP_FILES = re.compile(r"[A-Z]+\.md|Makefile|LICENSE|pyproject\.toml|constraints\.txt")
 SETTINGS: tuple[type[ServiceSettings], ...] = (CoordinatorSettings, AggregatorSettings, TrainerSettings)
 # Read outside the settings classes: by the data sets' cache, and by the tests.

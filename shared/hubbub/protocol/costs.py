@@ -53,6 +53,11 @@ def factors_bits(heads: Headcount, factor_bits: int = 32) -> int:
     return secure_sum_bits(1, int(2**factor_bits), heads)
 
 
+def numbers_bits(n: int, heads: Headcount, number_bits: int = 32) -> int:
+    """Sum of n numbers as they are, not in the paper's tables: Eq. 3 with m = 2^λ, 2·S·C·n·32."""
+    return secure_sum_bits(n, int(2**number_bits), heads)
+
+
 def sec_union_bits(parameters: int, q: int, heads: Headcount) -> int:
     """SecUnion: 2·S·C·N·q."""
     return secure_sum_bits(parameters, 2**q, heads)

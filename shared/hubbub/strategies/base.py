@@ -143,6 +143,8 @@ class Conclusion:
     alone_share: float | None = None
     """Of V's indices, the share that a single client chose, as far as this client can tell. It stays here: it may
     depend on the client's own input."""
+    changed: int = 0
+    """How many of the client's numbers were clipped or left out to be sent at all. It stays here, too."""
 
 
 class ClientRound(Protocol):
@@ -182,6 +184,13 @@ class Strategy(Protocol):
     @property
     def reveals(self) -> str:
         """What a server learns of a single client; empty if nothing."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a client says the same again in every round, because it does not learn.
+
+        Then two sums over different members, or two unions around a void round, subtract to what one client said.
+        """
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Begin a client's round after local training."""

@@ -9,12 +9,17 @@ from hubbub.parameters import Parameters
 from hubbub.strategies.base import ClientInput, Theta
 
 
-def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
-    """X = U + δ: what a client wants to say, of the length that the run has."""
+def check_length(parameters: Parameters, mine: ClientInput) -> None:
+    """Refuse an update of another length than the run has."""
     if mine.update.shape != (parameters.parameters,):
         raise BadUpdate(
             f"the update has shape {mine.update.shape} where the run has {parameters.parameters} parameters"
         )
+
+
+def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
+    """X = U + δ: what a client wants to say, of the length that the run has."""
+    check_length(parameters, mine)
     # What overflows here is refused by the compression, as infinity.
     with np.errstate(over="ignore", invalid="ignore"):
         wanted: Theta = mine.update + mine.accumulator

@@ -132,6 +132,7 @@ class FedAvg:
     name: str = "fedavg"
     phases: tuple[Phase, ...] = (_AveragingPhase("update"),)
     reveals: str = REVEALS
+    repeats: bool = False
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> FedAvgRound:
         """Take the update as it is."""
@@ -341,6 +342,7 @@ class TopBinary:
     name: str
     direct: bool
     reveals: str = REVEALS
+    repeats: bool = False
     phases: tuple[Phase, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -107,6 +107,8 @@ class Row:
     phases: Mapping[str, int]
     rounds: int
     exposure: Exposure
+    trains: bool = True
+    """Whether it sends updates; if not, it adds numbers as they are and is no way to train."""
 
     @property
     def bits_per_round(self) -> int:
@@ -126,7 +128,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer: every row of Table 2, and the cheapest strategy that keeps servers from learning more."""
+    """The answer: every row of Table 2, and the cheapest strategy that keeps servers from learning more.
+
+    Sums of numbers as they are come last; they are planned like the rest, and never recommended for training.
+    """
 
     question: Question
     estimated: bool
@@ -153,7 +158,8 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     told = assess(question)
     rows = tuple(_row(kind, question, told) for kind in _KINDS)
     # A union that is expected to lose everything is cheap and useless.
-    allowed = [row for row in rows if row.runnable and row.union_size and row.exposure.within(servers_learn)]
+    useful = [row for row in rows if row.runnable and row.trains and row.union_size]
+    allowed = [row for row in useful if row.exposure.within(servers_learn)]
     return Plan(
         question=question,
         estimated=question.union_size is None,
@@ -198,6 +204,7 @@ class _Kind:
     phases: Callable[[Question, int], Mapping[str, int]]
     exposure: Exposure
     runnable: bool = True
+    trains: bool = True
 
 
 def _row(kind: _Kind, question: Question, told: Leakage) -> Row:
@@ -210,6 +217,7 @@ def _row(kind: _Kind, question: Question, told: Leakage) -> Row:
         phases=MappingProxyType(dict(kind.phases(question, size))),
         rounds=question.rounds,
         exposure=kind.exposure,
+        trains=kind.trains,
     )
 
 
@@ -304,5 +312,22 @@ _KINDS = (
         phases=lambda ask, _: {"signs": costs.eastly_he_bits(ask.parameters, ask.clients)},
         exposure=Exposure(),
         runnable=False,
+    ),
+    _Kind(
+        strategy="sum",
+        support="dense",
+        phases=lambda ask, size: {"values": costs.numbers_bits(size, ask.heads)},
+        exposure=Exposure(clients_learn="the sum"),
+        trains=False,
+    ),
+    _Kind(
+        strategy="sparse-sum",
+        support="union",
+        phases=lambda ask, size: {
+            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads),
+            "values": costs.numbers_bits(size, ask.heads),
+        },
+        exposure=Exposure(clients_learn="the sum, counts"),
+        trains=False,
     ),
 )

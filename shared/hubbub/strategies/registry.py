@@ -1,12 +1,13 @@
 """Strategies by name."""
 
 from hubbub.errors import ConfigurationError
-from hubbub.strategies import plaintext, secure
+from hubbub.strategies import plaintext, secure, sums
 from hubbub.strategies.base import Phase, Strategy
 
 STRATEGIES: dict[str, Strategy] = {
     **{strategy.name: strategy for strategy in plaintext.STRATEGIES},
     **{strategy.name: strategy for strategy in secure.STRATEGIES},
+    **{strategy.name: strategy for strategy in sums.STRATEGIES},
 }
 
 

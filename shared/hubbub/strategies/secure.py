@@ -169,6 +169,7 @@ class SecureStrategy:
     name: str
     union: Union | None
     reveals: str = ""
+    repeats: bool = False
 
     @property
     def phases(self) -> tuple[Phase, ...]:

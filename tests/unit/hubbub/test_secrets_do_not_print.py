@@ -26,6 +26,7 @@ from hubbub.protocol.layout import Vector
 from hubbub.runtime.process import Party
 from hubbub.runtime.runner import _Turn
 from hubbub.runtime.settings import ServiceSettings
+from hubbub.secure_sum import Share
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Conclusion, Release
 from hubbub.strategies.registry import STRATEGIES
@@ -127,6 +128,7 @@ HOLDERS: dict[str, Callable[[], object]] = {
     "ClientInput": client_input,
     **{f"a round of {name}": round_of(name) for name in STRATEGIES},
     "Release": lambda: Release((Vector("update", 4, 2**32),), (VECTOR.view(np.uint32),)),
+    "Share": lambda: Share(VECTOR.view(np.uint32), server=1),
     "Conclusion": lambda: Conclusion(VECTOR, VECTOR, 4),
     "Training": lambda: Training(VECTOR, VECTOR),
     "OpenRound": open_round,

@@ -56,6 +56,13 @@ def test_it_knows_n_and_the_initial_model_of_the_task(roster: Path) -> None:
     assert (manifest.strategy, manifest.q) == ("sec-union", 4)
 
 
+def test_the_range_of_the_numbers_in_a_sum_can_be_said(roster: Path) -> None:
+    given = read_new(roster, "--strategy", "sum", "--rounds", "1", "--alpha-max", "1000")
+
+    assert (given.strategy, given.alpha_max) == ("sum", 1_000.0)
+    assert read_new(roster).alpha_max == 16.0
+
+
 def test_it_names_everybody_in_the_roster_with_its_organisation_and_the_roster_itself(roster: Path) -> None:
     manifest = read_new(roster)
 
@@ -111,6 +118,7 @@ def test_lenet_needs_neither_torch_nor_data(roster: Path) -> None:
         (("--min-clients", "4"), "min_clients is 4"),
         (("--target-accuracy", "98"), "target_accuracy: "),
         (("--phase-timeout", "0"), "phase_timeout_s: "),
+        (("--alpha-max", "-1"), "alpha_max is -1.0; choose a finite number above 0"),
         (("--out", "/nowhere/run.json"), "/nowhere/run.json cannot be written"),
     ],
 )

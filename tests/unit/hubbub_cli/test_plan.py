@@ -42,7 +42,8 @@ def test_json_is_all_that_is_printed_and_has_every_row() -> None:
     costs = {row["strategy"]: row["bits_in_all"] for row in rows}
     assert costs["sec-union"] == 17 * 20 * (61_706 * 5 + 18_253 * 4 + 32)
     assert costs["bonawitz"] == 17 * 5 * (2 * 5 * 256 + 21 * 256 + 2 * 61_706 * 32)
-    assert len(costs) == 10
+    assert len(costs) == 12
+    assert [row["strategy"] for row in rows if not row["trains"]] == ["sum", "sparse-sum"]
 
 
 def test_json_says_who_learns_what() -> None:

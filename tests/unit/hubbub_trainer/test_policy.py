@@ -18,7 +18,8 @@ from hubbub_trainer.policy import Policy, read_policy
 from support.builders import aggregator_names, client_names, make_cohort, make_manifest
 
 OTHER = "f" * 64
-PRIVATE = [name for name, strategy in STRATEGIES.items() if not strategy.reveals]
+PRIVATE = [name for name, strategy in STRATEGIES.items() if not (strategy.reveals or strategy.repeats)]
+SUMS = [name for name, strategy in STRATEGIES.items() if strategy.repeats]
 REVEALING = [name for name, strategy in STRATEGIES.items() if strategy.reveals]
 
 
@@ -239,6 +240,29 @@ def test_what_shows_a_server_anything_is_refused_unless_it_is_named(strategy: st
 def test_what_shows_nothing_is_allowed_but_can_be_ruled_out(strategy: str) -> None:
     assert judge(make_policy(), propose(strategy=strategy)) == ()
     assert len(judge(make_policy(strategies=()), propose(strategy=strategy))) == 1
+
+
+@pytest.mark.parametrize("strategy", SUMS)
+def test_sums_of_numbers_are_refused_unless_they_are_named_though_no_server_learns_anything(strategy: str) -> None:
+    manifest = propose(strategy=strategy, rounds=1)
+
+    (objection,) = judge(make_policy(), manifest)
+
+    assert f"{strategy!r} (no server learns anything of one client)" in objection
+    assert judge(make_policy(strategies=(strategy,)), manifest) == ()
+
+
+@pytest.mark.parametrize("strategy", SUMS)
+def test_the_same_numbers_are_added_once_unless_the_policy_allows_more(strategy: str) -> None:
+    """Round 1 over all less round 2 over all but one is that one's numbers."""
+    manifest = propose(strategy=strategy, rounds=2)
+
+    (objection,) = judge(make_policy(strategies=(strategy,)), manifest)
+
+    assert "2 rounds of" in objection
+    assert "edit max_rounds_of_sums" in objection
+    assert judge(make_policy(strategies=(strategy,), max_rounds_of_sums=2), manifest) == ()
+    assert judge(make_policy(), propose(rounds=2)) == (), "what learns says something new in each round"
 
 
 def test_a_manifest_is_approved_by_its_run_id_by_its_task_or_by_a_rule_for_all() -> None:

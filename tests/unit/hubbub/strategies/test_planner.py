@@ -9,6 +9,7 @@ from hubbub.strategies.registry import STRATEGIES
 LENET = Question(parameters=61_706, clients=5, servers=2, rho=0.1)
 SECURE = {"no-union", "plaintext-union", "partial-sec-union", "sec-union"}
 COMPARED = {"bonawitz", "eastly-tss", "eastly-he"}
+SUMS = {"sum", "sparse-sum"}
 
 
 def ask(
@@ -35,7 +36,8 @@ def ask(
 def test_every_row_of_table_2_is_there_and_only_the_related_work_cannot_be_run() -> None:
     rows = plan(LENET).rows
 
-    assert {row.strategy for row in rows} == SECURE | COMPARED | {"fedavg", "topbinary-direct", "topbinary-sep"}
+    baselines = {"fedavg", "topbinary-direct", "topbinary-sep"}
+    assert {row.strategy for row in rows} == SECURE | COMPARED | baselines | SUMS
     assert {row.strategy for row in rows if not row.runnable} == COMPARED
 
 
@@ -59,7 +61,8 @@ def test_a_given_union_size_is_used_as_it_is_wherever_there_is_a_union() -> None
 
     assert not answer.estimated
     assert {row.strategy: row.union_size for row in answer.rows if row.union_size != 61_706} == dict.fromkeys(
-        ["topbinary-direct", "topbinary-sep", "plaintext-union", "partial-sec-union", "sec-union"], 18_253
+        ["topbinary-direct", "topbinary-sep", "plaintext-union", "partial-sec-union", "sec-union", "sparse-sum"],
+        18_253,
     )
 
 
@@ -97,7 +100,7 @@ def test_q_counts_in_sec_union_alone() -> None:
 def test_only_the_union_methods_but_the_plain_one_tell_servers_nothing() -> None:
     silent = {row.strategy for row in plan(LENET).rows if row.runnable and row.exposure.within("nothing")}
 
-    assert silent == {"no-union", "partial-sec-union", "sec-union"}
+    assert silent == {"no-union", "partial-sec-union", "sec-union"} | SUMS
 
 
 def test_bonawitz_tells_the_server_the_sum_and_nothing_of_one_client() -> None:
@@ -142,6 +145,16 @@ def test_at_the_same_price_recommends_what_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_sums_of_numbers_are_never_recommended_for_training_however_cheap(level: ServersLearn) -> None:
+    """Of one parameter, a number takes 32 bits, and a sign with its factor more."""
+    answer = plan(ask(parameters=1, rho=1.0, q=32), servers_learn=level)
+
+    assert answer.row("sum").bits_per_round < answer.recommended.bits_per_round
+    assert {row.strategy for row in answer.rows if not row.trains} == SUMS
+    assert {answer.recommended.strategy, answer.lossless.strategy}.isdisjoint(SUMS)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rho", [0.001, 0.05, 0.3, 1.0])
 def test_nothing_allowed_is_cheaper_than_what_is_recommended(level: ServersLearn, rho: float) -> None:
     answer = plan(ask(rho=rho, clients=9, servers=3, q=2), servers_learn=level)
@@ -149,7 +162,7 @@ def test_nothing_allowed_is_cheaper_than_what_is_recommended(level: ServersLearn
     assert answer.recommended.runnable
     assert answer.recommended.exposure.within(level)
     for row in answer.rows:
-        if row.runnable and row.exposure.within(level):
+        if row.runnable and row.trains and row.exposure.within(level):
             assert row.bits_per_round >= answer.recommended.bits_per_round
 
 

@@ -1,0 +1,158 @@
+"""Statistics over the patients of several hospitals, without a model: nobody sees one hospital's numbers.
+
+Count, mean and variance of the patients' ages follow from three sums; how often each of 2,000 diagnosis codes
+occurs is a sum in which most entries are zero. They are added up by the library call, where this file plays all
+parties, and by the services, where every party minds its own business and trusts no other.
+
+    python examples/federated_statistics.py
+"""
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from hubbub.secure_sum import SecureSum
+from hubbub_coordinator.phases.run import State
+from hubbub_local.federation import start_federation
+from hubbub_local.parties import make_parties
+from hubbub_trainer.kept_model import read_kept_model
+from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub_trainer.planning import draw_up_manifest
+
+HOSPITALS, SERVERS, CODES = 5, 2, 2_000
+MIDDLE_AGE = 50  # Ages are counted from here, so that the sum of their squares stays small.
+LARGEST = 2.0**20  # What no number of a hospital is beyond. All agree on it: units and ring follow from it.
+Numbers = NDArray[np.float64]
+
+
+def collect(hospital: int) -> Numbers:
+    """One hospital's numbers: its patients, Σ age, Σ age², and how many patients have each code."""
+    dice = np.random.default_rng(hospital)
+    ages = dice.integers(0, 100, 400 + 10 * hospital) - MIDDLE_AGE
+    codes = np.minimum(dice.geometric(0.02, ages.size) * dice.integers(1, 12, ages.size), CODES) - 1
+    return np.array([ages.size, ages.sum(), (ages**2).sum(), *np.bincount(codes, minlength=CODES)], np.float64)
+
+
+# As a library call --------------------------------------------------------------------------------------
+
+
+def add_up(ask: SecureSum, inputs: list[Numbers]) -> Numbers:
+    """Every hospital shares, every server adds what it was sent, and the totals are opened."""
+    dealt = [ask.share(numbers) for numbers in inputs]
+    return ask.open([ask.add(shares) for shares in zip(*dealt, strict=True)])
+
+
+def call_library(inputs: list[Numbers]) -> Numbers:
+    """First who has something where, in four bits an entry; then the numbers, where anybody has something."""
+    ask = SecureSum(clients=len(inputs), servers=SERVERS, length=inputs[0].size, largest=LARGEST)
+    marks = SecureSum(clients=len(inputs), servers=SERVERS, length=ask.length, largest=1, modulus_bits=4)
+    counts = add_up(marks, [(numbers != 0).astype(float) for numbers in inputs])
+    return add_up(ask.restricted_to(np.flatnonzero(counts)), inputs)
+
+
+# As a service -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """A client that learns nothing, and says its numbers."""
+
+    numbers: Numbers
+    samples: int = 1
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        """What is added is the difference to the model, which begins as zeros."""
+        del steps, seed, progress
+        return Training(theta + self.numbers.astype(np.float32), memory)
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        """A sum is neither right nor wrong."""
+        del theta, memory
+        return Score(correct=0, total=0, loss=0.0)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The task. Deployed, each hospital's trainer has its own, which reads that hospital's patients."""
+
+    inputs: list[Numbers]
+    name: str = "statistics"
+
+    def count_parameters(self) -> int:
+        """How many numbers everybody says."""
+        return self.inputs[0].size
+
+    def initial_model(self, seed: int) -> Theta:
+        """Nothing has been added yet."""
+        del seed
+        return np.zeros(self.count_parameters(), np.float32)
+
+    def learner(self, *, index: int, clients: int, seed: int) -> Hospital:
+        """The hospital at this place of the cohort."""
+        del clients, seed
+        return Hospital(self.inputs[index])
+
+
+async def ask_services(inputs: list[Numbers], strategy: str) -> Numbers:
+    """A whole federation in this process: after one round every client holds the sum as its model."""
+    task, parties = Statistics(inputs), make_parties(clients=len(inputs), servers=SERVERS)
+    manifest = draw_up_manifest(
+        task, roster=parties.roster, strategy=strategy, rho=0.2, alpha_max=LARGEST, local_steps=1, rounds=1, seed=0
+    )
+    with tempfile.TemporaryDirectory(prefix="hubbub-statistics-") as name:
+        folder = Path(name)
+        async with start_federation(
+            manifest, parties=parties, folder=folder, load_task=lambda _: task, demo_seed=None
+        ) as federation:
+            state, run = await federation.run(manifest)
+            if state is not State.COMPLETED:
+                raise SystemExit(f"the run is {state.value}: {run.reason}")
+        model = read_kept_model(folder / manifest.clients[0] / "runs" / manifest.run_id).theta
+    return model.astype(np.float64)
+
+
+# Side by side -------------------------------------------------------------------------------------------
+
+
+def describe(sums: Numbers) -> dict[str, str]:
+    """What follows from the sums alone."""
+    (patients, age, square), codes = sums[:3], sums[3:]
+    return {
+        "patients": f"{patients:.0f}",
+        "mean age": f"{age / patients + MIDDLE_AGE:.2f}",
+        "variance": f"{square / patients - (age / patients) ** 2:.2f}",
+        "codes": f"{np.count_nonzero(codes)}",
+        "rare": f"{np.count_nonzero(codes == 1)}",
+        "commonest": f"{codes.argmax()} ({codes.max():.0f})",
+    }
+
+
+def main() -> None:
+    """Add up in four ways and compare."""
+    inputs = [collect(hospital) for hospital in range(HOSPITALS)]
+    plain: Numbers = np.sum(inputs, axis=0)
+    found = {
+        "plain": plain,
+        "library": call_library(inputs),
+        "service, dense": asyncio.run(ask_services(inputs, "sum")),
+        "service, sparse": asyncio.run(ask_services(inputs, "sparse-sum")),
+    }
+    table = Table("added up by", *describe(plain), box=SIMPLE_HEAD, pad_edge=False)
+    for way, sums in found.items():
+        table.add_row(way, *describe(sums).values())
+        if not np.array_equal(sums, plain):
+            raise SystemExit(f"{way}: this is not the plain sum")
+    Console().print(table, "All four are equal, number by number.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Sums of the clients' numbers as they are: federated statistics, without any learning.
+
+A client's update, what its task returns less what it was given, is a vector of numbers: counts, totals, a
+histogram. A round releases their sum and the model becomes it, whatever it was before; nothing is compressed,
+averaged or carried over. `sum` adds all N numbers. `sparse-sum` first agrees on V, the indices where anybody has
+something other than zero, and adds the numbers on V alone.
+
+Numbers are fixed point mod 2^λ (`hubbub.protocol.reals`), from -alpha_max to alpha_max, and what was sent is added
+exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary digits: every whole number up to
+16,777,216. Who needs more digits puts the high and the low ones of a number at two indices.
+
+No refusal may depend on a client's own numbers, for it would tell others of them. So what is out of range is
+clipped, what is no number (NaN) is 0, and of more than k = ⌊ρ·N⌋ non-zeros `sparse-sum` keeps the k largest. How
+many numbers were changed so is in the conclusion, for the client's own eyes.
+
+The union is PartialSecUnion's, which counts in Z_{C+1} who has an index and so never loses one: SecUnion's marks
+cancel with a chance of about 2^-q, and a lost index here is a wrong statistic. Clients learn the counts, which are
+sums over the members like the rest, and check that the sums fit them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.parameters import Parameters
+from hubbub.protocol import compression, costs, unions
+from hubbub.protocol.costs import Headcount
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.reals import Units
+from hubbub.protocol.ring import Residues
+from hubbub.strategies.base import (
+    ClientInput,
+    Conclusion,
+    Indices,
+    Phase,
+    Release,
+    Theta,
+    admit_exactly,
+    admit_up_to,
+)
+from hubbub.strategies.compressed import check_length, require
+from hubbub.strategies.secure import PartialSecUnion
+
+UNION = PartialSecUnion()
+VALUES = Phase("values")
+
+
+class SumRound:
+    """A sum of numbers, seen by one client."""
+
+    weight = 1
+
+    def __init__(self, parameters: Parameters, mine: ClientInput, *, sparse: bool) -> None:
+        check_length(parameters, mine)
+        self._parameters = parameters
+        self._sparse = sparse
+        self._numbers = parameters.signed_fixed_point
+        self._units, self._changed = self._take(mine.update)
+        self._counts: Residues | None = None
+        self._support: Indices | None = None
+        self._next: Theta | None = None
+
+    def _take(self, update: Theta) -> tuple[Units, int]:
+        """What is sent, and how many numbers had to be changed for it."""
+        changed, units = self._numbers.outside(update), self._numbers.to_units(update)
+        if self._sparse and np.count_nonzero(units) > self._parameters.kept:
+            surplus = units != 0
+            surplus[compression.top_k(np.nan_to_num(update), self._parameters.kept)] = False
+            units[surplus] = 0
+            changed |= surplus
+        return units, int(np.count_nonzero(changed))
+
+    def vectors(self, phase: str) -> tuple[Vector, ...]:
+        """N marks; or the numbers, on V if there is one."""
+        if phase == UNION.phase.name:
+            return (_union_vector(self._parameters),)
+        length = self._parameters.parameters if self._support is None else self._support.size
+        return (_values_vector(self._parameters, length),)
+
+    def contribute(self, phase: str) -> tuple[Residues, ...]:
+        """1 wherever there is something to add; or the numbers."""
+        if phase == UNION.phase.name:
+            return (unions.mark(np.sign(self._units).astype(np.int8)),)
+        return (self._numbers.to_ring(self._units if self._support is None else self._units[self._support]),)
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        """V, when numbers are added on it alone."""
+        return () if phase != VALUES.name or self._support is None else (self._support,)
+
+    def absorb(self, phase: str, release: Release, members: int) -> None:
+        """Take in V; or the sum, which is the next model."""
+        admit_exactly(self.vectors(phase), release.vectors)
+        if phase == UNION.phase.name:
+            self._absorb_union(release.values[0], members)
+        else:
+            self._absorb_values(self._numbers.from_ring(release.values[0]), members)
+
+    def _absorb_union(self, total: Residues, members: int) -> None:
+        UNION.check(total, members)
+        support = unions.indices_of(total)
+        unions.check_union(support.size, members, self._parameters.kept)
+        self._counts, self._support = total, support
+
+    def _absorb_values(self, sums: Units, members: int) -> None:
+        if self._support is None or self._counts is None:
+            self._numbers.check_sums(sums, members)
+            self._next = self._numbers.to_reals(sums).astype(np.float32)
+            return
+        counts = self._counts[self._support]
+        self._numbers.check_sums(sums, counts)
+        if ((counts == 1) & (sums == 0)).any():
+            raise PeerError(RejectReason.IMPOSSIBLE_SUM, "one member alone has an index, and adds nothing to it")
+        self._next = np.zeros(self._parameters.parameters, dtype=np.float32)
+        self._next[self._support] = self._numbers.to_reals(sums)
+
+    def conclude(self, *, took_part: bool) -> Conclusion:
+        """The model is the sum. Nothing is kept, also by a client that was left out: next time it counts anew."""
+        theta = require(self._next)
+        nothing = np.zeros_like(theta)
+        changed = self._changed if took_part else 0
+        if self._support is None or self._counts is None:
+            return Conclusion(theta, nothing, self._parameters.parameters, changed=changed)
+        alone = UNION.alone_share(self._parameters, self._counts, self._counts, self._parameters.clients)
+        return Conclusion(theta, nothing, self._support.size, alone, changed=changed)
+
+    def __repr__(self) -> str:
+        return f"<SumRound of {self._parameters.parameters} numbers>"
+
+
+def _values_vector(parameters: Parameters, length: int) -> Vector:
+    return Vector("values", length, parameters.signed_fixed_point.modulus)
+
+
+def _union_vector(parameters: Parameters) -> Vector:
+    return Vector("union", parameters.parameters, UNION.modulus(parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class SumStrategy:
+    """Numbers as they are, all of them or on a union."""
+
+    name: str
+    sparse: bool
+    reveals: str = ""
+    repeats: bool = True
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Union, if it is sparse, then the numbers."""
+        return (UNION.phase, VALUES) if self.sparse else (VALUES,)
+
+    def begin(self, parameters: Parameters, mine: ClientInput) -> SumRound:
+        """Take the numbers as they are."""
+        return SumRound(parameters, mine, sparse=self.sparse)
+
+    def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """N marks; N numbers, or as many as the cohort can have indices."""
+        if phase == UNION.phase.name:
+            admit_exactly((_union_vector(parameters),), vectors)
+        elif self.sparse:
+            most = min(parameters.parameters, parameters.clients * parameters.kept)
+            admit_up_to((_values_vector(parameters, most),), vectors)
+        else:
+            admit_exactly((_values_vector(parameters, parameters.parameters),), vectors)
+
+    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """A sum looks like its summands."""
+        self.admit(parameters, phase, vectors)
+
+    def union_size(self, released: Sequence[Vector]) -> int:
+        """As many as there are sums."""
+        return released[0].length
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
+        """Eq. 3 for each phase."""
+        length = union_size if self.sparse else parameters.parameters
+        values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits)}
+        return {"union": UNION.predict_bits(parameters, heads), **values} if self.sparse else values
+
+
+STRATEGIES = (SumStrategy("sum", sparse=False), SumStrategy("sparse-sum", sparse=True))

@@ -1,0 +1,123 @@
+"""Sums of numbers through the whole federation in one process: what comes out, what stays, when clients leave."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hubbub.ids import PartyId
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.runner import Moment
+from hubbub.strategies.base import Theta
+from hubbub_coordinator import accounts
+from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_local.federation import start_federation
+from hubbub_trainer.kept_model import read_kept_model
+from hubbub_trainer.workspace import digest
+from support.aio import aio
+from support.builders import make_manifest
+from support.held_transport import Hold, connect_held
+from support.numbers_task import NumbersTask
+from support.parties import parties_of
+
+N = 300
+OUT_OF_RANGE = 54_321.0
+
+
+def numbers_of(*said: dict[int, float]) -> list[Theta]:
+    inputs = []
+    for numbers in said:
+        inputs.append(np.zeros(N, np.float32))
+        inputs[-1][list(numbers)] = list(numbers.values())
+    return inputs
+
+
+TASK = NumbersTask(numbers_of({0: 400.0, 7: 2.0}, {0: 380.0, 9: -1.5}, {0: 420.0, 7: 1.0, 200: OUT_OF_RANGE}))
+
+
+def draw_up(strategy: str, **overrides: object) -> Manifest:
+    fields: dict[str, object] = {
+        "parameters": N,
+        "task": TASK.name,
+        "rho": 0.1,
+        "alpha_max": 1_000.0,
+        "initial_model_sha256": digest(TASK.initial_model(0)),
+        "chunk_bytes": 256,
+        **overrides,
+    }
+    return make_manifest(clients=3, servers=2, strategy=strategy, **fields)
+
+
+def notes_of(folder: Path, manifest: Manifest, client: PartyId) -> dict[str, object]:
+    (line,) = (folder / client / "runs" / manifest.run_id / "rounds.jsonl").read_text("utf-8").splitlines()
+    found: dict[str, object] = json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["sum", "sparse-sum"])
+@aio
+async def test_everybody_ends_with_the_sum_and_only_a_client_itself_knows_what_was_clipped(
+    tmp_path: Path, strategy: str
+) -> None:
+    manifest = draw_up(strategy, rounds=1)
+    async with start_federation(
+        manifest, parties=parties_of(manifest), folder=tmp_path, load_task=lambda _: TASK, demo_seed=None
+    ) as federation:
+        state, run = await federation.run(manifest)
+        ((_, data),) = federation.coordinator.find_rounds(manifest.run_id)
+        shown = accounts.account(data)
+
+    assert state is runs.State.COMPLETED, run.reason
+    for client in manifest.clients:
+        model = read_kept_model(tmp_path / client / "runs" / manifest.run_id).theta
+        found = {int(index): float(model[index]) for index in np.flatnonzero(model)}
+        assert found == {0: 1_200.0, 7: 3.0, 9: -1.5, 200: 1_000.0}
+    changed = [notes_of(tmp_path, manifest, client).get("changed") for client in manifest.clients]
+    assert changed == [None, None, 1]
+    assert (shown.accuracy, data.accuracy, shown.union_size) == (0.0, None, 4 if strategy == "sparse-sum" else N)
+    for cost in shown.costs.values():
+        assert cost.payload_bits == cost.predicted_bits > 0
+    for other in (manifest.coordinator, *manifest.aggregators, *manifest.clients[:2]):
+        for path in (tmp_path / other).rglob("*.*"):
+            assert b"changed" not in path.read_bytes(), path
+
+
+@aio
+async def test_a_client_says_its_numbers_no_second_time_after_a_union_without_a_sum(tmp_path: Path) -> None:
+    """The next union, without a member of this one, would give away all of that member's indices."""
+    manifest = draw_up("sparse-sum", rounds=1, min_clients=2)
+    absent = manifest.clients[1]
+    hold = Hold((absent, 1, "values"))
+
+    def let_time_pass(moment: Moment) -> None:
+        data = moment.data
+        if not isinstance(data, rounds.Round) or data.number != 1:
+            return
+        in_vain = data.current.name == "values" and moment.after is rounds.State.COLLECTING
+        if in_vain and isinstance(moment.event, ReceiptArrived) and data.missing() == (absent,):
+            federation.coordinator.runner.feed_soon(moment.key, DeadlinePassed(at_s=moment.at_s))
+        if moment.after is rounds.State.VOID:
+            hold.lift(1)
+
+    async with start_federation(
+        manifest,
+        parties=parties_of(manifest),
+        folder=tmp_path,
+        load_task=lambda _: TASK,
+        demo_seed=None,
+        connect=connect_held(hold),
+        observer=let_time_pass,
+    ) as federation:
+        state, run = await federation.run(manifest)
+        released = [
+            record.released is not None and bool(record.released)
+            for _, data in federation.coordinator.find_rounds(manifest.run_id)
+            for record in data.records
+        ]
+
+    assert state is runs.State.FAILED
+    assert "1 rounds (1 of them from one model) were void after their first phase was released" in run.reason
+    assert released.count(True) == 1, "one union, and no other"

@@ -1,0 +1,397 @@
+"""Sums of numbers as they are, from update to sum, against sums of Python's integers and fractions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hubbub.errors import BadUpdate, PeerError, RejectReason
+from hubbub.parameters import Parameters
+from hubbub.protocol.costs import Headcount
+from hubbub.protocol.layout import Vector
+from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Theta
+from hubbub.strategies.registry import STRATEGIES, find_strategy
+from hubbub.strategies.sums import SumStrategy
+from support.strategy_rounds import N, add_up, draw, make_input, play, setting
+
+SUMS = tuple(name for name, strategy in STRATEGIES.items() if isinstance(strategy, SumStrategy))
+every_sum = pytest.mark.parametrize("name", SUMS)
+THETA = draw(99)
+COUNTS = setting(rho=0.1, alpha_max=1_000.0)
+"""Five clients with at most 30 numbers of at most 1,000 each, added in units of 2^-18."""
+UNIT = 2.0**-18
+
+
+def say(numbers: Mapping[int, float]) -> ClientInput:
+    """A client with these numbers at these indices, and something in an accumulator that counts for nothing."""
+    update = np.zeros(N, np.float32)
+    update[list(numbers)] = list(numbers.values())
+    return replace(make_input(1, theta=THETA, update=update), accumulator=draw(5))
+
+
+def total(name: str, *said: Mapping[int, float], parameters: Parameters = COUNTS) -> dict[int, float]:
+    """The sum, where it is not zero; it is the same at all clients."""
+    ends = play(find_strategy(name), parameters, [say(numbers) for numbers in said])
+    for end in ends[1:]:
+        np.testing.assert_array_equal(end.theta, ends[0].theta)
+    return shown(ends[0])
+
+
+def shown(end: Conclusion) -> dict[int, float]:
+    return {int(index): float(end.theta[index]) for index in np.flatnonzero(end.theta)}
+
+
+# What comes out -------------------------------------------------------------------------------------------
+
+
+@every_sum
+def test_the_model_becomes_the_sum_whatever_it_was(name: str) -> None:
+    assert total(name, {3: 2.0, 7: 1.0}, {3: 5.0}, {}, {299: -4.0, 3: 1.0}, {0: 0.25}) == {
+        0: 0.25,
+        3: 8.0,
+        7: 1.0,
+        299: -4.0,
+    }
+
+
+@every_sum
+@pytest.mark.parametrize(("clients", "servers"), [(2, 2), (5, 3), (8, 2)])
+def test_whole_numbers_of_either_sign_are_added_exactly(name: str, clients: int, servers: int) -> None:
+    parameters = setting(clients=clients, servers=servers, rho=1.0, alpha_max=1e6)
+    numbers = np.random.default_rng(1).integers(-(10**6), 10**6, (clients, N), endpoint=True)
+    inputs = [make_input(0, theta=THETA, update=row.astype(np.float32)) for row in numbers]
+
+    for end in play(find_strategy(name), parameters, inputs):
+        assert end.theta.dtype == np.float32
+        assert end.theta.tolist() == numbers.sum(axis=0).tolist()
+        assert end.changed == 0
+
+
+@every_sum
+def test_fractions_are_rounded_to_units_once_by_each_client(name: str) -> None:
+    third = float(np.float32(1 / 3))
+
+    assert total(name, *[{5: third}] * 5) == {5: 5 * round(third / UNIT) * UNIT}
+
+
+@every_sum
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("alpha_max", [1.0, 1_000.0, 2.0**24, 0.75])
+def test_the_largest_numbers_of_all_clients_do_not_overflow(name: str, sign: int, alpha_max: float) -> None:
+    parameters = setting(alpha_max=alpha_max)
+
+    found = total(name, *[{5: sign * alpha_max}] * 5, parameters=parameters)
+
+    assert found == {5: sign * 5 * alpha_max}
+
+
+@every_sum
+def test_a_sum_of_more_than_24_binary_digits_is_the_nearest_float(name: str) -> None:
+    parameters = setting(alpha_max=2.0**24)
+
+    found = total(name, {0: 2.0**24, 1: 2.0**24 - 1}, {0: 1.0, 1: 1.0}, {}, {}, {}, parameters=parameters)
+
+    assert found == {0: 2.0**24, 1: 2.0**24}, "2^24 + 1 is no float"
+
+
+@every_sum
+def test_what_cancels_is_zero_and_not_lost(name: str) -> None:
+    ends = play(find_strategy(name), COUNTS, [say({4: 9.0}), say({4: -9.0}), *[say({})] * 3])
+
+    assert shown(ends[0]) == {}
+    assert ends[0].union_size == (1 if name == "sparse-sum" else N)
+
+
+@every_sum
+def test_when_nobody_says_anything_the_sum_is_zero(name: str) -> None:
+    assert total(name, *[{}] * 5) == {}
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 8])
+def test_an_index_is_never_lost_however_many_have_it(clients: int) -> None:
+    """Where SecUnion with q = 1 loses every even number of marks."""
+    parameters = setting(clients=clients, alpha_max=10.0)
+    said = [{t: 1.0 for t in range(clients + 1) if client < t} for client in range(clients)]
+
+    assert total("sparse-sum", *said, parameters=parameters) == {t: float(t) for t in range(1, clients + 1)}
+
+
+def test_a_sparse_sum_is_over_those_indices_that_anybody_has_and_counts_who_is_alone() -> None:
+    ends = play(
+        find_strategy("sparse-sum"), COUNTS, [say({1: 1.0, 2: 1.0}), say({2: 1.0, 9: 3.0}), *[say({})] * 3]
+    )
+
+    assert {end.union_size for end in ends} == {3}
+    assert {end.alone_share for end in ends} == {2 / 3}
+
+
+def test_a_number_that_is_rounded_to_nothing_does_not_show_in_the_union() -> None:
+    ends = play(find_strategy("sparse-sum"), COUNTS, [say({1: UNIT / 4}), say({2: UNIT}), *[say({})] * 3])
+
+    assert ends[0].union_size == 1
+    assert shown(ends[0]) == {2: UNIT}
+
+
+@every_sum
+def test_who_is_left_out_is_not_in_the_sum_and_keeps_nothing_of_it(name: str) -> None:
+    """A statistic that is said again is counted anew; what was kept of the last time would count it twice."""
+    inputs = [say({3: float(10**place)}) for place in range(4)]
+
+    ends = play(find_strategy(name), setting(clients=4, alpha_max=1_000.0), inputs, left_out=[1])
+
+    for end in ends:
+        assert shown(end) == {3: 1_101.0}
+        assert not end.accumulator.any()
+
+
+@every_sum
+def test_an_accumulator_counts_for_nothing(name: str) -> None:
+    mine = say({3: 2.0})
+
+    one, other = (
+        find_strategy(name).begin(COUNTS, replace(mine, accumulator=accumulator)).contribute(phase)
+        for accumulator in (draw(1), np.zeros(N, np.float32))
+        for phase in [find_strategy(name).phases[0].name]
+    )
+
+    np.testing.assert_array_equal(one[0], other[0])
+
+
+# Numbers that cannot be sent as they are -------------------------------------------------------------------
+
+
+@every_sum
+def test_what_is_out_of_range_is_clipped_and_counted_for_the_client_itself(name: str) -> None:
+    """An error would tell the others that a number is out of range."""
+    said = {0: 1_000.5, 1: -np.inf, 2: np.nan, 3: 7.0}
+
+    ends = play(find_strategy(name), COUNTS, [say(said), say({0: 1.0, 2: 1.0}), *[say({})] * 3])
+
+    assert shown(ends[0]) == {0: 1_001.0, 1: -1_000.0, 2: 1.0, 3: 7.0}
+    assert [end.changed for end in ends] == [3, 0, 0, 0, 0]
+
+
+def test_of_too_many_numbers_the_largest_are_kept_and_the_others_counted() -> None:
+    said = {
+        index: float(index - 20) for index in range(40)
+    }  # 39 that are not zero, from -20 to 19, where k is 30.
+
+    ends = play(find_strategy("sparse-sum"), COUNTS, [say(said), *[say({})] * 4])
+
+    # Of -5 and 5, the lower index is kept.
+    assert shown(ends[0]) == {index: n for index, n in said.items() if abs(n) > 5 or n == -5}
+    assert [end.changed for end in ends] == [9, 0, 0, 0, 0]
+
+
+def test_a_number_that_is_clipped_and_left_out_is_counted_once() -> None:
+    said = {**dict.fromkeys(range(30), 5000.0), 30: 2_000.0}
+
+    ends = play(find_strategy("sparse-sum"), COUNTS, [say(said), *[say({})] * 4])
+
+    assert ends[0].changed == 31
+
+
+def test_a_dense_sum_knows_no_k() -> None:
+    said = dict.fromkeys(range(N), 1.0)
+
+    assert total("sum", said, *[{}] * 4) == said
+
+
+@every_sum
+@pytest.mark.parametrize("length", [N - 1, N + 1])
+def test_an_update_of_another_length_is_refused(name: str, length: int) -> None:
+    mine = replace(say({}), update=np.zeros(length, np.float32))
+
+    with pytest.raises(BadUpdate, match=f"shape \\({length},\\) where the run has {N} parameters"):
+        find_strategy(name).begin(COUNTS, mine)
+
+
+@every_sum
+def test_a_round_is_not_concluded_before_its_sums_are_there(name: str) -> None:
+    with pytest.raises(BadUpdate, match="after its sums were absorbed"):
+        find_strategy(name).begin(COUNTS, say({})).conclude(took_part=True)
+
+
+# Sums that cannot be ---------------------------------------------------------------------------------------
+
+LARGEST = 1_000 * 2**18
+
+
+def begin(name: str, numbers: Mapping[int, float] | None = None) -> ClientRound:
+    return find_strategy(name).begin(COUNTS, say(numbers or {}))
+
+
+def absorb(client: ClientRound, phase: str, values: Sequence[int] | NDArray[np.int64], members: int) -> None:
+    (vector,) = client.vectors(phase)
+    residues = np.mod(np.asarray(values, np.int64), vector.modulus).astype(np.uint32)
+    client.absorb(phase, Release((vector,), (residues,)), members)
+
+
+def at(index: int, value: int) -> NDArray[np.int64]:
+    values = np.zeros(N, np.int64)
+    values[index] = value
+    return values
+
+
+def refusal(
+    client: ClientRound, phase: str, values: Sequence[int] | NDArray[np.int64], members: int
+) -> RejectReason:
+    with pytest.raises(PeerError) as caught:
+        absorb(client, phase, values, members)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("members", [2, 5])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_sum_beyond_what_the_members_can_say_is_refused(members: int, sign: int) -> None:
+    absorb(begin("sum"), "values", at(7, sign * members * LARGEST), members)
+
+    assert refusal(begin("sum"), "values", at(7, sign * (members * LARGEST + 1)), members) == "impossible-sum"
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_sum_beyond_what_those_who_have_the_index_can_say_is_refused(sign: int) -> None:
+    def client() -> ClientRound:
+        mine = begin("sparse-sum")
+        absorb(mine, "union", at(7, 2), 5)
+        return mine
+
+    absorb(client(), "values", [2 * sign * LARGEST], 5)
+
+    assert refusal(client(), "values", [sign * (2 * LARGEST + 1)], 5) == "impossible-sum"
+
+
+def test_who_is_alone_at_an_index_has_something_there() -> None:
+    one, two = begin("sparse-sum"), begin("sparse-sum")
+    absorb(one, "union", at(7, 1), 5)
+    absorb(two, "union", at(7, 2), 5)
+
+    assert refusal(one, "values", [0], 5) == "impossible-sum"
+    absorb(two, "values", [0], 5)
+
+
+def test_more_who_have_an_index_than_there_are_members_are_refused() -> None:
+    absorb(begin("sparse-sum"), "union", at(7, 3), 3)
+
+    assert refusal(begin("sparse-sum"), "union", at(7, 4), 3) == "impossible-sum"
+
+
+def test_a_union_larger_than_the_members_numbers_is_refused() -> None:
+    marks = np.zeros(N, np.int64)
+    marks[: 2 * COUNTS.kept] = 1
+    absorb(begin("sparse-sum"), "union", marks, 2)
+    marks[2 * COUNTS.kept] = 1
+
+    assert refusal(begin("sparse-sum"), "union", marks, 2) == "impossible-sum"
+
+
+@pytest.mark.parametrize("numbers", [{}, {7: 1_000.0}, {8: -3.0}])
+def test_a_refusal_does_not_depend_on_the_clients_own_numbers(numbers: dict[int, float]) -> None:
+    clients = [begin("sparse-sum", numbers), begin("sum", numbers)]
+    absorb(clients[0], "union", at(7, 1), 5)
+
+    absorb(clients[0], "values", [LARGEST], 5)
+    absorb(clients[1], "values", at(7, 5 * LARGEST), 5)
+
+    assert [shown(client.conclude(took_part=True)) for client in clients] == [{7: 1_000.0}, {7: 5_000.0}]
+
+
+# Vectors, rings, bits --------------------------------------------------------------------------------------
+
+DECLARED = {
+    "sum": {"values": Vector("values", N, 2**32)},
+    "sparse-sum": {"union": Vector("union", N, 6), "values": Vector("values", 5 * 30, 2**32)},
+}
+CASES = [(name, phase) for name, phases in DECLARED.items() for phase in phases]
+
+
+@pytest.mark.parametrize(("name", "phase"), CASES)
+def test_wrong_vectors_are_refused_and_say_in_what_they_are_wrong(name: str, phase: str) -> None:
+    strategy, right = find_strategy(name), DECLARED[name][phase]
+    for check in (strategy.admit, strategy.admit_release):
+        check(COUNTS, phase, [right])
+        for wrong, reason in [
+            ([replace(right, length=right.length + 1)], RejectReason.WRONG_LENGTH),
+            ([replace(right, modulus=right.modulus - 1)], RejectReason.WRONG_RING),
+            ([replace(right, name="signs")], RejectReason.WRONG_LENGTH),
+            ([right, right], RejectReason.WRONG_LENGTH),
+            ([], RejectReason.WRONG_LENGTH),
+        ]:
+            with pytest.raises(PeerError) as caught:
+                check(COUNTS, phase, wrong)
+            assert caught.value.reason is reason, wrong
+
+
+def test_only_on_a_union_may_there_be_fewer_numbers() -> None:
+    shorter = [Vector("values", 29, 2**32)]
+
+    find_strategy("sparse-sum").admit(COUNTS, "values", shorter)
+    with pytest.raises(PeerError):
+        find_strategy("sum").admit(COUNTS, "values", shorter)
+
+
+@every_sum
+def test_a_release_of_other_vectors_is_refused_by_the_client(name: str) -> None:
+    phase = find_strategy(name).phases[0].name
+    client = begin(name)
+    (vector,) = client.vectors(phase)
+
+    with pytest.raises(PeerError):
+        client.absorb(phase, Release((replace(vector, length=N - 1),), (np.zeros(N - 1, np.uint32),)), 5)
+
+
+def test_numbers_are_restricted_to_the_released_union_and_to_nothing_else() -> None:
+    """Clients that were told different unions have different transcripts, which are made of this."""
+    strategy, clients = find_strategy("sparse-sum"), [begin("sparse-sum", {2: 1.0}), begin("sparse-sum", {9: 4.0})]
+    assert clients[0].restricted_to("values") == ()
+
+    union = add_up(strategy.phases[0], COUNTS, clients)
+    for client in clients:
+        client.absorb("union", union, 2)
+
+    for client in clients:
+        assert [indices.tolist() for indices in client.restricted_to("values")] == [[2, 9]]
+        assert client.restricted_to("union") == ()
+    assert [client.contribute("values")[0].tolist() for client in clients] == [[2**18, 0], [0, 4 * 2**18]]
+    assert begin("sum").restricted_to("values") == ()
+
+
+@every_sum
+def test_every_aggregator_takes_part_and_no_server_learns_anything_of_one_client(name: str) -> None:
+    strategy, servers = find_strategy(name), ("a", "b", "c")
+
+    assert [phase.aggregators(servers) for phase in strategy.phases] == [servers] * len(strategy.phases)
+    assert not any(phase.gathers for phase in strategy.phases)
+    assert (strategy.reveals, strategy.repeats) == ("", True)
+
+
+def test_bits_are_those_of_a_secure_sum_with_and_without_dropout() -> None:
+    """2·S·C·n·32, and 2·S·C·N·⌈log2(C + 1)⌉ for the union (Beguier et al., Eq. 3)."""
+    everybody = Headcount.complete(5, 3)
+    some = Headcount(cohort=5, senders=4, recipients=5, servers=3)
+    dense, sparse = find_strategy("sum"), find_strategy("sparse-sum")
+
+    assert dense.predict_bits(COUNTS, everybody, 77) == {"values": 2 * 3 * 5 * N * 32}
+    assert dense.predict_bits(COUNTS, some, 77) == {"values": 3 * 9 * N * 32}
+    assert sparse.predict_bits(COUNTS, everybody, 77) == {
+        "union": 2 * 3 * 5 * N * 3,
+        "values": 2 * 3 * 5 * 77 * 32,
+    }
+    assert sparse.predict_bits(COUNTS, some, 77) == {"union": 3 * 9 * N * 3, "values": 3 * 9 * 77 * 32}
+
+
+@every_sum
+def test_the_size_of_v_is_that_of_the_last_release(name: str) -> None:
+    assert find_strategy(name).union_size([Vector("values", 77, 2**32)]) == 77
+
+
+def test_a_round_leaves_what_it_was_given_as_it_was() -> None:
+    mine = say({1: 5_000.0, **dict.fromkeys(range(2, 60), 1.0)})
+    before: list[Theta] = [mine.update.copy(), mine.theta.copy()]
+
+    play(find_strategy("sparse-sum"), COUNTS, [mine, *[say({})] * 4])
+
+    np.testing.assert_array_equal(mine.update, before[0])
+    np.testing.assert_array_equal(mine.theta, before[1])
