@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks.broker import start_broker
 from benchmarks.interface import Audience, measure_load, time_pages
+from benchmarks.learning import TrainingPlan, make_contests, time_training
 from benchmarks.machine import describe_machine
 from benchmarks.report import Report
 from benchmarks.rounds import Series, connect_to_rabbitmq, time_rounds
@@ -40,6 +41,7 @@ class Plan:
     chunk_sizes: tuple[int, ...]
     repeats: int
     series: Series
+    training: TrainingPlan | None
     audience: Audience | None
     rabbitmq: bool
 
@@ -49,6 +51,7 @@ FULL = Plan(
     chunk_sizes=(2**15, 2**16, 2**17, 2**18, 2**19, CHUNK_BYTES),
     repeats=9,
     series=Series(runs=3, rounds_per_run=5),
+    training=TrainingPlan(repeats=7, lenet_steps=100, alexnet_steps=5),
     audience=Audience(
         streams=500, requests_per_s=200, parameters=LENET, pairs=15, rounds_per_run=7, runs_listed=10_000, pages=21
     ),
@@ -59,6 +62,7 @@ QUICK = Plan(
     chunk_sizes=(),
     repeats=7,
     series=Series(runs=1, rounds_per_run=3),
+    training=None,
     audience=None,
     rabbitmq=False,
 )
@@ -90,6 +94,7 @@ def measure(plan: Plan, command: str, console: Console) -> Report:
         for strategy in TRUST_STRATEGIES:
             with console.status(f"Sealing and signing, N = {parameters:,}, {strategy}"):
                 report.trust.append(measure_trust(parameters, strategy, plan.series.runs))
+    _measure_training(plan.training, report, console)
     if plan.audience:
         with console.status(f"Rounds with {plan.audience.streams} event streams"):
             report.load = measure_load(plan.audience)
@@ -98,6 +103,15 @@ def measure(plan: Plan, command: str, console: Console) -> Report:
     else:
         report.remarks.append("The interface with an audience was left out.")
     return report
+
+
+def _measure_training(plan: TrainingPlan | None, report: Report, console: Console) -> None:
+    if plan is None:
+        report.remarks.append("Local training was left out.")
+        return
+    for contest in make_contests(plan):
+        with console.status(f"Local training, {contest.network}"):
+            report.training.append(time_training(contest, plan.repeats))
 
 
 def _open_rabbitmq(stack: ExitStack, report: Report) -> dict[str, Connect]:

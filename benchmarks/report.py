@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from benchmarks.interface import LoadTimes, PageTime
+from benchmarks.learning import TrainingTime
 from benchmarks.machine import Machine
 from benchmarks.rounds import RoundTimes
 from benchmarks.timing import Timing
@@ -24,6 +25,7 @@ class Report:
     chunk_sizes: dict[int, dict[int, list[Timing]]] = field(default_factory=dict)
     rounds: list[RoundTimes] = field(default_factory=list)
     trust: list[TrustCost] = field(default_factory=list)
+    training: list[TrainingTime] = field(default_factory=list)
     load: LoadTimes | None = None
     pages: list[PageTime] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.interface import LoadTimes, PageTime
+from benchmarks.learning import TrainingTime
 from benchmarks.report import Report
 from benchmarks.rounds import RoundTimes
 from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
@@ -41,6 +42,8 @@ def lay_out(report: Report) -> Iterator[Sheet]:
         yield _lay_out_rounds(report.rounds)
     if report.trust:
         yield _lay_out_trust(report.trust)
+    if report.training:
+        yield _lay_out_training(report.training)
     if report.load:
         yield _lay_out_load(report.load)
     if report.pages:
@@ -128,6 +131,24 @@ def _lay_out_trust(costs: Sequence[TrustCost]) -> Sheet:
         "in a round, likewise."
     )
     return Sheet("What sealing, signing and transcripts add", columns, rows, note)
+
+
+def _lay_out_training(times: Sequence[TrainingTime]) -> Sheet:
+    rows = tuple(
+        (
+            each.network,
+            f"{each.steps}",
+            show_seconds(each.seconds / each.steps),
+            show_seconds(each.bare_s / each.steps),
+            f"{each.ratio:.2f}",
+        )
+        for each in times
+    )
+    note = (
+        f"Medians of {times[0].repeats} interleaved repeats, the processor's time on one thread. Bare is the same "
+        "network as torch.nn modules with torch.optim.SGD, on the same batches."
+    )
+    return Sheet("Local training", ("network", "steps", "a step", "bare", "× bare"), rows, note)
 
 
 def _show_middle(values: Sequence[float]) -> str:

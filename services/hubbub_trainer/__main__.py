@@ -33,8 +33,8 @@ class TrainerSettings(ProbedSettings):
     task: str | None = None
     """This organisation's own tasks: `package.module:Name` or a file, several separated by commas."""
     data: str = "auto"
-    """`mnist`, `digits`, a folder, or `auto`: MNIST, or digits where MNIST cannot be had. One's own task makes of
-    it what it will."""
+    """`mnist`, `digits`, `cifar10`, a folder, or `auto`: CIFAR-10 for alexnet, otherwise MNIST, or digits where
+    MNIST cannot be had. A task of one's own makes of it what it will."""
     cache_folder: Path = Field(default_factory=default_cache_folder)
     """Where data that was fetched is kept."""
     demo_seed: int | None = None

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import steps
 from benchmarks import timing as timing_module
 from benchmarks.interface import Audience
+from benchmarks.learning import Contest, TrainingPlan, make_contests, prepare
 from benchmarks.rounds import Series
 from benchmarks.sheets import show_seconds
 from benchmarks.timing import Step
@@ -32,6 +33,8 @@ AUDIENCE = Audience(
     streams=3, requests_per_s=50, parameters=640, pairs=1, rounds_per_run=2, runs_listed=80, pages=2
 )
 
+TRAINING = TrainingPlan(repeats=1, lenet_steps=2, alexnet_steps=1)
+
 
 def run(*arguments: str, plan: command.Plan = TINY) -> str:
     screen = io.StringIO()
@@ -42,7 +45,7 @@ def run(*arguments: str, plan: command.Plan = TINY) -> str:
 
 
 def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(tmp_path: Path) -> None:
-    shown = run("--json", str(tmp_path / "bench.json"), plan=replace(TINY, audience=AUDIENCE))
+    shown = run("--json", str(tmp_path / "bench.json"), plan=replace(TINY, training=TRAINING, audience=AUDIENCE))
 
     written = json.loads((tmp_path / "bench.json").read_text("utf-8"))
     assert list(written["signs"]) == ["640", "1003"]
@@ -59,6 +62,8 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
         *((1_003, "no-union"), (1_003, "sec-union")),
     ]
     assert all(each["trust_s"] > 0 and 0 < each["trust_bytes"] < each["rest_bytes"] for each in written["trust"])
+    assert [(each["network"], each["steps"]) for each in written["training"]] == [("lenet", 2), ("alexnet", 1)]
+    assert all(each["ratio"] > 0 for each in written["training"])
     (seen,) = written["load"]["seen"]
     assert (seen["streams"], seen["missed"], seen["repeated"], seen["failed"]) == (3, 0, 0, 0)
     assert seen["events"] > 20
@@ -71,6 +76,7 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
         "Chunk sizes, N = 1,003",
         "A round's time",
         "What sealing",
+        "Local training",
         "with an audience",
     )
     for title in titles:
@@ -90,6 +96,7 @@ def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
     assert f"- numpy: {np.__version__}" in text
     assert text.count("\n## ") == 5
     assert "RabbitMQ was left out." in text
+    assert "Local training was left out." in text
     assert "The interface with an audience was left out." in text
 
 
@@ -137,6 +144,13 @@ def test_what_is_timed_by_chunk_is_a_whole_secure_sum(monkeypatch: pytest.Monkey
     for vector, values, sums in zip(vectors, dealt, total, strict=True):
         assert np.array_equal(sums, values.astype(np.uint64) * 3 % vector.modulus)
     assert [step.vectors for step in (deal, check, add, recombine)] == [2, 1, 3, 2]
+
+
+@pytest.mark.parametrize("contest", make_contests(TRAINING), ids=lambda contest: contest.network)
+def test_what_training_is_timed_against_computes_the_same(contest: Contest) -> None:
+    ours, bare = prepare(contest)
+
+    np.testing.assert_allclose(ours(), bare(), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(

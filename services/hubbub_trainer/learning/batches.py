@@ -3,6 +3,9 @@
 Both come from numpy's generator with an explicit seed, so that they are the same in every thread and process.
 """
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,23 +13,121 @@ from hubbub.errors import ConfigurationError, DataError
 from hubbub_trainer.learning.task import check_client
 
 # The paper keeps 10k of MNIST's 60k training images for validation (section 5.1); other sets keep the
-# same part.
-_HELD_OUT_ONE_IN = 6
+# same part if a task does not say otherwise.
+HELD_OUT_ONE_IN = 6
 
-# Sets the draws that deal out the data apart from other draws with the same public seed.
+# Each kind of draw from the public seed is set apart from the others by a number of its own.
 _DEAL = 0x6465616C
+_PROPORTIONS = 0x70726F70
+
+# A batch's worth: a client with less would show the same images several times a step.
+_LEAST_SAMPLES = 64
+
+# Outside of these bounds numpy's draws come to nothing, or to even parts.
+_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e6
 
 
-def deal_training_samples(count: int, *, index: int, clients: int, seed: int) -> NDArray[np.int64]:
-    """Choose the samples of a client out of `count`: shuffle, hold out a sixth, deal out the rest evenly."""
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How the training samples are dealt out to clients. All ways deal out the very same samples.
+
+    `iid`: evenly, at random. `dirichlet:A`: of each class, clients get parts in proportions that are drawn from
+    Dirichlet(A, ..., A): the smaller A is, the more they differ in classes and in number. A client that
+    this leaves with fewer than 64 samples, or than an even share if that is less, gets the missing ones from
+    whoever has most at that moment.
+    """
+
+    alpha: float | None = None
+    """The A of Dirichlet's distribution; None for `iid`."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Partition":
+        """Read a partition as people write it."""
+        if text == "iid":
+            return cls()
+        kind, _, number = text.partition(":")
+        try:
+            alpha = float(number) if kind == "dirichlet" else math.nan
+        except ValueError:
+            alpha = math.nan
+        if not _LEAST_ALPHA <= alpha <= _MOST_ALPHA:
+            raise ConfigurationError(
+                f"there is no partition {text!r}: choose iid, or dirichlet:A with a number A between "
+                f"{_LEAST_ALPHA:g} and {_MOST_ALPHA:g}, such as dirichlet:0.5"
+            )
+        return cls(alpha)
+
+    def __str__(self) -> str:
+        return "iid" if self.alpha is None else f"dirichlet:{self.alpha:g}"
+
+    def deal(
+        self,
+        labels: NDArray[np.uint8],
+        *,
+        index: int,
+        clients: int,
+        seed: int,
+        held_out_one_in: int = HELD_OUT_ONE_IN,
+    ) -> NDArray[np.int64]:
+        """Choose the samples of a client out of those with these labels."""
+        count = len(labels)
+        if self.alpha is None:
+            return deal_training_samples(
+                count, index=index, clients=clients, seed=seed, held_out_one_in=held_out_one_in
+            )
+        check_client(index, clients)
+        share = _even_share(count, clients, held_out_one_in)
+        pool = _shuffle(count, seed)[: share * clients]
+        hands = _deal_by_class(pool, labels, clients, self.alpha, np.random.default_rng([_PROPORTIONS, seed]))
+        _even_out(hands, min(share, _LEAST_SAMPLES))
+        return np.array(hands[index], dtype=np.int64)
+
+
+def deal_training_samples(
+    count: int, *, index: int, clients: int, seed: int, held_out_one_in: int = HELD_OUT_ONE_IN
+) -> NDArray[np.int64]:
+    """Choose the samples of a client out of `count`: shuffle, hold out a part, deal out the rest evenly."""
     check_client(index, clients)
-    share = (count - count // _HELD_OUT_ONE_IN) // clients
+    share = _even_share(count, clients, held_out_one_in)
+    return _shuffle(count, seed)[index * share : (index + 1) * share]
+
+
+def _even_share(count: int, clients: int, held_out_one_in: int) -> int:
+    share = (count - count // held_out_one_in) // clients
     if share == 0:
         raise DataError(
             f"{count} training samples are too few for {clients} clients: use more data or fewer clients"
         )
-    shuffled = np.random.default_rng([_DEAL, seed]).permutation(count)
-    return shuffled[index * share : (index + 1) * share]
+    return share
+
+
+def _shuffle(count: int, seed: int) -> NDArray[np.int64]:
+    return np.random.default_rng([_DEAL, seed]).permutation(count)
+
+
+def _deal_by_class(
+    pool: NDArray[np.int64],
+    labels: NDArray[np.uint8],
+    clients: int,
+    alpha: float,
+    generator: np.random.Generator,
+) -> list[list[int]]:
+    """Return every client's samples, in random order."""
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+    for label in np.unique(labels[pool]):
+        members = pool[labels[pool] == label]
+        proportions = generator.dirichlet(np.full(clients, alpha))
+        ends = np.rint(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
+        for part, piece in zip(parts, np.split(members, ends), strict=True):
+            part.append(piece)
+    return [generator.permutation(np.concatenate(part)).tolist() for part in parts]
+
+
+def _even_out(hands: list[list[int]], least: int) -> None:
+    """Give to clients with fewer than `least` samples, one by one, from whoever has most."""
+    for hand in hands:
+        while len(hand) < least:
+            hand.append(max(hands, key=len).pop())
 
 
 def slice_test_samples(count: int, *, index: int, clients: int) -> slice:

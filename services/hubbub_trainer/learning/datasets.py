@@ -1,15 +1,19 @@
-"""Image data by name: `mnist`, `digits`, `auto`, or a folder of IDX files."""
+"""Image data by name, or in a folder of the user's own: what there is for grey images, and for colour ones."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from hubbub.errors import DataError
+from hubbub_trainer.learning.cifar10 import FOLDER_NAME, holds_cifar10, load_cifar10, read_cifar10_folder
 from hubbub_trainer.learning.digits import load_digits_images
+from hubbub_trainer.learning.fetching import FetchError
 from hubbub_trainer.learning.images import ImageData, read_image_folder
-from hubbub_trainer.learning.mnist import FetchError, load_mnist
+from hubbub_trainer.learning.mnist import load_mnist
 
-NAMES = ("auto", "mnist", "digits")
+Announce = Callable[[str], None]
 
 
 def default_cache_folder() -> Path:
@@ -18,33 +22,73 @@ def default_cache_folder() -> Path:
     return Path(configured) if configured else Path.home() / ".cache" / "hubbub"
 
 
-def load_images(data: str, cache_folder: Path, announce: Callable[[str], None]) -> ImageData:
-    """Load a data set.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The data that can be chosen where images of one kind are needed."""
 
-    `auto` is MNIST, or `digits` where MNIST cannot be fetched, which is announced. A damaged file is an
-    error also with `auto`: somebody should know.
-    """
-    check_data_name(data)
-    if data == "digits":
-        return load_digits_images()
-    if data == "mnist":
-        return load_mnist(cache_folder, announce)
-    if data == "auto":
-        return _load_what_can_be_had(cache_folder, announce)
-    return read_image_folder(Path(data), data)
+    by_name: Mapping[str, Callable[[Path, Announce], ImageData]]
+    """What loads a data set out of a cache folder, or into it."""
+    folder: str
+    """What else can be given, in words."""
+    read_folder: Callable[[Path, str], ImageData]
+
+    def check_name(self, data: str) -> None:
+        """Refuse, without loading anything, what names neither a data set nor a folder."""
+        if data not in self.by_name and not Path(data).is_dir():
+            raise DataError(
+                f"there is no data set and no folder {data!r} to use here: "
+                f"choose {', '.join(self.by_name)} or {self.folder}"
+            )
+
+    def load(self, data: str, cache_folder: Path, announce: Announce) -> ImageData:
+        """Load a data set. A damaged file is an error also with `auto`: somebody should know."""
+        self.check_name(data)
+        if data in self.by_name:
+            return self.by_name[data](cache_folder, announce)
+        return self.read_folder(Path(data), data)
 
 
-def check_data_name(data: str) -> None:
-    """Refuse, without loading anything, what names neither a data set nor a folder."""
-    if data not in NAMES and not Path(data).is_dir():
-        raise DataError(
-            f"there is no data set and no folder {data!r}: choose {', '.join(NAMES)} or a folder of IDX files"
-        )
+def _load_digits(_cache_folder: Path, _announce: Announce) -> ImageData:
+    return load_digits_images()
 
 
-def _load_what_can_be_had(cache_folder: Path, announce: Callable[[str], None]) -> ImageData:
+def _load_grey(cache_folder: Path, announce: Announce) -> ImageData:
+    """Load MNIST, or `digits` where it cannot be fetched, which is announced."""
     try:
         return load_mnist(cache_folder, announce)
     except FetchError as error:
         announce(f"Using the small data set 'digits' instead of MNIST: {error}")
         return load_digits_images()
+
+
+def _load_colour(cache_folder: Path, announce: Announce) -> ImageData:
+    try:
+        return load_cifar10(cache_folder, announce)
+    except FetchError as error:
+        raise FetchError(f"{error} (no smaller set of colour images could stand in for CIFAR-10)") from error
+
+
+def _read_any_folder(folder: Path, name: str) -> ImageData:
+    return read_cifar10_folder(folder, name) if holds_cifar10(folder) else read_image_folder(folder, name)
+
+
+GREY = Choice(
+    by_name=MappingProxyType({"auto": _load_grey, "mnist": load_mnist, "digits": _load_digits}),
+    folder="a folder of IDX files",
+    read_folder=read_image_folder,
+)
+COLOUR = Choice(
+    by_name=MappingProxyType({"auto": _load_colour, "cifar10": load_cifar10}),
+    folder=f"a folder that holds {FOLDER_NAME}",
+    read_folder=read_cifar10_folder,
+)
+_ANY = Choice(
+    by_name=MappingProxyType({**GREY.by_name, "cifar10": load_cifar10}),
+    folder=f"{GREY.folder} or {COLOUR.folder}",
+    read_folder=_read_any_folder,
+)
+
+
+def load_images(data: str, cache_folder: Path, announce: Announce) -> ImageData:
+    """Load a data set of any kind, for those who look at data without a task; `auto` is that of grey images."""
+    return _ANY.load(data, cache_folder, announce)

@@ -1,4 +1,8 @@
-"""Labelled images of ten classes, 28×28 pixels of 8 bits: the shape that all image data sets come in here."""
+"""Labelled images of ten classes, in pixels of 8 bits: the shape that all image data sets come in here.
+
+Grey images are of shape [n, height, width], as MNIST's four IDX files hold them. Colour images have their
+planes apart, red, green and blue: [n, 3, height, width].
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +22,28 @@ TEST_IMAGES = "t10k-images-idx3-ubyte"
 TEST_LABELS = "t10k-labels-idx1-ubyte"
 FILE_NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 
+_GREY_DIMENSIONS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledImages:
+    """Some images with their labels."""
+
+    images: Bytes
+    labels: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """How bright one channel's pixels are, on a scale of 0 to 1."""
+
+    mean: float
+    deviation: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageData:
-    """A data set: images are uint8 arrays of shape [n, 28, 28], labels of shape [n] are below 10."""
+    """A data set: images are uint8 arrays, grey or in planes, labels of shape [n] are below 10."""
 
     name: str
     train_images: Bytes
@@ -29,15 +51,25 @@ class ImageData:
     test_images: Bytes
     test_labels: Bytes
 
-    def pixel_mean_and_deviation(self) -> tuple[float, float]:
-        """Return mean and standard deviation of the training set's pixels, on a scale of 0 to 1."""
-        histogram = np.zeros(256, dtype=np.int64)
-        # In pieces, because bincount makes eight bytes of each pixel.
-        for piece in np.array_split(self.train_images.reshape(-1), max(1, len(self.train_images) // 1_000)):
-            histogram += np.bincount(piece, minlength=256)
-        values: NDArray[np.float64] = np.arange(256) / 255
-        mean = float(np.average(values, weights=histogram))
-        return mean, float(np.sqrt(np.average((values - mean) ** 2, weights=histogram)))
+    def measure_channels(self) -> tuple[Channel, ...]:
+        """Return mean and standard deviation of the training set's pixels, for each channel."""
+        planes = as_planes(self.train_images)
+        return tuple(_measure(planes[:, number]) for number in range(planes.shape[1]))
+
+
+def as_planes(images: Bytes) -> Bytes:
+    """Return images as [n, channels, height, width]; grey ones have one channel."""
+    return images[:, np.newaxis] if images.ndim == _GREY_DIMENSIONS else images
+
+
+def _measure(plane: Bytes) -> Channel:
+    histogram = np.zeros(256, dtype=np.int64)
+    # In pieces, because bincount makes eight bytes of each pixel.
+    for piece in np.array_split(plane, max(1, len(plane) // 1_000)):
+        histogram += np.bincount(piece.reshape(-1), minlength=256)
+    values: NDArray[np.float64] = np.arange(256) / 255
+    mean = float(np.average(values, weights=histogram))
+    return Channel(mean, float(np.sqrt(np.average((values - mean) ** 2, weights=histogram))))
 
 
 def read_image_folder(folder: Path, name: str) -> ImageData:
@@ -87,6 +119,11 @@ def _parse_part(
             f"{folder / images_name} has {len(images)} images, {labels_name} has {len(labels)} labels: "
             "they do not belong together; get both again"
         )
-    if labels.max() >= CLASSES:
-        raise DataError(f"{folder / labels_name} has the label {labels.max()}: labels go from 0 to {CLASSES - 1}")
+    check_labels(labels, folder / labels_name)
     return images, labels
+
+
+def check_labels(labels: Bytes, path: Path) -> None:
+    """Refuse classes that do not exist; `path` is named in the error."""
+    if labels.max() >= CLASSES:
+        raise DataError(f"{path} has the label {labels.max()}: labels go from 0 to {CLASSES - 1}")

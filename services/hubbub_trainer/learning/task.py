@@ -119,7 +119,8 @@ class Task(Protocol):
     def learner(self, *, index: int, clients: int, seed: int) -> Learner:
         """Make the learner of client `index` (from 0) of `clients`; `seed` is the manifest's public seed.
 
-        Training data are dealt out i.i.d. from the seed; of the test set the client gets the slice `index`.
+        Training data are dealt out from the seed, i.i.d. if the task was not told otherwise; of the test set the
+        client gets the slice `index`.
         """
 
 

@@ -187,12 +187,15 @@ def test_a_disk_that_is_almost_full(files: PartyFiles, hubbub: Hubbub, monkeypat
 def test_data_that_are_to_be_fetched_and_data_that_are_not_there(
     files: PartyFiles, hubbub: Hubbub, tmp_path: Path
 ) -> None:
-    fetched = hubbub("doctor", *client_options(files), "--data", "mnist", "--json")
+    fetched = [hubbub("doctor", *client_options(files), "--data", name, "--json") for name in ("mnist", "cifar10")]
     missing = hubbub("doctor", *client_options(files), "--data", tmp_path, "--json")
 
-    assert "it is fetched when a run first needs it" in find(fetched, "data", "warning")["what"]
+    for name, ended in zip(("MNIST", "CIFAR-10"), fetched, strict=True):
+        what = find(ended, "data", "warning")["what"]
+        assert what.startswith(f"{name} is not in")
+        assert "it is fetched when a run first needs it" in what
     assert "train-images-idx3-ubyte" in find(missing, "data")["what"]
-    assert (fetched.code, missing.code) == (0, 1)
+    assert [ended.code for ended in (*fetched, missing)] == [0, 0, 1]
 
 
 # Settings --------------------------------------------------------------------------------------------------

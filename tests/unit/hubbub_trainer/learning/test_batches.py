@@ -1,8 +1,33 @@
+import hashlib
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, DataError
-from hubbub_trainer.learning.batches import deal_training_samples, order_batches, slice_test_samples
+from hubbub_trainer.learning.batches import Partition, deal_training_samples, order_batches, slice_test_samples
+
+LABELS = (np.arange(6_000) * 7 % 10).astype(np.uint8)
+
+
+def digest(numbers: NDArray[np.int64]) -> str:
+    return hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()
+
+
+def deal_all(
+    partition: str,
+    *,
+    labels: NDArray[np.uint8] = LABELS,
+    clients: int = 5,
+    seed: int = 7,
+    held_out_one_in: int = 6,
+) -> list[NDArray[np.int64]]:
+    return [
+        Partition.parse(partition).deal(
+            labels, index=index, clients=clients, seed=seed, held_out_one_in=held_out_one_in
+        )
+        for index in range(clients)
+    ]
 
 
 def test_five_clients_get_ten_thousand_of_mnist_each_and_ten_thousand_are_held_out() -> None:
@@ -20,7 +45,94 @@ def test_data_are_dealt_out_by_the_seed() -> None:
     assert not np.array_equal(share, np.sort(share))
 
 
+def test_shares_and_batches_are_those_of_earlier_versions() -> None:
+    shares = [deal_training_samples(60_000, index=index, clients=5, seed=7) for index in range(5)]
+    order = order_batches(100, steps=7, batch_size=64, seed=2**127 + 5)
+
+    assert digest(np.concatenate(shares)) == "eef9c4c02fccd57bd04a41297ea2f2faa0857cabfa4459caa951fb1c5d1aada0"
+    assert digest(order) == "05b60ca8f3156e6f563d80d80ccf3d4540a587bd0fc80ce6211cd67b8e57e7b7"
+
+
+def test_iid_is_the_even_deal_whatever_the_labels() -> None:
+    shares = deal_all("iid")
+
+    for index, share in enumerate(shares):
+        assert np.array_equal(share, deal_training_samples(6_000, index=index, clients=5, seed=7))
+
+
+def test_another_part_can_be_held_out() -> None:
+    shares = deal_all("iid", held_out_one_in=5)
+
+    assert [len(share) for share in shares] == [960] * 5
+
+
+@pytest.mark.parametrize("partition", ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:0.5", "dirichlet:1000000"])
+@pytest.mark.parametrize(("count", "clients"), [(6_000, 5), (6_000, 7), (601, 3), (70, 50)])
+def test_by_class_the_very_samples_are_dealt_out_that_are_iid_and_each_once(
+    partition: str, count: int, clients: int
+) -> None:
+    even = deal_all("iid", labels=LABELS[:count], clients=clients)
+
+    shares = deal_all(partition, labels=LABELS[:count], clients=clients)
+
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.sort(np.concatenate(even)))
+    assert min(map(len, shares)) >= min(64, len(even[0]))
+
+
+def test_by_class_clients_differ_the_more_the_smaller_alpha_is() -> None:
+    def spread(partition: str) -> float:
+        counts = [np.bincount(LABELS[share], minlength=10) for share in deal_all(partition)]
+        return float(np.std(counts, axis=0).mean())
+
+    spreads = [spread(f"dirichlet:{alpha}") for alpha in (0.05, 0.5, 5, 1e6)]
+
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[0] > 150
+    assert spreads[-1] < 2
+
+
+def test_by_class_the_seed_alone_decides() -> None:
+    first, again, other = deal_all("dirichlet:0.5"), deal_all("dirichlet:0.5"), deal_all("dirichlet:0.5", seed=8)
+
+    assert list(map(digest, first)) == list(map(digest, again))
+    assert not set(map(digest, first)) & set(map(digest, other))
+    # The proportions follow it, and not only who is in them.
+    assert max(abs(len(one) - len(two)) for one, two in zip(first, other, strict=True)) > 50
+
+
+def test_client_whom_the_draw_leaves_without_samples_gets_a_batch() -> None:
+    shares = deal_all("dirichlet:0.001", clients=40)
+
+    # Ten classes go, each almost whole, to at most ten clients.
+    assert sorted(map(len, shares))[:30] == [64] * 30
+
+
+@pytest.mark.parametrize("text", ["iid", "dirichlet:0.5", "dirichlet:100"])
+def test_partition_prints_as_it_is_written(text: str) -> None:
+    assert str(Partition.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "IID", "even", "iid:1", "dirichlet", "dirichlet:", "dirichlet:x", "dirichlet:0.5:2"),
+        *("dirichlet:0", "dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet:1e-300"),
+    ],
+)
+def test_text_that_is_no_partition_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"no partition '{text}': choose iid, or dirichlet:A"):
+        Partition.parse(text)
+
+
+def test_client_outside_of_the_cohort_is_refused_in_each_partition() -> None:
+    for partition in (Partition(), Partition(0.5)):
+        with pytest.raises(ConfigurationError, match="no client 5 among 5"):
+            partition.deal(LABELS, index=5, clients=5, seed=7)
+
+
 def test_more_clients_than_samples_are_refused() -> None:
+    with pytest.raises(DataError, match="too few for 6 clients"):
+        deal_all("dirichlet:0.5", labels=LABELS[:6], clients=6)
     with pytest.raises(DataError, match="too few for 6 clients"):
         deal_training_samples(6, index=0, clients=6, seed=7)
     with pytest.raises(DataError, match="too few for 6 clients"):

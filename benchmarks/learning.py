@@ -1,0 +1,172 @@
+"""Local training beside a bare loop in PyTorch: the same network as modules, torch.optim.SGD, the same batches.
+
+The bare loop is what anybody would write: modules in the order of the paper's tables, and `backward`. Both sides
+run on one thread, in turn, and are timed by the processor's time for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hubbub_trainer.learning.alexnet import SHAPES as ALEXNET_SHAPES
+from hubbub_trainer.learning.alexnet_training import AlexnetLearner
+from hubbub_trainer.learning.batches import order_batches
+from hubbub_trainer.learning.image_task import Hand, Shapes, draw_initial_model
+from hubbub_trainer.learning.images import Channel, LabelledImages
+from hubbub_trainer.learning.lenet import SHAPES as LENET_SHAPES
+from hubbub_trainer.learning.lenet_training import LenetLearner
+from hubbub_trainer.learning.network_training import NetworkLearner, draw_flips
+from hubbub_trainer.learning.task import Theta
+
+_SAMPLES = 2_000
+_BATCH_SIZE = 64
+_SEED = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """How often, and how many steps at once."""
+
+    repeats: int
+    lenet_steps: int
+    alexnet_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A network, as we train it and as modules, and how many steps of it are timed at once."""
+
+    network: str
+    steps: int
+    shapes: Shapes
+    image: tuple[int, ...]
+    learner: Callable[[Hand], NetworkLearner]
+    modules: Callable[[], nn.Module]
+    learning_rate: float
+    momentum: float
+    flips: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTime:
+    """Medians over `repeats` of the time for all steps; the ratio is the median of neighbours' ratios."""
+
+    network: str
+    steps: int
+    repeats: int
+    seconds: float
+    bare_s: float
+    ratio: float
+
+
+def _build_lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def _build_alexnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1),
+        nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1.0),
+        nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(),
+        nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1.0),
+        nn.MaxPool2d(3, stride=2, padding=1), nn.Flatten(),
+        nn.Linear(4096, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, 10),
+    )  # fmt: skip
+
+
+def make_contests(plan: TrainingPlan) -> tuple[Contest, ...]:
+    """The paper's two networks, with its hyper-parameters."""
+    lenet = Contest(
+        network="lenet",
+        steps=plan.lenet_steps,
+        shapes=LENET_SHAPES,
+        image=(28, 28),
+        learner=LenetLearner,
+        modules=_build_lenet,
+        learning_rate=0.01,
+        momentum=0.9,
+        flips=False,
+    )
+    alexnet = Contest(
+        network="alexnet",
+        steps=plan.alexnet_steps,
+        shapes=ALEXNET_SHAPES,
+        image=(3, 32, 32),
+        learner=AlexnetLearner,
+        modules=_build_alexnet,
+        learning_rate=0.1,
+        momentum=0.0,
+        flips=True,
+    )
+    return lenet, alexnet
+
+
+def time_training(contest: Contest, repeats: int) -> TrainingTime:
+    """Time both sides in turn, each once beforehand to warm up."""
+    ours, bare = prepare(contest)
+    for warm_up in (ours, bare):
+        warm_up()
+    pairs = [(_time(ours), _time(bare)) for _ in range(repeats)]
+    return TrainingTime(
+        network=contest.network,
+        steps=contest.steps,
+        repeats=repeats,
+        seconds=statistics.median(own for own, _ in pairs),
+        bare_s=statistics.median(other for _, other in pairs),
+        ratio=statistics.median(own / other for own, other in pairs),
+    )
+
+
+def _time(run: Callable[[], object]) -> float:
+    started = time.thread_time()
+    run()
+    return time.thread_time() - started
+
+
+def prepare(contest: Contest) -> tuple[Callable[[], Theta], Callable[[], Theta]]:
+    """Make both sides ready to train from the same model on the same images."""
+    generator = np.random.default_rng(_SEED)
+    pixels = generator.integers(256, size=(_SAMPLES, *contest.image), dtype=np.uint8)
+    classes = generator.integers(10, size=_SAMPLES, dtype=np.uint8)
+    samples = LabelledImages(pixels, classes)
+    channels = (Channel(mean=0.5, deviation=0.25),) * contest.shapes[0][1]
+    learner = contest.learner(Hand(training=samples, test=samples, channels=channels))
+    theta = draw_initial_model(contest.shapes, _SEED)
+    images = torch.tensor(
+        (pixels.reshape(_SAMPLES, len(channels), *contest.image[-2:]) / 255 - 0.5) / 0.25
+    ).float()
+    labels = torch.tensor(classes.astype(np.int64))
+
+    def train() -> Theta:
+        return learner.train(theta, steps=contest.steps, seed=_SEED, progress=lambda _done, _steps: None).theta
+
+    return train, lambda: _train_bare(contest, theta, images, labels)
+
+
+def _train_bare(contest: Contest, theta: Theta, images: torch.Tensor, labels: torch.Tensor) -> Theta:
+    torch.set_num_threads(1)
+    network = contest.modules()
+    nn.utils.vector_to_parameters(torch.tensor(theta), network.parameters())
+    optimiser = torch.optim.SGD(network.parameters(), lr=contest.learning_rate, momentum=contest.momentum)
+    order = order_batches(len(labels), steps=contest.steps, batch_size=_BATCH_SIZE, seed=_SEED)
+    for which, flipped in zip(torch.from_numpy(order), draw_flips(order.shape, _SEED), strict=True):
+        batch = images[which]
+        if contest.flips:
+            batch = torch.where(flipped.view(-1, 1, 1, 1), batch.flip(3), batch)
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(network(batch), labels[which])
+        loss.backward()  # type: ignore[no-untyped-call]  # Torch's.
+        optimiser.step()
+    trained: Theta = nn.utils.parameters_to_vector(network.parameters()).detach().numpy()
+    return trained

@@ -1,0 +1,172 @@
+"""Local training of a network on images, in torch: what is the same whichever network it is.
+
+Three things keep the bits the same in the main thread, in a thread among other trainers and in a process
+of its own:
+
+- One torch thread per trainer. The setting is kept per thread, so each call makes it anew.
+- No random draws in torch: the order of batches and what is flipped are numpy's, from the round's seed.
+- All vectors lie where torch allocated them: it aligns to 64 bytes, numpy to 16, and a kernel may
+  choose its order of summation by alignment.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from hubbub.errors import LocalError
+from hubbub_trainer.learning.batches import order_batches
+from hubbub_trainer.learning.image_task import Hand, Shapes, count_parameters
+from hubbub_trainer.learning.images import Channel, LabelledImages, as_planes
+from hubbub_trainer.learning.task import (
+    ProgressCallback,
+    Score,
+    Theta,
+    Training,
+    check_memory,
+    check_theta,
+    report_interval_steps,
+)
+
+# Sets the draws of what is flipped apart from those of the order of batches, which have the same seed.
+_FLIPS = 0x666C6970
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A network and how it is trained."""
+
+    shapes: Shapes
+    forward: Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor]
+    """Computes logits from parameters of these shapes and a batch of images, [n, channels, height, width]."""
+    learning_rate: float
+    momentum: float
+    batch_size: int
+    flips: bool
+    """Whether each image of a batch is turned left to right, or not, by chance."""
+    evaluation_batch_size: int
+
+
+class NetworkLearner:
+    """One client's images, and stochastic gradient descent on them."""
+
+    def __init__(self, recipe: Recipe, hand: Hand) -> None:
+        self._recipe = recipe
+        self._parameters = count_parameters(recipe.shapes)
+        self._training = _Samples(hand.training, hand.channels)
+        self._test = _Samples(hand.test, hand.channels)
+
+    @property
+    def samples(self) -> int:
+        """The number of training images that this client holds."""
+        return len(self._training.labels)
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        """Take steps of stochastic gradient descent, batches in the order that `seed` gives.
+
+        With momentum, the memory is the velocity, one value per parameter; without a memory the velocity is
+        zero. Without momentum there is no memory.
+        """
+        self._check(theta, memory)
+        torch.set_num_threads(1)
+        order = order_batches(self.samples, steps=steps, batch_size=self._recipe.batch_size, seed=seed)
+        flips = draw_flips(order.shape, seed) if self._recipe.flips else None
+        descent = _Descent(self._recipe, theta, memory)
+        interval = report_interval_steps(steps)
+        for step, which in enumerate(torch.from_numpy(order).unbind()):
+            images = self._training.images.index_select(0, which)
+            if flips is not None:
+                images = _flip(images, flips[step])
+            descent.step(images, self._training.labels.index_select(0, which))
+            done = step + 1
+            if done % interval == 0 or done == steps:
+                progress(done, steps)
+        return descent.end()
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        """Score `theta` on this client's slice of the test set."""
+        del memory  # These networks keep nothing in it that a score depends on.
+        check_theta(theta, self._parameters)
+        torch.set_num_threads(1)
+        total, correct, loss = len(self._test.labels), 0, 0.0
+        size = self._recipe.evaluation_batch_size
+        with torch.inference_mode():
+            parameters = _views(torch.tensor(theta), self._recipe.shapes)
+            for start in range(0, total, size):
+                labels = self._test.labels[start : start + size]
+                logits = self._recipe.forward(parameters, self._test.images[start : start + size])
+                correct += int((logits.argmax(dim=1) == labels).sum())
+                loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        return Score(correct=correct, total=total, loss=loss / total)
+
+    def _check(self, theta: Theta, memory: Theta | None) -> None:
+        check_theta(theta, self._parameters)
+        check_memory(memory, self._parameters)
+        if memory is not None and not self._recipe.momentum:
+            raise LocalError(
+                "descent without momentum has no memory, and was given another optimiser's: give None"
+            )
+
+
+class _Samples:
+    """Images as a network takes them: normalised channel by channel, in float32; and their labels."""
+
+    def __init__(self, samples: LabelledImages, channels: tuple[Channel, ...]) -> None:
+        planes = as_planes(samples.images)
+        self.images = torch.empty(planes.shape)
+        into = self.images.numpy()
+        for number, channel in enumerate(channels):
+            # A table of the 256 values that a pixel can have: a quarter of the time that arithmetic on pixels
+            # takes. Images all of one shade have no deviation, and nothing to scale.
+            table = (np.arange(256) / 255 - channel.mean) / (channel.deviation or 1.0)
+            into[:, number] = table.astype(np.float32)[planes[:, number]]
+        self.labels = torch.tensor(samples.labels.astype(np.int64))
+
+
+class _Descent:
+    """Stochastic gradient descent on one flat vector, of which the network's parameters are views."""
+
+    def __init__(self, recipe: Recipe, theta: Theta, memory: Theta | None) -> None:
+        self._recipe = recipe
+        self._flat = torch.tensor(theta)
+        self._parameters = [piece.requires_grad_() for piece in _views(self._flat, recipe.shapes)]
+        self._velocity: torch.Tensor | None = None
+        if recipe.momentum:
+            self._velocity = torch.zeros_like(self._flat) if memory is None else torch.tensor(memory)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Do what torch.optim.SGD does, on all parameters at once."""
+        loss = functional.cross_entropy(self._recipe.forward(self._parameters, images), labels)
+        gradients = torch.autograd.grad(loss, self._parameters)
+        with torch.no_grad():
+            direction = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            if self._velocity is not None:
+                direction = self._velocity.mul_(self._recipe.momentum).add_(direction)
+            self._flat.add_(direction, alpha=-self._recipe.learning_rate)
+
+    def end(self) -> Training:
+        """Return copies, which numpy owns."""
+        memory = None if self._velocity is None else self._velocity.numpy().copy()
+        return Training(theta=self._flat.numpy().copy(), memory=memory)
+
+
+def _views(flat: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
+    """Return the parameters as views of a flat vector."""
+    ends = tuple(accumulate(prod(shape) for shape in shapes))
+    starts = (0, *ends[:-1])
+    return [flat[start:end].view(shape) for start, end, shape in zip(starts, ends, shapes, strict=True)]
+
+
+def draw_flips(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """Say for each image of each batch whether it is flipped."""
+    return torch.from_numpy(np.random.default_rng([_FLIPS, seed]).random(shape) < 1 / 2)
+
+
+def _flip(images: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    return torch.where(which.view(-1, 1, 1, 1), images.flip(3), images)
