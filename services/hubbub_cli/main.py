@@ -22,8 +22,10 @@ from hubbub_cli.dead_letters import dead_letters
 from hubbub_cli.doctor import doctor
 from hubbub_cli.keys import keys
 from hubbub_cli.models import models
+from hubbub_cli.new import new_project
 from hubbub_cli.plan import plan
 from hubbub_cli.policy import policies
+from hubbub_cli.reproduce import reproduce
 from hubbub_cli.roster import rosters
 from hubbub_cli.runs import runs
 from hubbub_cli.services import aggregator, coordinator, trainer
@@ -188,6 +190,8 @@ for service in (coordinator, aggregator, trainer, doctor):
     app.command(rich_help_panel="Services")(service)
 app.add_typer(runs, name="run", rich_help_panel="Runs")
 app.command(rich_help_panel="Try and measure")(plan)
+app.command(rich_help_panel="Try and measure")(reproduce)
+app.command("new", rich_help_panel="Try and measure")(new_project)
 app.command(context_settings=PASS_ON, rich_help_panel="Try and measure")(bench)
 for name, group in {
     "keys": keys,

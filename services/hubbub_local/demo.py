@@ -55,7 +55,7 @@ class DemoOptions:
     port: int = DASHBOARD_PORT
 
 
-def draw_up(options: DemoOptions, task: Task) -> tuple[Manifest, Parties]:
+def draw_up(options: DemoOptions, task: Task, *, target_accuracy: float | None = None) -> tuple[Manifest, Parties]:
     """The demo's manifest, and throw-away keys for everybody in it."""
     parties = make_parties(clients=options.clients, servers=options.servers)
     manifest = draw_up_manifest(
@@ -72,6 +72,7 @@ def draw_up(options: DemoOptions, task: Task) -> tuple[Manifest, Parties]:
         q=options.q,
         alpha_rule=options.alpha_rule,
         feedback=options.feedback,
+        target_accuracy=target_accuracy,
     )
     return manifest, parties
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub.errors import ProtocolError
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Moment, Observer
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.task import Task
+from hubbub_trainer.workbench import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class Outcome:
     seed: int
     reached: bool
     accounts: tuple[Account, ...]
+    model_sha256: str
+    """Of the model that all clients ended with."""
 
     @property
     def accuracy(self) -> float:
@@ -51,19 +53,28 @@ class Outcome:
 
 
 async def run_to_target(
-    options: DemoOptions, task: Task, target: float, report: Callable[[Account], None] = lambda _: None
+    options: DemoOptions,
+    task: Task,
+    target: float,
+    report: Callable[[Account], None] = lambda _: None,
+    *,
+    observer: Observer = lambda _: None,
+    progress: Progress = lambda *_: None,
 ) -> Outcome:
-    """Run until a round's accuracy reaches the target, or `options.rounds` are done."""
-    manifest, parties = draw_up(options, task)
+    """Run until a round's accuracy reaches the target, or `options.rounds` are done.
+
+    `report` is told of every finished round, `observer` of the coordinator's steps, `progress` of local training.
+    """
+    # The manifest says when to stop, so that nobody begins a round that does not count. More than 1 is never
+    # reached.
+    manifest, parties = draw_up(options, task, target_accuracy=target if target <= 1 else None)
     accounts: list[Account] = []
-    enough = asyncio.Event()
 
     def watch(moment: Moment) -> None:
-        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED and not enough.is_set():
+        observer(moment)
+        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
             accounts.append(account(moment.data))
             report(accounts[-1])
-            if accounts[-1].accuracy >= target:
-                enough.set()
 
     with tempfile.TemporaryDirectory(prefix="hubbub-experiment-") as folder:
         async with start_federation(
@@ -73,21 +84,20 @@ async def run_to_target(
             load_task=lambda _: task,
             demo_seed=options.seed,
             observer=watch,
+            progress=progress,
         ) as federation:
-            running = asyncio.create_task(federation.run(manifest))
-            waiting = asyncio.create_task(enough.wait())
-            await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                await federation.coordinator.cancel(manifest.run_id)
-            state, run = await running
-            waiting.cancel()
-    if state is runs.State.FAILED:
-        raise ProtocolError(f"{options.strategy} failed: {run.reason}")
+            state, run = await federation.run(manifest)
+            if state is not runs.State.COMPLETED:
+                raise ProtocolError(f"{options.strategy} {state.value}: {run.reason}")
+            digests = set(federation.model_digests(manifest).values())
+    if len(digests) != 1:
+        raise ProtocolError(f"{options.strategy}: the clients ended with {len(digests)} different models")
     return Outcome(
         strategy=options.strategy,
         q=options.q,
         feedback=options.feedback,
         seed=options.seed,
-        reached=enough.is_set(),
+        reached=accounts[-1].accuracy >= target,
         accounts=tuple(accounts),
+        model_sha256=digests.pop(),
     )

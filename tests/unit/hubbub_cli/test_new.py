@@ -1,0 +1,72 @@
+"""`hubbub new`: a project that passes its own test, and whose files fit the services that read them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # It ships no types.
+from typer.testing import CliRunner
+
+from hubbub.errors import ConfigurationError
+from hubbub_cli.main import app
+from hubbub_trainer.__main__ import TrainerSettings
+from hubbub_trainer.policy import read_policy
+
+
+def new(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, ["new", *map(str, arguments)])
+    if isinstance(result.exception, ConfigurationError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_project_passes_its_own_test(tmp_path: Path) -> None:
+    said = new(tmp_path / "Tumour grades")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path / "Tumour grades",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "2 passed" in done.stdout, done.stdout
+    assert "task.py" in said
+
+
+def test_it_is_what_the_trainer_reads(tmp_path: Path) -> None:
+    new(tmp_path / "x", "--task", "Tumour grades")
+
+    policy = read_policy(tmp_path / "x" / "policy.toml")
+    compose = yaml.safe_load((tmp_path / "x" / "docker-compose.yml").read_text("utf-8"))
+    given = {
+        name.removeprefix("HUBBUB_TRAINER_").lower() for name in compose["services"]["trainer"]["environment"]
+    }
+    required = {name for name, field in TrainerSettings.model_fields.items() if field.is_required()}
+    assert policy.approve_tasks == ("tumour-grades",)
+    assert required <= given <= set(TrainerSettings.model_fields)
+
+
+def test_nothing_is_left_to_fill_in(tmp_path: Path) -> None:
+    new(tmp_path / "x")
+
+    for path in (tmp_path / "x").iterdir():
+        assert "{{" not in path.read_text("utf-8")
+
+
+def test_a_folder_in_which_something_is_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("precious", encoding="utf-8")
+
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        new(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["task.py"]
+
+
+def test_a_name_without_letters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="give --task"):
+        new(tmp_path / "___")
