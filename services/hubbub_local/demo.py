@@ -28,6 +28,7 @@ from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.shelf import Shelf, choose_task
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest
+from hubbub_trainer.workspaces import TaskLoader
 
 DASHBOARD_PORT = 8750
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
@@ -100,7 +101,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
                 manifest,
                 parties=parties,
                 folder=Path(folder),
-                load_task=Shelf([task], load) if is_place(options.task) else load,
+                load_task=_share(task, Shelf([task], load) if is_place(options.task) else load),
                 demo_seed=options.seed,
                 observer=board.observe,
                 progress=board.progress,
@@ -109,6 +110,11 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
         if listener is not None:
             await stack.enter_async_context(_showing_dashboard(federation, listener, console))
         await _run(options, manifest, federation, board, console)
+
+
+def _share(task: Task, load: TaskLoader) -> TaskLoader:
+    """Have all trainers use one task, whose data are then loaded once; others may be asked for later."""
+    return lambda name: task if name == task.name else load(name)
 
 
 def _reserve_port(port: int) -> socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from hubbub.errors import DataError
 from hubbub.strategies.base import Theta
@@ -43,9 +42,10 @@ class KeptModel:
 
 def read_kept_model(folder: Path) -> KeptModel:
     """The model that a run left in its folder; `ValueError` where its file holds none, `OSError` without one."""
-    content = (folder / FILE).read_bytes()
     try:
-        arrays, labels = load(content), _read_labels(content)
+        with safe_open(folder / FILE, framework="numpy") as file:
+            labels = file.metadata() or {}
+            arrays: Arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (No mapping.)
         return KeptModel(
             run=labels["run"],
             task=labels["task"],
@@ -55,13 +55,6 @@ def read_kept_model(folder: Path) -> KeptModel:
         )
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{folder / FILE} holds no model: {error}") from None
-
-
-def _read_labels(content: bytes) -> dict[str, str]:
-    """The header of the file is JSON behind its length; `load` has checked it, and does not show this part."""
-    length = int.from_bytes(content[:8], "little")
-    labels: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    return labels
 
 
 def find_models(folder: Path) -> list[str]:

@@ -20,6 +20,9 @@ from hubbub_trainer.learning.task import Theta, check_client
 Shapes = tuple[tuple[int, ...], ...]
 """Of a network's weights and biases, layer by layer, in the order in which θ holds them."""
 
+# Channels out and in, height, width.
+_KERNEL_DIMENSIONS = 4
+
 # Sets the draws of the initial model apart from other draws with the same public seed.
 _INITIAL = 0x696E6974
 
@@ -76,7 +79,7 @@ class ImageTask:
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """The parameters that θ is made of, in order, by names that torch's users know."""
-        convolutions = sum(len(shape) == len(("out", "in", "height", "width")) for shape in self.shapes)
+        convolutions = sum(len(shape) == _KERNEL_DIMENSIONS for shape in self.shapes)
         connected = len(self.shapes) // 2 - convolutions
         layers = [f"conv{number + 1}" for number in range(convolutions)]
         layers += [f"fc{number + 1}" for number in range(connected)]
