@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from dense_vectors import dense_files
 from message_vectors import key_for, message_files
 
 from hubbub.crypto.group import GroupSecret, Transcript
@@ -151,7 +152,7 @@ def all_vectors() -> dict[str, Json]:
     }
     for name, m, servers, clients in SHARING:
         files[name] = sharing_vector(name, m, servers, clients)
-    return files | message_files()
+    return files | dense_files() | message_files()
 
 
 def main(arguments: list[str]) -> None:

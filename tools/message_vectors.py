@@ -13,10 +13,11 @@ from hubbub.messages.codec import KINDS, decode, encode, signed_part
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import read_manifest
 from hubbub.messages.shares import Receipt
+from hubbub.messages.sums import Release
 from hubbub.runtime.post import authenticate, sign
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import build_roster
-from hubbub.trust.signed import sign_receipt, sign_run_key
+from hubbub.trust.signed import sign_receipt, sign_release, sign_run_key
 from hubbub.trust.succession import endorse, gather
 
 Json = dict[str, object]
@@ -113,6 +114,12 @@ def signed_receipt() -> Json:
     return sign_receipt(IDENTITIES["aggregator-1"], RUN, ROUND, PHASE, receipt).model_dump(mode="json")
 
 
+def signed_release(name: str) -> str:
+    """An aggregator's word for its sum in this run, round and phase."""
+    content = {"aggregator": name, "members": MEMBERS, "vectors": VECTORS, "transcript": TRANSCRIPT}
+    return sign_release(IDENTITIES[name], RUN, ROUND, PHASE, Release.model_validate_json(json.dumps(content)))
+
+
 BODIES: dict[str, Json] = {
     "run-proposed": {"manifest": MANIFEST},
     "run-joined": {"run_key": run_key("client-1")},
@@ -147,6 +154,28 @@ BODIES: dict[str, Json] = {
     "snapshot-requested": {"after": 1, "giver": "client-2"},
     "model-vouched": {"vouchers": [{"round": 2, "released": 1, "model_hmac": "4d" * 32}]},
     "snapshot-chunk": {"index": 0},
+    "dense-share-chunk": {
+        "set_id": SET_ID,
+        "vectors": VECTORS,
+        "weight": 1,
+        "transcript": TRANSCRIPT,
+        "index": 0,
+    },
+    "share-seed": {"set_id": SET_ID, "vectors": VECTORS, "weight": 1, "transcript": TRANSCRIPT},
+    "partial-chunk": {
+        "members": MEMBERS,
+        "vectors": VECTORS,
+        "transcript": TRANSCRIPT,
+        "signature": signed_release("aggregator-1"),
+        "index": 0,
+    },
+    "masked-chunk": {
+        "members": MEMBERS,
+        "vectors": VECTORS,
+        "transcript": TRANSCRIPT,
+        "signatures": [signed_release("aggregator-1"), signed_release("aggregator-2")],
+        "index": 0,
+    },
 }
 
 
@@ -202,7 +231,7 @@ def make_envelope(kind: str) -> Envelope:
         recipient=PartyId(find_party(KINDS[kind].recipients, other_than=sender)),
         message_id=f"{list(BODIES).index(kind):032x}",
         body=KINDS[kind].model_validate_json(json.dumps(BODIES[kind])),
-        payload=bytes(range(0, 250, 7)) if kind.endswith(("-chunk", "-contribution")) else b"",
+        payload=bytes(range(0, 250, 7)) if kind.endswith(("-chunk", "-contribution", "-seed")) else b"",
     )
     return sign(IDENTITIES[sender], envelope)
 

@@ -16,9 +16,10 @@ from hubbub.messages.codec import KINDS, decode, encode
 from hubbub.messages.keys import RunKeys
 from hubbub.messages.manifest import read_manifest
 from hubbub.messages.shares import SignedReceipt
+from hubbub.messages.sums import Release
 from hubbub.runtime.post import authenticate
 from hubbub.trust.roster import Roster, verify_roster
-from hubbub.trust.signed import check_receipt, check_run_keys
+from hubbub.trust.signed import check_receipt, check_release, check_run_keys
 from hubbub.trust.succession import find_unendorsed
 from support.plain_group import frame as bind
 
@@ -162,6 +163,21 @@ def test_receipts_are_signed_by_their_aggregators() -> None:
     content = bind(MANIFEST.run_id.encode(), (2).to_bytes(8, "big"), b"signs", compact(signed["receipt"]))
     assert signed["signature"] == plain_signature("aggregator-1", "receipt", content)
     assert body_of("close-phase")["receipts"] == [signed]
+
+
+def test_releases_are_signed_by_their_aggregators() -> None:
+    masked, partial = body_of("masked-chunk"), body_of("partial-chunk")
+    for aggregator, signature in zip(("aggregator-1", "aggregator-2"), masked["signatures"], strict=True):
+        release = {
+            "aggregator": aggregator,
+            **{name: masked[name] for name in ("members", "vectors", "transcript")},
+        }
+        claim = Release.model_validate_json(json.dumps(release))
+        check_release(ROSTER, MANIFEST.run_id, 2, "signs", claim, signature)
+
+        content = bind(MANIFEST.run_id.encode(), (2).to_bytes(8, "big"), b"signs", compact(release))
+        assert signature == plain_signature(aggregator, "release", content)
+    assert partial["signature"] == masked["signatures"][0]
 
 
 def test_every_kind_has_a_vector() -> None:

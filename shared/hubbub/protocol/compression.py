@@ -10,6 +10,7 @@ rounding and clipping of α are made up for in later rounds.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from hubbub.errors import BadUpdate, ConfigurationError
 from hubbub.protocol.residues import BLOCK
 
+Floats = NDArray[np.float32] | NDArray[np.float64]
 AlphaRule = Literal["norm", "mean"]
 """How α is chosen; see `scaling_factor`."""
 
@@ -33,6 +35,7 @@ class TopBinary:
         return f"TopBinary(<secret>, n={self.signs.size})"
 
 
+@cache
 def count_kept(n: int, rho: float) -> int:
     """Compute k = ⌊ρ·N⌋ for ρ as it was written down.
 
@@ -46,7 +49,7 @@ def count_kept(n: int, rho: float) -> int:
     return k
 
 
-def top_k(x: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def top_k(x: Floats, k: int) -> NDArray[np.int64]:
     """Find the k elements of largest magnitude, in O(N); indices ascend."""
     if not 1 <= k <= x.size:
         raise ConfigurationError(f"cannot keep {k} of {x.size} elements")
@@ -88,7 +91,7 @@ def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[n
     return error
 
 
-def check_finite(x: NDArray[np.float32]) -> None:
+def check_finite(x: Floats) -> None:
     """Refuse an update that cannot be sent."""
     for start in range(0, x.size, BLOCK):
         if not np.isfinite(x[start : start + BLOCK]).all():

@@ -1,18 +1,26 @@
-"""Communication costs in payload bits, both directions, all parties (Beguier et al., Eq. 3 and Table 2).
+"""Communication costs in payload bits of all parties (Beguier et al., Eq. 3 and Table 2).
 
 The paper's C has several meanings once clients drop out, so formulas take a `Headcount`: rings are fixed by
 the cohort, uploads count who sent, downloads count who received. Without dropout they are the paper's
 formulas. A row of Table 2 is the sum of its phases, and a phase is a secure sum of n elements mod m, or a
 plain transfer.
+
+On the compact wire a secure sum takes other terms: one full share from each sender, S - 1 sums between servers,
+one masked sum to each recipient, all dense; and S - 1 seeds from each sender, which count with the first vector
+of their phase.
 """
 
 from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol import signs
+from hubbub.protocol import blocks, signs
+from hubbub.protocol.encoding import DENSE
+from hubbub.protocol.modes import WireMode
 from hubbub.protocol.residues import element_bits
 
 FLOAT_BITS = 32
+SEED_BITS = 256
+"""What a share takes that follows from a seed, however long it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,36 +44,48 @@ class Headcount:
         return cls(cohort=clients, senders=clients, recipients=clients, servers=servers)
 
 
-def secure_sum_bits(n: int, m: int, heads: Headcount) -> int:
-    """Eq. 3: 2·S·C·n·⌈log2 m⌉, half of it up and half down."""
+def secure_sum_bits(n: int, m: int, heads: Headcount, wire: WireMode = "paper") -> int:
+    """Eq. 3: 2·S·C·n·⌈log2 m⌉, half of it up and half down; compact, (2·C + S - 1)·⌈n/g⌉·w."""
+    if wire == "compact":
+        return (heads.senders + heads.recipients + heads.servers - 1) * DENSE.bits(n, m)
     up = heads.servers * heads.senders * n * element_bits(m)
     down = heads.servers * heads.recipients * n * element_bits(m)
     return up + down
 
 
-def signs_bits(n: int, heads: Headcount) -> int:
+def seeds_bits(heads: Headcount, wire: WireMode) -> int:
+    """What shares that follow from seeds take in one phase: S - 1 of 256 bits from each sender, if compact."""
+    return (heads.servers - 1) * heads.senders * SEED_BITS if wire == "compact" else 0
+
+
+def signs_bits(n: int, heads: Headcount, wire: WireMode = "paper") -> int:
     """Sum of Signs over n indices: 2·S·C·n·⌈log2(2C + 1)⌉."""
-    return secure_sum_bits(n, signs.modulus(heads.cohort), heads)
+    return secure_sum_bits(n, signs.modulus(heads.cohort), heads, wire) + seeds_bits(heads, wire)
 
 
-def factors_bits(heads: Headcount, factor_bits: int = 32) -> int:
-    """Sum of Factors: 2·S·C·32."""
-    return secure_sum_bits(1, int(2**factor_bits), heads)
+def factors_bits(heads: Headcount, factor_bits: int = 32, wire: WireMode = "paper") -> int:
+    """Sum of Factors, in the messages of the signs: 2·S·C·32."""
+    return secure_sum_bits(1, int(2**factor_bits), heads, wire)
 
 
-def numbers_bits(n: int, heads: Headcount, number_bits: int = 32) -> int:
+def numbers_bits(n: int, heads: Headcount, number_bits: int = 32, wire: WireMode = "paper") -> int:
     """Sum of n numbers as they are, not in the paper's tables: Eq. 3 with m = 2^λ, 2·S·C·n·32."""
-    return secure_sum_bits(n, int(2**number_bits), heads)
+    return secure_sum_bits(n, int(2**number_bits), heads, wire) + seeds_bits(heads, wire)
 
 
-def sec_union_bits(parameters: int, q: int, heads: Headcount) -> int:
-    """SecUnion: 2·S·C·N·q."""
-    return secure_sum_bits(parameters, 2**q, heads)
+def sec_union_bits(parameters: int, q: int, heads: Headcount, wire: WireMode = "paper") -> int:
+    """SecUnion: 2·S·C·N·q; over blocks of b indices, ⌈N/b⌉ marks instead of N."""
+    return secure_sum_bits(parameters, 2**q, heads, wire) + seeds_bits(heads, wire)
 
 
-def partial_sec_union_bits(parameters: int, heads: Headcount) -> int:
+def pluses_bits(n: int, heads: Headcount, wire: WireMode = "paper") -> int:
+    """Sum of Signs where everybody speaks about all n indices: 2·S·C·n·⌈log2(C + 1)⌉."""
+    return secure_sum_bits(n, blocks.modulus(heads.cohort), heads, wire) + seeds_bits(heads, wire)
+
+
+def partial_sec_union_bits(parameters: int, heads: Headcount, wire: WireMode = "paper") -> int:
     """PartialSecUnion: 2·S·C·N·⌈log2(C + 1)⌉."""
-    return secure_sum_bits(parameters, heads.cohort + 1, heads)
+    return secure_sum_bits(parameters, heads.cohort + 1, heads, wire) + seeds_bits(heads, wire)
 
 
 def plaintext_union_bits(parameters: int, heads: Headcount) -> int:

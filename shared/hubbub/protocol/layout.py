@@ -2,8 +2,8 @@
 
 A phase moves a few vectors over different rings side by side: the signs over Z_{2C+1} and, in the same
 messages, the factor over Z_{2^32}. Both ends cut them alike from their lengths and rings alone, so a chunk
-carries nothing but its number. A piece holds a multiple of 64 elements, except the last of its vector, and is
-packed to whole bytes; several short pieces share a chunk.
+carries nothing but its number. A piece ends on a whole 64-bit word, except the last of its vector, and is packed
+to whole bytes; several short pieces share a chunk.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
-from hubbub.protocol import ring
-from hubbub.protocol.ring import Residues
-
-ALIGNMENT = 64
-"""Elements: this many of any width end on a whole 64-bit word."""
+from hubbub.protocol import residues
+from hubbub.protocol.encoding import ALIGNMENT, WHOLE_BITS, Encoding
+from hubbub.protocol.residues import Residues
 
 MIN_CHUNK_BYTES = ALIGNMENT * 4
 """So many elements of the widest ring."""
@@ -38,7 +36,7 @@ class Vector:
     @property
     def payload_bits(self) -> int:
         """Elements times bits per element, the number that the paper's formulas count."""
-        return self.length * ring.element_bits(self.modulus)
+        return self.length * residues.element_bits(self.modulus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class Piece:
 Chunk = tuple[Piece, ...]
 
 
-def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int) -> tuple[Chunk, ...]:
+def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int, encoding: Encoding = WHOLE_BITS) -> tuple[Chunk, ...]:
     """Cut the vectors into chunks of at most `chunk_bytes`; there is always at least one."""
     if chunk_bytes < MIN_CHUNK_BYTES:
         raise ConfigurationError(f"chunks of {chunk_bytes} bytes are too small; take {MIN_CHUNK_BYTES} or more")
@@ -68,47 +66,52 @@ def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int) -> tuple[Chunk, ...
     for position, vector in enumerate(vectors):
         start = 0
         while start < vector.length:
-            stop = _cut(vector, start, room)
+            stop = _cut(vector, start, room, encoding)
             if stop == start:
                 chunks.append(tuple(pieces))
                 pieces, room = [], chunk_bytes
                 continue
             pieces.append(Piece(position, start, stop))
-            room -= ring.packed_bytes(stop - start, vector.modulus)
+            room -= encoding.size(stop - start, vector.modulus)
             start = stop
     return (*chunks, tuple(pieces))
 
 
-def _cut(vector: Vector, start: int, room: int) -> int:
+def _cut(vector: Vector, start: int, room: int, encoding: Encoding) -> int:
     """Where a piece that begins at `start` and has `room` bytes ends."""
     rest = vector.length - start
-    if ring.packed_bytes(rest, vector.modulus) <= room:
+    if encoding.size(rest, vector.modulus) <= room:
         return vector.length
-    fitting = room * 8 // ring.element_bits(vector.modulus)
-    return start + fitting // ALIGNMENT * ALIGNMENT
+    return start + encoding.fitting(room, vector.modulus)
 
 
-def pack_chunk(chunk: Chunk, vectors: Sequence[Vector], values: Sequence[Residues]) -> bytes:
+def pack_chunk(
+    chunk: Chunk, vectors: Sequence[Vector], values: Sequence[Residues], encoding: Encoding = WHOLE_BITS
+) -> bytes:
     """Pack a chunk's pieces, given in the chunk's order, one after the other."""
     return b"".join(
-        ring.pack(residues, vectors[piece.vector].modulus) for piece, residues in zip(chunk, values, strict=True)
+        encoding.pack(value, vectors[piece.vector].modulus) for piece, value in zip(chunk, values, strict=True)
     )
 
 
-def chunk_payload_bytes(chunk: Chunk, vectors: Sequence[Vector]) -> dict[str, int]:
+def chunk_payload_bytes(
+    chunk: Chunk, vectors: Sequence[Vector], encoding: Encoding = WHOLE_BITS
+) -> dict[str, int]:
     """How many bytes of a chunk count as what."""
     sizes = dict.fromkeys((vector.counts_as for vector in vectors), 0)
     for piece in chunk:
         vector = vectors[piece.vector]
-        sizes[vector.counts_as] += ring.packed_bytes(piece.stop - piece.start, vector.modulus)
+        sizes[vector.counts_as] += encoding.size(piece.stop - piece.start, vector.modulus)
     return sizes
 
 
-def check_payload(plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, size: int) -> dict[str, int]:
+def check_payload(
+    plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, size: int, encoding: Encoding = WHOLE_BITS
+) -> dict[str, int]:
     """Refuse a chunk that is not in the plan, or not of this size; say how many of its bytes count as what."""
     if index >= len(plan):
         raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {index} among {len(plan)}")
-    sizes = chunk_payload_bytes(plan[index], vectors)
+    sizes = chunk_payload_bytes(plan[index], vectors, encoding)
     if size != sum(sizes.values()):
         raise PeerError(
             RejectReason.WRONG_LENGTH,
@@ -117,13 +120,21 @@ def check_payload(plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, 
     return sizes
 
 
-def unpack_chunk(chunk: Chunk, vectors: Sequence[Vector], payload: bytes) -> Iterator[tuple[Piece, Residues]]:
-    """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
-    check_payload([chunk], vectors, 0, len(payload))
+def split_payload(
+    chunk: Chunk, vectors: Sequence[Vector], payload: bytes, encoding: Encoding = WHOLE_BITS
+) -> Iterator[tuple[Piece, memoryview]]:
+    """The bytes of each piece; a payload of another length is refused."""
+    check_payload([chunk], vectors, 0, len(payload), encoding)
     view = memoryview(payload)
     for piece in chunk:
-        modulus = vectors[piece.vector].modulus
-        count = piece.stop - piece.start
-        size = ring.packed_bytes(count, modulus)
-        yield piece, ring.unpack(view[:size], count, modulus)
+        size = encoding.size(piece.stop - piece.start, vectors[piece.vector].modulus)
+        yield piece, view[:size]
         view = view[size:]
+
+
+def unpack_chunk(
+    chunk: Chunk, vectors: Sequence[Vector], payload: bytes, encoding: Encoding = WHOLE_BITS
+) -> Iterator[tuple[Piece, Residues]]:
+    """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
+    for piece, part in split_payload(chunk, vectors, payload, encoding):
+        yield piece, encoding.unpack(part, piece.stop - piece.start, vectors[piece.vector].modulus)

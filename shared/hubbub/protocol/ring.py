@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.fields import UNSIGNED
 from hubbub.protocol.packing import pack, unpack
+from hubbub.protocol.radix import container_bits
 from hubbub.protocol.residues import (
     BLOCK,
     MAX_MODULUS,
@@ -60,44 +62,49 @@ def sample(stream: RandomStream, n: int, m: int) -> Residues:
     check_modulus(m)
     if n < 0:
         raise ConfigurationError(f"a vector cannot have {n} elements")
-    word = _word_for(m)
-    if m == MAX_MODULUS:
-        whole = np.empty(n, dtype=word)
-        stream.fill(whole.view(np.uint8))
-        return whole.astype(np.uint32, copy=False)
     x = np.empty(n, dtype=np.uint32)
-    candidates = np.empty(min(n, BLOCK), dtype=word)
+    if m == MAX_MODULUS:
+        stream.fill(x.view(np.uint8))
+        return x
+    candidates = np.empty(min(n, BLOCK), dtype=word_type(m))
     filled = 0
     while filled < n:
         drawn = candidates[: min(BLOCK, n - filled)]
         stream.fill(drawn.view(np.uint8))
-        accepted = _reduce(drawn, m)
+        accepted = accept(drawn, m)
         x[filled : filled + accepted.size] = accepted
         filled += accepted.size
     return x
 
 
-def _word_for(m: int) -> np.dtype[np.unsignedinteger]:
-    bits = element_bits(m)
-    # Little-endian by name: the bytes mean the same on every machine.
-    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")  # noqa: PLR2004 - 8 and 16 bits.
+def word_type(m: int) -> np.dtype[np.unsignedinteger]:
+    """The narrowest type that holds the residues mod m; its bytes mean the same on every machine."""
+    return UNSIGNED[container_bits(element_bits(m))]
 
 
-def _reduce(words: NDArray[np.unsignedinteger], m: int) -> NDArray[np.unsignedinteger]:
-    """Reject, then reduce mod m; may overwrite `words`."""
+def accept(words: NDArray[np.unsignedinteger], m: int) -> NDArray[np.unsignedinteger]:
+    """Reject the words from the largest multiple of m on, reduce the others mod m; may overwrite `words`."""
     values = 2 ** (8 * words.dtype.itemsize)
-    if values == m:
-        return words
+    limit = values - values % m
+    # Where rejection is rare the largest word tells that there is nothing to look for.
+    if limit < values and int(words.max()) >= limit:
+        words = words[words < words.dtype.type(limit)]
+    reduce_words(words, m)
+    return words
+
+
+def reduce_words(words: NDArray[np.unsignedinteger], m: int) -> None:
+    """Reduce mod m, in place."""
     kind = words.dtype.type
-    if values % m == 0:
+    if m == 2 ** (8 * words.dtype.itemsize):
+        return
+    if m & (m - 1) == 0:
         words &= kind(m - 1)
-        return words
-    words = words[words < kind(values - values % m)]
+        return
     # numpy divides by a constant in vector instructions, but has no such remainder: 20 times faster than `%`.
     quotients = words // kind(m)
     quotients *= kind(m)
     words -= quotients
-    return words
 
 
 def add_into(total: Residues, x: Residues, m: int) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.protocol.encoding import ALIGNMENT
 from hubbub.protocol.layout import (
-    ALIGNMENT,
     MIN_CHUNK_BYTES,
     Piece,
     Vector,

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
-from hubbub.protocol.packing import pack, unpack
-from hubbub.protocol.residues import BLOCK
+from hubbub.protocol.packing import block_elements, pack, unpack
 from hubbub.protocol.ring import sample
 from support import plain_ring
 
@@ -39,7 +38,7 @@ def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("m", MODULI)
 def test_vector_longer_than_a_block_comes_back(m: int) -> None:
-    x = sample(AesCtrStream(bytes(32)), BLOCK + 129, m)
+    x = sample(AesCtrStream(bytes(32)), block_elements(plain_ring.bits_for(m)) + 129, m)
 
     assert np.array_equal(unpack(pack(x, m), x.size, m), x)
 

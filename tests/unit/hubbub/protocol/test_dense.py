@@ -1,0 +1,271 @@
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.protocol import dense, packing, ring
+from hubbub.protocol.dense import Word, pack_dense, unpack_dense
+from support import plain_dense
+
+# Words of 1 to 17 digits, of 8 to 32 bits, digits of 8, 16 and 32 bits; 3 and 7 take more than one lane.
+MODULI = [3, 5, 6, 7, 11, 13, 17, 19, 20, 21, 23, 34, 100, 201, 257, 300, 1000, 65535, 2**31 + 1, 2**32 - 1]
+POWERS = [2, 4, 2**7, 2**8, 2**17, 2**32]
+
+moduli = st.sampled_from(MODULI + POWERS) | st.integers(2, 2**32) | st.integers(2, 300)
+
+
+def draw(n: int, m: int) -> ring.Residues:
+    return ring.sample(AesCtrStream(n.to_bytes(32, "big")), n, m)
+
+
+@pytest.mark.parametrize(
+    ("m", "digits", "bits"),
+    [
+        (6, 5, 13),
+        (11, 2, 7),
+        (17, 7, 29),
+        (21, 5, 22),
+        (3, 17, 27),
+        (7, 11, 31),
+        (15, 1, 4),
+        (2, 1, 1),
+        (32, 1, 5),
+    ],
+)
+def test_word_takes_the_fewest_bits_per_digit(m: int, digits: int, bits: int) -> None:
+    assert dense.word_of(m) == Word(digits, bits)
+
+
+@given(m=moduli)
+def test_word_is_the_best_of_all_that_fit(m: int) -> None:
+    word = dense.word_of(m)
+
+    assert (word.digits, word.bits) == plain_dense.word(m)
+
+
+@pytest.mark.parametrize("m", [6, 11, 17, 21])
+@pytest.mark.parametrize("n", [61_706, 1_756_426])
+def test_elements_take_at_most_3_percent_more_than_log2_m(m: int, n: int) -> None:
+    assert 1 <= dense.dense_bits(n, m) / (n * math.log2(m)) <= 1.03
+    assert 8 * len(pack_dense(np.zeros(n, dtype=np.uint8), m)) <= 1.03 * n * math.log2(m)
+
+
+@given(m=moduli, n=st.integers(0, 10**6))
+def test_vector_takes_no_more_bits_than_plain_packing_but_for_its_last_word(m: int, n: int) -> None:
+    assert dense.dense_bits(n, m) <= n * ring.element_bits(m) + dense.word_of(m).bits
+    assert 0 <= 8 * dense.dense_bytes(n, m) - dense.dense_bits(n, m) < 8
+
+
+@pytest.mark.parametrize("m", MODULI + POWERS)
+@pytest.mark.parametrize("n", [0, 1, 7, 64, 65, 200])
+def test_packing_agrees_with_plain_integers(m: int, n: int) -> None:
+    x = draw(n, m)
+
+    packed = pack_dense(x, m)
+
+    assert packed == plain_dense.pack(x.tolist(), m)
+    assert len(packed) == dense.dense_bytes(n, m)
+    assert unpack_dense(packed, n, m).tolist() == x.tolist()
+
+
+@settings(deadline=None)
+@given(m=moduli, data=st.data())
+def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.sampled_from([0, m - 1]) | st.integers(0, m - 1), max_size=150))
+
+    packed = pack_dense(np.array(values, dtype=np.uint32), m)
+
+    assert packed == plain_dense.pack(values, m)
+    assert unpack_dense(packed, len(values), m).tolist() == values
+
+
+@pytest.mark.parametrize("m", [2, 3, 7, 11, 17, 21, 300, 2**32 - 1])
+def test_vector_longer_than_a_block_comes_back(m: int) -> None:
+    n = 2 * dense.word_of(m).digits * 2**17 + 129
+    x = draw(n, m)
+
+    packed = pack_dense(x, m)
+
+    assert np.array_equal(unpack_dense(packed, n, m), x)
+    # And not by the same slip twice: the second half is where a vector on its own puts it.
+    half = dense.word_of(m).digits * 2**17
+    assert packed.endswith(pack_dense(x[half:], m))
+
+
+@pytest.mark.parametrize("m", [2, 7, 11, 17, 21])
+def test_slices_of_64_words_join_to_the_whole(m: int) -> None:
+    step = 64 * dense.word_of(m).digits
+    x = draw(5 * step + 3, m)
+
+    slices = [x[:step], x[step : 4 * step], x[4 * step :]]
+
+    assert b"".join(pack_dense(part, m) for part in slices) == pack_dense(x, m)
+
+
+@pytest.mark.parametrize("m", POWERS)
+def test_powers_of_two_are_packed_as_ever(m: int) -> None:
+    assert pack_dense(draw(1000, m), m) == packing.pack(draw(1000, m), m)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_the_type_of_the_elements_does_not_matter(kind: type[np.uint8]) -> None:
+    assert pack_dense(draw(1000, 11).astype(kind), 11) == pack_dense(draw(1000, 11), 11)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_bytes_at_any_address_can_be_unpacked(offset: int) -> None:
+    buffer = bytearray(b"\xff" * offset + pack_dense(draw(1000, 21), 21))
+
+    assert np.array_equal(unpack_dense(memoryview(buffer)[offset:], 1000, 21), draw(1000, 21))
+
+
+def test_residues_are_read_into_the_type_that_is_asked_for_and_can_be_written_to() -> None:
+    packed = pack_dense(draw(10, 11), 11)
+
+    wide, narrow = unpack_dense(packed, 10, 11), dense.unpack_digits(packed, 10, 11)
+    wide[0] = narrow[0] = 5
+
+    assert wide.dtype == np.uint32
+    assert narrow.dtype == np.uint8
+
+
+def outcome(read: Callable[[bytes, int, int], object], data: bytes, n: int, m: int) -> RejectReason | None:
+    try:
+        read(data, n, m)
+    except PeerError as error:
+        return error.reason
+    return None
+
+
+@settings(deadline=None)
+@given(m=moduli, n=st.integers(0, 40), data=st.data())
+def test_check_refuses_exactly_what_unpacking_refuses(m: int, n: int, data: st.DataObject) -> None:
+    size = dense.dense_bytes(n, m)
+    sent = data.draw(
+        st.binary(min_size=size, max_size=size)
+        | st.just(pack_dense(draw(n, m), m))
+        | st.just(pack_dense(draw(n + 1, m), m)[:size])
+        | st.just(bytes(size + 1))
+    )
+
+    assert outcome(dense.check_dense, sent, n, m) == outcome(unpack_dense, sent, n, m)
+
+
+@pytest.mark.parametrize("m", [2, 7, 11, 17, 21, 300])
+@pytest.mark.parametrize("rest", [0, 1])
+def test_check_looks_at_every_word_of_a_long_vector(m: int, rest: int) -> None:
+    n = dense.word_of(m).digits * (2**17 + 64) + rest
+    packed = bytearray(pack_dense(draw(n, m), m))
+
+    assert outcome(dense.check_dense, bytes(packed), n, m) is None
+    for place in (0, len(packed) // 2, len(packed) - 9):
+        broken = bytearray(packed)
+        broken[place : place + 8] = b"\xff" * 8
+        sent = bytes(broken)
+        assert outcome(dense.check_dense, sent, n, m) == outcome(unpack_dense, sent, n, m)
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 5), (5, 1), (5, 2), (5, 3), (11, 1), (11, 2), (15, 2), (128, 1)])
+def test_of_all_strings_exactly_one_for_each_vector_is_accepted(m: int, n: int) -> None:
+    accepted = set()
+    for value in range(256):
+        try:
+            residues = unpack_dense(bytes([value]), n, m)
+        except PeerError:
+            continue
+        assert pack_dense(residues, m) == bytes([value])
+        accepted.add(tuple(residues.tolist()))
+
+    assert len(accepted) == m**n
+
+
+@settings(deadline=None)
+@given(m=moduli, n=st.integers(0, 40), data=st.data())
+def test_any_string_is_refused_unless_packing_gives_it_back(m: int, n: int, data: st.DataObject) -> None:
+    size = dense.dense_bytes(n, m)
+    string = data.draw(st.binary(min_size=size, max_size=size))
+
+    allowed = plain_dense.pack(plain_dense.unpack(string, n, m), m) == string
+
+    try:
+        assert pack_dense(unpack_dense(string, n, m), m) == string
+    except PeerError:
+        assert not allowed
+    else:
+        assert allowed
+
+
+@pytest.mark.parametrize("m", [11, 32, 2**32 - 1])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_one_byte_too_few_or_too_many_is_refused(m: int, change: int) -> None:
+    packed = pack_dense(np.zeros(100, dtype=np.uint32), m) + b"\x00"
+
+    with pytest.raises(PeerError, match="take") as caught:
+        unpack_dense(packed[: len(packed) - 1 + change], 100, m)
+
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("m", [m for m in MODULI if m != 65535])
+@pytest.mark.parametrize("at", [0, 57, 99])
+def test_word_that_is_no_number_of_its_digits_is_refused_wherever_it_is(m: int, at: int) -> None:
+    g, w = plain_dense.word(m)
+    words = [0] * 100
+    words[at] = m**g
+    data = packing.pack(np.array(words, dtype=np.uint32), 2**w)
+
+    with pytest.raises(PeerError, match="not made of") as caught:
+        unpack_dense(data, 100 * g, m)
+
+    assert caught.value.reason is RejectReason.RESIDUE_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(("m", "n"), [(11, 1), (11, 15), (17, 9), (6, 13), (3, 18), (7, 12)])
+def test_digit_after_the_last_that_is_not_zero_is_refused(m: int, n: int) -> None:
+    values = [0] * n + [1]
+
+    with pytest.raises(PeerError, match="digits after") as caught:
+        unpack_dense(plain_dense.pack(values, m), n, m)
+
+    assert caught.value.reason is RejectReason.NONZERO_PADDING
+
+
+@pytest.mark.parametrize("m", [2, 11, 6, 2**31])
+def test_any_padding_bit_that_is_set_is_refused(m: int) -> None:
+    packed = bytearray(pack_dense(np.zeros(1, dtype=np.uint32), m))
+    for bit in range(plain_dense.word(m)[1], 8 * len(packed)):
+        marked = packed.copy()
+        marked[bit // 8] |= 1 << bit % 8
+
+        with pytest.raises(PeerError, match="bits after") as caught:
+            unpack_dense(marked, 1, m)
+
+        assert caught.value.reason is RejectReason.NONZERO_PADDING
+
+
+def test_bytes_for_an_empty_vector_are_refused() -> None:
+    with pytest.raises(PeerError) as caught:
+        unpack_dense(b"\x00", 0, 11)
+
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+def test_packing_refuses_what_is_no_vector_over_the_ring() -> None:
+    with pytest.raises(LocalError, match="11 or more"):
+        pack_dense(np.array([11], dtype=np.uint8), 11)
+    with pytest.raises(LocalError, match="2-dimensional"):
+        pack_dense(np.zeros((2, 2), dtype=np.uint8), 11)
+    with pytest.raises(LocalError, match="int8"):
+        pack_dense(np.zeros(2, dtype=np.int8), 11)  # type: ignore[arg-type]
+
+
+def test_lengths_and_moduli_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="-1 elements"):
+        dense.dense_bits(-1, 11)
+    with pytest.raises(ConfigurationError, match="modulus"):
+        dense.word_of(2**32 + 1)

@@ -1,0 +1,212 @@
+"""Compact mode's arithmetic: masked and seeded shares add up to the sum, in whatever form they come."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.protocol import dense, expansion
+from hubbub.protocol.totals import begin_total
+from support import plain_dense, plain_ring
+
+MODULI = [
+    2,
+    3,
+    4,
+    11,
+    21,
+    100,
+    127,
+    128,
+    129,
+    255,
+    256,
+    257,
+    2**15 + 1,
+    2**16,
+    2**31 - 1,
+    2**31 + 1,
+    2**32 - 1,
+    2**32,
+]
+
+moduli = st.sampled_from(MODULI) | st.integers(2, 2**32)
+
+
+def mask_of(client: int) -> AesCtrStream:
+    return AesCtrStream(bytes([1, client]) * 16)
+
+
+def seeded_share(client: int, server: int) -> AesCtrStream:
+    return AesCtrStream(bytes([2, client, 3, server]) * 8)
+
+
+def deal(x: list[int], m: int, client: int, servers: int) -> bytes:
+    """The client's full share, for server client mod S; all others' are expanded from seeds."""
+    total = begin_total(len(x), m)
+    total.add(np.array(x, dtype=np.uint32))
+    total.add_expanded(mask_of(client))
+    for server in set(range(servers)) - {client % servers}:
+        total.subtract_expanded(seeded_share(client, server))
+    return total.pack()
+
+
+def add_shares(full: list[bytes], n: int, m: int, server: int, servers: int) -> bytes:
+    total = begin_total(n, m)
+    for client, share in enumerate(full):
+        if client % servers == server:
+            total.add_packed(share)
+        else:
+            total.add_expanded(seeded_share(client, server))
+    return total.pack()
+
+
+def add_packed(parts: list[bytes], n: int, m: int) -> bytes:
+    total = begin_total(n, m)
+    for part in parts:
+        total.add_packed(part)
+    return total.pack()
+
+
+def unmask(masked: bytes, n: int, m: int, clients: int) -> list[int]:
+    total = begin_total(n, m)
+    total.add_packed(masked)
+    for client in range(clients):
+        total.subtract_expanded(mask_of(client))
+    values: list[int] = total.values().tolist()
+    return values
+
+
+@settings(deadline=None)
+@given(m=moduli, clients=st.integers(1, 8), servers=st.integers(2, 4), n=st.integers(0, 50), data=st.data())
+def test_the_unmasked_sum_is_the_plain_sum(
+    m: int, clients: int, servers: int, n: int, data: st.DataObject
+) -> None:
+    value = st.sampled_from([0, m - 1]) | st.integers(0, m - 1)
+    inputs = [data.draw(st.lists(value, min_size=n, max_size=n)) for _ in range(clients)]
+
+    full = [deal(x, m, client, servers) for client, x in enumerate(inputs)]
+    partial = [add_shares(full, n, m, server, servers) for server in range(servers)]
+    masked = add_packed(partial, n, m)
+
+    assert unmask(masked, n, m, clients) == plain_ring.add(inputs, m)
+
+
+@pytest.mark.parametrize("m", [2, 11, 300])
+def test_a_full_share_is_the_value_plus_the_mask_minus_the_seeded_shares(m: int) -> None:
+    x = [value % m for value in range(100)]
+
+    share = plain_dense.unpack(deal(x, m, 0, 3), 100, m)
+
+    seeded = [expansion.expand(seeded_share(0, server), 100, m).tolist() for server in (1, 2)]
+    masked = plain_ring.add([x, expansion.expand(mask_of(0), 100, m).tolist()], m)
+    assert plain_ring.add([share, *seeded], m) == masked
+
+
+@pytest.mark.parametrize("m", MODULI)
+def test_no_number_of_additions_overflows(m: int) -> None:
+    largest = np.full(70, m - 1, dtype=np.uint32)
+    total = begin_total(70, m)
+
+    for _ in range(300):
+        total.add(largest)
+
+    assert set(total.values().tolist()) == {300 * (m - 1) % m}
+
+
+@pytest.mark.parametrize("m", MODULI)
+def test_no_number_of_subtractions_falls_below_zero(m: int) -> None:
+    total = begin_total(70, m)
+    for _ in range(300):
+        total.subtract_expanded(AesCtrStream(bytes(32)))
+
+    x = expansion.expand(AesCtrStream(bytes(32)), 70, m).tolist()
+    assert total.values().tolist() == [-300 * value % m for value in x]
+
+
+@pytest.mark.parametrize("m", [2, 11])
+def test_a_long_vector_is_reduced_to_its_end(m: int) -> None:
+    x = expansion.expand_digits(AesCtrStream(bytes(32)), 300_001, m)
+    total = begin_total(x.size, m)
+
+    for _ in range(3):
+        total.add(x)
+
+    assert np.array_equal(total.values(), x.astype(np.int64) * 3 % m)
+    assert total.pack() == dense.pack_dense((x.astype(np.int64) * 3 % m).astype(np.uint32), m)
+
+
+@pytest.mark.parametrize("m", [2, 11, 300])
+def test_packing_leaves_the_total_as_it_is(m: int) -> None:
+    total = begin_total(100, m)
+    total.add(np.ones(100, dtype=np.uint8))
+
+    packed = total.pack()
+    total.add_packed(packed)
+
+    assert set(total.values().tolist()) == {2 % m}
+
+
+@pytest.mark.parametrize("m", [2, 11])
+def test_values_are_a_copy(m: int) -> None:
+    total = begin_total(3, m)
+
+    total.values()[:] = 1
+
+    assert total.values().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "data", "reason"),
+    [
+        (2, 13, b"\x01\x20", RejectReason.NONZERO_PADDING),
+        (2, 13, b"\x01", RejectReason.WRONG_LENGTH),
+        (11, 2, b"\x80", RejectReason.NONZERO_PADDING),
+        (11, 1, b"\x0b", RejectReason.NONZERO_PADDING),
+        (11, 2, b"\x79", RejectReason.RESIDUE_OUT_OF_RANGE),
+        (11, 2, b"\x01\x00", RejectReason.WRONG_LENGTH),
+    ],
+)
+def test_what_is_refused_is_not_added(m: int, n: int, data: bytes, reason: RejectReason) -> None:
+    total = begin_total(n, m)
+
+    with pytest.raises(PeerError) as caught:
+        total.add_packed(data)
+
+    assert caught.value.reason is reason
+    assert not total.values().any()
+
+
+def test_a_share_that_is_bad_at_its_end_is_not_added_at_its_beginning() -> None:
+    n = 400_000
+    share = bytearray(dense.pack_dense(np.ones(n, dtype=np.uint8), 11))
+    share[-1] = 0xFF
+    total = begin_total(n, 11)
+
+    with pytest.raises(PeerError):
+        total.add_packed(share)
+
+    assert not total.values().any()
+
+
+@pytest.mark.parametrize("m", [2, 11])
+def test_vectors_of_another_length_or_ring_are_not_added(m: int) -> None:
+    total = begin_total(3, m)
+
+    with pytest.raises(LocalError, match="1 elements"):
+        total.add(np.ones(1, dtype=np.uint8))
+    with pytest.raises(LocalError, match="or more"):
+        total.add(np.array([0, m, 0], dtype=np.uint8))
+
+    assert not total.values().any()
+
+
+@pytest.mark.parametrize("m", [2, 11])
+def test_a_total_does_not_print(m: int) -> None:
+    total = begin_total(3, m)
+    total.add(np.ones(3, dtype=np.uint8))
+
+    assert "secret" in repr(total)
+    assert "1, 1" not in repr(total)
