@@ -1,4 +1,4 @@
-"""Making sure that files, and a folder's entries, are on disk."""
+"""Files of a party: on disk when we say so, and for its own eyes where they are secret."""
 
 import os
 import stat
@@ -6,6 +6,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+_NOT_THE_OWNER = 0o077
+_NOT_THE_OWNER_NOR_THE_GROUP_THAT_READS = 0o037
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
@@ -16,6 +19,22 @@ def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+
+
+def create_file(path: Path, content: bytes, mode: int) -> None:
+    """Create a file that has its mode from the first moment; if it cannot be finished, it is not there.
+
+    `FileExistsError` if something of that name is.
+    """
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
@@ -46,3 +65,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_open_to_others(status: os.stat_result) -> bool:
+    """Whether somebody whom a secret in this file is not meant for may read or change it.
+
+    Nobody but its owner may. One exception: a service that is not root may be handed a file that belongs to root
+    and that a group may read; so Kubernetes mounts a secret, and so does many a host.
+    """
+    handed_to_us = status.st_uid == 0 and os.geteuid() != 0
+    refused = _NOT_THE_OWNER_NOR_THE_GROUP_THAT_READS if handed_to_us else _NOT_THE_OWNER
+    return bool(stat.S_IMODE(status.st_mode) & refused)

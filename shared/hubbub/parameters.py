@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol import signs
+from hubbub.protocol import blocks, signs
 from hubbub.protocol.compression import AlphaRule, count_kept
 from hubbub.protocol.fixed_point import FixedPoint
+from hubbub.protocol.modes import WireMode
 from hubbub.protocol.reals import SignedFixedPoint
 from hubbub.protocol.sharing import check_servers
 from hubbub.protocol.unions import check_q
@@ -27,7 +28,9 @@ class Parameters:
     `alpha_max` bounds a client's scaling factor (what is clipped stays in its error accumulator) or, where
     numbers are added as they are, each of them; `factor_bits` is λ. `q` is for SecUnion alone. `feedback` says
     what leaves the accumulator of a client whose indices SecUnion lost: everything that it sent (`paper`, Alg. 2
-    to the letter) or only what arrived (`lost`, so that what was lost comes back).
+    to the letter) or only what arrived (`lost`, so that what was lost comes back). `wire` is how shares
+    and sums travel. `block`, for SecUnion alone too, is how many neighbouring indices are chosen together; with
+    more than one, everybody speaks about all of V.
     """
 
     parameters: int
@@ -39,6 +42,8 @@ class Parameters:
     q: int = 1
     alpha_rule: AlphaRule = "norm"
     feedback: Feedback = "lost"
+    wire: WireMode = "paper"
+    block: int = 1
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
@@ -55,11 +60,36 @@ class Parameters:
         check_q(self.q)
         # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows.
         _ = self.kept, self.signs_modulus, self.fixed_point
+        blocks.check_block(self.block, self.kept)
+        if self.block > 1 and self.feedback == "paper":
+            raise ConfigurationError(
+                "with blocks nothing is said outside of V, so that feedback = paper means nothing: choose lost"
+            )
 
     @property
     def kept(self) -> int:
         """The signs that a client keeps, k = ⌊ρ·N⌋."""
         return count_kept(self.parameters, self.rho)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks that SecUnion's marks are for, ⌈N/b⌉; N where indices are chosen one by one."""
+        return blocks.count_blocks(self.parameters, self.block)
+
+    @property
+    def kept_blocks(self) -> int:
+        """The blocks that a client chooses, ⌊k/b⌋."""
+        return self.kept // self.block
+
+    @property
+    def most_active(self) -> int:
+        """The largest |V| that the whole cohort can choose."""
+        return min(self.parameters, self.clients * self.kept_blocks * self.block)
+
+    @property
+    def pluses_modulus(self) -> int:
+        """C + 1, the ring in which signs are added where everybody speaks."""
+        return blocks.modulus(self.clients)
 
     @property
     def signs_modulus(self) -> int:

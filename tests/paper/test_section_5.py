@@ -25,7 +25,14 @@ CIFAR = Experiment(1_756_426, 2**30)
 def total(where: Experiment, strategy: str, rounds: int, union_size: int | None, q: int) -> float:
     """In the table's unit, for C = 5, S = 2 and ρ = 0.1."""
     question = Question(
-        parameters=where.n, clients=5, servers=2, rho=0.1, union_size=union_size, q=q, rounds=rounds
+        parameters=where.n,
+        clients=5,
+        servers=2,
+        rho=0.1,
+        union_size=union_size,
+        q=q,
+        rounds=rounds,
+        wire="paper",
     )
     return plan(question).row(strategy).bits_in_all / 8 / where.unit
 

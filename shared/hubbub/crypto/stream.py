@@ -10,8 +10,11 @@ from typing import NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
 
+from hubbub.crypto.framing import Part, bind
 from hubbub.errors import ConfigurationError, LocalError
 
 KEY_BYTES = 32
@@ -21,6 +24,13 @@ _FIRST_BLOCK = bytes(16)
 
 # Encrypting zeros gives the key stream. One buffer serves all streams: it is only ever read.
 _ZEROS = memoryview(bytes(2**18))
+
+
+def derive_key(secret: bytes, *context: Part) -> bytes:
+    """A key that follows from a uniformly random secret, for one purpose alone (HKDF-Expand, SHA-256)."""
+    if len(secret) != KEY_BYTES:
+        raise ConfigurationError(f"a secret that keys follow from has {KEY_BYTES} bytes, not {len(secret)}")
+    return HKDFExpand(SHA256(), KEY_BYTES, bind(*context)).derive(secret)
 
 
 class AesCtrStream:
@@ -42,6 +52,11 @@ class AesCtrStream:
     def from_os(cls) -> "AesCtrStream":
         """Begin a stream that nobody can repeat."""
         return cls(secrets.token_bytes(KEY_BYTES))
+
+    @classmethod
+    def derived(cls, secret: bytes, *context: Part) -> "AesCtrStream":
+        """Begin the one stream that a secret has for a context: who has both begins the same."""
+        return cls(derive_key(secret, *context))
 
     def fill(self, out: NDArray[np.uint8]) -> None:
         """Overwrite all of `out` (contiguous) with the next bytes, without allocating."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, TypeVar
 
@@ -36,9 +37,9 @@ from hubbub.messages.rounds import (
     VoidPhase,
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
-from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk
+from hubbub.messages.shares import DenseShareChunk, SetReceived, SetRefused, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk, VoidNotice
 
 C = TypeVar("C", bound=Claim)
 Buffer = bytes | memoryview
@@ -55,6 +56,7 @@ KINDS: Final[dict[str, type[Message]]] = {
         *(RoundOpened, ClosePhase, VoidPhase, PhaseReleased, PhaseVoided, OrderRefused),
         *(RoundApplied, RoundDropped, ShareChunk, SetReceived, SetRefused, SumChunk, VoidNotice),
         *(SnapshotRequested, ModelVouched, SnapshotChunk),
+        *(DenseShareChunk, ShareSeed, PartialChunk, MaskedChunk),
     )
 }
 
@@ -76,8 +78,16 @@ def signed_part(envelope: Envelope) -> bytes:
 
 def encode(envelope: Envelope) -> bytes:
     """Write a frame."""
-    parts = _parts(envelope, signature_bytes=len(envelope.signature))
-    return b"".join((*parts, envelope.payload, envelope.signature))
+    prefix, head, body = _parts(envelope, signature_bytes=len(envelope.signature))
+    return b"".join((prefix, head, body, envelope.payload, envelope.signature))
+
+
+def encode_signed(envelope: Envelope, sign: Callable[[bytes], bytes]) -> bytes:
+    """Write the frame of an envelope that is signed on the way; header and body are written once."""
+    prefix, head, body = _parts(envelope, signature_bytes=0)
+    signature = sign(_covered(prefix, head, body, envelope.payload))
+    prefix = _prefix(head, body, envelope.payload, len(signature))
+    return b"".join((prefix, head, body, envelope.payload, signature))
 
 
 def covered(frame: bytes) -> bytes:
@@ -98,8 +108,11 @@ def _parts(envelope: Envelope, *, signature_bytes: int) -> tuple[bytes, bytes, b
         message_id=envelope.message_id,
     )
     head, body = header.model_dump_json().encode(), envelope.body.model_dump_json().encode()
-    lengths = (len(head), len(body), len(envelope.payload), signature_bytes)
-    return PREFIX.pack(MAGIC, FORMAT_VERSION, *lengths), head, body
+    return _prefix(head, body, envelope.payload, signature_bytes), head, body
+
+
+def _prefix(head: bytes, body: bytes, payload: bytes, signature_bytes: int) -> bytes:
+    return PREFIX.pack(MAGIC, FORMAT_VERSION, len(head), len(body), len(payload), signature_bytes)
 
 
 def _covered(prefix: bytes, head: Buffer, body: Buffer, payload: Buffer) -> bytes:

@@ -21,6 +21,7 @@ from hubbub.messages.base import Claim
 from hubbub.parameters import Feedback, Parameters
 from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
+from hubbub.protocol.modes import WireMode
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -28,6 +29,10 @@ Count = Annotated[int, Field(ge=1, lt=2**53)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Also of the canonical form: a manifest without it has the id that it had before there was such a field."""
+LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
+"""In the same way."""
+TAKES_BLOCKS = "sec-union"
+"""The one strategy whose union can be over blocks."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -97,9 +102,11 @@ class Manifest(Claim):
     alpha_max: float = 16.0
     factor_bits: Literal[32] = 32
     q: int = 1
+    block: Annotated[int, LEFT_OUT_IF_ONE] = 1
+    """How many neighbouring indices sec-union chooses together; with more than one, all speak about all of V."""
     alpha_rule: AlphaRule = "norm"
     feedback: Feedback = "lost"
-    wire: Literal["paper"] = "paper"
+    wire: WireMode = "compact"
     chunk_bytes: Annotated[int, Field(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
     task: str
     local_steps: Count
@@ -144,6 +151,10 @@ class Manifest(Claim):
             _ = self.protocol_parameters
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        if self.block > 1 and self.strategy != TAKES_BLOCKS:
+            raise ValueError(
+                f"blocks of indices are for {TAKES_BLOCKS} alone: leave block out, or choose that strategy"
+            )
         return self
 
     @model_validator(mode="after")
@@ -164,8 +175,10 @@ class Manifest(Claim):
             alpha_max=self.alpha_max,
             factor_bits=self.factor_bits,
             q=self.q,
+            block=self.block,
             alpha_rule=self.alpha_rule,
             feedback=self.feedback,
+            wire=self.wire,
         )
 
     @property

@@ -9,6 +9,7 @@ from hubbub.ids import SET_ID_PATTERN, SetId
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
 from hubbub.messages.keys import Signature
 from hubbub.messages.manifest import Digest, Name
+from hubbub.protocol.encoding import DENSE, WHOLE_BITS, Encoding
 from hubbub.protocol.layout import Vector
 
 ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
@@ -45,6 +46,7 @@ class ShareChunk(Message):
     """
 
     kind: ClassVar[str] = "share-chunk"
+    encoding: ClassVar[Encoding] = WHOLE_BITS
     senders = CLIENT
     recipients = AGGREGATOR
 
@@ -53,6 +55,31 @@ class ShareChunk(Message):
     weight: Weight = 1
     transcript: Digest
     index: Index
+
+    @property
+    def chunk(self) -> int:
+        """Its index."""
+        return self.index
+
+
+class DenseShareChunk(ShareChunk):
+    """The same on the compact wire: residues are packed densely."""
+
+    kind: ClassVar[str] = "dense-share-chunk"
+    encoding: ClassVar[Encoding] = DENSE
+
+
+class ShareSeed(Message):
+    """A whole share set, as the seed that it follows from; the payload is the seed, sealed."""
+
+    kind: ClassVar[str] = "share-seed"
+    senders = CLIENT
+    recipients = AGGREGATOR
+
+    set_id: ShareSetId
+    vectors: Vectors
+    weight: Weight = 1
+    transcript: Digest
 
 
 class Receipt(Claim):

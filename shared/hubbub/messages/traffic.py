@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hubbub.messages.base import Claim
+from hubbub.protocol.costs import SEED_BITS
+from hubbub.protocol.encoding import WHOLE_BITS, Encoding
 from hubbub.protocol.layout import Vector
 
-Direction = Literal["up", "down"]
+Direction = Literal["up", "across", "down"]
+"""From clients to aggregators, among aggregators, and back to clients."""
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -21,12 +24,24 @@ class Traffic(Claim):
     wire_bytes: Amount = 0
 
 
-def count_payload(vectors: Sequence[Vector], direction: Direction, *, copies: int) -> tuple[Traffic, ...]:
+def count_payload(
+    vectors: Sequence[Vector], direction: Direction, *, copies: int, encoding: Encoding = WHOLE_BITS
+) -> tuple[Traffic, ...]:
     """Payload of these vectors, sent to that many recipients."""
     return tuple(
-        Traffic(counts_as=vector.counts_as, direction=direction, payload_bits=vector.payload_bits * copies)
+        Traffic(
+            counts_as=vector.counts_as,
+            direction=direction,
+            payload_bits=encoding.bits(vector.length, vector.modulus) * copies,
+        )
         for vector in vectors
     )
+
+
+def count_seeds(vectors: Sequence[Vector], *, copies: int) -> tuple[Traffic, ...]:
+    """Payload of seeds that stand for shares of these vectors; they count as the first of them."""
+    first = vectors[0].counts_as
+    return (Traffic(counts_as=first, direction="up", payload_bits=SEED_BITS * copies),) if copies else ()
 
 
 def share_wire_bytes(payload_bytes: Mapping[str, int], frame_bytes: int) -> dict[str, int]:

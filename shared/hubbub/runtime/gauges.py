@@ -23,7 +23,8 @@ class Reading:
 
     ready: bool
     condition: Condition
-    inbox: str
+    queues: tuple[str, ...]
+    """Where messages wait for this party."""
     machines: tuple[tuple[str, Enum], ...]
     """Kind and state of every machine that is running."""
     jobs: int
@@ -100,8 +101,9 @@ class Gauges(Collector):
         waiting = GaugeMetricFamily(
             "hubbub_inbox_messages", "Messages that wait at the broker for this party, as it last said."
         )
-        if now.inbox in condition.waiting:
-            waiting.add_metric([], condition.waiting[now.inbox])
+        counts = [condition.waiting[queue] for queue in now.queues if queue in condition.waiting]
+        if counts:
+            waiting.add_metric([], sum(counts))
         yield waiting
 
     def _count_machines(self, now: Reading) -> Metric:

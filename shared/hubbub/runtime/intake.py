@@ -27,6 +27,19 @@ def check_sender(manifest: Manifest, envelope: Envelope) -> None:
         )
 
 
+def check_members(manifest: Manifest, named: tuple[PartyId, ...]) -> frozenset[PartyId]:
+    """Refuse a sum that is not over distinct clients of the cohort, of enough organisations."""
+    members = frozenset(named)
+    if len(members) != len(named) or not members <= set(manifest.clients):
+        raise PeerError(RejectReason.NOT_IN_COHORT, "the members are not distinct clients of the cohort")
+    if manifest.organisations_of(members) < manifest.min_clients:
+        raise PeerError(
+            RejectReason.TOO_FEW_MEMBERS,
+            f"a sum over {len(members)} members is not for release: the manifest asks for {manifest.min_clients}",
+        )
+    return members
+
+
 def check_manifest(manifest: Manifest, envelope: Envelope) -> None:
     """Refuse a proposal whose manifest is not the run that the envelope names, or is not its sender's."""
     if manifest.run_id != envelope.run:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.base import Message
-from hubbub.messages.codec import covered, encode, signed_part
+from hubbub.messages.codec import covered, encode_signed, signed_part
 from hubbub.messages.envelope import Envelope
 from hubbub.transport.base import Transport
 from hubbub.transport.topology import route
@@ -18,6 +20,8 @@ from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_signature
 
 DOMAIN = "message"
+LONG_BYTES = 2**17
+"""A payload beyond this takes longer to hash than to hand to a thread."""
 
 
 def sign(identity: Identity, envelope: Envelope) -> Envelope:
@@ -54,6 +58,11 @@ class Post:
             body=body,
             payload=payload,
         )
-        frame = encode(sign(self._identity, envelope))
-        await self._transport.publish(route(self._identity.role, role, to), frame)
+        frame = await self._write(envelope)
+        await self._transport.publish(route(self._identity.role, role, to, chunk=body.chunk), frame)
         self._note(envelope, len(frame))
+
+    async def _write(self, envelope: Envelope) -> bytes:
+        """Sign and encode; what takes long to hash, in a thread, for the loop has others to serve."""
+        write = partial(encode_signed, envelope, partial(self._identity.key.sign, DOMAIN))
+        return await asyncio.to_thread(write) if len(envelope.payload) > LONG_BYTES else write()

@@ -60,11 +60,13 @@ from hubbub.machine.effects import (
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import Step, is_final, step
 from hubbub.messages.base import Message
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.runtime.clock import Clock
+from hubbub.runtime.edge import Refusal, admit
 from hubbub.runtime.gauges import Gauges, Reading
-from hubbub.runtime.post import Post, authenticate
+from hubbub.runtime.post import Post
+from hubbub.runtime.shelved import Shelved
+from hubbub.runtime.spool import Payload
 from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
@@ -125,13 +127,24 @@ Observer = Callable[[Moment], None]
 Fed = tuple[Key, object]
 
 
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Other processes that receive for this party: what keeps them from it, and from which queues they do."""
+
+    find_problems: Callable[[], tuple[str, ...]]
+    queues: tuple[str, ...]
+
+
+NO_HELPERS = Helpers(tuple, ())
+
+
 class Shell(Protocol):
     """What a service adds: its intake, its own effects and its jobs."""
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         """Check a message and turn it into events, or raise `PeerError`."""
 
-    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
         """Do an effect of this service; `payload` is that of the delivery that caused it."""
 
     async def work(self, key: Key, job: Job) -> object:
@@ -149,7 +162,7 @@ class _Turn:
     """Something to take in. Its events are found when its turn comes: what is taken before may change them."""
 
     find: Callable[[], Sequence[Fed]]
-    payload: bytes = field(repr=False)
+    payload: Payload = field(repr=False)
     done: asyncio.Future[None]
     when_kept: bool = False
     """Whether it is enough for whoever waits that the event is kept."""
@@ -183,6 +196,7 @@ class Runner:
         audit: AuditLog,
         observer: Observer = lambda _: None,
         witness: Observer = lambda _: None,
+        helpers: Helpers = NO_HELPERS,
     ) -> None:
         """`observer` sees a step when all is done that it asks for; `witness` sees it as soon as it is kept.
 
@@ -200,6 +214,7 @@ class Runner:
         self._refusals = Refusals(audit)
         self._observer = observer
         self._witness = witness
+        self._helpers = helpers
         self._kinds = kinds
         self._store = store
         self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
@@ -248,16 +263,22 @@ class Runner:
     def find_problems(self) -> tuple[str, ...]:
         """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
         condition, queue = self._transport.condition, inbox(self.identity.name)
-        return tuple(
-            problem
-            for is_so, problem in (
-                (self._stopped, "the service is being stopped"),
-                (not self._replayed, "the event log is not replayed yet"),
-                (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
-                (not condition.connected, "there is no connection to the broker"),
-                (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
+        return (
+            tuple(
+                problem
+                for is_so, problem in (
+                    (self._stopped, "the service is being stopped"),
+                    (not self._replayed, "the event log is not replayed yet"),
+                    (
+                        self._driver is not None and self._driver.done(),
+                        "no events are taken any more: see the log",
+                    ),
+                    (not condition.connected, "there is no connection to the broker"),
+                    (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
+                )
+                if is_so
             )
-            if is_so
+            + self._helpers.find_problems()
         )
 
     def find_stall(self) -> str:
@@ -282,7 +303,7 @@ class Runner:
         return Reading(
             ready=not self.find_problems(),
             condition=self._transport.condition,
-            inbox=inbox(self.identity.name),
+            queues=(inbox(self.identity.name), *self._helpers.queues),
             machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
             jobs=len(self._jobs),
             turns=self._queue.qsize(),
@@ -322,7 +343,7 @@ class Runner:
         await self._wait_for_turn(lambda: [(key, event)], b"", when_kept=True)
 
     async def _wait_for_turn(
-        self, find: Callable[[], Sequence[Fed]], payload: bytes, *, when_kept: bool = False
+        self, find: Callable[[], Sequence[Fed]], payload: Payload, *, when_kept: bool = False
     ) -> None:
         if self._stopped:
             raise RunnerStopped("the service is being stopped")
@@ -336,32 +357,34 @@ class Runner:
         if self._stopped:
             # The shell may be closed already; the message waits at the broker for the next start.
             return RETRY
-        try:
-            envelope = decode(delivery.body)
-        except PeerError as error:
-            return await self._refuse(error.reason, str(error))
-        with context(run=envelope.run, round=envelope.round, phase=envelope.phase):
-            return await self._accept(envelope, delivery.body)
+        message = admit(self.identity, self.roster, delivery.body)
+        if isinstance(message, Refusal):
+            return await self.refuse(message)
+        return await self.take_in(message, len(delivery.body))
 
-    async def _accept(self, envelope: Envelope, frame: bytes) -> Verdict:
-        size, found = len(frame), list[Fed]()
+    async def take_in(self, envelope: Envelope, size: int) -> Verdict:
+        """Act on a message that was admitted at the edge; `size` is that of its frame."""
+        with context(run=envelope.run, round=envelope.round, phase=envelope.phase):
+            return await self._accept(envelope, size)
+
+    async def _accept(self, envelope: Envelope, size: int) -> Verdict:
+        found = list[Fed]()
+        payload = envelope.path if isinstance(envelope, Shelved) else envelope.payload
 
         def find() -> Sequence[Fed]:
             found.extend(self._shell.receive(envelope, size=size, now_s=self._clock.now_s()))
             return found
 
         try:
-            authenticate(self.roster, envelope, frame)
-            self._check_address(envelope)
-            await self._wait_for_turn(find, envelope.payload)
+            await self._wait_for_turn(find, payload)
         except PeerError as error:
-            return await self._refuse(error.reason, str(error), envelope)
+            return await self.refuse(Refusal.of(error.reason, str(error), envelope))
         except MachineOver as error:
             log.info("%s changes nothing: %s", envelope.kind, error)
             self._counters.late(envelope.kind)
             return ACK
         except UnexpectedEvent as error:
-            return await self._refuse(RejectReason.UNEXPECTED, str(error), envelope)
+            return await self.refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope))
         except RunnerStopped:
             return RETRY
         except (TransportError, StorageFailed, OSError):
@@ -376,31 +399,19 @@ class Runner:
             self._counters.carried("received", envelope, size)
         return ACK
 
-    def _check_address(self, envelope: Envelope) -> None:
-        me = self.identity
-        if envelope.recipient != me.name or me.role not in envelope.body.recipients:
-            raise PeerError(RejectReason.WRONG_RECIPIENT, f"this is for {envelope.recipient}, not for {me.name}")
+    async def refuse(self, refusal: Refusal) -> Verdict:
+        """Refuse a message: it is counted and recorded, and put aside with its reason."""
+        with context(run=refusal.run, round=refusal.round, phase=refusal.phase):
+            await self._note_refusal(refusal)
+        return reject(refusal.reason.value)
 
-    async def _refuse(self, reason: RejectReason, explanation: str, envelope: Envelope | None = None) -> Verdict:
-        if envelope is None:
-            await self._note_refusal(reason, explanation, kind="", sender="", run="")
-        else:
-            await self._note_refusal(
-                reason,
-                f"{envelope!r}: {explanation}",
-                kind=envelope.kind,
-                sender=envelope.sender,
-                run=envelope.run,
-            )
-        return reject(reason.value)
-
-    async def _note_refusal(
-        self, reason: RejectReason, explanation: str, *, kind: str, sender: str, run: str
-    ) -> None:
-        log.warning("refused: %s", explanation, extra={"reason": reason.value})
+    async def _note_refusal(self, refusal: Refusal) -> None:
+        reason = refusal.reason
+        log.warning("refused: %s", refusal.explanation, extra={"reason": reason.value})
         self._counters.rejected(reason)
+        who = {"kind": refusal.kind, "sender": refusal.sender, "run": refusal.run}
         try:
-            await asyncio.to_thread(self._refusals.note, reason.value, kind=kind, sender=sender, run=run)
+            await asyncio.to_thread(partial(self._refusals.note, reason.value, **who))
         except LocalError:
             log.exception("the refusal could not be recorded")
 
@@ -536,7 +547,7 @@ class Runner:
             raise MachineOver(f"{type(event).__name__} is for {key}, which is over or never began")
         with context(run=key.run, round=key.round, phase=key.phase):
             result = step(live.kind.table, live.state, live.data, event)
-            payload = turn.payload if turn else b""
+            payload: Payload = turn.payload if turn else b""
             for effect in result.effects:
                 if isinstance(effect, Persist):
                     await self._shell.perform(key, effect, payload)
@@ -613,7 +624,7 @@ class Runner:
 
     # The effects ----------------------------------------------------------------------------------------
 
-    async def _perform_surely(self, key: Key, effects: Sequence[Effect], payload: bytes) -> Exception | None:
+    async def _perform_surely(self, key: Key, effects: Sequence[Effect], payload: Payload) -> Exception | None:
         """Do what follows from an event that has happened, until it is done: there is no way back.
 
         An effect that a bug keeps from being done holds nothing else up. It is tried again after a restart.
@@ -642,7 +653,7 @@ class Runner:
             else:
                 return
 
-    async def _perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+    async def _perform(self, key: Key, effect: Effect, payload: Payload) -> None:
         match effect:
             case Job() | SetTimer() | CancelTimer() | Tell():
                 pass  # Launched once the step is taken.
@@ -651,7 +662,7 @@ class Runner:
             case Record():
                 await self._record(key, effect)
             case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
-                await self._note_refusal(reason, explanation, kind=kind, sender=sender, run=key.run)
+                await self._note_refusal(Refusal(reason, explanation, kind, sender, key.run))
             case _:
                 await self._shell.perform(key, effect, payload)
 
@@ -688,9 +699,8 @@ class Runner:
         try:
             event = await self._work_through_outages(key, job)
         except PeerError as error:
-            await self._note_refusal(
-                error.reason, f"{type(job).__name__}: {error}", kind=type(job).__name__, sender="", run=key.run
-            )
+            what = type(job).__name__
+            await self._note_refusal(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
             event = Failed(str(error))
         except HubbubError as error:
             log.warning("%s failed: %s", type(job).__name__, error)

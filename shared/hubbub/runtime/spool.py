@@ -1,6 +1,6 @@
 """Chunks on disk between their arrival and their use.
 
-A chunk is written under a temporary name, synced and renamed, so what is there is whole. Chunks of one sender
+A chunk is written under a temporary name, synced and renamed, so what is there is whole. Chunks of one machine
 lie in one folder; memory holds none of them, however many clients there are.
 """
 
@@ -13,6 +13,9 @@ from pathlib import Path
 from hubbub.disk import sync_folder, write_whole
 from hubbub.errors import StorageFailed
 from hubbub.machine.effects import Key
+
+Payload = bytes | Path
+"""What a delivery carries: here, or in a file beside the spool that nobody else uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +36,41 @@ class Spool:
         """Folders that this process knows to be on disk."""
         folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, key: Key, ref: ChunkRef, payload: bytes) -> None:
-        """Keep a chunk; it is on disk when this returns. One that is there already is never replaced."""
+    def write(self, key: Key, ref: ChunkRef, payload: Payload) -> None:
+        """Keep a chunk; it is on disk when this returns. One that is there already is never replaced.
+
+        A payload in a file, which must be synced, is moved from there.
+        """
         path = self._path(key, ref)
         try:
             self._make(path.parent)
             if not path.exists():
-                write_whole(path, lambda file: file.write(payload))
+                _put(path, payload)
             # Also if it was there: a process before us may have died before it came to this.
             sync_folder(path.parent)
         except OSError as error:
             raise StorageFailed(f"the spool {self._folder} takes no more: {error.strerror}") from None
+
+    def stage(self, corner: str, name: str, payload: bytes) -> Path:
+        """Put a payload on this disk, synced, from where `write` can move it: nothing is decided about it yet."""
+        path = self._corner(corner) / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, lambda file: file.write(payload))
+        except OSError as error:
+            raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
+        return path
+
+    def staged(self, corner: str, name: str) -> Path:
+        """Where a payload was staged."""
+        return self._corner(corner) / name
+
+    def clear(self, corner: str) -> None:
+        """Forget all that was staged in a corner."""
+        shutil.rmtree(self._corner(corner), ignore_errors=True)
+
+    def _corner(self, name: str) -> Path:
+        return self._folder.with_name("staged") / name
 
     def _make(self, folder: Path) -> None:
         """Make a folder that survives a crash: a new name is on disk once the folder above it is synced."""
@@ -60,8 +87,11 @@ class Spool:
 
     def drop(self, key: Key, sender: str | None = None) -> None:
         """Forget all chunks of a machine, or those of one sender."""
-        folder = self._home(key)
-        self._remove(folder / sender if sender else folder)
+        if sender is None:
+            self._remove(self._home(key))
+            return
+        for path in self._home(key).glob(f"{sender}.*"):
+            path.unlink(missing_ok=True)
 
     def drop_round(self, key: Key) -> None:
         """Forget all chunks of a round."""
@@ -79,4 +109,12 @@ class Spool:
         return self._folder / key.run / str(key.round) / (key.phase or "-")
 
     def _path(self, key: Key, ref: ChunkRef) -> Path:
-        return self._home(key) / ref.sender / f"{ref.set_id}-{ref.index:08d}.chunk"
+        # No name of a party has a point in it.
+        return self._home(key) / f"{ref.sender}.{ref.set_id}-{ref.index:08d}.chunk"
+
+
+def _put(path: Path, payload: Payload) -> None:
+    if isinstance(payload, Path):
+        payload.replace(path)
+    else:
+        write_whole(path, lambda file: file.write(payload))

@@ -27,8 +27,7 @@ from hubbub.machine.effects import Key
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import is_final
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.shares import ShareChunk
-from hubbub.messages.sums import SumChunk
+from hubbub.runtime.tally import Sending, measure
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=_NOTHING)
@@ -159,17 +158,20 @@ class Counters:
 
     def carried(self, direction: Direction, envelope: Envelope, size: int) -> None:
         """Count the bytes of a message that is ours, or was checked."""
-        body = envelope.body
-        if not isinstance(body, ShareChunk | SumChunk):
-            # Its phase may be any text; only that of a chunk is always checked before it is acted upon.
-            self._wire_bytes.labels(direction, envelope.kind, "").inc(size)
-            return
-        self._wire_bytes.labels(direction, envelope.kind, envelope.phase).inc(size)
-        if body.index == 0:
-            for claim in body.vectors:
-                vector = claim.vector
-                counted = self._payload_bytes.labels(direction, envelope.phase, vector.counts_as)
-                counted.inc(vector.payload_bits / 8)
+        phase, begun = measure(envelope)
+        self._carry(direction, envelope.kind, phase, size, begun)
+
+    def sent_elsewhere(self, sending: Sending) -> None:
+        """Count messages that another process sent in this party's name."""
+        self._sent.labels(sending.kind).inc(sending.messages)
+        self._carry("sent", sending.kind, sending.phase, sending.wire_bytes, sending.payload_bytes)
+
+    def _carry(
+        self, direction: Direction, kind: str, phase: str, size: int, payload_bytes: Mapping[str, float]
+    ) -> None:
+        self._wire_bytes.labels(direction, kind, phase).inc(size)
+        for counts_as, count in payload_bytes.items():
+            self._payload_bytes.labels(direction, phase, counts_as).inc(count)
 
     def rejected(self, reason: RejectReason) -> None:
         """Count a message that was refused."""

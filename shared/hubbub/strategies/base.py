@@ -92,6 +92,11 @@ class Phase:
         return sharing.recombine(totals, modulus)
 
     @property
+    def shares(self) -> bool:
+        """Whether clients deal additive shares, which the compact wire can carry for less."""
+        return type(self).deal is Phase.deal and type(self).combine is Phase.combine and not self.gathers
+
+    @property
     def gathers(self) -> bool:
         """Whether a server computes on whole vectors, and clients may be sent different ones."""
         return type(self).gather is not Phase.gather
@@ -205,7 +210,7 @@ class Strategy(Protocol):
         """|V|, from the vectors that the last phase released."""
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """Payload of a round by the paper's formula, by what it counts as."""
+        """Payload of a round by the formula of the wire mode, by what it counts as."""
 
 
 def admit_exactly(expected: Sequence[Vector], declared: Sequence[Vector]) -> None:

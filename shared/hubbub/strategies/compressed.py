@@ -6,7 +6,7 @@ import numpy as np
 
 from hubbub.errors import BadUpdate
 from hubbub.parameters import Parameters
-from hubbub.strategies.base import ClientInput, Theta
+from hubbub.strategies.base import ClientInput, T, Theta
 
 
 def check_length(parameters: Parameters, mine: ClientInput) -> None:
@@ -26,8 +26,8 @@ def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
     return wanted
 
 
-def require(theta: Theta | None) -> Theta:
-    """The next model, which is there once the round's sums are."""
-    if theta is None:
+def require(found: T | None) -> T:
+    """The next model, or what else is there once the round's sums are."""
+    if found is None:
         raise BadUpdate("a round is concluded after its sums were absorbed, not before")
-    return theta
+    return found

@@ -1,13 +1,14 @@
 """What each strategy would cost and tell to whom, before a run is started (Beguier et al., Tables 1 and 2).
 
-Costs are payload bits of rounds that nobody misses. Probabilities are for clients that choose their indices
-independently; clients with similar data choose alike, so that their union is smaller and more of it collides.
+Costs are payload bits of rounds that nobody misses, by the formula of the wire mode that is asked for and, beside
+it, of the paper's. Probabilities are for clients that choose their indices independently; clients with similar
+data choose alike, so that their union is smaller and more of it collides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -15,11 +16,13 @@ from hubbub.errors import ConfigurationError
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs, leakage, unions
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.modes import WireMode
 
 ServersLearn = Literal["nothing", "indices"]
 Support = Literal["dense", "union", "lossy union"]
 
 LEVELS: tuple[ServersLearn, ...] = get_args(ServersLearn)
+WIRE_MODES: tuple[WireMode, ...] = get_args(WireMode)
 NOTHING = "nothing"
 
 
@@ -46,7 +49,10 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is planned: N, C, S, ρ, q and the number of rounds; |V| if it is known."""
+    """What is planned: N, C, S, ρ, q, the wire mode and the number of rounds; |V| if it is known.
+
+    With a `block` of more than one index, sec-union over blocks is planned beside the flat one.
+    """
 
     parameters: int
     clients: int
@@ -55,9 +61,13 @@ class Question:
     union_size: int | None = None
     q: int = 1
     rounds: int = 1
+    wire: WireMode = "compact"
+    block: int = 1
 
     def __post_init__(self) -> None:
         unions.check_q(self.q)
+        if self.wire not in WIRE_MODES:
+            raise ConfigurationError(f"the wire mode is one of: {', '.join(WIRE_MODES)}; not {self.wire!r}")
         if self.rounds < 1:
             raise ConfigurationError(f"a plan is for at least one round, not {self.rounds}")
         largest = min(self.parameters, self.clients * self.kept)
@@ -68,15 +78,16 @@ class Question:
             )
 
     @property
-    def kept(self) -> int:
-        """The indices that a client chooses, k = ⌊ρ·N⌋; N, C, S and ρ are checked on the way."""
-        run = Parameters(parameters=self.parameters, clients=self.clients, servers=self.servers, rho=self.rho)
-        return run.kept
+    def run(self) -> Parameters:
+        """What a manifest would say; N, C, S, ρ and the block are checked on the way."""
+        return Parameters(
+            parameters=self.parameters, clients=self.clients, servers=self.servers, rho=self.rho, block=self.block
+        )
 
     @property
-    def chosen_share(self) -> float:
-        """k/N, the chance that a client chooses a given index."""
-        return self.kept / self.parameters
+    def kept(self) -> int:
+        """The indices that a client chooses, k = ⌊ρ·N⌋."""
+        return self.run.kept
 
     @property
     def heads(self) -> Headcount:
@@ -102,9 +113,13 @@ class Row:
 
     strategy: str
     q: int | None
+    block: int
+    """1 where indices are chosen one by one."""
     runnable: bool
     union_size: int
     phases: Mapping[str, int]
+    paper_bits_per_round: int
+    """The same round on the paper's wire."""
     rounds: int
     exposure: Exposure
     trains: bool = True
@@ -112,7 +127,7 @@ class Row:
 
     @property
     def bits_per_round(self) -> int:
-        """Payload of all parties in both directions."""
+        """Payload of all parties, on the wire that is planned."""
         return sum(self.phases.values())
 
     @property
@@ -122,8 +137,10 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The strategy's name, with q where it has one."""
-        return self.strategy if self.q is None else f"{self.strategy} (q = {self.q})"
+        """The strategy's name, with q and b where it has them."""
+        if self.q is None:
+            return self.strategy
+        return f"{self.strategy} (q = {self.q}{f', b = {self.block}' if self.block > 1 else ''})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +154,15 @@ class Plan:
     estimated: bool
     rows: tuple[Row, ...]
     leakage: Leakage
+    block_leakage: Leakage | None
+    """The same of blocks, where they were asked for."""
     servers_learn: ServersLearn
     recommended: Row
     lossless: Row
     """The cheapest among those that lose no index."""
 
     def row(self, strategy: str) -> Row:
-        """Find a strategy's line."""
+        """Find a strategy's line; of sec-union, that of the flat union."""
         return next(each for each in self.rows if each.strategy == strategy)
 
 
@@ -156,7 +175,8 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     if servers_learn not in LEVELS:
         raise ConfigurationError(f"servers can learn one of: {', '.join(LEVELS)}; not {servers_learn!r}")
     told = assess(question)
-    rows = tuple(_row(kind, question, told) for kind in _KINDS)
+    by_blocks = assess_blocks(question) if question.block > 1 else None
+    rows = tuple(_list_rows(question, told, by_blocks))
     # A union that is expected to lose everything is cheap and useless.
     useful = [row for row in rows if row.runnable and row.trains and row.union_size]
     allowed = [row for row in useful if row.exposure.within(servers_learn)]
@@ -165,6 +185,7 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
         estimated=question.union_size is None,
         rows=rows,
         leakage=told,
+        block_leakage=by_blocks,
         servers_learn=servers_learn,
         recommended=_cheapest(allowed),
         lossless=_cheapest([row for row in allowed if row.q is None]),
@@ -178,7 +199,16 @@ def _cheapest(rows: Sequence[Row]) -> Row:
 
 def assess(question: Question) -> Leakage:
     """What SecUnion loses and tells with this q."""
-    n, rho, clients, q = question.parameters, question.chosen_share, question.clients, question.q
+    return _assess(question, question.parameters, question.kept)
+
+
+def assess_blocks(question: Question) -> Leakage:
+    """The same of blocks: a client chooses ⌊k/b⌋ of ⌈N/b⌉."""
+    return _assess(question, question.run.blocks, question.run.kept_blocks)
+
+
+def _assess(question: Question, n: int, kept: int) -> Leakage:
+    rho, clients, q = kept / n, question.clients, question.q
     try:
         return Leakage(
             expected_union=leakage.expected_union(n, rho, clients),
@@ -201,39 +231,51 @@ class _Kind:
 
     strategy: str
     support: Support
+    in_blocks: bool = False
     phases: Callable[[Question, int], Mapping[str, int]]
     exposure: Exposure
     runnable: bool = True
     trains: bool = True
 
 
+def _list_rows(question: Question, told: Leakage, by_blocks: Leakage | None) -> Iterator[Row]:
+    for kind in _KINDS:
+        if not kind.in_blocks:
+            yield _row(kind, question, told)
+        elif by_blocks:
+            yield _row(kind, question, by_blocks)
+
+
 def _row(kind: _Kind, question: Question, told: Leakage) -> Row:
-    size = _union_size(kind.support, question, told)
+    size = _union_size(kind, question, told)
     return Row(
         strategy=kind.strategy,
         q=question.q if kind.support == "lossy union" else None,
+        block=question.block if kind.in_blocks else 1,
         runnable=kind.runnable,
         union_size=size,
         phases=MappingProxyType(dict(kind.phases(question, size))),
+        paper_bits_per_round=sum(kind.phases(replace(question, wire="paper"), size).values()),
         rounds=question.rounds,
         exposure=kind.exposure,
         trains=kind.trains,
     )
 
 
-def _union_size(support: Support, question: Question, told: Leakage) -> int:
-    if support == "dense":
+def _union_size(kind: _Kind, question: Question, told: Leakage) -> int:
+    if kind.support == "dense":
         return question.parameters
     if question.union_size is not None:
         return question.union_size
-    lost = told.expected_lost if support == "lossy union" else 0.0
-    return round(told.expected_union - lost)
+    lost = told.expected_lost if kind.support == "lossy union" else 0.0
+    found = round(told.expected_union - lost)
+    return min(question.parameters, found * question.block) if kind.in_blocks else found
 
 
 def _signs_and_factors(question: Question, size: int) -> dict[str, int]:
     return {
-        "signs": costs.signs_bits(size, question.heads),
-        "factors": costs.factors_bits(question.heads),
+        "signs": costs.signs_bits(size, question.heads, question.wire),
+        "factors": costs.factors_bits(question.heads, wire=question.wire),
     }
 
 
@@ -278,7 +320,7 @@ _KINDS = (
         strategy="partial-sec-union",
         support="union",
         phases=lambda ask, size: {
-            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads),
+            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads, ask.wire),
             **_signs_and_factors(ask, size),
         },
         exposure=Exposure(clients_learn="chooser counts"),
@@ -287,10 +329,22 @@ _KINDS = (
         strategy="sec-union",
         support="lossy union",
         phases=lambda ask, size: {
-            "union": costs.sec_union_bits(ask.parameters, ask.q, ask.heads),
+            "union": costs.sec_union_bits(ask.parameters, ask.q, ask.heads, ask.wire),
             **_signs_and_factors(ask, size),
         },
         exposure=Exposure(clients_learn="whether alone"),
+    ),
+    _Kind(
+        strategy="sec-union",
+        support="lossy union",
+        in_blocks=True,
+        phases=lambda ask, size: {
+            "union": costs.sec_union_bits(ask.run.blocks, ask.q, ask.heads, ask.wire),
+            "signs": costs.pluses_bits(size, ask.heads, ask.wire),
+            "factors": costs.factors_bits(ask.heads, wire=ask.wire),
+        },
+        # Everybody speaks about all of V: where all say the same, everybody knows who said what.
+        exposure=Exposure(clients_learn="all signs on V that agree"),
     ),
     _Kind(
         strategy="bonawitz",
@@ -316,7 +370,7 @@ _KINDS = (
     _Kind(
         strategy="sum",
         support="dense",
-        phases=lambda ask, size: {"values": costs.numbers_bits(size, ask.heads)},
+        phases=lambda ask, size: {"values": costs.numbers_bits(size, ask.heads, wire=ask.wire)},
         exposure=Exposure(clients_learn="the sum"),
         trains=False,
     ),
@@ -324,8 +378,8 @@ _KINDS = (
         strategy="sparse-sum",
         support="union",
         phases=lambda ask, size: {
-            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads),
-            "values": costs.numbers_bits(size, ask.heads),
+            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads, ask.wire),
+            "values": costs.numbers_bits(size, ask.heads, wire=ask.wire),
         },
         exposure=Exposure(clients_learn="the sum, counts"),
         trains=False,

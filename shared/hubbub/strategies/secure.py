@@ -8,57 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.parameters import Parameters
-from hubbub.protocol import aggregate, compression, costs, leakage, signs, unions
+from hubbub.protocol import aggregate, compression, costs, signs, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import (
     ClientInput,
+    ClientRound,
     Conclusion,
     Indices,
     Phase,
-    PlainPhase,
     Release,
     Theta,
     admit_exactly,
     admit_up_to,
 )
+from hubbub.strategies.blocks import Blocks
 from hubbub.strategies.compressed import add_up, require
-
-SIGNS = Phase("signs")
-Signs = NDArray[np.int8]
-
-
-class Union(Protocol):
-    """A way to agree on V (section 3.2.2)."""
-
-    @property
-    def phase(self) -> Phase:
-        """The union phase."""
-
-    def modulus(self, parameters: Parameters) -> int:
-        """The ring of the marks."""
-
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
-        """Mark the indices where `chosen` is not zero."""
-
-    def check(self, total: Residues, members: int) -> None:
-        """Refuse marks that the members cannot add up to."""
-
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
-        """Refuse sums of signs that do not fit the marks at the same indices."""
-
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
-        """The share of V's indices that a single client chose, as far as one client can tell."""
-
-    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """What the phase costs by Table 2."""
+from hubbub.strategies.marks import SIGNS, PartialSecUnion, PlaintextUnion, SecUnion, Union
 
 
 class SecureRound:
@@ -170,19 +141,25 @@ class SecureStrategy:
     union: Union | None
     reveals: str = ""
     repeats: bool = False
+    blocks: Blocks | None = None
+    """How it goes over blocks of indices, if it can."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Union, if there is one, then signs."""
         return (self.union.phase, SIGNS) if self.union else (SIGNS,)
 
-    def begin(self, parameters: Parameters, mine: ClientInput) -> SecureRound:
+    def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Compress the update, mark its indices, and remember what is sent."""
+        if self.blocks and parameters.block > 1:
+            return self.blocks.begin(parameters, mine)
         return SecureRound(self.union, parameters, mine)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
         """N marks; signs of all N, or of as many indices as the cohort can choose; one factor."""
-        if self.union is None:
+        if self.blocks and parameters.block > 1:
+            self.blocks.admit(parameters, phase, vectors)
+        elif self.union is None:
             admit_exactly(_signs_vectors(parameters, parameters.parameters), vectors)
         elif phase == SIGNS.name:
             most = min(parameters.parameters, parameters.clients * parameters.kept)
@@ -200,135 +177,20 @@ class SecureStrategy:
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """The row's terms in Table 2."""
+        if self.blocks and parameters.block > 1:
+            return self.blocks.predict_bits(parameters, heads, union_size)
         bits = {"union": self.union.predict_bits(parameters, heads)} if self.union else {}
         length = union_size if self.union else parameters.parameters
         return {
             **bits,
-            "signs": costs.signs_bits(length, heads),
-            "factors": costs.factors_bits(heads, parameters.factor_bits),
+            "signs": costs.signs_bits(length, heads, parameters.wire),
+            "factors": costs.factors_bits(heads, parameters.factor_bits, parameters.wire),
         }
-
-
-# The unions ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SecUnion:
-    """Random marks in Z_{2^q}: their sum tells a client whether it was alone, and loses what cancels."""
-
-    phase: Phase = Phase("union")  # noqa: RUF009  (Frozen.)
-
-    def modulus(self, parameters: Parameters) -> int:
-        """2^q."""
-        return int(2**parameters.q)
-
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
-        """R uniform in Z*_{2^q}."""
-        return unions.mark_at_random(chosen, parameters.q, stream)
-
-    def check(self, total: Residues, members: int) -> None:
-        """Random marks add up to anything."""
-
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
-        """Random marks tell no counts."""
-
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
-        """An estimate from our own marks: see `leakage.estimate_alone_share`."""
-        size = int(np.count_nonzero(total))
-        if not size:
-            return None
-        return leakage.estimate_alone_share(
-            kept=int(np.count_nonzero(marks)),
-            matched=int(np.count_nonzero((total == marks) & (marks != 0))),
-            union_size=size,
-            members=members,
-            q=parameters.q,
-        )
-
-    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """2·S·C·N·q."""
-        return costs.sec_union_bits(parameters.parameters, parameters.q, heads)
-
-
-@dataclass(frozen=True, slots=True)
-class PartialSecUnion:
-    """Marks of 1 in Z_{C+1}: their sum tells clients how many chose each index."""
-
-    phase: Phase = Phase("union")  # noqa: RUF009  (Frozen.)
-
-    def modulus(self, parameters: Parameters) -> int:
-        """C + 1."""
-        return parameters.clients + 1
-
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
-        """B_i."""
-        del parameters, stream
-        return unions.mark(chosen)
-
-    def check(self, total: Residues, members: int) -> None:
-        """Nobody chooses an index twice."""
-        unions.check_counts(total, members)
-
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
-        """T signs of ±1 add up to at most t, and to an odd number if t is odd."""
-        unions.check_directions(counts, directions)
-
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
-        """Exactly."""
-        del parameters, marks, members
-        size = np.count_nonzero(total)
-        return float(np.count_nonzero(total == 1) / size) if size else None
-
-    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """2·S·C·N·⌈log2(C + 1)⌉."""
-        return costs.partial_sec_union_bits(parameters.parameters, heads)
-
-
-@dataclass(frozen=True, slots=True)
-class _OrPhase(PlainPhase):
-    """The first server ORs what the clients send."""
-
-    def combine(self, total: Residues, share: Residues, modulus: int) -> None:
-        """OR."""
-        del modulus
-        np.bitwise_or(total, share, out=total)
-
-
-@dataclass(frozen=True, slots=True)
-class PlaintextUnion:
-    """One bit for each index, shown to the first server."""
-
-    phase: Phase = _OrPhase("union")
-
-    def modulus(self, parameters: Parameters) -> int:
-        """2."""
-        del parameters
-        return 2
-
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
-        """B_i."""
-        del parameters, stream
-        return unions.mark(chosen)
-
-    def check(self, total: Residues, members: int) -> None:
-        """Any bits can be."""
-
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
-        """Bits tell no counts."""
-
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
-        """The union tells clients nothing of it."""
-        del parameters, total, marks, members
-        return None
-
-    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """2·C·N."""
-        return costs.plaintext_union_bits(parameters.parameters, heads)
 
 
 STRATEGIES = (
     SecureStrategy("no-union", None),
-    SecureStrategy("sec-union", SecUnion()),
+    SecureStrategy("sec-union", SecUnion(), blocks=Blocks()),
     SecureStrategy("partial-sec-union", PartialSecUnion()),
     SecureStrategy(
         "plaintext-union", PlaintextUnion(), reveals="the first aggregator sees every client's indices"

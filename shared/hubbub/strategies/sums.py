@@ -43,7 +43,7 @@ from hubbub.strategies.base import (
     admit_up_to,
 )
 from hubbub.strategies.compressed import check_length, require
-from hubbub.strategies.secure import PartialSecUnion
+from hubbub.strategies.marks import PartialSecUnion
 
 UNION = PartialSecUnion()
 VALUES = Phase("values")
@@ -178,7 +178,7 @@ class SumStrategy:
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Eq. 3 for each phase."""
         length = union_size if self.sparse else parameters.parameters
-        values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits)}
+        values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits, parameters.wire)}
         return {"union": UNION.predict_bits(parameters, heads), **values} if self.sparse else values
 
 

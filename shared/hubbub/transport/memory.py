@@ -203,6 +203,11 @@ class MemoryBroker:
         """Count the messages that wait in a queue and are with no consumer."""
         return len(self._queues[queue].ready)
 
+    def held_from(self, queue: str) -> int:
+        """Count the messages of a queue that are with its consumer, unsettled."""
+        consumer = self._queues[queue].consumer
+        return len(consumer.unsettled) if consumer else 0
+
     # What follows is for transports.
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import stat
 from base64 import b64encode
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
 from hubbub.crypto.framing import bind
 from hubbub.crypto.signing import SigningKey
-from hubbub.disk import sync_folder
+from hubbub.disk import create_file, is_open_to_others, sync_folder
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
 from hubbub.messages.base import Claim
@@ -31,7 +30,6 @@ PASSWORD_BYTES = 32
 SALT_BYTES = 4
 PRIVATE_MODE = 0o600
 PUBLIC_MODE = 0o644
-OTHERS = 0o077
 PRIVATE_SUFFIX = ".identity.json"
 PUBLIC_SUFFIX = ".public.json"
 
@@ -127,9 +125,9 @@ def write_identity(identity: Identity, folder: Path) -> tuple[Path, Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
-            _create(private, _PrivateFile.of(identity), PRIVATE_MODE)
+            create_file(private, dump_identity(identity), PRIVATE_MODE)
             undo.callback(private.unlink)
-            _create(public, identity.public(), PUBLIC_MODE)
+            create_file(public, _dump(identity.public()), PUBLIC_MODE)
             undo.callback(public.unlink)
             sync_folder(folder)
             undo.pop_all()
@@ -142,17 +140,13 @@ def write_identity(identity: Identity, folder: Path) -> tuple[Path, Path]:
     return private, public
 
 
-def _create(path: Path, content: Claim, mode: int) -> None:
-    """Create a file that has its mode from the first moment; if it cannot be finished, it is not there."""
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(content.model_dump_json(indent=2) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        path.unlink()
-        raise
+def dump_identity(identity: Identity) -> bytes:
+    """What the private file holds, for whoever writes it elsewhere: nobody but its owner may read it there."""
+    return _dump(_PrivateFile.of(identity))
+
+
+def _dump(content: Claim) -> bytes:
+    return f"{content.model_dump_json(indent=2)}\n".encode()
 
 
 def read_identity(path: Path) -> Identity:
@@ -168,8 +162,7 @@ def read_identity(path: Path) -> Identity:
 def _read_private(path: Path) -> bytes:
     """Read what was opened only after looking at its mode, so that it cannot be swapped in between."""
     with path.open("rb") as stream:
-        mode = os.fstat(stream.fileno()).st_mode
-        if stat.S_IMODE(mode) & OTHERS:
+        if is_open_to_others(os.fstat(stream.fileno())):
             raise ConfigurationError(f"others than its owner may read or change {path}: chmod 600 {path}")
         return stream.read()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hubbub.crypto.framing import bind
 from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
+from hubbub.crypto.stream import AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
 from hubbub.messages.keys import RunKey
@@ -71,6 +72,24 @@ class RunSeals:
         """Open one chunk of a share that was sealed to us."""
         return self._key.open(sealed, _share_info(stage, sender, self._me, set_id, chunk))
 
+    def seal_seed(self, stage: Stage, to: PartyId, set_id: SetId, seed: bytes) -> bytes:
+        """Seal the seed that a whole share follows from."""
+        return seal(self._kem, self._publics[to], seed, _seed_info(stage, self._me, to, set_id))
+
+    def open_seed(self, stage: Stage, sender: PartyId, set_id: SetId, sealed: bytes) -> bytes:
+        """Open a seed that was sealed to us."""
+        return self._key.open(sealed, _seed_info(stage, sender, self._me, set_id))
+
+    # Sums: an aggregator to the combiner ----------------------------------------------------------------
+
+    def seal_partial(self, stage: Stage, to: PartyId, chunk: int, packed: bytes) -> bytes:
+        """Seal one chunk of our sum to the combiner."""
+        return seal(self._kem, self._publics[to], packed, _partial_info(stage, self._me, to, chunk))
+
+    def open_partial(self, stage: Stage, sender: PartyId, chunk: int, sealed: bytes) -> bytes:
+        """Open one chunk of another aggregator's sum."""
+        return self._key.open(sealed, _partial_info(stage, sender, self._me, chunk))
+
     # Sums: an aggregator to all clients -----------------------------------------------------------------
 
     def wrap_sum_key(self, stage: Stage, to: PartyId, key: SumKey) -> bytes:
@@ -116,6 +135,16 @@ def _share_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId
     return bind("hubbub/1 share", stage.run, stage.round, stage.phase, *parties, set_id, chunk)
 
 
+def _seed_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId) -> bytes:
+    parties = (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
+    return bind("hubbub/1 share seed", stage.run, stage.round, stage.phase, *parties, set_id)
+
+
+def _partial_info(stage: Stage, sender: PartyId, recipient: PartyId, chunk: int) -> bytes:
+    parties = (Role.AGGREGATOR.value, sender, recipient)
+    return bind("hubbub/1 partial sum", stage.run, stage.round, stage.phase, *parties, chunk)
+
+
 def _sum_key_info(stage: Stage, sender: PartyId, recipient: PartyId) -> bytes:
     parties = (Role.AGGREGATOR.value, sender, Role.CLIENT.value, recipient)
     return bind("hubbub/1 sum key", stage.run, stage.round, stage.phase, *parties)
@@ -131,3 +160,32 @@ def _contribution_info(run: RunId, sender: PartyId, recipient: PartyId) -> bytes
 
 def _snapshot_info(run: RunId, number: int, sender: PartyId, recipient: PartyId, chunk: int) -> bytes:
     return bind("hubbub/1 snapshot", run, number, Role.CLIENT.value, sender, recipient, chunk)
+
+
+# Streams ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A piece of a vector: the vector's name and ring, and the chunk that the piece is in."""
+
+    vector: str
+    modulus: int
+    chunk: int
+
+
+def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: Place) -> AesCtrStream:
+    """The share of a piece that follows from a seed: the same at the client and at its aggregator."""
+    context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.modulus, place.chunk)
+    return AesCtrStream.derived(seed, "hubbub/1 seeded share", *context)
+
+
+def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: Place) -> AesCtrStream:
+    """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
+    context = (stage.run, stage.round, stage.phase, place.vector, place.modulus, place.chunk, client)
+    return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)
+
+
+def derive_seed(stage: Stage, secret: bytes, server: PartyId) -> bytes:
+    """The seed of one aggregator's share, from what a client drew for the whole set."""
+    return derive_key(secret, "hubbub/1 seed", stage.run, stage.round, stage.phase, server)

@@ -1,4 +1,4 @@
-"""Claims that are signed on their own, so that they hold whoever passes them on: run keys and receipts."""
+"""Claims that are signed on their own, to hold whoever passes them on: run keys, receipts, releases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hubbub.ids import PartyId, RunId
 from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import Receipt, SignedReceipt
+from hubbub.messages.sums import Release
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 
@@ -81,3 +82,23 @@ def check_receipt(roster: Roster, run: RunId, round_number: int, phase: str, sig
     content = _receipt_content(run, round_number, phase, signed.receipt)
     signature = bytes.fromhex(signed.signature)
     check_signature(roster, signed.receipt.aggregator, signature, "receipt", content)
+
+
+# Releases -----------------------------------------------------------------------------------------------
+
+
+def _release_content(run: RunId, round_number: int, phase: str, release: Release) -> bytes:
+    return bind(run, round_number, phase, release.model_dump_json())
+
+
+def sign_release(identity: Identity, run: RunId, round_number: int, phase: str, release: Release) -> str:
+    """Give this aggregator's word for the sum that it adds to the combined one."""
+    return identity.key.sign("release", _release_content(run, round_number, phase, release)).hex()
+
+
+def check_release(
+    roster: Roster, run: RunId, round_number: int, phase: str, release: Release, signature: str
+) -> None:
+    """Refuse a release that its aggregator has not signed for this very phase."""
+    content = _release_content(run, round_number, phase, release)
+    check_signature(roster, release.aggregator, bytes.fromhex(signature), "release", content)

@@ -6,8 +6,8 @@ from hubbub.errors import ConfigurationError
 from hubbub.parameters import Parameters
 
 
-def lenet(**changes: float) -> Parameters:
-    values: dict[str, float] = {"parameters": 61_706, "clients": 5, "servers": 2, "rho": 0.1} | changes
+def lenet(**changes: float | str) -> Parameters:
+    values = {"parameters": 61_706, "clients": 5, "servers": 2, "rho": 0.1, **changes}
     return Parameters(**values)  # type: ignore[arg-type] # one dictionary for whole numbers and others
 
 
@@ -19,6 +19,15 @@ def test_what_follows_from_the_papers_setting() -> None:
     assert parameters.factors_modulus == 2**32
     assert parameters.fixed_point.fraction_bits == 25
     assert parameters.fixed_point.alpha_max == 16.0
+
+
+def test_what_follows_from_a_block() -> None:
+    flat, blocks = lenet(), lenet(block=16)
+
+    assert (flat.blocks, flat.kept_blocks, flat.most_active) == (61_706, 6_170, 30_850)
+    assert (blocks.blocks, blocks.kept_blocks, blocks.most_active) == (3_857, 385, 5 * 385 * 16)
+    assert lenet(block=16, rho=0.5).most_active == 61_706
+    assert blocks.pluses_modulus == 6
 
 
 @pytest.mark.parametrize(
@@ -44,9 +53,13 @@ def test_what_follows_from_the_papers_setting() -> None:
         ({"q": 0}, "q is 0; marks of SecUnion have from 1 to 32 bits"),
         ({"q": 33}, "q is 33"),
         ({"q": -1}, "q is -1"),
+        ({"block": 0}, "block is 0"),
+        ({"block": 1025}, "block is 1025"),
+        ({"block": 62, "rho": 0.001}, "keeps 61 indices, less than one block of 62"),
+        ({"block": 2, "feedback": "paper"}, "choose lost"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused(changes: dict[str, float], message: str) -> None:
+def test_parameters_that_cannot_work_are_refused(changes: dict[str, float | str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         lenet(**changes)
 

@@ -13,7 +13,17 @@ from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
 from hubbub.errors import MalformedMessage, RejectReason
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Message
-from hubbub.messages.codec import KINDS, MAGIC, MAX_JSON_BYTES, PREFIX, covered, decode, encode, signed_part
+from hubbub.messages.codec import (
+    KINDS,
+    MAGIC,
+    MAX_JSON_BYTES,
+    PREFIX,
+    covered,
+    decode,
+    encode,
+    encode_signed,
+    signed_part,
+)
 from hubbub.messages.envelope import FORMAT_VERSION, Envelope
 from hubbub.messages.runs import RunRefused
 from hubbub.messages.shares import ShareChunk
@@ -125,6 +135,15 @@ def test_what_a_frames_signature_covers_is_what_was_signed(envelope: Envelope) -
     frame = encode(envelope)
 
     assert covered(frame) == signed_part(envelope) == signed_part(decode(frame))
+
+
+@given(envelope=ENVELOPES)
+def test_signing_on_the_way_writes_the_same_frame(envelope: Envelope) -> None:
+    def sign(text: bytes) -> bytes:
+        assert text == signed_part(envelope)
+        return envelope.signature
+
+    assert encode_signed(envelope, sign) == encode(envelope)
 
 
 def test_the_signature_covers_the_bytes_of_a_frame_and_not_their_meaning() -> None:

@@ -95,6 +95,7 @@ OTHER_VALUES: dict[str, object] = {
     "parameters": 101,
     "alpha_max": 8.0,
     "q": 2,
+    "block": 4,
     "alpha_rule": "mean",
     "feedback": "paper",
     "chunk_bytes": 2 * CHUNK_BYTES,
@@ -126,6 +127,21 @@ def test_a_predecessor_that_is_not_there_is_left_out_of_the_canonical_form() -> 
     assert read_manifest(document(predecessor=None)).run_id == make_manifest().run_id
 
 
+def test_a_block_of_one_is_left_out_of_the_canonical_form() -> None:
+    """Runs from before there were blocks keep their ids, too."""
+    assert "block" not in VALID
+    assert read_manifest(document(block=1)).run_id == make_manifest().run_id
+
+
+def test_a_manifest_with_blocks_reads_back_as_the_same_and_says_so_to_the_protocol() -> None:
+    manifest = make_manifest(strategy="sec-union", block=7)
+
+    assert read_manifest(manifest.canonical) == manifest
+    assert json.loads(manifest.canonical)["block"] == 7
+    parameters = manifest.protocol_parameters
+    assert (parameters.block, parameters.blocks, parameters.kept_blocks) == (7, 15, 1)
+
+
 def test_a_successor_reads_back_as_the_same_manifest() -> None:
     manifest = make_successor()
 
@@ -150,9 +166,11 @@ def test_every_field_of_the_predecessor_changes_the_run_id(field: str) -> None:
 
 @pytest.mark.parametrize("field", OTHER_VALUES)
 def test_every_field_changes_the_run_id(field: str) -> None:
-    fields = dict(make_manifest())
+    # The one strategy whose union can be over blocks.
+    fields = dict(make_manifest(strategy="no-union" if field == "strategy" else "sec-union"))
+    before = Manifest.model_validate(fields)
 
-    assert Manifest.model_validate({**fields, field: OTHER_VALUES[field]}).run_id != make_manifest().run_id
+    assert Manifest.model_validate({**fields, field: OTHER_VALUES[field]}).run_id != before.run_id
 
 
 def test_the_order_of_the_cohort_is_part_of_the_run() -> None:
@@ -205,6 +223,21 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "rho infinite": ({"rho": math.inf}, "above 0 and at most 1"),
     "rho as text": ({"rho": "0.1"}, "rho: Input should be a valid number"),
     "k = 0": ({"rho": 0.009}, "keeps none of them; choose a larger rho"),
+    "a block of 0": ({"strategy": "sec-union", "block": 0}, "block is 0; blocks of sec-union have from 1 to 1024"),
+    "a block that is too large": ({"strategy": "sec-union", "block": 1025}, "block is 1025"),
+    "a block beyond k": (
+        {"strategy": "sec-union", "block": 11},
+        "a client keeps 10 indices, less than one block of 11: take a larger rho or a smaller block",
+    ),
+    "blocks without sec-union": (
+        {"strategy": "partial-sec-union", "block": 2},
+        "blocks of indices are for sec-union alone",
+    ),
+    "blocks to the letter": (
+        {"strategy": "sec-union", "block": 2, "feedback": "paper"},
+        "with blocks nothing is said outside of V",
+    ),
+    "a block as text": ({"strategy": "sec-union", "block": "2"}, "block: "),
     "min_clients of 1": ({"min_clients": 1}, "min_clients is 1; it must lie between 2 and the 3"),
     "min_clients of 0": ({"min_clients": 0}, "min_clients: "),
     "min_clients above the cohort": ({"min_clients": 4}, "min_clients is 4; it must lie between 2 and the 3"),

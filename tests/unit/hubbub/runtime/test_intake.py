@@ -55,13 +55,20 @@ def test_there_is_a_way_for_every_message_from_those_who_send_it_to_those_who_re
             assert (sender, recipient) in FLOWS
 
 
-def test_only_clients_talk_to_their_like_and_only_about_what_is_theirs_alone() -> None:
-    """The group secret, and the model."""
-    among_themselves = {body.kind for body in make_bodies(MANIFEST) if body.senders & body.recipients}
+def test_parties_talk_to_their_like_only_about_what_is_theirs_alone() -> None:
+    """Clients about the group secret and the model, aggregators about sums on their way to the combiner."""
+    among_themselves = {
+        role: {body.kind for body in make_bodies(MANIFEST) if role in body.senders & body.recipients}
+        for role in Role
+    }
 
     assert among_themselves == {
-        *("group-contribution", "group-confirmed"),
-        *("snapshot-requested", "model-vouched", "snapshot-chunk"),
+        Role.CLIENT: {
+            *("group-contribution", "group-confirmed"),
+            *("snapshot-requested", "model-vouched", "snapshot-chunk"),
+        },
+        Role.AGGREGATOR: {"partial-chunk"},
+        Role.COORDINATOR: set(),
     }
 
 

@@ -62,12 +62,12 @@ async def test_a_party_that_has_no_inbox_is_reported() -> None:
 
 
 @aio
-async def test_aggregators_have_no_way_to_send_to_each_other() -> None:
-    async with MemoryTransport(MemoryBroker(), topology_for(AGGREGATOR, Role.AGGREGATOR)) as ours:
-        post = Post(ours, identity_of(MANIFEST, AGGREGATOR))
+async def test_a_coordinator_has_no_way_to_send_to_another() -> None:
+    async with MemoryTransport(MemoryBroker(), topology_for(MANIFEST.coordinator, Role.COORDINATOR)) as ours:
+        post = Post(ours, identity_of(MANIFEST, MANIFEST.coordinator))
 
-        with pytest.raises(ConfigurationError, match="no messages go from aggregator to aggregator"):
-            await post.send(KEY, to=MANIFEST.aggregators[1], role=Role.AGGREGATOR, body=CHUNK)
+        with pytest.raises(ConfigurationError, match="no messages go from coordinator to coordinator"):
+            await post.send(KEY, to=PartyId("coordinator-2"), role=Role.COORDINATOR, body=CHUNK)
 
 
 def test_signing_again_replaces_the_signature() -> None:

@@ -18,6 +18,7 @@ from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.runtime import runner
 from hubbub.runtime.runner import BEGINNING, Fed, Live, Moment
+from hubbub.runtime.spool import Payload
 from hubbub.store.base import Draft, Entry
 from hubbub.transport.memory import MemoryBroker
 from hubbub.transport.topology import dead_letter_queue, inbox
@@ -158,7 +159,7 @@ async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_re
             assert machines == {KEY: Live(service_kind, State.BUSY, Data(steps=1, job="think"), kept=True)}
             order.append("restored")
 
-        async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+        async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
             del key, effect, payload
             order.append("effect")
 
@@ -283,7 +284,7 @@ class MortalShell(ProbeShell):
 
     life: Life = field(kw_only=True)
 
-    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
         self.life.pass_by(f"before {effect}")
         await super().perform(key, effect, payload)
         self.life.pass_by(f"after {effect}")

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,6 +13,7 @@ from hubbub.ids import Role
 from hubbub.machine.effects import Publish
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunProposed
+from hubbub.protocol.modes import WireMode
 from hubbub.runtime import runner
 from hubbub.runtime.runner import Fed
 from hubbub.transport.topology import inbox
@@ -40,9 +42,10 @@ from support.probe import (
 ROUNDS, CLIENTS, SERVERS = 2, 3, 2
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_run(tmp_path_factory.mktemp("federation"), rounds=ROUNDS, clients=CLIENTS)
+@pytest.fixture(scope="module", params=get_args(WireMode))
+def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    folder = tmp_path_factory.mktemp("federation")
+    return measure_run(folder, rounds=ROUNDS, clients=CLIENTS, wire=request.param)
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -54,8 +57,15 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 def test_what_clients_sent_is_what_aggregators_received_and_the_other_way_round(measured: Measured) -> None:
     clients, servers = measured.manifest.clients, measured.manifest.aggregators
+    paper = (("share-chunk", clients, servers), ("sum-chunk", servers, clients))
+    compact = (
+        ("dense-share-chunk", clients, servers),
+        ("share-seed", clients, servers),
+        ("partial-chunk", servers, servers),
+        ("masked-chunk", servers, clients),
+    )
 
-    for kind, senders, recipients in (("share-chunk", clients, servers), ("sum-chunk", servers, clients)):
+    for kind, senders, recipients in paper if measured.manifest.wire == "paper" else compact:
         for phase in ("union", "signs"):
             labels = {"kind": kind, "phase": phase}
             sent = measured.total("hubbub_wire_bytes_total", senders, direction="sent", **labels)
@@ -76,19 +86,28 @@ def test_parties_count_the_payload_that_they_report(measured: Measured) -> None:
     clients, servers = measured.manifest.clients, measured.manifest.aggregators
 
     for name in ("union", "signs", "factors"):
-        for direction, senders in (("up", clients), ("down", servers)):
-            reported = measured.value(
-                "coordinator", "hubbub_reported_payload_bytes_total", counts_as=name, direction=direction
+        for directions, senders in ((["up"], clients), (["down", "across"], servers)):
+            reported = sum(
+                measured.value(
+                    "coordinator", "hubbub_reported_payload_bytes_total", counts_as=name, direction=each
+                )
+                for each in directions
             )
             sent = measured.total("hubbub_payload_bytes_total", senders, counts_as=name, direction="sent")
             assert sent == reported > 0
 
 
 def test_the_first_phases_payload_is_the_formulas(measured: Measured) -> None:
-    # SecUnion: one bit for each parameter, a share for each server, of each client, up and down.
-    bits = measured.manifest.parameters * CLIENTS * SERVERS * 2 * ROUNDS
+    # SecUnion: one bit for each parameter, a share for each server, of each client, up and down. Compact: one of
+    # each client, up and down, and seeds; and a sum of all servers but one.
+    vector = measured.manifest.parameters
+    bits = {
+        "paper": vector * CLIENTS * SERVERS * 2 * ROUNDS,
+        "compact": (vector * (2 * CLIENTS + SERVERS - 1) + 256 * CLIENTS * (SERVERS - 1)) * ROUNDS,
+    }
 
-    assert measured.total("hubbub_payload_bytes_total", direction="sent", phase="union") == bits / 8
+    sent = measured.total("hubbub_payload_bytes_total", direction="sent", phase="union")
+    assert sent == bits[measured.manifest.wire] / 8
 
 
 def test_runs_rounds_and_phases_are_counted_by_their_end_at_every_party(measured: Measured) -> None:

@@ -2,14 +2,15 @@
 
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
-from hubbub.store.sqlite import SqliteStore
-from hubbub.store.vault import Vault
+from hubbub.store.sqlite import SqliteStore, open_database
+from hubbub.store.vault import LentVault, Vault
 
 RUN, OTHER_RUN = RunId("ab" * 32), RunId("cd" * 32)
 SECRET = b"open-sesame-12345678901234567890"
@@ -63,6 +64,40 @@ def test_one_secret_is_deleted_and_others_stay(vault: Vault) -> None:
     assert vault.get(RUN, "outbox 2") == SECRET
 
 
+def test_several_secrets_are_deleted_at_once_and_overwritten(vault: Vault, tmp_path: Path) -> None:
+    vault.put(RUN, "outbox 1", SECRET)
+    vault.put(RUN, "outbox 2", SECRET)
+    vault.put(RUN, "group", b"stays")
+
+    vault.delete(RUN, "outbox 1", "outbox 2", "no such")
+
+    assert vault.get(RUN, "group") == b"stays"
+    assert SECRET not in bytes_on_disk(tmp_path)
+
+
+def test_what_was_replaced_is_overwritten_with_the_next_deletion_even_of_nothing(
+    vault: Vault, tmp_path: Path
+) -> None:
+    vault.put(RUN, "group", SECRET)
+    vault.put(RUN, "group", b"stepped")
+    assert SECRET in bytes_on_disk(tmp_path), "else this test shows nothing"
+
+    vault.delete(RUN, "no such")
+
+    assert SECRET not in bytes_on_disk(tmp_path)
+
+
+def test_what_was_deleted_before_a_crash_is_overwritten_by_the_next_process(vault: Vault, tmp_path: Path) -> None:
+    vault.put(RUN, "outbox 1", SECRET)
+    with closing(open_database(path_in(tmp_path))) as crashed:
+        crashed.execute("DELETE FROM secrets")
+        assert SECRET in bytes_on_disk(tmp_path), "else this test shows nothing"
+
+        Vault(path_in(tmp_path)).close()
+
+        assert SECRET not in bytes_on_disk(tmp_path)
+
+
 def test_with_the_run_every_byte_of_its_secrets_is_overwritten(vault: Vault, tmp_path: Path) -> None:
     large = SECRET * 1_000  # Larger than a page, so that it lies in pages of its own.
     vault.put(RUN, "run key", SECRET)
@@ -102,3 +137,26 @@ def test_a_vault_that_fails_says_so_and_shows_no_secret(vault: Vault) -> None:
     with pytest.raises(StorageFailed) as caught:
         vault.put(RUN, "run key", SECRET)
     assert "open-sesame" not in str(caught.value)
+
+
+# Another process of the same party ----------------------------------------------------------------------
+
+
+def test_another_process_reads_what_is_there_now(vault: Vault, tmp_path: Path) -> None:
+    lent = LentVault(path_in(tmp_path))
+    vault.put(RUN, "run key", SECRET)
+    assert lent.get(RUN, "run key") == SECRET
+    assert lent.get(OTHER_RUN, "run key") is None
+
+    vault.forget(RUN)
+
+    assert lent.get(RUN, "run key") is None
+    assert SECRET not in bytes_on_disk(tmp_path), "who looked does not keep it from being overwritten"
+
+
+def test_a_lent_vault_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed):
+        LentVault(path_in(tmp_path)).get(RUN, "run key")
+
+    assert not list(tmp_path.iterdir())
+    assert "sqlite" not in repr(LentVault(path_in(tmp_path)))

@@ -3,10 +3,12 @@ import pytest
 from hubbub.errors import ConfigurationError
 from hubbub.parameters import Parameters
 from hubbub.protocol import leakage
+from hubbub.protocol.modes import WireMode
 from hubbub.strategies.planner import LEVELS, Question, ServersLearn, plan
 from hubbub.strategies.registry import STRATEGIES
 
 LENET = Question(parameters=61_706, clients=5, servers=2, rho=0.1)
+MODES: tuple[WireMode, ...] = ("compact", "paper")
 SECURE = {"no-union", "plaintext-union", "partial-sec-union", "sec-union"}
 COMPARED = {"bonawitz", "eastly-tss", "eastly-he"}
 SUMS = {"sum", "sparse-sum"}
@@ -21,6 +23,8 @@ def ask(
     union_size: int | None = None,
     q: int = 1,
     rounds: int = 1,
+    wire: WireMode = "compact",
+    block: int = 1,
 ) -> Question:
     return Question(
         parameters=parameters,
@@ -30,7 +34,36 @@ def ask(
         union_size=union_size,
         q=q,
         rounds=rounds,
+        wire=wire,
+        block=block,
     )
+
+
+@pytest.mark.parametrize("wire", MODES)
+def test_blocks_are_planned_as_they_predict_themselves_and_change_no_other_row(wire: WireMode) -> None:
+    flat, both = plan(ask(wire=wire, q=2)), plan(ask(wire=wire, q=2, block=16))
+    (row,) = (row for row in both.rows if row not in flat.rows)
+
+    run = Parameters(parameters=61_706, clients=5, servers=2, rho=0.1, q=2, wire=wire, block=16)
+    assert row.phases == STRATEGIES["sec-union"].predict_bits(run, ask().heads, row.union_size)
+    assert [each for each in both.rows if each is not row] == list(flat.rows)
+    assert (row.label, row.block) == ("sec-union (q = 2, b = 16)", 16)
+    assert row.union_size % 16 == 0
+    assert both.row("sec-union").block == 1
+    assert both.recommended == row
+
+
+def test_blocks_are_lost_as_indices_are() -> None:
+    told = plan(ask(block=16)).block_leakage
+
+    assert told is not None
+    assert told.expected_lost == leakage.expected_lost(3_857, 385 / 3_857, 5, 1)
+    assert plan(ask()).block_leakage is None
+
+
+def test_a_block_that_no_client_can_choose_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="less than one block"):
+        ask(rho=0.001, block=62)
 
 
 def test_every_row_of_table_2_is_there_and_only_the_related_work_cannot_be_run() -> None:
@@ -41,15 +74,48 @@ def test_every_row_of_table_2_is_there_and_only_the_related_work_cannot_be_run()
     assert {row.strategy for row in rows if not row.runnable} == COMPARED
 
 
+@pytest.mark.parametrize("wire", MODES)
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_can_be_run_is_planned_as_it_predicts_itself(name: str) -> None:
-    question = ask(clients=7, servers=3, union_size=18_253, q=5)
-    parameters = Parameters(parameters=61_706, clients=7, servers=3, rho=0.1, q=5)
+def test_what_can_be_run_is_planned_as_it_predicts_itself(name: str, wire: WireMode) -> None:
+    question = ask(clients=7, servers=3, union_size=18_253, q=5, wire=wire)
+    parameters = Parameters(parameters=61_706, clients=7, servers=3, rho=0.1, q=5, wire=wire)
 
     row = plan(question).row(name)
 
     assert row.runnable
     assert dict(row.phases) == STRATEGIES[name].predict_bits(parameters, question.heads, row.union_size)
+
+
+def test_the_compact_wire_is_planned_unless_told_otherwise() -> None:
+    """C + C + S - 1 = 11 vectors; 61,706 bits, ⌈18,253/2⌉ words of 7 bits, 32 bits; 5 seeds in either phase."""
+    row = plan(ask(union_size=18_253)).row("sec-union")
+
+    assert row.phases == {
+        "union": 11 * 61_706 + 5 * 256,
+        "signs": 11 * 9_127 * 7 + 5 * 256,
+        "factors": 11 * 32,
+    }
+
+
+@pytest.mark.parametrize("wire", MODES)
+def test_every_row_has_the_papers_cost_beside_it(wire: WireMode) -> None:
+    answer, paper = (plan(ask(union_size=18_253, wire=each)) for each in (wire, "paper"))
+
+    assert [row.paper_bits_per_round for row in answer.rows] == [row.bits_per_round for row in paper.rows]
+
+
+def test_the_compact_wire_changes_what_is_secret_shared_and_nothing_else() -> None:
+    rows = plan(ask(union_size=18_253)).rows
+
+    cheaper = {row.strategy for row in rows if row.bits_per_round < row.paper_bits_per_round}
+
+    assert cheaper == SECURE | SUMS
+    assert all(row.bits_per_round == row.paper_bits_per_round for row in rows if row.strategy not in cheaper)
+
+
+def test_an_unknown_wire_mode_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="compact, paper; not 'dense'"):
+        ask(wire="dense")  # type: ignore[arg-type]  # A caller without types.
 
 
 def test_whatever_is_called_runnable_is_registered() -> None:
@@ -125,7 +191,15 @@ def test_recommends_sec_union_where_servers_learn_nothing() -> None:
 
 
 def test_recommends_plaintext_union_where_servers_may_learn_indices() -> None:
-    assert plan(LENET, servers_learn="indices").recommended.strategy == "plaintext-union"
+    assert plan(ask(wire="paper"), servers_learn="indices").recommended.strategy == "plaintext-union"
+
+
+def test_on_the_compact_wire_indices_in_the_clear_save_nothing_but_what_sec_union_loses() -> None:
+    """C + C + S - 1 = 11 bits for each index instead of 2·C = 10."""
+    answer = plan(LENET, servers_learn="indices")
+
+    assert answer.recommended.strategy == "sec-union"
+    assert answer.lossless.strategy == "plaintext-union"
 
 
 def test_recommends_no_union_where_the_union_is_nearly_everything() -> None:
@@ -138,7 +212,7 @@ def test_recommends_partial_sec_union_where_marks_are_wide() -> None:
 
 
 def test_at_the_same_price_recommends_what_loses_nothing() -> None:
-    answer = plan(ask(rho=0.01, union_size=2_000, q=3))  # ⌈log2(5 + 1)⌉ = 3.
+    answer = plan(ask(rho=0.01, union_size=2_000, q=3, wire="paper"))  # ⌈log2(5 + 1)⌉ = 3.
 
     assert answer.row("sec-union").bits_per_round == answer.row("partial-sec-union").bits_per_round
     assert answer.recommended.strategy == "partial-sec-union"
@@ -198,7 +272,7 @@ def test_q_outside_1_to_32_is_refused(q: int) -> None:
 
 @pytest.mark.parametrize("q", [1, 32])
 def test_q_at_its_ends_is_planned(q: int) -> None:
-    assert plan(ask(q=q)).row("sec-union").phases["union"] == 2 * 2 * 5 * 61_706 * q
+    assert plan(ask(q=q, wire="paper")).row("sec-union").phases["union"] == 2 * 2 * 5 * 61_706 * q
 
 
 @pytest.mark.parametrize("rho", [0.0, -0.1, 1.01, float("nan")])
@@ -239,7 +313,7 @@ def test_a_union_that_cannot_be_is_refused(rho: float, union_size: int, largest:
 
 @pytest.mark.parametrize(("rho", "union_size"), [(0.1, 0), (0.1, 50), (0.5, 100)])
 def test_the_largest_union_and_an_empty_one_are_planned(rho: float, union_size: int) -> None:
-    answer = plan(ask(parameters=100, rho=rho, union_size=union_size))
+    answer = plan(ask(parameters=100, rho=rho, union_size=union_size, wire="paper"))
 
     assert answer.row("sec-union").phases["signs"] == 2 * 2 * 5 * union_size * 4
 

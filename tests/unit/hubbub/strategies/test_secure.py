@@ -14,8 +14,9 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, no_union_bits
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Strategy, Theta
+from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES, find_strategy
-from hubbub.strategies.secure import SIGNS, SecureStrategy
+from hubbub.strategies.secure import SecureStrategy
 from support.plain_federation import Method, draw_marks
 from support.strategy_rounds import N, add_up, draw, key_of, make_input, play, setting
 

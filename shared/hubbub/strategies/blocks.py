@@ -1,0 +1,158 @@
+"""sec-union over blocks of neighbouring indices: a far cheaper union, for more signs shown to clients.
+
+The phases are those of the flat union. What differs is who says what: a mark stands for a whole block, and in the
+signs phase every member speaks about all of V, also where it chose nothing. So D on V is the sum of everybody's
+signs, and where all agree every client knows everybody's. A manifest has to ask for it, and a policy to allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubbub.errors import PeerError, RejectReason
+from hubbub.parameters import Parameters
+from hubbub.protocol import aggregate, blocks, compression, costs, unions
+from hubbub.protocol.costs import Headcount
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import Residues
+from hubbub.strategies.base import ClientInput, Conclusion, Indices, Release, Theta, admit_exactly, admit_up_to
+from hubbub.strategies.compressed import add_up, require
+from hubbub.strategies.marks import SIGNS, SecUnion, Signs
+
+REVEALS = "where all members' signs agree on V, every client knows everybody's sign there"
+"""To clients; servers learn |V|, as they do without blocks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spoken:
+    """What a client says once it knows V; as secret as its update, so it does not print."""
+
+    support: Indices
+    signs: Signs
+    factor: int
+
+    def __repr__(self) -> str:
+        return f"_Spoken(<secret>, n={self.support.size})"
+
+
+class BlockRound:
+    """Algorithm 2 with blocks in the place of indices, seen by one client."""
+
+    weight = 1
+
+    def __init__(self, union: SecUnion, parameters: Parameters, mine: ClientInput) -> None:
+        self._union = union
+        self._parameters = parameters
+        self._theta = mine.theta
+        self._wanted = add_up(parameters, mine)
+        chosen = blocks.choose_blocks(self._wanted, parameters.block, parameters.kept_blocks)
+        self._marks = union.mark(parameters, chosen, mine.stream)
+        self._spoken: _Spoken | None = None
+        self._alone: float | None = None
+        self._next: Theta | None = None
+
+    def vectors(self, phase: str) -> tuple[Vector, ...]:
+        """A mark for each block; or a sign for each index of V, and the factor in the same messages."""
+        if phase == SIGNS.name:
+            return signs_vectors(self._parameters, self._say().support.size)
+        return (union_vector(self._union, self._parameters),)
+
+    def contribute(self, phase: str) -> tuple[Residues, ...]:
+        """The marks; or whether each sign is a plus, and Q(α_i)."""
+        if phase != SIGNS.name:
+            return (self._marks,)
+        spoken = self._say()
+        return blocks.to_ring(spoken.signs), np.array([spoken.factor], dtype=np.uint32)
+
+    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+        """V, in the signs phase."""
+        return () if phase != SIGNS.name or self._spoken is None else (self._spoken.support,)
+
+    def absorb(self, phase: str, release: Release, members: int) -> None:
+        """Take in V, and find what to say about it; or D and α, and apply U."""
+        admit_exactly(self.vectors(phase), release.vectors)
+        if phase == SIGNS.name:
+            self._absorb_signs(release.values[0], int(release.values[1][0]), members)
+        else:
+            self._absorb_union(release.values[0], members)
+
+    def _absorb_union(self, total: Residues, members: int) -> None:
+        parameters, active = self._parameters, unions.indices_of(total)
+        unions.check_union(active.size, members, parameters.kept_blocks, of="blocks")
+        self._alone = self._union.alone_share(parameters, total, self._marks, members)
+        support = blocks.indices_in(active, parameters.block, parameters.parameters)
+        alpha = blocks.scale(self._wanted, support, rule=parameters.alpha_rule)
+        self._spoken = _Spoken(support, blocks.speak(self._wanted, support), parameters.fixed_point.to_ring(alpha))
+
+    def _absorb_signs(self, pluses: Residues, factor: int, members: int) -> None:
+        directions, support = blocks.from_ring(pluses, members), self._say().support
+        aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
+        alpha = self._parameters.fixed_point.from_ring(factor)
+        self._next = self._theta.copy()
+        self._next[support] = aggregate.apply_sum(self._theta[support], directions, alpha, members)
+
+    def conclude(self, *, took_part: bool) -> Conclusion:
+        """Move on; what was said of V leaves the accumulator, all else stays in it."""
+        theta, spoken = require(self._next), self._say()
+        if not took_part:
+            # Our signs are not in the sum, and our marks not in V.
+            return Conclusion(theta, self._wanted, spoken.support.size)
+        alpha = self._parameters.fixed_point.from_ring(spoken.factor)
+        kept = self._wanted.copy()
+        kept[spoken.support] = compression.accumulate_error(kept[spoken.support], alpha, spoken.signs)
+        return Conclusion(theta, kept, spoken.support.size, self._alone)
+
+    def _say(self) -> _Spoken:
+        return require(self._spoken)
+
+    def __repr__(self) -> str:
+        return f"<BlockRound of {self._parameters.parameters} parameters>"
+
+
+def signs_vectors(parameters: Parameters, length: int) -> tuple[Vector, ...]:
+    """Pluses, mod C + 1, and one factor."""
+    return (
+        Vector("signs", length, parameters.pluses_modulus),
+        Vector("factors", 1, parameters.factors_modulus),
+    )
+
+
+def union_vector(union: SecUnion, parameters: Parameters) -> Vector:
+    """A mark for each block."""
+    return Vector("union", parameters.blocks, union.modulus(parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How sec-union goes where the manifest's block is more than one index."""
+
+    union: SecUnion = SecUnion()  # noqa: RUF009  (Frozen.)
+
+    def begin(self, parameters: Parameters, mine: ClientInput) -> BlockRound:
+        """Choose blocks and mark them."""
+        return BlockRound(self.union, parameters, mine)
+
+    def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
+        """⌈N/b⌉ marks; signs of whole blocks, no more than the cohort can choose; one factor."""
+        if phase != SIGNS.name:
+            admit_exactly((union_vector(self.union, parameters),), vectors)
+            return
+        admit_up_to(signs_vectors(parameters, parameters.most_active), vectors)
+        # The last block of the model may be shorter than the others, and be in V or not.
+        left = vectors[0].length % parameters.block
+        if left not in (0, parameters.parameters % parameters.block):
+            raise PeerError(
+                RejectReason.WRONG_LENGTH,
+                f"{vectors[0].length} signs are not those of whole blocks of {parameters.block}",
+            )
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
+        """Table 2's row of SecUnion with ⌈N/b⌉ marks, and signs mod C + 1."""
+        return {
+            "union": self.union.predict_bits(parameters, heads),
+            "signs": costs.pluses_bits(union_size, heads, parameters.wire),
+            "factors": costs.factors_bits(heads, parameters.factor_bits, parameters.wire),
+        }

@@ -1,0 +1,159 @@
+"""The ways to agree on V: what a client marks, what the sum of the marks tells (Beguier et al., section 3.2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.parameters import Parameters
+from hubbub.protocol import costs, leakage, unions
+from hubbub.protocol.costs import Headcount
+from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.strategies.base import Phase, PlainPhase
+
+SIGNS = Phase("signs")
+"""What follows the union, if there is one."""
+Signs = NDArray[np.int8]
+
+
+class Union(Protocol):
+    """A way to agree on V (section 3.2.2)."""
+
+    @property
+    def phase(self) -> Phase:
+        """The union phase."""
+
+    def modulus(self, parameters: Parameters) -> int:
+        """The ring of the marks."""
+
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+        """Mark the indices where `chosen` is not zero."""
+
+    def check(self, total: Residues, members: int) -> None:
+        """Refuse marks that the members cannot add up to."""
+
+    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+        """Refuse sums of signs that do not fit the marks at the same indices."""
+
+    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+        """The share of V's indices that a single client chose, as far as one client can tell."""
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
+        """What the phase costs by Table 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecUnion:
+    """Random marks in Z_{2^q}: their sum tells a client whether it was alone, and loses what cancels."""
+
+    phase: Phase = Phase("union")  # noqa: RUF009  (Frozen.)
+
+    def modulus(self, parameters: Parameters) -> int:
+        """2^q."""
+        return int(2**parameters.q)
+
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+        """R uniform in Z*_{2^q}."""
+        return unions.mark_at_random(chosen, parameters.q, stream)
+
+    def check(self, total: Residues, members: int) -> None:
+        """Random marks add up to anything."""
+
+    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+        """Random marks tell no counts."""
+
+    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+        """An estimate from our own marks: see `leakage.estimate_alone_share`."""
+        size = int(np.count_nonzero(total))
+        if not size:
+            return None
+        return leakage.estimate_alone_share(
+            kept=int(np.count_nonzero(marks)),
+            matched=int(np.count_nonzero((total == marks) & (marks != 0))),
+            union_size=size,
+            members=members,
+            q=parameters.q,
+        )
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
+        """2·S·C·N·q, or with ⌈N/b⌉ instead of N."""
+        return costs.sec_union_bits(parameters.blocks, parameters.q, heads, parameters.wire)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSecUnion:
+    """Marks of 1 in Z_{C+1}: their sum tells clients how many chose each index."""
+
+    phase: Phase = Phase("union")  # noqa: RUF009  (Frozen.)
+
+    def modulus(self, parameters: Parameters) -> int:
+        """C + 1."""
+        return parameters.clients + 1
+
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+        """B_i."""
+        del parameters, stream
+        return unions.mark(chosen)
+
+    def check(self, total: Residues, members: int) -> None:
+        """Nobody chooses an index twice."""
+        unions.check_counts(total, members)
+
+    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+        """T signs of ±1 add up to at most t, and to an odd number if t is odd."""
+        unions.check_directions(counts, directions)
+
+    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+        """Exactly."""
+        del parameters, marks, members
+        size = np.count_nonzero(total)
+        return float(np.count_nonzero(total == 1) / size) if size else None
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
+        """2·S·C·N·⌈log2(C + 1)⌉."""
+        return costs.partial_sec_union_bits(parameters.parameters, heads, parameters.wire)
+
+
+@dataclass(frozen=True, slots=True)
+class _OrPhase(PlainPhase):
+    """The first server ORs what the clients send."""
+
+    def combine(self, total: Residues, share: Residues, modulus: int) -> None:
+        """OR."""
+        del modulus
+        np.bitwise_or(total, share, out=total)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaintextUnion:
+    """One bit for each index, shown to the first server."""
+
+    phase: Phase = _OrPhase("union")
+
+    def modulus(self, parameters: Parameters) -> int:
+        """2."""
+        del parameters
+        return 2
+
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+        """B_i."""
+        del parameters, stream
+        return unions.mark(chosen)
+
+    def check(self, total: Residues, members: int) -> None:
+        """Any bits can be."""
+
+    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+        """Bits tell no counts."""
+
+    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+        """The union tells clients nothing of it."""
+        del parameters, total, marks, members
+        return None
+
+    def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
+        """2·C·N."""
+        return costs.plaintext_union_bits(parameters.parameters, heads)
