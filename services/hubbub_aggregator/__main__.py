@@ -1,33 +1,34 @@
 """`python -m hubbub_aggregator`: an aggregator as a process; settings are HUBBUB_AGGREGATOR_*."""
 
+from hubbub.runtime.leaving import leave_when_told
+
+if __name__ == "__main__":
+    # Before all that follows: importing it takes seconds on a busy machine.
+    leave_when_told()
+
 import asyncio
 import sys
 
-from pydantic_settings import SettingsConfigDict
-
 from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
-from hubbub.runtime.settings import PinningSettings, ProbedSettings
 from hubbub_aggregator.service import Aggregator
-
-
-class AggregatorSettings(ProbedSettings, PinningSettings):
-    """An aggregator has no settings of its own."""
-
-    model_config = SettingsConfigDict(env_prefix="HUBBUB_AGGREGATOR_")
+from hubbub_aggregator.settings import AggregatorSettings
+from hubbub_aggregator.shards.crew import Crew
+from hubbub_aggregator.shards.launching import start_process
 
 
 async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event) -> None:
     """Aggregate until told to stop."""
+    crew = Crew(party.identity.name, settings.workers, start_process) if settings.workers else None
     aggregator = Aggregator(
-        identity=party.identity, roster=party.roster, transport=party.transport, folder=settings.folder
+        identity=party.identity, roster=party.roster, transport=party.transport, folder=settings.folder, crew=crew
     )
     party.vitals.watch(aggregator.runner)
     try:
-        await aggregator.runner.start()
+        await aggregator.start()
         await stop.wait()
     finally:
-        await aggregator.runner.stop()
+        await aggregator.stop()
         aggregator.close()
 
 

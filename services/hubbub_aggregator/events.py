@@ -53,6 +53,22 @@ class ChunkArrived:
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
+    seeded: bool = False
+    """The whole set follows from a seed, which is its one chunk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialArrived:
+    """A chunk of another aggregator's sum; that its release is signed was checked."""
+
+    aggregator: PartyId
+    members: tuple[PartyId, ...]
+    vectors: tuple[Vector, ...]
+    transcript: str
+    signature: str
+    index: int
+    chunks: int
+    wire_bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

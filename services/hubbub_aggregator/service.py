@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-from hubbub.crypto.sealing import SumKey, seal_overhead
 from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role, SetId
+from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import Effect, Job, Key
+from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, VoidPhase
 from hubbub.messages.runs import RunEnded, RunProposed
-from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, declare
-from hubbub.messages.sums import SumChunk
-from hubbub.messages.traffic import Traffic, count_payload, share_wire_bytes
-from hubbub.protocol.layout import Vector, check_payload, pack_chunk, plan_chunks
-from hubbub.protocol.ring import Residues
+from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed
+from hubbub.messages.sums import PartialChunk
 from hubbub.runtime.clock import Clock
+from hubbub.runtime.edge import Refusal
 from hubbub.runtime.intake import check_sender, find_disagreements
 from hubbub.runtime.participant import STATE_FILE, Participant
-from hubbub.runtime.runner import Fed, Live, Observer
-from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.base import Gathering, Phase
-from hubbub.strategies.registry import find_phase, find_strategy
-from hubbub.transport.base import Transport
+from hubbub.runtime.runner import NO_HELPERS, Fed, Live, Observer
+from hubbub.runtime.shelved import Shelved
+from hubbub.runtime.spool import ChunkRef, Payload
+from hubbub.runtime.tally import Sending
+from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.wire import wire_of
+from hubbub.transport.base import Transport, Verdict
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub.trust.signed import check_receipt, check_run_keys, digest_run_keys, sign_receipt
+from hubbub.trust.signed import (
+    check_run_keys,
+    digest_run_keys,
+    sign_receipt,
+)
 from hubbub_aggregator.events import (
-    ChunkArrived,
-    ChunkBroken,
-    ChunkChecked,
     CloseOrdered,
     Ended,
     KeysArrived,
     Proposed,
-    SumSent,
     VoidOrdered,
 )
+from hubbub_aggregator.intake import read_order, read_partial, read_share
 from hubbub_aggregator.journal import Journal
+from hubbub_aggregator.opening import name_partial
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
-from hubbub_aggregator.summing import add_chunk, assemble, check_chunk
-
-CHECKS_AT_ONCE = 2
-"""Chunks that are opened at the same time: each takes memory for its elements."""
+from hubbub_aggregator.shards.crew import Crew
+from hubbub_aggregator.shards.words import Arrived, Briefing
+from hubbub_aggregator.sum_keys import drop_keys, fix_keys
+from hubbub_aggregator.workbench import Workbench
 
 
 class Aggregator(Participant):
@@ -66,7 +66,9 @@ class Aggregator(Participant):
         folder: Path,
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
+        crew: Crew | None = None,
     ) -> None:
+        """With a crew, chunks are taken in, checked and added by its workers; otherwise here, in threads."""
         super().__init__(
             identity=identity,
             roster=roster,
@@ -75,9 +77,46 @@ class Aggregator(Participant):
             kinds={"run": membership.KIND, "phase": accumulation.KIND},
             clock=clock,
             observer=observer,
+            helpers=crew.helpers if crew else NO_HELPERS,
+            counters=crew.counters if crew else None,
         )
         self.journal = Journal(folder / STATE_FILE)
-        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._crew = crew
+        if crew is not None:
+            crew.report_to(self)
+        self._bench = Workbench(identity, self._spool, self._vault, self.runner.post, self._seal_of)
+
+    async def start(self) -> None:
+        """Rebuild what the store knows and take messages, and have the workers do the same."""
+        await self.runner.start()
+        if self._crew is not None:
+            self._crew.start()
+
+    async def stop(self) -> None:
+        """Take nothing more, and end the workers."""
+        await self.runner.stop()
+        if self._crew is not None:
+            await self._crew.stop()
+
+    # What workers need and say --------------------------------------------------------------------------
+
+    def brief(self, run: RunId) -> Briefing:
+        """What a worker must know of a run, nothing of it secret."""
+        data = self._joined(Key("run", run), Membership)
+        return Briefing(run=run, manifest=data.manifest, publics=data.publics)
+
+    async def take_in(self, word: Arrived, corner: str) -> Verdict:
+        """Act on a message that a worker has admitted; its payload is on our disk."""
+        path = self._spool.staged(corner, word.staged)
+        return await self.runner.take_in(Shelved.of(decode(word.frame), path, word.payload_bytes), word.size)
+
+    async def refuse(self, refusal: Refusal) -> Verdict:
+        """Refuse a message that a worker has not admitted."""
+        return await self.runner.refuse(refusal)
+
+    def count(self, sending: Sending) -> None:
+        """Count what a worker has sent in our name."""
+        self.counters.sent_elsewhere(sending)
 
     # Messages to events ---------------------------------------------------------------------------------
 
@@ -100,10 +139,12 @@ class Aggregator(Participant):
         if not data.keys_sha256:
             raise PeerError(RejectReason.TOO_EARLY, f"{data.me} does not have everybody's run keys yet")
         match body:
-            case ShareChunk():
-                return self._receive_chunk(data, envelope, body, size)
+            case ShareChunk() | ShareSeed():
+                return self._receive_share(data, envelope, body, size)
+            case PartialChunk():
+                return self._receive_partial(data, envelope, body, size)
             case ClosePhase():
-                return self._receive_order(data, envelope, self._read_order(envelope, body))
+                return self._receive_order(data, envelope, read_order(self.runner.roster, envelope, body))
             case VoidPhase(reason=reason):
                 return self._receive_order(data, envelope, VoidOrdered(reason=reason))
         raise PeerError(RejectReason.UNEXPECTED, f"an aggregator takes no {envelope.kind}")
@@ -122,36 +163,23 @@ class Aggregator(Participant):
         publics = check_run_keys(self.runner.roster, data.manifest, body)
         return KeysArrived(publics=publics, keys_sha256=digest_run_keys(data.manifest.run_id, publics))
 
-    def _receive_chunk(self, data: Membership, envelope: Envelope, body: ShareChunk, size: int) -> Sequence[Fed]:
+    def _receive_share(
+        self, data: Membership, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
+    ) -> Sequence[Fed]:
         over = self._is_over(data, envelope)
-        phase = find_phase(data.manifest.strategy, envelope.phase)
-        if data.me not in phase.aggregators(data.manifest.aggregators):
-            raise PeerError(RejectReason.UNKNOWN_PHASE, f"{data.me} takes no part in {envelope.phase}")
-        if over:
-            return self._ignore(envelope)
-        vectors = tuple(claim.vector for claim in body.vectors)
-        find_strategy(data.manifest.strategy).admit(data.manifest.protocol_parameters, envelope.phase, vectors)
-        plan = plan_chunks(vectors, data.manifest.chunk_bytes)
-        size_inside = len(envelope.payload) - seal_overhead(self.runner.roster.kem)
-        sizes = check_payload(plan, vectors, body.index, size_inside)
-        event = ChunkArrived(
-            client=envelope.sender,
-            set_id=body.set_id,
-            vectors=vectors,
-            weight=body.weight,
-            transcript=body.transcript,
-            index=body.index,
-            chunks=len(plan),
-            wire_bytes=share_wire_bytes(sizes, size),
-        )
-        return [(self._phase_key(data, envelope), event)]
+        event = read_share(data.me, data.manifest, self.runner.roster.kem, envelope, body, size)
+        return self._ignore(envelope) if over else [(self._phase_key(data, envelope), event)]
 
-    def _read_order(self, envelope: Envelope, body: ClosePhase) -> CloseOrdered:
-        """An order proves itself by the aggregators' receipts, so every signature is checked."""
-        for signed in body.receipts:
-            check_receipt(self.runner.roster, envelope.run, envelope.round, envelope.phase, signed)
-        receipts = tuple(signed.receipt for signed in body.receipts)
-        return CloseOrdered(members=body.members, receipts=receipts)
+    def _receive_partial(
+        self, data: Membership, envelope: Envelope, body: PartialChunk, size: int
+    ) -> Sequence[Fed]:
+        """Another aggregator's sum; our own position moves on when we close, before all sums are here."""
+        over = self._is_over(data, envelope)
+        event = read_partial(data.me, data.manifest, self.runner.roster, envelope, body, size)
+        key = Key("phase", envelope.run, envelope.round, envelope.phase)
+        if over and key not in self.runner.machines:
+            return self._ignore(envelope)
+        return [(self._phase_key(data, envelope), event)]
 
     def _receive_order(
         self, data: Membership, envelope: Envelope, event: CloseOrdered | VoidOrdered
@@ -187,13 +215,14 @@ class Aggregator(Participant):
         """The machine of the phase that is open now, set up when the first message of it arrives."""
         key = Key("phase", envelope.run, envelope.round, envelope.phase)
         if key not in self.runner.machines:
-            phase = find_phase(data.manifest.strategy, envelope.phase)
+            wire = wire_of(data.manifest, envelope.phase)
             start = Accumulation(
                 me=self.runner.identity.name,
                 key=key,
                 run=Key("run", envelope.run),
                 manifest=data.manifest,
-                servers=phase.aggregators(data.manifest.aggregators),
+                servers=wire.servers,
+                combiner=wire.combiner(envelope.round) if wire.compact else None,
                 required_members=data.members,
             )
             self.runner.add(key, start)
@@ -201,7 +230,7 @@ class Aggregator(Participant):
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
-    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
         """Spool and journal, in a thread: both wait for the disk."""
         match effect:
             case membership.RememberRun():
@@ -214,6 +243,9 @@ class Aggregator(Participant):
                 await self._give_receipt(key, effect.receipt)
             case accumulation.SpoolChunk():
                 ref = ChunkRef(effect.client, effect.set_id, effect.index)
+                await asyncio.to_thread(self._spool.write, key, ref, payload)
+            case accumulation.SpoolPartial():
+                ref = name_partial(effect.aggregator, effect.index)
                 await asyncio.to_thread(self._spool.write, key, ref, payload)
             case accumulation.RecordRelease():
                 await asyncio.to_thread(self._record_release, key, effect.members)
@@ -229,123 +261,23 @@ class Aggregator(Participant):
         await self.runner.post.send(key, to=coordinator, role=Role.COORDINATOR, body=body)
 
     def _record_release(self, key: Key, members: Sequence[PartyId]) -> None:
-        """The keys are fixed with the verdict: a sum that is sent again after a crash is the same to the bit."""
+        """What a sum is sealed with is fixed with the verdict."""
         self.journal.record(key, members)
-        if self._vault.get(key.run, _sum_keys_of(key)) is None:
-            self._vault.put(key.run, _sum_keys_of(key), self._make_sum_keys(key))
-
-    def _make_sum_keys(self, key: Key) -> bytes:
         data = self._accumulation(key)
-        seals, stage = self._seal_of(key)
-        shared = SumKey.fresh()
-        # Where clients may be sent different vectors, each has a key of its own.
-        each_its_own = find_phase(data.manifest.strategy, key.phase).gathers
-        keys = {client: SumKey.fresh() if each_its_own else shared for client in data.manifest.clients}
-        wrapped = {client: seals.wrap_sum_key(stage, client, sum_key) for client, sum_key in keys.items()}
-        return json.dumps({name: (keys[name].to_bytes().hex(), wrapped[name].hex()) for name in keys}).encode()
-
-    def _recall_sum_keys(self, key: Key) -> dict[PartyId, tuple[SumKey, bytes]]:
-        kept = self._vault.get(key.run, _sum_keys_of(key))
-        if kept is None:
-            raise LocalError(f"there are no keys for the sum of {key}")
-        return {
-            client: (SumKey.from_bytes(bytes.fromhex(sum_key)), bytes.fromhex(wrapped))
-            for client, (sum_key, wrapped) in json.loads(kept).items()
-        }
+        if data.combiner is None:
+            fix_keys(self._vault, self._seal_of, key, data)
 
     async def work(self, key: Key, job: Job) -> object:
         """Check a chunk, or add and release."""
         match job:
             case accumulation.CheckChunk():
-                async with self._checks:
-                    return await asyncio.to_thread(self._check, key, job)
+                # A seed is small, and comes to the inbox.
+                if self._crew is not None and not job.share_set.seeded:
+                    return await self._crew.check(key, job)
+                return await self._bench.check(key, wire_of(self._accumulation(key).manifest, key.phase), job)
             case accumulation.SumAndRelease():
-                return await self._release(key, job.members)
+                return await (self._crew or self._bench).release(key, self._accumulation(key))
         raise LocalError(f"an aggregator has no job {job!r}")
-
-    def _check(self, key: Key, job: accumulation.CheckChunk) -> ChunkChecked | ChunkBroken:
-        manifest = self._accumulation(key).manifest
-        vectors = job.share_set.vectors
-        chunk = plan_chunks(vectors, manifest.chunk_bytes)[job.index]
-        try:
-            share = self._open_chunk(key, ChunkRef(job.client, job.share_set.set_id, job.index))
-            check_chunk(chunk, vectors, share)
-        except PeerError as error:
-            return ChunkBroken(client=job.client, index=job.index, reason=error.reason, explanation=str(error))
-        return ChunkChecked(client=job.client, index=job.index)
-
-    def _open_chunk(self, key: Key, ref: ChunkRef) -> bytes:
-        """Open a chunk that lies sealed in the spool; it is opened again when it is added."""
-        seals, stage = self._seal_of(key)
-        return seals.open_share(
-            stage, PartyId(ref.sender), SetId(ref.set_id), ref.index, self._spool.read(key, ref)
-        )
-
-    async def _release(self, key: Key, members: Sequence[PartyId]) -> SumSent:
-        data = self._accumulation(key)
-        phase = find_phase(data.manifest.strategy, key.phase)
-        gathering = phase.gather(data.manifest.protocol_parameters)
-        if gathering is None:
-            return await self._release_sum(key, data, phase, members)
-        return await self._release_gathered(key, data, gathering, members)
-
-    async def _release_sum(
-        self, key: Key, data: Accumulation, phase: Phase, members: Sequence[PartyId]
-    ) -> SumSent:
-        """Add chunk by chunk, and send each chunk of the sum to everybody, sealed once for all."""
-        vectors = data.sets[members[0]].vectors
-        seals, stage = self._seal_of(key)
-        keys = self._recall_sum_keys(key)
-        sum_key, _ = keys[data.manifest.clients[0]]
-        for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
-            refs = [ChunkRef(member, data.sets[member].set_id, index) for member in members]
-            reads = [partial(self._open_chunk, key, ref) for ref in refs]
-            packed = await asyncio.to_thread(add_chunk, phase, chunk, vectors, reads)
-            payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
-            for client in data.manifest.clients:
-                await self._send_sum(key, client, vectors, keys[client][1], index, payload)
-        recipients = len(data.manifest.clients)
-        return SumSent(vectors=vectors, traffic=count_payload(vectors, "down", copies=recipients))
-
-    async def _release_gathered(
-        self, key: Key, data: Accumulation, gathering: Gathering, members: Sequence[PartyId]
-    ) -> SumSent:
-        """Compute on whole vectors, and send each client what is for it."""
-        for member in members:
-            values = await asyncio.to_thread(self._assemble, key, data, member)
-            await asyncio.to_thread(gathering.add, values, data.sets[member].weight)
-        traffic: list[Traffic] = []
-        vectors: tuple[Vector, ...] = ()
-        seals, stage = self._seal_of(key)
-        keys = self._recall_sum_keys(key)
-        for place, client in enumerate(data.manifest.clients):
-            release = await asyncio.to_thread(gathering.finish, place)
-            vectors = release.vectors
-            sum_key, wrapped = keys[client]
-            for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
-                pieces = [release.values[piece.vector][piece.elements] for piece in chunk]
-                packed = await asyncio.to_thread(pack_chunk, chunk, vectors, pieces)
-                payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
-                await self._send_sum(key, client, vectors, wrapped, index, payload)
-            traffic.extend(count_payload(vectors, "down", copies=1))
-        return SumSent(vectors=vectors, traffic=tuple(traffic))
-
-    async def _send_sum(
-        self, key: Key, client: PartyId, vectors: Sequence[Vector], wrapped: bytes, index: int, payload: bytes
-    ) -> None:
-        body = SumChunk(
-            members=self._accumulation(key).members,
-            vectors=declare(tuple(vectors)),
-            wrapped_key=wrapped.hex(),
-            index=index,
-        )
-        await self.runner.post.send(key, to=client, role=Role.CLIENT, body=body, payload=payload)
-
-    def _assemble(self, key: Key, data: Accumulation, member: PartyId) -> list[Residues]:
-        share_set = data.sets[member]
-        plan = plan_chunks(share_set.vectors, data.manifest.chunk_bytes)
-        refs = [ChunkRef(member, share_set.set_id, index) for index in range(len(plan))]
-        return assemble(plan, share_set.vectors, [partial(self._open_chunk, key, ref) for ref in refs])
 
     def _accumulation(self, key: Key) -> Accumulation:
         data = self.runner.machines[key].data
@@ -357,15 +289,12 @@ class Aggregator(Participant):
         """Forget the chunks of what is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)
-            self._vault.delete(key.run, _sum_keys_of(key))
+            drop_keys(self._vault, key)
+        elif self._crew is not None:
+            self._crew.dismiss(key.run)
         return super().retire(key, live)
 
     def close(self) -> None:
         """Close what is open on disk."""
         super().close()
         self.journal.close()
-
-
-def _sum_keys_of(key: Key) -> str:
-    """What the vault calls the keys of a phase's sum."""
-    return f"sum keys {key.round} {key.phase}"

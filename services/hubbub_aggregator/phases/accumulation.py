@@ -1,6 +1,7 @@
 """One phase of one round at one aggregator: collect share sets, be told a member set, release one sum, once.
 
     COLLECTING   chunks are spooled, acknowledged, opened and checked; a complete set earns a receipt
+    AWAITING     the member set is frozen and journalled; we combine, and others' sums are not all here
     SUMMING      the member set is frozen and journalled; the sum is computed and sent
     RELEASED, VOID   final, and so the journal has it
     FAILED       final: the disk failed us
@@ -9,6 +10,10 @@ A client has one set in a phase; a second one is refused. An order to close is o
 members of the cohort, shows every aggregator's signed receipt for one and the same set of each, all with one
 transcript, and keeps the members that the round's first phase was released over. Any other order is refused and
 the phase stays open. The journal entry is on disk before anything leaves.
+
+On the compact wire all aggregators send their sums to one, the combiner, and that is their release. The
+combiner keeps what comes, from before its own order on, and adds and sends when all is there. Sums over
+different members are a contradiction and end the run; a void beside a sum that another has released is refused.
 """
 
 from __future__ import annotations
@@ -25,8 +30,8 @@ from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import Receipt, SetRefused, ShareChunk, declare
-from hubbub.messages.sums import VoidNotice
+from hubbub.messages.shares import DenseShareChunk, Receipt, SetRefused, ShareChunk, ShareSeed, declare
+from hubbub.messages.sums import PartialChunk, VoidNotice
 from hubbub.messages.traffic import count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
@@ -34,6 +39,7 @@ from hubbub_aggregator.events import (
     ChunkBroken,
     ChunkChecked,
     CloseOrdered,
+    PartialArrived,
     PhaseEnded,
     SumSent,
     VoidOrdered,
@@ -44,6 +50,7 @@ class State(Enum):
     """Where the phase is at this aggregator."""
 
     COLLECTING = "collecting"
+    AWAITING = "awaiting"
     SUMMING = "summing"
     RELEASED = "released"
     VOID = "void"
@@ -59,6 +66,7 @@ class ShareSet:
     weight: int
     transcript: str
     chunks: int
+    seeded: bool = False
     arrived: frozenset[int] = field(default_factory=frozenset)
     checked: frozenset[int] = field(default_factory=frozenset)
     spoilt: bool = False
@@ -70,6 +78,23 @@ class ShareSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """What arrived of another aggregator's sum; the chunks themselves are in the spool."""
+
+    members: tuple[PartyId, ...]
+    vectors: tuple[Vector, ...]
+    transcript: str
+    signature: str
+    chunks: int
+    arrived: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def complete(self) -> bool:
+        """All chunks are there."""
+        return len(self.arrived) == self.chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
     """What this aggregator knows of the phase."""
 
@@ -78,10 +103,26 @@ class Accumulation:
     run: Key
     manifest: Manifest
     servers: tuple[PartyId, ...]
+    combiner: PartyId | None = None
+    """Who adds up everybody's sums; nobody where clients are sent them all."""
     required_members: frozenset[PartyId] = field(default_factory=frozenset)
     sets: Mapping[PartyId, ShareSet] = field(default_factory=dict)
     wire_bytes: Mapping[str, int] = field(default_factory=dict)
     members: tuple[PartyId, ...] = ()
+    partials: Mapping[PartyId, Partial] = field(default_factory=dict)
+    across: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of others' sums."""
+
+    @property
+    def combines(self) -> bool:
+        """Whether the sums of the others come to us."""
+        return self.combiner == self.me
+
+    @property
+    def missing(self) -> tuple[PartyId, ...]:
+        """Whose sum we need and do not have as a whole."""
+        others = [server for server in self.servers if server != self.me] if self.combines else []
+        return tuple(each for each in others if each not in self.partials or not self.partials[each].complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +140,14 @@ class CheckChunk(Job):
 
     client: PartyId
     share_set: ShareSet
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolPartial(Persist):
+    """Put the delivery's payload, a chunk of another aggregator's sum, on disk."""
+
+    aggregator: PartyId
     index: int
 
 
@@ -131,7 +180,7 @@ class RecordVoid(Persist):
 
 @dataclass(frozen=True, slots=True)
 class SumAndRelease(Job):
-    """Add the members' shares chunk by chunk and send each chunk of the sum to every client."""
+    """Add the members' shares chunk by chunk, and what others added; send each chunk on, to whom it is for."""
 
     members: tuple[PartyId, ...]
 
@@ -142,8 +191,8 @@ class SumAndRelease(Job):
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
     """Spool a chunk and have it checked; the same chunk again changes nothing, nor does one of a spoilt set."""
     known = data.sets.get(event.client)
-    declared = (event.set_id, event.vectors, event.weight, event.transcript)
-    if known and (known.set_id, known.vectors, known.weight, known.transcript) != declared:
+    declared = (event.set_id, event.vectors, event.weight, event.transcript, event.seeded)
+    if known and (known.set_id, known.vectors, known.weight, known.transcript, known.seeded) != declared:
         raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
     share_set = known or ShareSet(
         set_id=event.set_id,
@@ -151,17 +200,22 @@ def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation
         weight=event.weight,
         transcript=event.transcript,
         chunks=event.chunks,
+        seeded=event.seeded,
     )
     if share_set.spoilt or event.index in share_set.arrived:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, arrived=share_set.arrived | {event.index})
-    totals = {name: data.wire_bytes.get(name, 0) + count for name, count in event.wire_bytes.items()}
-    data = replace(_with_set(data, event.client, share_set), wire_bytes={**data.wire_bytes, **totals})
+    totals = _add_up(data.wire_bytes, event.wire_bytes)
+    data = replace(_with_set(data, event.client, share_set), wire_bytes=totals)
     effects = (
         SpoolChunk(event.client, event.set_id, event.index),
         CheckChunk(event.client, share_set, event.index),
     )
     return Step(State.COLLECTING, data, effects)
+
+
+def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {**so_far, **{name: so_far.get(name, 0) + count for name, count in more.items()}}
 
 
 def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
@@ -193,10 +247,17 @@ def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
     share_set = replace(share_set, spoilt=True)
     effects = (
         _report(data, SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)),
-        CountRefusal(event.reason, ShareChunk.kind, event.client, event.explanation),
+        CountRefusal(event.reason, _kind_of(data, share_set), event.client, event.explanation),
     )
     # Its chunks stay in the spool until the phase is over: others of them may be being opened just now.
     return Step(State.COLLECTING, _with_set(data, event.client, share_set), effects)
+
+
+def _kind_of(data: Accumulation, share_set: ShareSet) -> str:
+    """What the messages are called that a set arrives in."""
+    if share_set.seeded:
+        return ShareSeed.kind
+    return ShareChunk.kind if data.combiner is None else DenseShareChunk.kind
 
 
 def _with_set(data: Accumulation, client: PartyId, share_set: ShareSet) -> Accumulation:
@@ -216,8 +277,63 @@ def close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
     transcript = data.sets[members[0]].transcript
     record = Record("released", {"members": list(members), "transcript": transcript})
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset(members))
-    effects = (RecordRelease(members), record, Tell(data.run, ended), SumAndRelease(members))
-    return Step(State.SUMMING, replace(data, members=members), effects)
+    onward = _sum_or_await(replace(data, members=members))
+    return replace(onward, effects=(RecordRelease(members), record, Tell(data.run, ended), *onward.effects))
+
+
+def _sum_or_await(data: Accumulation) -> Step[State, Accumulation]:
+    """Add and send, once all that goes into it is here."""
+    odd = [name for name, partial in data.partials.items() if _what(partial) != _what_is_ours(data)]
+    if odd:
+        why = f"{', '.join(odd)} released a sum of other members, vectors or transcript than {data.me} did"
+        refusals = [CountRefusal(RejectReason.CONTRADICTION, PartialChunk.kind, name, why) for name in odd]
+        return Step(State.FAILED, data, (_report(data, PartyFailed(reason=why)), *refusals))
+    if data.missing:
+        return Step(State.AWAITING, data)
+    return Step(State.SUMMING, data, (SumAndRelease(data.members),))
+
+
+def _what(partial: Partial) -> tuple[object, ...]:
+    return partial.members, partial.vectors, partial.transcript
+
+
+def _what_is_ours(data: Accumulation) -> tuple[object, ...]:
+    one = data.sets[data.members[0]]
+    return data.members, one.vectors, one.transcript
+
+
+def keep_partial(data: Accumulation, event: PartialArrived) -> Step[State, Accumulation]:
+    """Keep another aggregator's sum: its order came before ours."""
+    data, effects = _note_partial(data, event)
+    return Step(State.COLLECTING, data, effects)
+
+
+def take_partial(data: Accumulation, event: PartialArrived) -> Step[State, Accumulation]:
+    """Keep a chunk of another aggregator's sum; when the last one is here, add and send."""
+    data, effects = _note_partial(data, event)
+    onward = _sum_or_await(data)
+    return replace(onward, effects=(*effects, *onward.effects))
+
+
+def _note_partial(data: Accumulation, event: PartialArrived) -> tuple[Accumulation, tuple[Effect, ...]]:
+    partial = data.partials.get(event.aggregator) or Partial(
+        members=event.members,
+        vectors=event.vectors,
+        transcript=event.transcript,
+        signature=event.signature,
+        chunks=event.chunks,
+    )
+    if _what(partial) != (event.members, event.vectors, event.transcript):
+        raise PeerError(RejectReason.CONTRADICTION, f"{event.aggregator} has released another sum in this phase")
+    if event.index in partial.arrived:
+        return data, ()
+    partial = replace(partial, arrived=partial.arrived | {event.index})
+    data = replace(
+        data,
+        partials={**data.partials, event.aggregator: partial},
+        across=_add_up(data.across, event.wire_bytes),
+    )
+    return data, (SpoolPartial(event.aggregator, event.index),)
 
 
 def _in_manifest_order(data: Accumulation, members: tuple[PartyId, ...]) -> tuple[PartyId, ...]:
@@ -262,7 +378,11 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
 
 
 def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
-    """End the phase without a sum, and tell everybody."""
+    """End the phase without a sum, and tell everybody; not if another has released it to us."""
+    if data.partials:
+        explanation = f"{', '.join(data.partials)} has released this phase already"
+        effects = _refuse_order(data, VoidPhase.kind, RejectReason.CONTRADICTION, explanation)
+        return Step(State.COLLECTING, data, effects)
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset())
     notice = VoidNotice(reason=event.reason)
     effects = (
@@ -275,22 +395,30 @@ def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
     return Step(State.VOID, data, effects)
 
 
-def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
-    """The same order again is old news; another one comes too late."""
-    if frozenset(event.members) == frozenset(data.members):
-        return Step(State.SUMMING, data)
-    return _refuse_late(data, ClosePhase.kind)
+def _refuse_close(state: State) -> To[State, Accumulation]:
+    """A row for an order to close what is closed: the same again is old news; another one comes too late."""
+
+    def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
+        if frozenset(event.members) == frozenset(data.members):
+            return Step(state, data)
+        return Step(state, data, _refuse_late(data, ClosePhase.kind))
+
+    return To(refuse_close, state)
 
 
-def refuse_void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
-    """Released is final."""
-    del event
-    return _refuse_late(data, VoidPhase.kind)
+def _refuse_void(state: State) -> To[State, Accumulation]:
+    """A row for an order to void what is released, which is final."""
+
+    def refuse_void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
+        del event
+        return Step(state, data, _refuse_late(data, VoidPhase.kind))
+
+    return To(refuse_void, state)
 
 
-def _refuse_late(data: Accumulation, kind: str) -> Step[State, Accumulation]:
+def _refuse_late(data: Accumulation, kind: str) -> tuple[Effect, ...]:
     explanation = f"{data.me} has released this phase over {', '.join(data.members)}"
-    return Step(State.SUMMING, data, _refuse_order(data, kind, RejectReason.ALREADY_ENDED, explanation))
+    return _refuse_order(data, kind, RejectReason.ALREADY_ENDED, explanation)
 
 
 def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanation: str) -> tuple[Effect, ...]:
@@ -303,7 +431,7 @@ def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanati
 
 def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulation]:
     """The sum is out: say so, with what was counted."""
-    arrived = count_arrivals(data.wire_bytes, "up")
+    arrived = (*count_arrivals(data.wire_bytes, "up"), *count_arrivals(data.across, "across"))
     body = PhaseReleased(members=data.members, vectors=declare(event.vectors), traffic=(*arrived, *event.traffic))
     return Step(State.RELEASED, data, (_report(data, body),))
 
@@ -325,16 +453,27 @@ TRANSITIONS: Table[State, Accumulation] = {
         ChunkArrived: To(collect, State.COLLECTING),
         ChunkChecked: To(confirm, State.COLLECTING),
         ChunkBroken: To(spoil, State.COLLECTING),
-        CloseOrdered: To(close, State.COLLECTING, State.SUMMING),
-        VoidOrdered: To(void, State.VOID),
+        PartialArrived: To(keep_partial, State.COLLECTING),
+        CloseOrdered: To(close, State.COLLECTING, State.AWAITING, State.SUMMING, State.FAILED),
+        VoidOrdered: To(void, State.VOID, State.COLLECTING),
+        Failed: To(fail, State.FAILED),
+    },
+    State.AWAITING: {
+        ChunkArrived: STAY,
+        ChunkChecked: STAY,
+        ChunkBroken: STAY,
+        PartialArrived: To(take_partial, State.AWAITING, State.SUMMING, State.FAILED),
+        CloseOrdered: _refuse_close(State.AWAITING),
+        VoidOrdered: _refuse_void(State.AWAITING),
         Failed: To(fail, State.FAILED),
     },
     State.SUMMING: {
         ChunkArrived: STAY,  # Late: the member set is frozen, the chunk is not even spooled.
         ChunkChecked: STAY,
         ChunkBroken: STAY,
-        CloseOrdered: To(refuse_close, State.SUMMING),
-        VoidOrdered: To(refuse_void, State.SUMMING),
+        PartialArrived: STAY,  # Delivered again: all of them are here.
+        CloseOrdered: _refuse_close(State.SUMMING),
+        VoidOrdered: _refuse_void(State.SUMMING),
         SumSent: To(report_release, State.RELEASED),
         Failed: To(fail, State.FAILED),
     },
@@ -348,6 +487,8 @@ def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
     """Look again at chunks that were not looked at, or add and send again: the same sum under the same key."""
     if state is State.SUMMING:
         return (SumAndRelease(data.members),)
+    if state is State.AWAITING:
+        return ()
     return tuple(
         CheckChunk(client, share_set, index)
         for client, share_set in data.sets.items()

@@ -7,30 +7,24 @@ from typing import TypedDict
 import pytest
 
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, Tell
-from hubbub.machine.table import step
-from hubbub.messages.base import Message
-from hubbub.messages.manifest import CohortMember, Manifest
-from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
+from hubbub.ids import PartyId, SetId
+from hubbub.machine.effects import CountRefusal, Failed, Publish, Record, Tell
+from hubbub.messages.manifest import CohortMember
+from hubbub.messages.rounds import PhaseReleased, PhaseVoided, VoidPhase
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import Receipt, SetRefused, ShareChunk, declare
 from hubbub.messages.sums import VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
-    ChunkArrived,
     ChunkBroken,
     ChunkChecked,
-    CloseOrdered,
     PhaseEnded,
     SumSent,
     VoidOrdered,
 )
 from hubbub_aggregator.phases.accumulation import (
     KIND,
-    TRANSITIONS,
-    Accumulation,
     CheckChunk,
     GiveReceipt,
     RecordRelease,
@@ -40,114 +34,10 @@ from hubbub_aggregator.phases.accumulation import (
     State,
     SumAndRelease,
 )
+from support.accumulation_play import CHUNKS, LONG, OTHER_TRANSCRIPT, SHORT, Play, set_of
 from support.builders import TRANSCRIPT, make_manifest
 
-SHORT = (Vector("signs", 100, 9),)
-LONG = (Vector("signs", 101, 9),)
-CHUNKS = 2
 WHY = "7 is no residue mod 7"
-OTHER_TRANSCRIPT = "7b" * 32
-
-
-def set_of(client: PartyId) -> SetId:
-    return SetId(f"{int(client.rsplit('-', 1)[1]):032x}")
-
-
-class Play:
-    """One phase at the first aggregator."""
-
-    def __init__(self, manifest: Manifest | None = None, required: frozenset[PartyId] = frozenset()) -> None:
-        self.manifest = manifest or make_manifest(clients=4, servers=3, min_clients=3)
-        self.run = Key("run", self.manifest.run_id)
-        self.state = State.COLLECTING
-        self.data = Accumulation(
-            me=self.manifest.aggregators[0],
-            key=Key("phase", self.manifest.run_id, 1, "signs"),
-            run=self.run,
-            manifest=self.manifest,
-            servers=self.manifest.aggregators,
-            required_members=required,
-        )
-        self.effects: tuple[Effect, ...] = ()
-
-    def feed(self, event: object) -> None:
-        result = step(TRANSITIONS, self.state, self.data, event)
-        self.state, self.data, self.effects = result.state, result.data, result.effects
-
-    def expect(self, state: State) -> None:
-        assert self.state is state
-
-    def chunk(
-        self,
-        client: PartyId,
-        index: int,
-        *,
-        set_id: SetId | None = None,
-        vectors: tuple[Vector, ...] = SHORT,
-        weight: int = 1,
-        transcript: str = TRANSCRIPT,
-    ) -> None:
-        self.feed(
-            ChunkArrived(
-                client=client,
-                set_id=set_id or set_of(client),
-                vectors=vectors,
-                weight=weight,
-                transcript=transcript,
-                index=index,
-                chunks=CHUNKS,
-                wire_bytes={"signs": 10},
-            )
-        )
-
-    def deliver(
-        self, client: PartyId, *, vectors: tuple[Vector, ...] = SHORT, transcript: str = TRANSCRIPT
-    ) -> None:
-        """A whole, good set."""
-        for index in range(CHUNKS):
-            self.chunk(client, index, vectors=vectors, transcript=transcript)
-        for index in range(CHUNKS):
-            self.feed(ChunkChecked(client=client, index=index))
-
-    def receipt(self, server: PartyId, client: PartyId) -> Receipt:
-        """For the set that is here, or for one like the others' if none is."""
-        here = self.data.sets.get(client)
-        return Receipt(
-            aggregator=server,
-            client=client,
-            set_id=set_of(client),
-            vectors=declare(here.vectors if here else SHORT),
-            transcript=here.transcript if here else TRANSCRIPT,
-        )
-
-    def receipts(self, members: Sequence[PartyId]) -> tuple[Receipt, ...]:
-        return tuple(self.receipt(server, member) for member in members for server in self.manifest.aggregators)
-
-    def order(self, members: Sequence[PartyId], receipts: Sequence[Receipt] | None = None) -> None:
-        shown = self.receipts(members) if receipts is None else receipts
-        self.feed(CloseOrdered(members=tuple(members), receipts=tuple(shown)))
-
-    def said(self) -> list[Message]:
-        """What went to the coordinator."""
-        return [
-            effect.body
-            for effect in self.effects
-            if isinstance(effect, Publish)
-            and effect.to == self.manifest.coordinator
-            and isinstance(effect.body, Message)
-        ]
-
-    def given(self) -> list[Receipt]:
-        return [effect.receipt for effect in self.effects if isinstance(effect, GiveReceipt)]
-
-    def expect_refusal(self, reason: RejectReason, kind: str = ClosePhase.kind) -> None:
-        """The order was answered, counted as the coordinator's, and nothing else."""
-        answer, counted = self.effects
-        (refusal,) = self.said()
-        assert isinstance(refusal, OrderRefused)
-        assert refusal.reason is reason
-        assert answer == Publish(self.manifest.coordinator, Role.COORDINATOR, refusal)
-        assert counted == CountRefusal(reason, kind, self.manifest.coordinator, refusal.explanation)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
-from hubbub.messages.runs import RunProposed, RunRefused
+from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import (
     SetReceived,
     SetRefused,
@@ -52,6 +52,8 @@ from support.builders import (
     make_manifest,
 )
 from support.parties import identity_of, roster_of, run_keys_of, sign_as, sign_receipts
+
+pytestmark = pytest.mark.usefixtures("crew_size")
 
 
 def test_the_sets_of_these_tests_have_several_chunks() -> None:
@@ -284,11 +286,13 @@ async def a_message_that_no_aggregator_takes(scene: Scene) -> None:
 
 async def a_second_set(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 0)
+    await scene.digest()
     await scene.send_chunk(CLIENTS[0], 1, set_id=SetId("f" * 32))
 
 
 async def another_transcript_on_the_way(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 0)
+    await scene.digest()
     await scene.send_chunk(CLIENTS[0], 1, transcript="7b" * 32)
 
 
@@ -687,10 +691,14 @@ async def test_a_void_without_any_share_opens_the_next_round(tmp_path: Path) -> 
 async def test_after_the_last_word_a_run_is_over_for_good_and_its_key_is_gone(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_chunk(CLIENTS[0], 0)
+        await scene.digest()
         await scene.command(CANCELLED)
-        await scene.send_chunk(CLIENTS[0], 1)
-        await scene.command(RunProposed(manifest=MANIFEST))
         await scene.propose(ANOTHER)
+        await scene.send_chunk(CLIENTS[0], 1)
+        await scene.digest()
+        await scene.command(RunProposed(manifest=MANIFEST))
+        await scene.command(RunProposed(manifest=ANOTHER), run=ANOTHER.run_id)
+        await scene.coordinator.hear(RunJoined, 3)
         assert scene.late("share-chunk") == scene.late("run-proposed") == 1
         assert not scene.spooled()
         assert scene.aggregator._seals.keys() == {ANOTHER.run_id}

@@ -1,0 +1,134 @@
+"""Releasing a sum on the compact wire: to the combiner, and from it to every client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from functools import partial
+
+from hubbub.errors import LocalError
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Key
+from hubbub.messages.shares import declare
+from hubbub.messages.sums import MaskedChunk, PartialChunk, Release
+from hubbub.messages.traffic import Direction, count_payload
+from hubbub.runtime.overlap import Overlap, overlapping
+from hubbub.runtime.post import Post
+from hubbub.strategies.wire import wire_of
+from hubbub.transport.topology import slot_of
+from hubbub.trust.identity import Identity
+from hubbub.trust.signed import sign_release
+from hubbub_aggregator.events import SumSent
+from hubbub_aggregator.opening import Openings, SealOf
+from hubbub_aggregator.phases.accumulation import Accumulation, ShareSet
+from hubbub_aggregator.summing import Adding
+
+
+class Combining:
+    """Adds what the members sent and, as the combiner, what the others added."""
+
+    def __init__(self, identity: Identity, post: Post, opened: Openings, seal_of: SealOf) -> None:
+        self._identity = identity
+        self._post = post
+        self._opened = opened
+        self._seal_of = seal_of
+
+    async def release(self, key: Key, data: Accumulation, slots: Collection[int]) -> SumSent:
+        """Add the chunks of these slots, one by one.
+
+        Each goes to the combiner or, with what the others added, to every client.
+        """
+        vectors = _one_of(data).vectors
+        wire = wire_of(data.manifest, key.phase)
+        adding = await asyncio.to_thread(self._begin_adding, key, data)
+        claim = self._claim(key, data)
+        send = self._send_to_clients if data.combines else self._send_to_combiner
+        async with overlapping() as overlap:
+            for index, chunk in enumerate(wire.plan(vectors)):
+                if slot_of(index) in slots:
+                    packed = await asyncio.to_thread(adding.add, index, chunk)
+                    await send(overlap, key, data, claim, index, packed)
+        copies = len(data.manifest.clients) if data.combines else 1
+        direction: Direction = "down" if data.combines else "across"
+        return SumSent(
+            vectors=vectors, traffic=count_payload(vectors, direction, copies=copies, encoding=wire.encoding)
+        )
+
+    def _begin_adding(self, key: Key, data: Accumulation) -> Adding:
+        sets = {member: data.sets[member] for member in data.members}
+        shares = [
+            partial(self._opened.chunk, key, member, share_set)
+            for member, share_set in sets.items()
+            if not share_set.seeded
+        ]
+        sums = [partial(self._opened.partial, key, server) for server in data.partials]
+        seeds = {
+            member: self._opened.seed(key, member, share_set)
+            for member, share_set in sets.items()
+            if share_set.seeded
+        }
+        _, stage = self._seal_of(key)
+        return Adding(
+            stage=stage, server=data.me, vectors=_one_of(data).vectors, full=[*shares, *sums], seeds=seeds
+        )
+
+    def _claim(self, key: Key, data: Accumulation) -> tuple[Release, str]:
+        """Our word for what we release, and the signature under it."""
+        one = _one_of(data)
+        release = Release(
+            aggregator=data.me, members=data.members, vectors=declare(one.vectors), transcript=one.transcript
+        )
+        return release, sign_release(self._identity, key.run, key.round, key.phase, release)
+
+    async def _send_to_combiner(
+        self,
+        overlap: Overlap,
+        key: Key,
+        data: Accumulation,
+        claim: tuple[Release, str],
+        index: int,
+        packed: bytes,
+    ) -> None:
+        if data.combiner is None:
+            raise LocalError(f"nobody combines the sums of {key}")
+        release, signature = claim
+        seals, stage = self._seal_of(key)
+        payload = await asyncio.to_thread(seals.seal_partial, stage, data.combiner, index, packed)
+        body = PartialChunk(
+            members=release.members,
+            vectors=release.vectors,
+            transcript=release.transcript,
+            signature=signature,
+            index=index,
+        )
+        await overlap.begin(
+            self._post.send, key, to=data.combiner, role=Role.AGGREGATOR, body=body, payload=payload
+        )
+
+    async def _send_to_clients(
+        self,
+        overlap: Overlap,
+        key: Key,
+        data: Accumulation,
+        claim: tuple[Release, str],
+        index: int,
+        packed: bytes,
+    ) -> None:
+        """What is sent is masked, so that nothing but the group's secret opens it."""
+        release, ours = claim
+        signatures: dict[PartyId, str] = {name: each.signature for name, each in data.partials.items()}
+        signatures[data.me] = ours
+        body = MaskedChunk(
+            members=release.members,
+            vectors=release.vectors,
+            transcript=release.transcript,
+            signatures=tuple(signatures[server] for server in data.servers),
+            index=index,
+        )
+        for client in data.manifest.clients:
+            await overlap.begin(self._post.send, key, to=client, role=Role.CLIENT, body=body, payload=packed)
+
+
+def _one_of(data: Accumulation) -> ShareSet:
+    """The members' sets agree in vectors and transcript."""
+    return data.sets[data.members[0]]

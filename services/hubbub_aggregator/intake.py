@@ -1,0 +1,115 @@
+"""Messages to events: what a claim becomes once the manifest allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hubbub.crypto.sealing import Kem, seal_overhead
+from hubbub.crypto.stream import KEY_BYTES as SEED_BYTES
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import PartyId
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import ClosePhase
+from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed
+from hubbub.messages.sums import PartialChunk, Release
+from hubbub.messages.traffic import share_wire_bytes
+from hubbub.protocol.layout import Vector, check_payload
+from hubbub.runtime.intake import check_members
+from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.wire import PhaseWire, wire_of
+from hubbub.trust.roster import Roster
+from hubbub.trust.signed import check_receipt, check_release
+from hubbub_aggregator.events import ChunkArrived, CloseOrdered, PartialArrived
+
+
+def read_share(
+    me: PartyId, manifest: Manifest, kem: Kem, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
+) -> ChunkArrived:
+    """Check a chunk of a share set, or the seed of a whole one: its form, its vectors, its length."""
+    wire = wire_of(manifest, envelope.phase)
+    if me not in wire.servers:
+        raise PeerError(RejectReason.UNKNOWN_PHASE, f"{me} takes no part in {envelope.phase}")
+    _check_form(me, wire, envelope)
+    vectors = _admit(manifest, envelope, body)
+    inside = envelope.payload_bytes - seal_overhead(kem)
+    index, chunks, sizes = _measure(wire, body, vectors, inside)
+    return ChunkArrived(
+        client=envelope.sender,
+        set_id=body.set_id,
+        vectors=vectors,
+        weight=body.weight,
+        transcript=body.transcript,
+        index=index,
+        chunks=chunks,
+        wire_bytes=share_wire_bytes(sizes, size),
+        seeded=isinstance(body, ShareSeed),
+    )
+
+
+def _check_form(me: PartyId, wire: PhaseWire[PartyId], envelope: Envelope) -> None:
+    """On the compact wire a client owes one aggregator its full share, and a seed to all others."""
+    expected: type[ShareChunk | ShareSeed] = ShareChunk
+    if wire.compact:
+        full = wire.full_share_holder(envelope.sender, envelope.round) == me
+        expected = DenseShareChunk if full else ShareSeed
+    if type(envelope.body) is not expected:
+        raise PeerError(
+            RejectReason.UNEXPECTED, f"{envelope.sender} owes {me} a {expected.kind} here, not a {envelope.kind}"
+        )
+
+
+def _admit(
+    manifest: Manifest, envelope: Envelope, body: ShareChunk | ShareSeed | PartialChunk
+) -> tuple[Vector, ...]:
+    vectors = tuple(claim.vector for claim in body.vectors)
+    find_strategy(manifest.strategy).admit(manifest.protocol_parameters, envelope.phase, vectors)
+    return vectors
+
+
+def _measure(
+    wire: PhaseWire[PartyId], body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
+) -> tuple[int, int, dict[str, int]]:
+    """The number of a chunk, of how many, and what its bytes count as; it has as many as its place needs."""
+    if isinstance(body, ShareChunk):
+        plan = wire.plan(vectors)
+        return body.index, len(plan), check_payload(plan, vectors, body.index, inside, wire.encoding)
+    if inside != SEED_BYTES:
+        raise PeerError(RejectReason.WRONG_LENGTH, f"a seed has {SEED_BYTES} bytes, not {inside}")
+    return 0, 1, {vectors[0].counts_as: SEED_BYTES}
+
+
+def read_partial(
+    me: PartyId, manifest: Manifest, roster: Roster, envelope: Envelope, body: PartialChunk, size: int
+) -> PartialArrived:
+    """Check a chunk of another aggregator's sum: it is for the combiner, and signed on its own to be passed on."""
+    wire = wire_of(manifest, envelope.phase)
+    if not wire.compact or me != wire.combiner(envelope.round) or envelope.sender not in wire.servers:
+        raise PeerError(RejectReason.UNEXPECTED, f"{me} combines no sum of {envelope.sender} in this phase")
+    vectors = _admit(manifest, envelope, body)
+    check_members(manifest, body.members)
+    release = Release(
+        aggregator=envelope.sender, members=body.members, vectors=body.vectors, transcript=body.transcript
+    )
+    check_release(roster, envelope.run, envelope.round, envelope.phase, release, body.signature)
+    plan = wire.plan(vectors)
+    inside = envelope.payload_bytes - seal_overhead(roster.kem)
+    sizes = check_payload(plan, vectors, body.index, inside, wire.encoding)
+    return PartialArrived(
+        aggregator=envelope.sender,
+        members=body.members,
+        vectors=vectors,
+        transcript=body.transcript,
+        signature=body.signature,
+        index=body.index,
+        chunks=len(plan),
+        wire_bytes=share_wire_bytes(sizes, size),
+    )
+
+
+def read_order(roster: Roster, envelope: Envelope, body: ClosePhase) -> CloseOrdered:
+    """An order proves itself by the aggregators' receipts, so every signature is checked."""
+    for signed in body.receipts:
+        check_receipt(roster, envelope.run, envelope.round, envelope.phase, signed)
+    receipts = tuple(signed.receipt for signed in body.receipts)
+    return CloseOrdered(members=body.members, receipts=receipts)

@@ -1,0 +1,60 @@
+"""What lies sealed in an aggregator's spool: opened when it is checked, and again when it is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hubbub.errors import PeerError
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub.strategies.wire import PhaseWire
+from hubbub.trust.seals import RunSeals, Stage
+from hubbub_aggregator.events import ChunkBroken, ChunkChecked
+from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
+from hubbub_aggregator.summing import check_chunk
+
+SealOf = Callable[[Key], tuple[RunSeals, Stage]]
+
+
+def name_partial(server: PartyId, index: int) -> ChunkRef:
+    """What the spool calls a chunk of another aggregator's sum."""
+    return ChunkRef(server, "partial", index)
+
+
+class Openings:
+    """Opens chunks, seeds and other aggregators' sums."""
+
+    def __init__(self, spool: Spool, seal_of: SealOf) -> None:
+        self._spool = spool
+        self._seal_of = seal_of
+
+    def chunk(self, key: Key, client: PartyId, share_set: ShareSet, index: int) -> bytes:
+        """A chunk of a client's share."""
+        seals, stage = self._seal_of(key)
+        sealed = self._spool.read(key, ChunkRef(client, share_set.set_id, index))
+        return seals.open_share(stage, client, share_set.set_id, index, sealed)
+
+    def seed(self, key: Key, client: PartyId, share_set: ShareSet) -> bytes:
+        """The seed that a client's whole share follows from."""
+        seals, stage = self._seal_of(key)
+        sealed = self._spool.read(key, ChunkRef(client, share_set.set_id, 0))
+        return seals.open_seed(stage, client, share_set.set_id, sealed)
+
+    def partial(self, key: Key, server: PartyId, index: int) -> bytes:
+        """A chunk of another aggregator's sum."""
+        seals, stage = self._seal_of(key)
+        return seals.open_partial(stage, server, index, self._spool.read(key, name_partial(server, index)))
+
+    def check(self, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
+        """Look at what arrived of a share set: whether it opens, and every value of it is in its ring."""
+        share_set = job.share_set
+        try:
+            if share_set.seeded:
+                self.seed(key, job.client, share_set)
+            else:
+                share = self.chunk(key, job.client, share_set, job.index)
+                check_chunk(wire.plan(share_set.vectors)[job.index], share_set.vectors, share, wire.encoding)
+        except PeerError as error:
+            return ChunkBroken(client=job.client, index=job.index, reason=error.reason, explanation=str(error))
+        return ChunkChecked(client=job.client, index=job.index)

@@ -1,0 +1,105 @@
+"""Releasing a sum the paper's way: every aggregator's, sealed to all clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Key
+from hubbub.messages.shares import declare
+from hubbub.messages.sums import SumChunk
+from hubbub.messages.traffic import Traffic, count_payload
+from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks
+from hubbub.protocol.ring import Residues
+from hubbub.runtime.overlap import overlapping
+from hubbub.runtime.post import Post
+from hubbub.store.vault import Secrets
+from hubbub.strategies.base import Gathering, Phase
+from hubbub.strategies.registry import find_phase
+from hubbub.transport.topology import slot_of
+from hubbub_aggregator.events import SumSent
+from hubbub_aggregator.opening import Openings, SealOf
+from hubbub_aggregator.phases.accumulation import Accumulation
+from hubbub_aggregator.sum_keys import recall_keys
+from hubbub_aggregator.summing import add_chunk, assemble
+
+
+class Releasing:
+    """Adds what the members sent and sends the sum to every client."""
+
+    def __init__(self, secrets: Secrets, post: Post, opened: Openings, seal_of: SealOf) -> None:
+        self._secrets = secrets
+        self._post = post
+        self._opened = opened
+        self._seal_of = seal_of
+
+    async def release(self, key: Key, data: Accumulation, slots: Collection[int]) -> SumSent:
+        """Add and send, where the phase allows it chunk by chunk: those of these slots."""
+        phase = find_phase(data.manifest.strategy, key.phase)
+        gathering = phase.gather(data.manifest.protocol_parameters)
+        if gathering is None:
+            return await self._release_sum(key, data, phase, slots)
+        return await self._release_gathered(key, data, gathering)
+
+    async def _release_sum(self, key: Key, data: Accumulation, phase: Phase, slots: Collection[int]) -> SumSent:
+        """Add chunk by chunk, and send each chunk of the sum to everybody, sealed once for all."""
+        vectors = data.sets[data.members[0]].vectors
+        seals, stage = self._seal_of(key)
+        keys = await asyncio.to_thread(recall_keys, self._secrets, key)
+        sum_key, _ = keys[data.manifest.clients[0]]
+        async with overlapping() as overlap:
+            for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
+                if slot_of(index) not in slots:
+                    continue
+                reads = [partial(self._opened.chunk, key, each, data.sets[each], index) for each in data.members]
+                packed = await asyncio.to_thread(add_chunk, phase, chunk, vectors, reads)
+                payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
+                for client in data.manifest.clients:
+                    wrapped = keys[client][1]
+                    await overlap.begin(self._send_sum, key, data, client, vectors, wrapped, index, payload)
+        recipients = len(data.manifest.clients)
+        return SumSent(vectors=vectors, traffic=count_payload(vectors, "down", copies=recipients))
+
+    async def _release_gathered(self, key: Key, data: Accumulation, gathering: Gathering) -> SumSent:
+        """Compute on whole vectors, and send each client what is for it."""
+        for member in data.members:
+            values = await asyncio.to_thread(self._assemble, key, data, member)
+            await asyncio.to_thread(gathering.add, values, data.sets[member].weight)
+        traffic: list[Traffic] = []
+        vectors: tuple[Vector, ...] = ()
+        seals, stage = self._seal_of(key)
+        keys = await asyncio.to_thread(recall_keys, self._secrets, key)
+        for place, client in enumerate(data.manifest.clients):
+            release = await asyncio.to_thread(gathering.finish, place)
+            vectors = release.vectors
+            sum_key, wrapped = keys[client]
+            for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
+                pieces = [release.values[piece.vector][piece.elements] for piece in chunk]
+                packed = await asyncio.to_thread(pack_chunk, chunk, vectors, pieces)
+                payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
+                await self._send_sum(key, data, client, vectors, wrapped, index, payload)
+            traffic.extend(count_payload(vectors, "down", copies=1))
+        return SumSent(vectors=vectors, traffic=tuple(traffic))
+
+    async def _send_sum(
+        self,
+        key: Key,
+        data: Accumulation,
+        client: PartyId,
+        vectors: Sequence[Vector],
+        wrapped: bytes,
+        index: int,
+        payload: bytes,
+    ) -> None:
+        body = SumChunk(
+            members=data.members, vectors=declare(tuple(vectors)), wrapped_key=wrapped.hex(), index=index
+        )
+        await self._post.send(key, to=client, role=Role.CLIENT, body=body, payload=payload)
+
+    def _assemble(self, key: Key, data: Accumulation, member: PartyId) -> list[Residues]:
+        share_set = data.sets[member]
+        plan = plan_chunks(share_set.vectors, data.manifest.chunk_bytes)
+        reads = [partial(self._opened.chunk, key, member, share_set, index) for index in range(len(plan))]
+        return assemble(plan, share_set.vectors, reads)

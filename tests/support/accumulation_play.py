@@ -1,0 +1,131 @@
+"""One phase at one aggregator, as events fed to its machine and the effects that come out."""
+
+from collections.abc import Sequence
+
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import CountRefusal, Effect, Key, Publish
+from hubbub.machine.table import step
+from hubbub.messages.base import Message
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import ClosePhase, OrderRefused
+from hubbub.messages.shares import Receipt, declare
+from hubbub.protocol.layout import Vector
+from hubbub_aggregator.events import ChunkArrived, ChunkChecked, CloseOrdered
+from hubbub_aggregator.phases.accumulation import TRANSITIONS, Accumulation, GiveReceipt, State
+from support.builders import TRANSCRIPT, make_manifest
+
+SHORT = (Vector("signs", 100, 9),)
+LONG = (Vector("signs", 101, 9),)
+CHUNKS = 2
+OTHER_TRANSCRIPT = "7b" * 32
+
+
+def set_of(client: PartyId) -> SetId:
+    return SetId(f"{int(client.rsplit('-', 1)[1]):032x}")
+
+
+class Play:
+    """One phase at the first aggregator."""
+
+    def __init__(
+        self,
+        manifest: Manifest | None = None,
+        required: frozenset[PartyId] = frozenset(),
+        *,
+        combiner: PartyId | None = None,
+    ) -> None:
+        self.manifest = manifest or make_manifest(clients=4, servers=3, min_clients=3)
+        self.run = Key("run", self.manifest.run_id)
+        self.state = State.COLLECTING
+        self.data = Accumulation(
+            me=self.manifest.aggregators[0],
+            key=Key("phase", self.manifest.run_id, 1, "signs"),
+            run=self.run,
+            manifest=self.manifest,
+            servers=self.manifest.aggregators,
+            combiner=combiner,
+            required_members=required,
+        )
+        self.effects: tuple[Effect, ...] = ()
+
+    def feed(self, event: object) -> None:
+        result = step(TRANSITIONS, self.state, self.data, event)
+        self.state, self.data, self.effects = result.state, result.data, result.effects
+
+    def expect(self, state: State) -> None:
+        assert self.state is state
+
+    def chunk(
+        self,
+        client: PartyId,
+        index: int,
+        *,
+        set_id: SetId | None = None,
+        vectors: tuple[Vector, ...] = SHORT,
+        weight: int = 1,
+        transcript: str = TRANSCRIPT,
+        seeded: bool = False,
+    ) -> None:
+        self.feed(
+            ChunkArrived(
+                client=client,
+                set_id=set_id or set_of(client),
+                vectors=vectors,
+                weight=weight,
+                transcript=transcript,
+                index=index,
+                chunks=1 if seeded else CHUNKS,
+                wire_bytes={"signs": 10},
+                seeded=seeded,
+            )
+        )
+
+    def deliver(
+        self, client: PartyId, *, vectors: tuple[Vector, ...] = SHORT, transcript: str = TRANSCRIPT
+    ) -> None:
+        """A whole, good set."""
+        for index in range(CHUNKS):
+            self.chunk(client, index, vectors=vectors, transcript=transcript)
+        for index in range(CHUNKS):
+            self.feed(ChunkChecked(client=client, index=index))
+
+    def receipt(self, server: PartyId, client: PartyId) -> Receipt:
+        """For the set that is here, or for one like the others' if none is."""
+        here = self.data.sets.get(client)
+        return Receipt(
+            aggregator=server,
+            client=client,
+            set_id=set_of(client),
+            vectors=declare(here.vectors if here else SHORT),
+            transcript=here.transcript if here else TRANSCRIPT,
+        )
+
+    def receipts(self, members: Sequence[PartyId]) -> tuple[Receipt, ...]:
+        return tuple(self.receipt(server, member) for member in members for server in self.manifest.aggregators)
+
+    def order(self, members: Sequence[PartyId], receipts: Sequence[Receipt] | None = None) -> None:
+        shown = self.receipts(members) if receipts is None else receipts
+        self.feed(CloseOrdered(members=tuple(members), receipts=tuple(shown)))
+
+    def said(self) -> list[Message]:
+        """What went to the coordinator."""
+        return [
+            effect.body
+            for effect in self.effects
+            if isinstance(effect, Publish)
+            and effect.to == self.manifest.coordinator
+            and isinstance(effect.body, Message)
+        ]
+
+    def given(self) -> list[Receipt]:
+        return [effect.receipt for effect in self.effects if isinstance(effect, GiveReceipt)]
+
+    def expect_refusal(self, reason: RejectReason, kind: str = ClosePhase.kind) -> None:
+        """The order was answered, counted as the coordinator's, and nothing else."""
+        answer, counted = self.effects
+        (refusal,) = self.said()
+        assert isinstance(refusal, OrderRefused)
+        assert refusal.reason is reason
+        assert answer == Publish(self.manifest.coordinator, Role.COORDINATOR, refusal)
+        assert counted == CountRefusal(reason, kind, self.manifest.coordinator, refusal.explanation)

@@ -1,0 +1,205 @@
+"""Somebody who recorded a run on the compact wire, holds keys, and adds up what fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from hubbub.crypto.sealing import SealingKey
+from hubbub.errors import PeerError
+from hubbub.ids import PartyId
+from hubbub.messages.codec import decode
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import GroupContribution
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.runs import RunProposed
+from hubbub.messages.shares import DenseShareChunk, ShareSeed
+from hubbub.messages.sums import MaskedChunk, PartialChunk
+from hubbub.protocol import dense
+from hubbub.protocol.expansion import expand
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.strategies.wire import wire_of
+from hubbub.trust.seals import (
+    Place as StreamPlace,
+)
+from hubbub.trust.seals import (
+    Stage,
+    _contribution_info,
+    _partial_info,
+    _seed_info,
+    _share_info,
+    mask_stream,
+    share_stream,
+)
+from support.eavesdropper import Sealed
+from support.recorder import EVERYBODY, Place, add_residues
+
+Parts = list[Residues]
+Phase = tuple[int, str]
+"""A round, and a phase of it."""
+
+
+@dataclass(slots=True)
+class CompactLoot:
+    """What was opened."""
+
+    shares: dict[Place, bytes] = field(default_factory=dict)
+    seeds: dict[Place, bytes] = field(default_factory=dict)
+    partials: dict[Place, bytes] = field(default_factory=dict)
+    contributions: dict[Place, bytes] = field(default_factory=dict)
+    elsewhere: list[Place] = field(default_factory=list)
+    """Where something opened with what is bound to another place."""
+
+    def everything(self) -> Iterator[bytes]:
+        for opened in (self.shares, self.seeds, self.partials, self.contributions):
+            yield from opened.values()
+
+
+class CompactEavesdropper:
+    """Reads a recording with the run keys that it was given."""
+
+    def __init__(self, frames: Iterable[bytes], run_keys: Sequence[SealingKey]) -> None:
+        envelopes = [decode(frame) for frame in frames]
+        self._run_keys = run_keys
+        self.manifest: Manifest = next(
+            each.body.manifest for each in envelopes if isinstance(each.body, RunProposed)
+        )
+        self.vectors: dict[Phase, tuple[Vector, ...]] = {}
+        self.sealed = CompactSealed()
+        self.masked: dict[Place, bytes] = {}
+        """Readable to everybody."""
+        for envelope in envelopes:
+            self._read(envelope)
+
+    def _read(self, envelope: Envelope) -> None:
+        body, sender, to = envelope.body, envelope.sender, envelope.recipient
+        number, phase = envelope.round, envelope.phase
+        stage = Stage(envelope.run, number, phase)
+        match body:
+            case DenseShareChunk():
+                self.vectors[number, phase] = tuple(claim.vector for claim in body.vectors)
+                info = _share_info(stage, sender, to, body.set_id, body.index)
+                self._keep("shares", Place(number, phase, sender, to, body.index), envelope, info)
+            case ShareSeed():
+                info = _seed_info(stage, sender, to, body.set_id)
+                self._keep("seeds", Place(number, phase, sender, to), envelope, info)
+            case PartialChunk():
+                info = _partial_info(stage, sender, to, body.index)
+                self._keep("partials", Place(number, phase, sender, to, body.index), envelope, info)
+            case GroupContribution():
+                info = _contribution_info(envelope.run, sender, to)
+                self._keep("contributions", Place(0, "", sender, to), envelope, info)
+            case MaskedChunk():
+                place = Place(number, phase, sender, EVERYBODY, body.index)
+                assert self.masked.setdefault(place, envelope.payload) == envelope.payload, "one sum to all"
+
+    def _keep(self, kind: str, place: Place, envelope: Envelope, info: bytes) -> None:
+        getattr(self.sealed, kind)[place] = Sealed(place, envelope.payload, info)
+
+    # Opening ------------------------------------------------------------------------------------------------
+
+    def open_all(self) -> CompactLoot:
+        """Try every key on everything, first where it belongs and then at every other place."""
+        loot = CompactLoot()
+        for kind, sealed in self.sealed.by_kind():
+            for place, each in sealed.items():
+                for key in self._run_keys:
+                    with suppress(PeerError):
+                        getattr(loot, kind)[place] = key.open(each.ciphertext, each.info)
+        loot.elsewhere += self._open_elsewhere()
+        return loot
+
+    def _open_elsewhere(self) -> Iterator[Place]:
+        everything = [each for _, sealed in self.sealed.by_kind() for each in sealed.values()]
+        for one, other in product(everything, everything):
+            for key in self._run_keys if one is not other else ():
+                with suppress(PeerError):
+                    key.open(one.ciphertext, other.info)
+                    yield one.place
+
+    # Adding up ----------------------------------------------------------------------------------------------
+
+    def read_shares(self, loot: CompactLoot, client: PartyId, number: int, phase: str) -> dict[PartyId, Parts]:
+        """A client's shares by aggregator: those that were opened, and those that follow from opened seeds."""
+        vectors, stage = self.vectors[number, phase], Stage(self.manifest.run_id, number, phase)
+        found: dict[PartyId, Parts] = {}
+        for server in self.manifest.aggregators:
+            place = Place(number, phase, client, server)
+            if place in loot.seeds:
+                stream = partial(share_stream, stage, loot.seeds[place], client, server)
+                found[server] = self.expand(phase, vectors, stream)
+            elif place in loot.shares:
+                found[server] = self._put_together(place, loot.shares)
+        return found
+
+    def read_masked(self, number: int, phase: str) -> Parts:
+        """The sum that everybody can read, and only clients can unmask."""
+        sender = wire_of(self.manifest, phase).combiner(number)
+        return self._put_together(Place(number, phase, sender, EVERYBODY), self.masked)
+
+    def read_partial(self, loot: CompactLoot, server: PartyId, number: int, phase: str) -> Parts:
+        combiner = wire_of(self.manifest, phase).combiner(number)
+        return self._put_together(Place(number, phase, server, combiner), loot.partials)
+
+    def mask(self, mask_key: bytes, client: PartyId, number: int, phase: str) -> Parts:
+        """What a client's input is masked with, to whoever has the group's key of the round."""
+        stage = Stage(self.manifest.run_id, number, phase)
+        return self.expand(phase, self.vectors[number, phase], partial(mask_stream, stage, mask_key, client))
+
+    def expand(
+        self, phase: str, vectors: Sequence[Vector], stream: Callable[[StreamPlace], RandomStream]
+    ) -> Parts:
+        values = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+        for index, chunk in enumerate(wire_of(self.manifest, phase).plan(vectors)):
+            for piece in chunk:
+                vector = vectors[piece.vector]
+                drawn = stream(StreamPlace(vector.name, vector.modulus, index))
+                values[piece.vector][piece.elements] = expand(drawn, piece.stop - piece.start, vector.modulus)
+        return values
+
+    def _put_together(self, home: Place, opened: Mapping[Place, bytes]) -> Parts:
+        vectors = self.vectors[home.round, home.phase]
+        values = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+        for index, chunk in enumerate(wire_of(self.manifest, home.phase).plan(vectors)):
+            packed = opened[Place(home.round, home.phase, home.sender, home.recipient, index)]
+            at = 0
+            for piece in chunk:
+                count, modulus = piece.stop - piece.start, vectors[piece.vector].modulus
+                size = dense.dense_bytes(count, modulus)
+                values[piece.vector][piece.elements] = dense.unpack_dense(packed[at : at + size], count, modulus)
+                at += size
+        return values
+
+    def add(self, number: int, phase: str, parts: Sequence[Parts]) -> Parts:
+        return [
+            add_residues([part[place] for part in parts], vector.modulus)
+            for place, vector in enumerate(self.vectors[number, phase])
+        ]
+
+    def subtract(self, number: int, phase: str, whole: Parts, part: Parts) -> Parts:
+        return [
+            ((one.astype(np.uint64) + np.uint64(vector.modulus) - other) % np.uint64(vector.modulus)).astype(
+                np.uint32
+            )
+            for one, other, vector in zip(whole, part, self.vectors[number, phase], strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class CompactSealed:
+    """What crossed the broker sealed, by where it belongs."""
+
+    shares: dict[Place, Sealed] = field(default_factory=dict)
+    seeds: dict[Place, Sealed] = field(default_factory=dict)
+    partials: dict[Place, Sealed] = field(default_factory=dict)
+    contributions: dict[Place, Sealed] = field(default_factory=dict)
+
+    def by_kind(self) -> Iterator[tuple[str, dict[Place, Sealed]]]:
+        for kind in ("shares", "seeds", "partials", "contributions"):
+            yield kind, getattr(self, kind)

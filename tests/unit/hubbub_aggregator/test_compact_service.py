@@ -1,0 +1,541 @@
+"""A real aggregator on the compact wire: its one release is right to the bit, and made of nothing else."""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, RunId
+from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, VoidPhase
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, declare
+from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
+from hubbub.messages.traffic import Traffic
+from hubbub.trust.signed import sign_release
+from support import plain_dense
+from support.aggregator_scene import OTHER as PAPER_OTHER
+from support.aggregator_scene import running_scene
+from support.aio import aio
+from support.builders import TRANSCRIPT
+from support.compact_scene import (
+    CLIENTS,
+    ME,
+    PHASE,
+    PLAN,
+    SECOND,
+    THIRD,
+    VECTORS,
+    CompactScene,
+    Deal,
+    compact_scene,
+    cut,
+    manifest_where,
+    running_compact,
+)
+from support.deaths import Fate, live_through
+from support.parties import identity_of
+
+pytestmark = pytest.mark.usefixtures("crew_size")
+
+both = pytest.mark.parametrize("combines", [True, False], ids=["combiner", "other"])
+
+
+# Good rounds ----------------------------------------------------------------------------------------------
+
+
+@both
+def test_these_sets_have_several_chunks_and_come_in_both_forms(*, combines: bool) -> None:
+    manifest = manifest_where(combines=combines)
+    assert len(PLAN) == 2
+    assert [Deal(manifest, client, 1).holder == ME for client in CLIENTS].count(True) == 1
+
+
+@both
+@aio
+async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
+    tmp_path: Path, *, combines: bool
+) -> None:
+    async with running_compact(tmp_path, combines=combines) as scene:
+        for number in (1, 2, 3):
+            await scene.play_round(number)
+
+        assert scene.dead() == []
+        assert not scene.spooled(), "neither shares nor sums stay on disk"
+
+
+@both
+@aio
+async def test_who_drops_out_is_in_nobodys_sum(tmp_path: Path, *, combines: bool) -> None:
+    for missing in CLIENTS:
+        members = tuple(client for client in CLIENTS if client != missing)
+        async with running_compact(tmp_path / missing, combines=combines) as scene:
+            await scene.play_round(1, members)
+
+
+@both
+@aio
+async def test_a_set_that_came_and_is_not_ordered_is_in_nobodys_sum(tmp_path: Path, *, combines: bool) -> None:
+    members = CLIENTS[1:]
+    async with running_compact(tmp_path, combines=combines) as scene:
+        await scene.deal_all()
+
+        await scene.order_close(1, members)
+        if combines:
+            await scene.send_partials(1, members)
+
+        await scene.check_release(1, members)
+
+
+@aio
+async def test_sums_of_the_others_may_come_before_our_order(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=True) as scene:
+        await scene.deal_all()
+        await scene.send_partials()
+
+        await scene.order_close()
+
+        await scene.check_release()
+
+
+@aio
+async def test_nothing_leaves_the_combiner_while_a_chunk_is_missing(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=True) as scene:
+        await scene.deal_all()
+        await scene.order_close()
+        for index in range(len(PLAN)):
+            await scene.send_partial(SECOND, index)
+        await scene.send_partial(THIRD, 0)
+        await scene.send_partial(THIRD, 0)
+        # A refusal is the answer to something sent after all that.
+        await scene.command(VoidPhase(reason="changed its mind"), round_number=1, phase=PHASE)
+        await scene.coordinator.hear(OrderRefused)
+
+        assert not [each for each in scene.clients[CLIENTS[0]].heard if isinstance(each.body, MaskedChunk)]
+
+        await scene.send_partial(THIRD, 1)
+        await scene.check_release()
+
+
+@aio
+async def test_what_came_up_and_across_and_went_down_is_counted(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=True) as scene:
+        await scene.play_round()
+
+        ((_, report),) = await scene.coordinator.hear(PhaseReleased)
+
+    def rows(direction: str) -> list[Traffic]:
+        return [row for row in report.traffic if row.direction == direction]
+
+    assert {row.counts_as for row in rows("across")} == {"signs", "factors"}
+    seeds_and_share, partials = (sum(row.wire_bytes for row in rows(each)) for each in ("up", "across"))
+    packed = sum(len(cut(scene.partial(ME), chunk)) for chunk in PLAN)
+    assert packed < seeds_and_share, "one full share and two seeds"
+    assert 2 * packed < partials
+    digits, bits = plain_dense.word(VECTORS[0].modulus)
+    words = math.ceil(VECTORS[0].length / digits)
+    assert [row.payload_bits for row in rows("down")] == [3 * words * bits, 3 * 32]
+
+
+# Refused --------------------------------------------------------------------------------------------------
+
+Misdeed = Callable[[CompactScene], Awaitable[None]]
+
+
+async def a_share_of_the_papers_wire(scene: CompactScene) -> None:
+    client = scene.owes_all()
+    deal, index = scene.deal(client), 0
+    body = ShareChunk(set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=index)
+    sealed = scene.seals[scene.run][client].seal_share(scene.stage(), ME, deal.set_id, index, bytes(252))
+    await scene.clients[client].say(
+        body,
+        to=ME,
+        role=scene.aggregator.runner.identity.role,
+        run=scene.run,
+        round_number=1,
+        phase=PHASE,
+        payload=sealed,
+    )
+
+
+async def a_seed_where_the_share_is_owed(scene: CompactScene) -> None:
+    await scene.send_seed(scene.owes_all())
+
+
+async def a_share_where_a_seed_is_owed(scene: CompactScene) -> None:
+    await scene.send_full(scene.owes_seed(), 0)
+
+
+async def a_long_seed(scene: CompactScene) -> None:
+    await send_odd_seed(scene, 33)
+
+
+async def a_short_seed(scene: CompactScene) -> None:
+    await send_odd_seed(scene, 31)
+
+
+async def send_odd_seed(scene: CompactScene, size: int) -> None:
+    client = scene.owes_seed()
+    seals = scene.seals[scene.run][client]
+    await scene.send_seed(
+        client, payload=seals.seal_seed(scene.stage(), ME, scene.deal(client).set_id, bytes(size))
+    )
+
+
+async def a_share_of_another_length(scene: CompactScene) -> None:
+    await scene.send_full(scene.owes_all(), 0, share=bytes(10))
+
+
+async def send_sum_as(scene: CompactScene, sender: PartyId) -> None:
+    """A good partial sum, but for who sends it."""
+    body = scene.make_partial(SECOND, 0)
+    await scene.send(sender, body, scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0])))
+
+
+async def a_sum_by_a_client(scene: CompactScene) -> None:
+    await send_sum_as(scene, CLIENTS[0])
+
+
+async def a_sum_by_the_coordinator(scene: CompactScene) -> None:
+    await scene.coordinator.say(
+        scene.make_partial(SECOND, 0),
+        to=ME,
+        role=scene.aggregator.runner.identity.role,
+        run=scene.run,
+        round_number=1,
+        phase=PHASE,
+        payload=scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0])),
+    )
+
+
+async def a_sum_that_another_signed(scene: CompactScene) -> None:
+    await send_sum_as(scene, THIRD)
+
+
+def signed_as(*, run: RunId | None = None, number: int = 1, phase: str = PHASE, **claim: object) -> Misdeed:
+    """A sum whose release is signed for something else than its message says."""
+
+    async def misdeed(scene: CompactScene) -> None:
+        release = scene.claim(SECOND).model_copy(update=claim)
+        identity = identity_of(scene.manifest, SECOND)
+        signature = sign_release(identity, run or scene.run, number, phase, release)
+        body = scene.make_partial(SECOND, 0, signature=signature)
+        await scene.send(SECOND, body, scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0])))
+
+    return misdeed
+
+
+async def a_sum_of_another_length(scene: CompactScene) -> None:
+    await scene.send_partial(SECOND, 0, packed=bytes(10))
+
+
+async def a_chunk_that_no_sum_has(scene: CompactScene) -> None:
+    body = scene.make_partial(SECOND, len(PLAN))
+    await scene.send(SECOND, body, scene.seal_partial(SECOND, len(PLAN), bytes(10)))
+
+
+async def a_sum_of_a_round_to_come(scene: CompactScene) -> None:
+    body = scene.make_partial(SECOND, 0, 4)
+    await scene.send(SECOND, body, scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0]), 4), 4)
+
+
+async def a_second_sum(scene: CompactScene) -> None:
+    await scene.send_partial(SECOND, 0)
+    await scene.send_partial(SECOND, 1, members=CLIENTS[1:])
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "reason"),
+    [
+        (a_share_of_the_papers_wire, RejectReason.UNEXPECTED),
+        (a_seed_where_the_share_is_owed, RejectReason.UNEXPECTED),
+        (a_share_where_a_seed_is_owed, RejectReason.UNEXPECTED),
+        (a_long_seed, RejectReason.WRONG_LENGTH),
+        (a_short_seed, RejectReason.WRONG_LENGTH),
+        (a_share_of_another_length, RejectReason.WRONG_LENGTH),
+        (a_sum_by_a_client, RejectReason.WRONG_SENDER),
+        (a_sum_by_the_coordinator, RejectReason.WRONG_SENDER),
+        (a_sum_that_another_signed, RejectReason.BAD_SIGNATURE),
+        pytest.param(signed_as(number=2), RejectReason.BAD_SIGNATURE, id="signed-for-another-round"),
+        pytest.param(signed_as(phase="union"), RejectReason.BAD_SIGNATURE, id="signed-for-another-phase"),
+        pytest.param(signed_as(run=RunId("0" * 32)), RejectReason.BAD_SIGNATURE, id="signed-for-another-run"),
+        pytest.param(signed_as(members=CLIENTS[1:]), RejectReason.BAD_SIGNATURE, id="signed-for-other-members"),
+        pytest.param(
+            signed_as(transcript="7b" * 32), RejectReason.BAD_SIGNATURE, id="signed-for-another-transcript"
+        ),
+        (a_sum_of_another_length, RejectReason.WRONG_LENGTH),
+        (a_chunk_that_no_sum_has, RejectReason.WRONG_LENGTH),
+        (a_sum_of_a_round_to_come, RejectReason.TOO_EARLY),
+        (a_second_sum, RejectReason.CONTRADICTION),
+    ],
+)
+@aio
+async def test_what_has_not_its_form_is_put_aside_and_the_round_is_right(
+    tmp_path: Path, misdeed: Misdeed, reason: RejectReason
+) -> None:
+    async with running_compact(tmp_path, combines=True) as scene:
+        await misdeed(scene)
+        assert await scene.bury() == [reason.value]
+
+        await scene.play_round()
+        assert scene.dead() == [reason.value]
+
+
+@aio
+async def test_who_does_not_combine_takes_no_sum(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=False) as scene:
+        await scene.send_partial(THIRD, 0)
+        await scene.send_partial(scene.combiner, 0)
+
+        assert await scene.bury(2) == [RejectReason.UNEXPECTED.value] * 2
+        await scene.play_round()
+
+
+@pytest.mark.parametrize("body", ["seed", "dense", "partial"])
+@aio
+async def test_on_the_papers_wire_nothing_of_this_is_taken(tmp_path: Path, body: str) -> None:
+    """Nor is a dense share, which would be read as another one."""
+    async with running_scene(tmp_path) as paper:
+        claims = declare(VECTORS)
+        shared = {"set_id": "5e" * 16, "vectors": claims, "transcript": TRANSCRIPT}
+        bodies = {
+            "seed": ShareSeed.model_validate(shared),
+            "dense": DenseShareChunk.model_validate({**shared, "index": 0}),
+            "partial": PartialChunk(
+                members=CLIENTS, vectors=claims, transcript=TRANSCRIPT, signature="5a" * 64, index=0
+            ),
+        }
+        sender = PAPER_OTHER if body == "partial" else CLIENTS[0]
+        await paper.clients[CLIENTS[0]].say(
+            bodies[body],
+            to=ME,
+            role=paper.aggregator.runner.identity.role,
+            run=paper.run,
+            round_number=1,
+            phase=PHASE,
+            payload=bytes(200),
+            sender=sender,
+        )
+
+        assert await paper.bury() == [RejectReason.UNEXPECTED.value]
+        await paper.play_good_round(1)
+
+
+@both
+@aio
+async def test_a_sum_of_a_phase_that_is_over_is_late_and_changes_nothing(
+    tmp_path: Path, *, combines: bool
+) -> None:
+    async with running_compact(tmp_path, combines=combines) as scene:
+        for number in (1, 2):
+            await scene.play_round(number)
+        over = next(number for number in (1, 2, 3) if scene.combiner_of(number) == ME)
+        if over == 3:
+            await scene.play_round(3)
+        await scene.send_partial(SECOND, 0, over)
+        await scene.send_partial(SECOND, 1, over, members=CLIENTS[1:])
+
+        await scene.play_round(4 if over == 3 else 3)
+
+        assert scene.dead() == []
+        assert scene.late(PartialChunk.kind) == 2
+
+
+# Spoilt ---------------------------------------------------------------------------------------------------
+
+
+async def spoil_seed(scene: CompactScene) -> PartyId:
+    """It is sealed to the right party for another round."""
+    client = scene.owes_seed()
+    seals, deal = scene.seals[scene.run][client], scene.deal(client)
+    elsewhere = replace(scene.stage(), round=2)
+    await scene.send_seed(client, payload=seals.seal_seed(elsewhere, ME, deal.set_id, deal.seed(ME)))
+    return client
+
+
+async def seal_seed_as_a_share(scene: CompactScene) -> PartyId:
+    client = scene.owes_seed()
+    seals, deal = scene.seals[scene.run][client], scene.deal(client)
+    await scene.send_seed(client, payload=seals.seal_share(scene.stage(), ME, deal.set_id, 0, deal.seed(ME)))
+    return client
+
+
+async def leave_the_ring(scene: CompactScene) -> PartyId:
+    client = scene.owes_all()
+    await scene.send_full(client, 0, share=b"\xff" * len(cut(scene.partial(ME), PLAN[0])))
+    return client
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (spoil_seed, RejectReason.BROKEN_SEAL),
+        (seal_seed_as_a_share, RejectReason.BROKEN_SEAL),
+        (leave_the_ring, RejectReason.RESIDUE_OUT_OF_RANGE),
+    ],
+)
+@both
+@aio
+async def test_a_spoilt_set_earns_no_receipt_and_the_others_are_added(
+    tmp_path: Path,
+    spoil: Callable[[CompactScene], Awaitable[PartyId]],
+    reason: RejectReason,
+    *,
+    combines: bool,
+) -> None:
+    async with running_compact(tmp_path, combines=combines) as scene:
+        client = await spoil(scene)
+        ((_, refused),) = await scene.coordinator.hear(SetRefused)
+        assert refused == SetRefused(client=client, set_id=scene.deal(client).set_id, reason=reason)
+
+        await scene.play_round(1, tuple(each for each in CLIENTS if each != client))
+
+
+async def seal_for_another_round(scene: CompactScene) -> None:
+    packed = cut(scene.partial(SECOND), PLAN[0])
+    await scene.send(SECOND, scene.make_partial(SECOND, 0), scene.seal_partial(SECOND, 0, packed, 2))
+
+
+async def send_no_residues(scene: CompactScene) -> None:
+    await scene.send_partial(SECOND, 0, packed=b"\xff" * len(cut(scene.partial(SECOND), PLAN[0])))
+
+
+async def send_over_other_members(scene: CompactScene) -> None:
+    await scene.send_partial(SECOND, 0, members=CLIENTS[1:])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (seal_for_another_round, RejectReason.BROKEN_SEAL),
+        (send_no_residues, RejectReason.RESIDUE_OUT_OF_RANGE),
+        (send_over_other_members, RejectReason.CONTRADICTION),
+    ],
+)
+@aio
+async def test_a_sum_that_cannot_be_added_ends_the_run_and_no_client_is_sent_all_of_it(
+    tmp_path: Path, spoil: Misdeed, reason: RejectReason
+) -> None:
+    async with running_compact(tmp_path, combines=True) as scene:
+        await scene.deal_all()
+        await scene.order_close()
+        await spoil(scene)
+        if spoil is not send_over_other_members:
+            await scene.send_partial(SECOND, 1)
+            for index in range(len(PLAN)):
+                await scene.send_partial(THIRD, index)
+
+        await scene.coordinator.hear(PartyFailed)
+
+        assert scene.aggregator.counters.rejections(reason) == 1
+        for client in scene.clients.values():
+            heard = {each.body.index for each in client.heard if isinstance(each.body, MaskedChunk | SumChunk)}
+            assert 0 not in heard, "of a sum that is broken in one chunk, others may be out"
+
+
+# Orders ---------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_void_beside_anothers_sum_is_refused_and_the_round_can_still_be_released(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=True) as scene:
+        await scene.deal_all()
+        await scene.send_partials()
+        await scene.digest()
+
+        await scene.command(VoidPhase(reason="too few"), round_number=1, phase=PHASE)
+
+        ((_, refusal),) = await scene.coordinator.hear(OrderRefused)
+        assert refusal.reason is RejectReason.CONTRADICTION
+        await scene.order_close()
+        await scene.check_release()
+
+
+# Deaths ---------------------------------------------------------------------------------------------------
+
+
+async def play(scene: CompactScene) -> None:
+    await scene.join()
+    await scene.play_round()
+
+
+def instants(combines: bool) -> list[tuple[str, int]]:  # noqa: FBT001
+    """From the order on: before and after each thing that is kept or sent, the first time and the last."""
+    sent = ("masked-chunk", len(CLIENTS) * len(PLAN)) if combines else ("partial-chunk", len(PLAN))
+    kept = [("CloseOrdered", 1), ("PhaseEnded", 1), ("SumSent", 1)]
+    kept += [("PartialArrived", 2 * len(PLAN))] if combines else []
+    events = [(f"keeping {name}", count) for name, count in kept]
+    events += [(f"sending {name}", count) for name, count in (sent, ("phase-released", 1))]
+    return [
+        (f"{when} {what}", at)
+        for what, count in events
+        for when in ("before", "after")
+        for at in sorted({0, count - 1})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("combines", "instant", "at"),
+    [(combines, *each) for combines in (True, False) for each in instants(combines)],
+)
+@aio
+async def test_dead_at_any_instant_it_releases_the_identical_sum_over_the_identical_set(
+    tmp_path: Path, instant: str, at: int, *, combines: bool
+) -> None:
+    async with compact_scene(tmp_path, combines=combines) as scene:
+        fate = Fate(at=at, counts=lambda each: each == instant)
+
+        await live_through(scene.start, play(scene), fate)
+
+        assert fate.met.is_set()
+        assert scene.dead() == []
+        await scene.check_release()
+        reports = [body for _, body in await scene.coordinator.hear(PhaseReleased)]
+        assert all(report == reports[0] for report in reports)
+
+
+@pytest.mark.parametrize("instant", ["before keeping CloseOrdered", "after keeping CloseOrdered"])
+@pytest.mark.parametrize("void", [True, False], ids=["void", "other-members"])
+@both
+@aio
+async def test_once_journalled_no_other_order_is_obeyed_after_a_restart(
+    tmp_path: Path, instant: str, *, void: bool, combines: bool
+) -> None:
+    async with compact_scene(tmp_path, combines=combines) as scene:
+        fate = Fate(at=0, counts=lambda each: each == instant)
+        async with scene.start(fate):
+            await scene.join()
+            await scene.deal_all()
+            await scene.order_close()
+            await fate.met.wait()
+        other = ClosePhase(members=CLIENTS[1:], receipts=scene.show_receipts(1, CLIENTS[1:]))
+        async with scene.start():
+            await scene.command(VoidPhase(reason="no") if void else other, round_number=1, phase=PHASE)
+            if combines:
+                await scene.send_partials()
+
+            await scene.check_release()
+
+        heard = [each.body for each in scene.coordinator.heard]
+        refused = [each.reason for each in heard if isinstance(each, OrderRefused)]
+        assert [*refused, *map(RejectReason, scene.dead())] == [RejectReason.ALREADY_ENDED]
+
+
+@aio
+async def test_sums_that_came_before_a_restart_need_not_be_sent_again(tmp_path: Path) -> None:
+    async with compact_scene(tmp_path, combines=True) as scene:
+        async with scene.start():
+            await scene.join()
+            await scene.deal_all()
+            await scene.order_close()
+            for index in range(len(PLAN)):
+                await scene.send_partial(SECOND, index)
+            await scene.send_partial(THIRD, 0)
+            await scene.command(VoidPhase(reason="no"), round_number=1, phase=PHASE)
+            await scene.coordinator.hear(OrderRefused)
+        async with scene.start():
+            await scene.send_partial(THIRD, 1)
+
+            await scene.check_release()
