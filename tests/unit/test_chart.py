@@ -1,0 +1,324 @@
+"""The Helm charts: what they render is what a cluster takes, and its parts fit together."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # It ships no types.
+import pytest
+import yaml  # type: ignore[import-untyped]  # It ships no types.
+from kubernetes_validate import utils
+
+from hubbub import __version__
+from hubbub.ids import PARTY_ID_PATTERN
+from hubbub.messages.manifest import Manifest as RunManifest
+from support.chart import (
+    BROKERS,
+    CHARTS,
+    NAMESPACE,
+    PARTIES,
+    RELEASES,
+    Manifest,
+    Release,
+    of_kind,
+    parties,
+    pod_specs,
+    render,
+    run_helm,
+    values_file,
+)
+from support.label_selectors import matches
+
+OLDEST, LATEST = "1.27", kubernetes_validate.latest_version()
+CUSTOM = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "RabbitmqCluster"}
+"""Kinds of operators: kubernetes-validate has no schema of theirs."""
+
+every_release = pytest.mark.parametrize("release", RELEASES, ids=str)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _schemas_are_read_once() -> Iterator[None]:
+    """The library reads megabytes of definitions anew for every object."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", cache(utils.schema_contents))
+        yield
+
+
+def pods(manifests: tuple[Manifest, ...]) -> list[Manifest]:
+    return [manifest["spec"]["template"] for manifest in of_kind(manifests, "StatefulSet")]
+
+
+def selected(selector: dict[str, Any], manifests: tuple[Manifest, ...]) -> list[Manifest]:
+    return [pod for pod in pods(manifests) if matches(selector, pod["metadata"]["labels"])]
+
+
+def ports(pod: Manifest) -> set[str]:
+    return {port["name"] for container in pod["spec"]["containers"] for port in container["ports"]}
+
+
+# Charts ------------------------------------------------------------------------------------------------------
+
+
+@every_release
+def test_helm_finds_nothing_to_say_about_a_chart_with_its_values(release: Release) -> None:
+    done = run_helm(
+        "lint", "--strict", str(CHARTS / release.chart), "--values", str(values_file(release)), *release.given
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
+
+
+def test_every_values_file_is_tested() -> None:
+    files = {path for chart in ("hubbub", "broker") for path in (CHARTS / chart / "values").iterdir()}
+
+    assert {values_file(release) for release in RELEASES} == files
+
+
+@pytest.mark.parametrize("chart", ["hubbub", "broker"])
+def test_a_chart_has_the_version_of_the_library(chart: str) -> None:
+    described = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert (described["version"], described["appVersion"]) == (__version__, __version__)
+    assert {each["version"] for each in described.get("dependencies", [])} <= {__version__}
+
+
+def test_a_packaged_chart_holds_alerts_dashboard_and_broker_and_renders_the_same(tmp_path: Path) -> None:
+    release = PARTIES[1]
+
+    packed = run_helm("package", str(CHARTS / "hubbub"), "--destination", str(tmp_path))
+    package = tmp_path / f"hubbub-{__version__}.tgz"
+    rendered = run_helm(
+        *("template", release.name, str(package), "--namespace", NAMESPACE),
+        *("--values", str(values_file(release)), *release.given),
+    )
+
+    assert packed.returncode == 0, packed.stderr
+    with tarfile.open(package) as archive:
+        for name, source in (("files/alerts.yml", "alerts.yml"), ("files/dashboard.json", "hubbub.json")):
+            held = archive.extractfile(f"hubbub/{name}")
+            assert held is not None
+            assert held.read() == (CHARTS / "grafana" / source).read_bytes()
+        assert any(name.endswith("charts/hubbub-broker/Chart.yaml") for name in archive.getnames())
+    assert [found for found in yaml.safe_load_all(rendered.stdout) if found] == list(render(release))
+
+
+# Objects -----------------------------------------------------------------------------------------------------
+
+
+@every_release
+@pytest.mark.parametrize("version", [OLDEST, LATEST])
+def test_every_object_is_as_kubernetes_schemas_have_it(release: Release, version: str) -> None:
+    known = [manifest for manifest in render(release) if manifest["kind"] not in CUSTOM]
+
+    for manifest in known:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+    assert {"NetworkPolicy", "PodDisruptionBudget"} <= {manifest["kind"] for manifest in known}
+
+
+def test_what_the_operator_is_told_about_its_pods_is_as_kubernetes_schemas_have_it() -> None:
+    [(name, spec)] = pod_specs(render(BROKERS[0]))
+
+    kubernetes_validate.validate(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, LATEST, strict=True
+    )
+
+
+@every_release
+def test_no_two_objects_share_a_name_and_all_are_in_the_release_s_namespace(release: Release) -> None:
+    manifests = render(release)
+
+    named = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
+
+    assert len(set(named)) == len(named)
+    assert {manifest["metadata"]["namespace"] for manifest in manifests} == {NAMESPACE}
+
+
+@every_release
+def test_each_stateful_set_selects_its_own_pods_and_no_others(release: Release) -> None:
+    manifests = render(release)
+
+    for manifest in of_kind(manifests, "StatefulSet"):
+        assert selected(manifest["spec"]["selector"], manifests) == [manifest["spec"]["template"]]
+        assert manifest["spec"]["serviceName"] in {
+            service["metadata"]["name"]
+            for service in of_kind(manifests, "Service")
+            if service["spec"].get("clusterIP") == "None"
+        }
+
+
+@every_release
+def test_services_lead_to_pods_that_have_the_port(release: Release) -> None:
+    manifests = render(release)
+
+    for service in of_kind(manifests, "Service"):
+        found = selected({"matchLabels": service["spec"]["selector"]}, manifests)
+        assert found, service["metadata"]["name"]
+        for port in service["spec"].get("ports", []):
+            assert all(port["targetPort"] in ports(pod) for pod in found)
+
+
+@every_release
+def test_budgets_and_policies_select_pods_that_exist(release: Release) -> None:
+    manifests = render(release)
+    # The operator's pods are not among what is rendered; these are the labels that it gives them.
+    operated = [
+        {"app.kubernetes.io/name": cluster["metadata"]["name"], "app.kubernetes.io/component": "rabbitmq"}
+        for cluster in of_kind(manifests, "RabbitmqCluster")
+    ]
+    labels = [pod["metadata"]["labels"] for pod in pods(manifests)] + operated
+
+    for manifest in of_kind(manifests, "PodDisruptionBudget", "NetworkPolicy"):
+        selector = manifest["spec"].get("selector") or manifest["spec"]["podSelector"]
+        assert any(matches(selector, each) for each in labels), manifest["metadata"]["name"]
+
+
+@pytest.mark.parametrize("release", PARTIES, ids=str)
+def test_monitors_find_every_party_once(release: Release) -> None:
+    manifests = render(release, "--set", "monitoring.enabled=true")
+    watched = [
+        pod
+        for monitor in of_kind(manifests, "PodMonitor")
+        for pod in selected(monitor["spec"]["selector"], manifests)
+        if {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports(pod)
+    ]
+    services = [
+        service
+        for monitor in of_kind(manifests, "ServiceMonitor")
+        for service in of_kind(manifests, "Service")
+        if matches(monitor["spec"]["selector"], service["metadata"]["labels"])
+        and {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
+        <= {port["name"] for port in service["spec"].get("ports", [])}
+    ]
+    for service in services:
+        watched += selected({"matchLabels": service["spec"]["selector"]}, manifests)
+
+    names = sorted(pod["metadata"]["labels"]["hubbub-party"] for pod in watched)
+    assert names == sorted(each["metadata"]["labels"]["hubbub-party"] for _, each in parties(manifests))
+
+
+def test_the_ingress_has_tls_for_its_host_and_leads_to_the_coordinator_s_service() -> None:
+    manifests = render(PARTIES[1])
+
+    [ingress] = of_kind(manifests, "Ingress")
+
+    [rule] = ingress["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert [each["hosts"] for each in ingress["spec"]["tls"]] == [[rule["host"]]]
+    assert (backend["name"], backend["port"]["name"]) in {
+        (service["metadata"]["name"], port["name"])
+        for service in of_kind(manifests, "Service")
+        for port in service["spec"].get("ports", [])
+    }
+
+
+def test_rules_and_dashboard_are_those_of_the_grafana_folder() -> None:
+    manifests = render(PARTIES[1])
+
+    [rules] = of_kind(manifests, "PrometheusRule")
+    [dashboard] = [each for each in of_kind(manifests, "ConfigMap") if "hubbub.json" in each["data"]]
+
+    assert rules["spec"] == yaml.safe_load((CHARTS / "grafana" / "alerts.yml").read_text(encoding="utf-8"))
+    assert dashboard["data"]["hubbub.json"] == (CHARTS / "grafana" / "hubbub.json").read_text(encoding="utf-8")
+
+
+# What a party is ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", PARTIES, ids=str)
+def test_a_party_is_one_pod_with_a_volume_that_outlives_it(release: Release) -> None:
+    for _, manifest in parties(render(release)):
+        spec = manifest["spec"]
+
+        assert spec["replicas"] == 1
+        assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
+        assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+
+
+@pytest.mark.parametrize("release", PARTIES, ids=str)
+def test_parties_can_be_evicted_one_at_a_time_and_also_when_none_is_ready(release: Release) -> None:
+    manifests = render(release)
+    [budget] = [
+        each for each in of_kind(manifests, "PodDisruptionBudget") if each["metadata"]["name"] != "hubbub-broker"
+    ]
+
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    assert len(selected(budget["spec"]["selector"], manifests)) == len(list(parties(manifests)))
+
+
+@pytest.mark.parametrize("release", PARTIES, ids=str)
+def test_a_pod_has_longer_to_stop_than_a_phase_may_last(release: Release) -> None:
+    longest = RunManifest.model_fields["phase_timeout_s"].default
+
+    for _, manifest in parties(render(release)):
+        assert manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest
+
+
+def test_the_trial_s_parties_are_those_that_federation_new_makes() -> None:
+    names = sorted(
+        (
+            role,
+            each["metadata"]["labels"]["hubbub-party"],
+            each["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"],
+        )
+        for role, each in parties(render(PARTIES[0]))
+    )
+
+    made = [("aggregator", f"aggregator-{number}") for number in (1, 2)]
+    made += [("coordinator", "coordinator"), *(("trainer", f"trainer-{number}") for number in range(1, 6))]
+    assert names == [(role, name, name) for role, name in made]
+
+
+def test_the_trial_s_parties_call_the_broker_beside_them() -> None:
+    manifests = render(PARTIES[0])
+
+    urls = {
+        variable["value"]
+        for _, each in parties(manifests)
+        for variable in each["spec"]["template"]["spec"]["containers"][0]["env"]
+        if variable["name"].endswith("_AMQP_URL")
+    }
+
+    [service] = [each for each in of_kind(manifests, "Service") if each["metadata"]["name"] == "hubbub-broker"]
+    assert urls == {f"amqp://hubbub-broker:{service['spec']['ports'][0]['port']}/"}
+
+
+# Schemas -----------------------------------------------------------------------------------------------------
+
+
+def read_schema(chart: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((CHARTS / chart / "values.schema.json").read_text(encoding="utf-8"))
+    return schema
+
+
+def test_a_party_s_name_is_what_the_library_takes_for_one() -> None:
+    assert read_schema("hubbub")["definitions"]["party"]["pattern"] == PARTY_ID_PATTERN
+
+
+FROM_OUTSIDE = {"hubbub": {"global"}, "broker": {"global", "enabled"}}
+"""What Helm adds by itself, and what only a chart that brings this one along sets."""
+
+
+@pytest.mark.parametrize("chart", ["hubbub", "broker"])
+def test_values_and_schema_know_the_same_keys(chart: str) -> None:
+    schema = read_schema(chart)
+    values = yaml.safe_load((CHARTS / chart / "values.yaml").read_text(encoding="utf-8"))
+
+    def compare(value: dict[str, Any], part: dict[str, Any], where: str) -> None:
+        part = schema["definitions"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        if "properties" not in part or not value:
+            return
+        assert part["additionalProperties"] is False, where
+        assert value.keys() == part["properties"].keys() - FROM_OUTSIDE.get(where, set()), where
+        for key, inner in value.items():
+            if isinstance(inner, dict):
+                compare(inner, part["properties"][key], f"{where}.{key}")
+
+    compare(values, schema, chart)

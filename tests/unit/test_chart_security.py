@@ -1,0 +1,116 @@
+"""Pods of the charts run where a namespace enforces restricted pod security, and with as little as they need."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.chart import (
+    BROKERS,
+    PARTIES,
+    RELEASES,
+    Release,
+    containers_of,
+    environment,
+    of_kind,
+    pod_specs,
+    render,
+)
+from support.pod_security import find_violations
+
+PLAIN = [release for release in RELEASES if release.values != "operator"]
+"""The operator fills in its pods itself."""
+
+every_release = pytest.mark.parametrize("release", RELEASES, ids=str)
+every_plain_release = pytest.mark.parametrize("release", PLAIN, ids=str)
+
+
+@every_release
+def test_pods_are_as_restricted_pod_security_asks(release: Release) -> None:
+    found = {name: find_violations(spec) for name, spec in pod_specs(render(release))}
+
+    assert found
+    assert not any(found.values()), found
+
+
+@every_plain_release
+def test_no_pod_writes_to_its_root_file_system_or_has_a_token_for_the_api(release: Release) -> None:
+    manifests = render(release)
+    accounts = of_kind(manifests, "ServiceAccount")
+
+    for _, spec in pod_specs(manifests):
+        contexts = [container["securityContext"] for container in containers_of(spec)]
+        assert all(context["readOnlyRootFilesystem"] is True for context in contexts)
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["serviceAccountName"] in {account["metadata"]["name"] for account in accounts}
+    assert all(account["automountServiceAccountToken"] is False for account in accounts)
+
+
+@every_plain_release
+def test_every_container_asks_for_what_it_needs_and_has_a_limit_on_memory(release: Release) -> None:
+    for _, spec in pod_specs(render(release)):
+        for container in containers_of(spec):
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+@every_plain_release
+def test_every_mount_has_its_volume_and_every_volume_its_mount(release: Release) -> None:
+    for manifest in of_kind(render(release), "StatefulSet"):
+        spec = manifest["spec"]["template"]["spec"]
+        claims = [claim["metadata"]["name"] for claim in manifest["spec"]["volumeClaimTemplates"]]
+
+        mounted = {mount["name"] for container in containers_of(spec) for mount in container["volumeMounts"]}
+
+        assert mounted == {*claims, *(volume["name"] for volume in spec["volumes"])}
+
+
+@every_release
+def test_no_object_holds_a_secret(release: Release) -> None:
+    """Secrets are made by operators and only named here."""
+    manifests = render(release)
+
+    assert not of_kind(manifests, "Secret")
+    for _, spec in pod_specs(manifests):
+        for container in containers_of(spec):
+            assert "envFrom" not in container
+            assert all("secretKeyRef" not in each.get("valueFrom", {}) for each in container.get("env", []))
+            assert not any("COOKIE" in name or "PASS" in name for name in environment(container))
+
+
+def test_no_two_parties_mount_the_same_secret_or_the_broker_s() -> None:
+    mounted = [
+        volume["secret"]["secretName"]
+        for _, spec in pod_specs(render(PARTIES[0]))
+        for volume in spec["volumes"]
+        if "secret" in volume
+    ]
+
+    assert len(set(mounted)) == len(mounted) == 9
+
+
+@pytest.mark.parametrize("release", BROKERS, ids=str)
+def test_nodes_of_the_broker_are_on_machines_of_their_own_and_stop_one_at_a_time(release: Release) -> None:
+    manifests = render(release)
+    [owner] = of_kind(manifests, "StatefulSet", "RabbitmqCluster")
+    spec = owner["spec"] if owner["kind"] == "RabbitmqCluster" else owner["spec"]["template"]["spec"]
+    [budget] = of_kind(manifests, "PodDisruptionBudget")
+
+    [rule] = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+
+    assert owner["spec"]["replicas"] == 3
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert rule["labelSelector"] == budget["spec"]["selector"]
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_both_kinds_of_broker_are_told_the_same() -> None:
+    operated, plain = (render(release) for release in BROKERS)
+    [cluster] = of_kind(operated, "RabbitmqCluster")
+    [configuration] = of_kind(plain, "ConfigMap")
+
+    shared = cluster["spec"]["rabbitmq"]["additionalConfig"].splitlines()
+
+    assert configuration["data"]["rabbitmq.conf"].splitlines()[: len(shared)] == shared
+    assert "load_definitions = /etc/hubbub-broker/definitions.json" in shared
+    assert cluster["spec"]["tls"]["disableNonTLSListeners"] is True
+    assert "listeners.tcp = none" in configuration["data"]["rabbitmq.conf"]

@@ -1,0 +1,220 @@
+"""What the chart tells a service is what the service understands, and what it is told of is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from hubbub.runtime.health import Vitals, create_app
+from hubbub.runtime.settings import PinningSettings, ProbedSettings, ServiceSettings, load_settings
+from hubbub.transport.topology import SLOTS
+from hubbub_aggregator.settings import AggregatorSettings
+from hubbub_coordinator.__main__ import CoordinatorSettings
+from hubbub_coordinator.api import system
+from hubbub_coordinator.api.access import HEALTH_PATH, READY_PATH, is_open
+from hubbub_trainer.__main__ import TrainerSettings
+from support.chart import CHARTS, PARTIES, Manifest, Release, environment, of_kind, parties, render
+from support.tables import read_table, split
+
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "aggregator": AggregatorSettings,
+    "trainer": TrainerSettings,
+}
+SECRET_FILES = {
+    row["party"]: ({*split(row["always"])}, {*split(row["if asked for"])})
+    for row in read_table(CHARTS / "hubbub" / "README.md", "party", "always", "if asked for")
+}
+DIGEST = "0" * 64
+FURTHER = (
+    *("--set", "aggregators[0].clientCertificate=true", "--set", "trainers[0].clientCertificate=true"),
+    *("--set", "coordinator.clientCertificate=true", "--set", "trainers[0].settingsFile=true"),
+    *("--set", "aggregators[0].workers=2"),
+)
+"""What no values file turns on."""
+CASES = [*((release, ()) for release in PARTIES), (PARTIES[0], FURTHER)]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-and-more' if case[1] else ''}")
+def found(request: pytest.FixtureRequest) -> list[tuple[str, Manifest]]:
+    """Role and StatefulSet of every party of a release; rendered here, and not when tests are collected."""
+    release, more = request.param
+    return list(parties(render(release, *more)))
+
+
+def container_of(manifest: Manifest) -> Manifest:
+    [container] = manifest["spec"]["template"]["spec"]["containers"]
+    found: Manifest = container
+    return found
+
+
+def load(role: str, variables: dict[str, str], folder: Path) -> ServiceSettings:
+    """Read settings as the service does; its settings.toml has what the document says that it may have."""
+    model = SETTINGS[role]
+    prefix = model.model_config["env_prefix"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        if f"{prefix}CONFIG_FILE" in variables:
+            file = folder / "settings.toml"
+            file.write_text(f'roster_sha256 = "{DIGEST}"\n' if issubclass(model, PinningSettings) else "")
+            patch.setenv(f"{prefix}CONFIG_FILE", str(file))
+        return load_settings(model)
+
+
+def provided(manifest: Manifest) -> dict[str, set[str] | None]:
+    """The files in each folder that is mounted; None where the service writes what it likes."""
+    spec = manifest["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    held: dict[str, set[str] | None] = {}
+    for mount in container_of(manifest)["volumeMounts"]:
+        volume: dict[str, Any] = volumes.get(mount["name"], {})
+        if "secret" in volume:
+            held[mount["mountPath"]] = set.union(*SECRET_FILES[role_of(manifest)])
+        elif "projected" in volume:
+            sources = volume["projected"]["sources"]
+            held[mount["mountPath"]] = {item["path"] for each in sources for item in each["configMap"]["items"]}
+        elif not mount.get("readOnly"):
+            held[mount["mountPath"]] = None
+    return held
+
+
+def role_of(manifest: Manifest) -> str:
+    return str(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def test_every_variable_is_a_setting_and_every_required_setting_is_given(
+    found: list[tuple[str, Manifest]], tmp_path: Path
+) -> None:
+    for role, manifest in found:
+        variables = environment(container_of(manifest))
+
+        settings = load(role, variables, tmp_path)
+
+        prefix = settings.model_config["env_prefix"]
+        fields = {f"{prefix}{name.upper()}" for name in SETTINGS[role].model_fields}
+        assert variables.keys() <= fields | {f"{prefix}CONFIG_FILE"}
+
+
+@pytest.mark.parametrize("given", [0, 3, SLOTS])
+def test_as_many_workers_as_the_values_say_are_started(given: int, tmp_path: Path) -> None:
+    rendered = parties(render(PARTIES[0], "--set", f"aggregatorDefaults.workers={given}"))
+
+    workers = [
+        settings.workers
+        for role, manifest in rendered
+        if isinstance(settings := load(role, environment(container_of(manifest)), tmp_path), AggregatorSettings)
+    ]
+
+    assert workers == [given, given]
+
+
+def test_every_file_that_a_setting_names_is_mounted(found: list[tuple[str, Manifest]], tmp_path: Path) -> None:
+    for role, manifest in found:
+        settings = load(role, environment(container_of(manifest)), tmp_path)
+        mounted = provided(manifest)
+
+        paths = {name: value for name, value in settings if isinstance(value, Path)}
+
+        for name, path in paths.items():
+            if name in {"folder", "cache_folder"}:
+                assert mounted[str(path)] is None, f"{name} cannot be written"
+            else:
+                assert path.name in (mounted[str(path.parent)] or set()), f"{name}: nobody puts {path} there"
+
+
+def test_a_settings_file_is_one_of_the_secret_s_documented_files(found: list[tuple[str, Manifest]]) -> None:
+    for role, manifest in found:
+        variables = environment(container_of(manifest))
+
+        file = variables.get(f"HUBBUB_{role.upper()}_CONFIG_FILE", "/run/hubbub/settings.toml")
+
+        assert Path(file).parent == Path("/run/hubbub")
+        assert Path(file).name in SECRET_FILES[role][1]
+
+
+def test_probes_ask_where_the_service_answers(found: list[tuple[str, Manifest]], tmp_path: Path) -> None:
+    for role, manifest in found:
+        container = container_of(manifest)
+        settings = load(role, environment(container), tmp_path)
+        [port] = container["ports"]
+        if isinstance(settings, ProbedSettings):
+            at, host, routes = settings.metrics_port, settings.metrics_host, create_app(Vitals()).routes
+        else:
+            assert isinstance(settings, CoordinatorSettings)
+            at, host, routes = settings.port, settings.host, system.router.routes
+        paths = {getattr(route, "path", "") for route in routes}
+
+        probes = {kind: container[kind]["httpGet"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
+
+        assert {kind: probe["path"] for kind, probe in probes.items()} == {
+            "startupProbe": HEALTH_PATH,
+            "livenessProbe": HEALTH_PATH,
+            "readinessProbe": READY_PATH,
+        }
+        assert {probe["path"] for probe in probes.values()} | {"/metrics"} <= paths
+        assert {probe["port"] for probe in probes.values()} == {port["name"]}
+        assert (port["containerPort"], host) == (at, "0.0.0.0")  # noqa: S104  (In a pod; policies say who gets there.)
+
+
+@pytest.mark.parametrize("release", PARTIES, ids=str)
+def test_monitors_ask_for_metrics_and_show_the_read_token_where_one_is_asked_for(release: Release) -> None:
+    manifests = render(release, "--set", "monitoring.enabled=true")
+
+    scraped = [
+        (monitor["kind"], endpoint)
+        for monitor in of_kind(manifests, "PodMonitor", "ServiceMonitor")
+        for endpoint in monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
+    ]
+
+    assert scraped
+    assert {endpoint["path"] for _, endpoint in scraped} == {"/metrics"}
+    assert not is_open("/metrics")
+    for kind, endpoint in scraped:
+        assert ("authorization" in endpoint) == (kind == "ServiceMonitor")
+
+
+def test_no_secret_is_in_an_environment_variable(found: list[tuple[str, Manifest]]) -> None:
+    for role, manifest in found:
+        container = container_of(manifest)
+        prefix = f"HUBBUB_{role.upper()}_"
+        secret = {
+            f"{prefix}{name.upper()}"
+            for name, field in SETTINGS[role].model_fields.items()
+            if SecretStr in (field.annotation, *getattr(field.annotation, "__args__", ()))
+        }
+
+        variables = environment(container)
+
+        assert secret & variables.keys() == {f"{prefix}AMQP_URL"}
+        assert "@" not in variables[f"{prefix}AMQP_URL"]
+        assert "envFrom" not in container
+        assert all("valueFrom" not in variable for variable in container["env"])
+
+
+def test_kubernetes_adds_no_variables_of_its_own(found: list[tuple[str, Manifest]]) -> None:
+    """A Service called hubbub-coordinator would set HUBBUB_COORDINATOR_PORT, and no coordinator would start."""
+    for _, manifest in found:
+        assert manifest["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_image_and_user_are_those_of_the_images(found: list[tuple[str, Manifest]]) -> None:
+    for role, manifest in found:
+        spec = manifest["spec"]["template"]["spec"]
+
+        name = container_of(manifest)["image"].rpartition("/")[2]
+
+        version = manifest["metadata"]["labels"]["app.kubernetes.io/version"]
+        assert name == f"hubbub-{role}:{version}"
+        context = spec["securityContext"]
+        assert [context[key] for key in ("runAsUser", "runAsGroup", "fsGroup")] == [10001] * 3
+
+
+def test_a_secret_is_mounted_for_root_and_the_party_s_group_to_read(found: list[tuple[str, Manifest]]) -> None:
+    for _, manifest in found:
+        secrets = [each["secret"] for each in manifest["spec"]["template"]["spec"]["volumes"] if "secret" in each]
+
+        assert [secret["defaultMode"] for secret in secrets] == [0o440]

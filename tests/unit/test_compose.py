@@ -1,0 +1,307 @@
+"""docker-compose.yml against what it speaks of: the specification, the settings, the images, what init writes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from hubbub import __version__
+from hubbub.messages.manifest import read_manifest
+from hubbub.runtime.health import Vitals, create_app
+from hubbub.runtime.settings import ServiceSettings
+from hubbub_aggregator.settings import AggregatorSettings
+from hubbub_cli.federation_folder import PUBLIC, SETTINGS_FILE, list_files
+from hubbub_coordinator.__main__ import CoordinatorSettings
+from hubbub_coordinator.api.access import OPEN_PATHS
+from hubbub_trainer.__main__ import TrainerSettings
+from support.command_line import make_hubbub
+from support.compose_file import (
+    COMPOSE_FILE,
+    ROOT,
+    MissingVariable,
+    Service,
+    put_in,
+    read_compose,
+    read_env_file,
+    read_services,
+)
+from support.dockerfile import DOCKERFILE, read_targets
+
+ALL = read_services(profiles=("metrics", "cluster"))
+FILES = list_files(clients=5, aggregators=2)
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "aggregator": AggregatorSettings,
+    "trainer": TrainerSettings,
+}
+ONE_SHOT = ("init", "operator")
+PARTIES = [service for service in ALL.values() if service.target and service.name not in ONE_SHOT]
+LASTING = [service for service in ALL.values() if service.name not in ONE_SHOT]
+OTHER_VARIABLES = {"HUBBUB_URL", "HUBBUB_TOKEN_FILE", "HUBBUB_CACHE"}
+"""Of the `hubbub` command itself."""
+SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|COOKIE|CREDENTIAL|TOKEN$|KEY$")
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+every_service = pytest.mark.parametrize("service", ALL.values(), ids=ALL)
+every_party = pytest.mark.parametrize("service", PARTIES, ids=[service.name for service in PARTIES])
+
+
+def model_of(service: Service) -> type[ServiceSettings]:
+    assert service.target is not None
+    return SETTINGS[service.target]
+
+
+def settings_of(service: Service) -> dict[str, str]:
+    """What the file gives of a party's settings, by the names that the settings class has."""
+    prefix = model_of(service).model_config.get("env_prefix", "")
+    own = {name: value for name, value in service.environment.items() if name.startswith("HUBBUB_")}
+    assert all(name.startswith(prefix) for name in own), own
+    return {name.removeprefix(prefix).lower(): str(value) for name, value in own.items()}
+
+
+def seconds(text: str) -> int:
+    number, unit = text[:-1], text[-1]
+    return int(number) * UNITS[unit]
+
+
+# The specification ---------------------------------------------------------------------------------------------
+
+
+def test_it_keeps_to_the_compose_specification() -> None:
+    schema = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+
+    done = subprocess.run([sys.executable, *schema, COMPOSE_FILE], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${A}-$A", "1-1"),
+        ("${A:-2}${B:-2}${EMPTY:-2}", "122"),
+        ("${A-2}${B-2}${EMPTY-2}", "12"),
+        ("$$A ${B}", "$A "),
+        ("${A:?must be given}", "1"),
+        ("a:${B:-b-c/d}:ro", "a:b-c/d:ro"),
+    ],
+)
+def test_variables_are_put_in_as_compose_does(text: str, value: str) -> None:
+    assert put_in(text, {"A": "1", "EMPTY": ""}) == value
+
+
+def test_a_variable_that_must_be_given_is_asked_for() -> None:
+    with pytest.raises(MissingVariable, match="EMPTY: say it"):
+        put_in("${EMPTY:?say it}", {"EMPTY": ""})
+
+
+def test_every_variable_is_explained_at_the_top() -> None:
+    text = COMPOSE_FILE.read_text(encoding="utf-8")
+    top = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+
+    asked = set(re.findall(r"\$\{(\w+)", text)) - set(read_env_file(ROOT / "compose" / "cluster.env"))
+    assert {name for name in asked if name not in top} == set()
+
+
+# Settings ------------------------------------------------------------------------------------------------------
+
+
+@every_party
+def test_every_variable_is_a_setting(service: Service) -> None:
+    assert set(settings_of(service)) <= {*model_of(service).model_fields, "config_file"}
+
+
+@every_party
+def test_every_required_setting_is_given_here_or_in_the_file_that_init_writes(service: Service) -> None:
+    given = set(settings_of(service))
+    if "config_file" in given:
+        assert PurePosixPath(settings_of(service)["config_file"]).name == SETTINGS_FILE
+        given.add("roster_sha256")
+    required = {name for name, field in model_of(service).model_fields.items() if field.is_required()}
+    assert required <= given
+
+
+@every_party
+def test_every_file_that_a_setting_names_is_made_by_init_and_mounted(service: Service) -> None:
+    volumes = {mount.target: mount.source for mount in service.mounts}
+    files = [PurePosixPath(value) for value in settings_of(service).values() if re.match(r"/(run|etc)/", value)]
+
+    assert files
+    for file in files:
+        assert file.name in FILES[volumes[str(file.parent)]], file
+
+
+@every_party
+def test_every_folder_that_a_setting_names_can_be_written(service: Service) -> None:
+    writable = {mount.target for mount in service.mounts if not mount.read_only}
+
+    given = settings_of(service)
+    assert {given[name] for name in ("folder", "cache_folder") if name in given} == writable
+
+
+@every_service
+def test_other_variables_are_those_of_the_command(service: Service) -> None:
+    if service not in PARTIES:
+        own = {name for name in service.environment if name.startswith("HUBBUB_")}
+        assert own <= OTHER_VARIABLES
+
+
+@every_service
+def test_no_secret_is_in_the_environment(service: Service) -> None:
+    for name, value in service.environment.items():
+        assert not SECRET_NAME.search(name.removesuffix("_FILE")) or name.endswith("_FILE"), name
+        assert "@" not in str(value), f"{name} may hold a password"
+
+
+def test_init_makes_what_it_has_volumes_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    init = ALL["init"]
+    command = [str(tmp_path) if word == "/federation" else word for word in init.content["command"]]
+
+    ended = make_hubbub(monkeypatch, capsys)(*command)
+
+    assert ended.code == 0, ended
+    assert {path.name for path in tmp_path.iterdir()} == set(FILES)
+    assert {mount.target: mount.source for mount in init.mounts} == {f"/federation/{name}": name for name in FILES}
+    manifest = read_manifest((tmp_path / PUBLIC / "manifest.json").read_bytes())
+    graces = {seconds(service.content["stop_grace_period"]) for service in PARTIES}
+    assert min(graces) > manifest.phase_timeout_s, "a party may end what it has begun"
+
+
+# Who has what --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "service", [each for each in ALL.values() if each.name != "init"], ids=lambda each: each.name
+)
+def test_a_service_mounts_one_secret_folder_and_cannot_change_it(service: Service) -> None:
+    secrets = [mount for mount in service.mounts if mount.source in FILES and mount.source != PUBLIC]
+    owner = {"prometheus": ["monitor"], "grafana": [], "broker-2": ["broker"], "broker-3": ["broker"]}
+
+    assert [mount.source for mount in secrets] == owner.get(service.name, [service.name])
+    assert all(mount.read_only and mount.target == "/run/hubbub" for mount in secrets)
+
+
+@every_service
+def test_nobody_but_init_changes_what_is_for_everybody(service: Service) -> None:
+    public = [mount for mount in service.mounts if mount.source == PUBLIC]
+
+    assert all(mount.read_only == (service.name != "init") for mount in public)
+
+
+def test_what_one_service_keeps_no_other_mounts() -> None:
+    kept = Counter(m.source for service in ALL.values() for m in service.mounts if m.is_volume and not m.read_only)
+
+    assert {name for name, users in kept.items() if users > 1} == set()
+    assert {m.source for service in ALL.values() for m in service.mounts if m.is_volume} == set(
+        read_compose()["volumes"]
+    )
+
+
+@every_service
+def test_every_service_is_confined(service: Service) -> None:
+    content = service.content
+
+    assert (content["user"], content["read_only"], content["cap_drop"]) == ("10001:10001", True, ["ALL"])
+    assert content["security_opt"] == ["no-new-privileges:true"]
+    assert "/tmp" in service.tmpfs  # noqa: S108  (In a container.)
+    assert {"mem_limit", "pids_limit", "restart"} <= set(content)
+    assert not {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode"} & (
+        set(content) - ({"network_mode"} if content.get("network_mode") == "none" else set())
+    )
+
+
+# Networks ------------------------------------------------------------------------------------------------------
+
+
+@every_service
+def test_ports_are_for_this_machine_alone(service: Service) -> None:
+    ports = service.content.get("ports", [])
+
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert bool(ports) == (service.name in {"coordinator", "grafana"})
+
+
+def test_the_broker_is_reached_by_parties_alone_and_reaches_nobody_else() -> None:
+    networks = read_compose()["networks"]
+    brokers = [service for name, service in ALL.items() if name.startswith("broker")]
+
+    assert all(list(service.networks) == ["broker"] for service in brokers)
+    assert networks["broker"] == {"internal": True}
+    assert {s.name for s in ALL.values() if "broker" in s.networks} == {s.name for s in [*brokers, *PARTIES]}
+    assert {network for service in ALL.values() for network in service.networks} == set(networks)
+
+
+@every_party
+def test_a_party_is_asked_how_it_is_where_it_answers(service: Service) -> None:
+    given = settings_of(service)
+    interpreter, *program, url = service.probe
+    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\w+)", url)
+
+    assert [interpreter, *program] == ["python", "-m", "hubbub.runtime.probe"]
+    assert found
+    assert found[1] == given.get("metrics_port", given.get("port"))
+    assert found[2] in {route.path for route in create_app(Vitals()).routes if hasattr(route, "path")}
+    assert found[2] in OPEN_PATHS
+
+
+@pytest.mark.parametrize("service", LASTING, ids=lambda service: service.name)
+def test_what_lasts_is_started_again_and_asked_how_it_is(service: Service) -> None:
+    assert service.content["restart"] == "unless-stopped"
+    assert service.probe
+
+
+@every_service
+def test_what_a_service_waits_for_can_come(service: Service) -> None:
+    for name, condition in service.depends_on.items():
+        if condition["condition"] == "service_completed_successfully":
+            assert name in ONE_SHOT
+        else:
+            assert ALL[name].probe
+        needs_profile = set(ALL[name].profiles) - set(service.profiles)
+        assert not needs_profile or condition["required"] is False
+
+
+# Images --------------------------------------------------------------------------------------------------------
+
+
+def test_every_image_of_ours_is_built_once_from_a_target_of_the_dockerfile() -> None:
+    ours = [service for service in ALL.values() if service.target]
+    built = [service for service in ours if "build" in service.content]
+
+    assert {service.content["image"] for service in ours} == {f"hubbub-{name}:{__version__}" for name in SETTINGS}
+    assert sorted(str(service.content["build"]["target"]) for service in built) == sorted(SETTINGS)
+    assert all(service.content["build"]["target"] == service.target for service in built)
+    assert all(service.content["pull_policy"] == "never" for service in ours if service not in built)
+    assert set(SETTINGS) <= set(read_targets())
+
+
+def test_the_build_is_given_arguments_that_there_are() -> None:
+    known = set(re.findall(r"^ARG (\w+)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE))
+    given = [service.content["build"]["args"] for service in ALL.values() if "build" in service.content]
+
+    assert all(set(arguments) <= known and arguments["HUBBUB_VERSION"] == __version__ for arguments in given)
+
+
+def test_volumes_belong_to_the_user_of_the_services() -> None:
+    """An empty volume takes over the owner of the folder in the image that it is mounted on."""
+    recipe = DOCKERFILE.read_text(encoding="utf-8")
+
+    for service in (each for each in ALL.values() if each.target):
+        assert read_targets()[str(service.target)].user == [service.content["user"]]
+        for mount in service.mounts:
+            name = mount.target.removeprefix("/federation/")
+            assert re.search(rf"[ \t]{re.escape(name)}(\s|$)", recipe, re.MULTILINE), mount
+
+
+@every_party
+def test_the_image_starts_the_service(service: Service) -> None:
+    entrypoint = read_targets()[str(service.target)].entrypoint
+
+    assert entrypoint == ["python", "-m", f"hubbub_{service.target}"]
+    assert not {"entrypoint", "command"} & set(service.content)

@@ -1,0 +1,137 @@
+"""The Dockerfile and what goes into images, as far as it can be checked without building them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # It ships no types.
+from pydantic_settings import BaseSettings
+
+from hubbub_aggregator.settings import AggregatorSettings
+from hubbub_coordinator.__main__ import CoordinatorSettings
+from hubbub_trainer.__main__ import TrainerSettings
+from support.dockerfile import DOCKERFILE, _read_instructions
+
+ROOT = Path(__file__).parents[2]
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "aggregator": AggregatorSettings,
+    "trainer": TrainerSettings,
+}
+
+
+def read_stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of the Dockerfile's stages, each with what follows it."""
+    stages: dict[str, list[tuple[str, str]]] = {}
+    name = ""
+    for word, rest in _read_instructions(DOCKERFILE.read_text(encoding="utf-8")):
+        if word == "FROM":
+            name = rest.split()[-1]
+        stages.setdefault(name, []).append((word, rest))
+    return stages
+
+
+STAGES = read_stages()
+
+
+def lines_of(stage: str, word: str) -> list[str]:
+    return [rest for each, rest in STAGES[stage] if each == word]
+
+
+def environment_of(stage: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for line in lines_of(stage, "ENV") for pair in line.split())
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_an_image_sets_only_settings_that_the_service_has(service: str) -> None:
+    prefix = f"HUBBUB_{service.upper()}_"
+    names = environment_of(service)
+
+    assert names
+    assert {name.removeprefix(prefix).lower() for name in names} <= SETTINGS[service].model_fields.keys()
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_an_image_is_asked_how_it_is_where_it_answers(service: str) -> None:
+    (check,) = lines_of(service, "HEALTHCHECK")
+    (exposed,) = lines_of(service, "EXPOSE")
+    ports = [value for name, value in environment_of(service).items() if name.endswith("PORT")]
+
+    assert ports == [exposed]
+    assert check.endswith(f'CMD ["python", "-m", "hubbub.runtime.probe", "http://127.0.0.1:{exposed}/healthz"]')
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_the_first_process_is_the_interpreter_and_not_root(service: str) -> None:
+    users = lines_of("service", "USER") + lines_of(service, "USER")
+
+    assert lines_of(service, "FROM") == [f"service AS {service}"]
+    assert lines_of(service, "ENTRYPOINT") == [f'["python", "-m", "hubbub_{service}"]']
+    assert users[-1] == "10001:10001"
+
+
+def test_every_volume_that_keys_are_made_into_has_a_folder_whose_owner_it_takes() -> None:
+    made = {folder for line in lines_of("trainer", "RUN") for folder in re.findall(r"[a-z]+(?:-\d)?", line)}
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    targets = [volume.split(":")[1] for volume in compose["services"]["init"]["volumes"]]
+
+    assert targets
+    assert [target for target in targets if not target.startswith("/federation/")] == []
+    assert {target.removeprefix("/federation/") for target in targets} <= made
+
+
+def ask_for_requirements(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "tools/containers/requirements.py", "pyproject.toml", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def names_in(lines: str) -> set[str]:
+    return {re.split(r"[\[<>=~!;]", line)[0].lower().replace("_", "-") for line in lines.splitlines()}
+
+
+def commands_for_requirements() -> dict[str, list[str]]:
+    (line,) = lines_of("requirements", "RUN")
+    return {
+        file: arguments.split()
+        for arguments, file in re.findall(r"requirements\.py pyproject\.toml([^>]*)> (\w+)\.txt", line)
+    }
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_an_image_holds_what_its_service_needs_and_all_of_it_pinned(service: str) -> None:
+    found = names_in(ask_for_requirements(*commands_for_requirements()[service]).stdout)
+    pinned = names_in((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+
+    heavy = {"torch", "scikit-learn", "pillow", "plotly", "fastapi-offline", "psycopg", "pytest"}
+    assert (
+        found & heavy
+        == {
+            "coordinator": {"plotly", "fastapi-offline", "psycopg"},
+            "aggregator": set(),
+            # torch is installed before, from where the build is told.
+            "trainer": {"scikit-learn", "pillow"},
+        }[service]
+    )
+    assert {"aio-pika", "cryptography", "numpy"} <= found
+    assert found <= pinned
+
+
+def test_the_trainers_torch_is_the_one_that_the_package_names() -> None:
+    (default,) = [line for line in lines_of("trainer-packages", "ARG") if line.startswith("TORCH_REQUIREMENT=")]
+    named = set(ask_for_requirements("--extra", "trainer").stdout.split())
+
+    assert default.removeprefix("TORCH_REQUIREMENT=") in named
+
+
+def test_an_extra_that_is_not_there_is_told_with_those_that_are() -> None:
+    ended = ask_for_requirements("--extra", "dashbord")
+
+    assert ended.returncode == 2
+    assert "no such extra: dashbord; there are dashboard, demo, " in ended.stderr
