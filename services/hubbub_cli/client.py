@@ -27,13 +27,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from hubbub import __version__
+from hubbub.disk import is_open_to_others
 from hubbub.errors import ConfigurationError, TransportError
 
 Json = dict[str, Any]  # What a coordinator answers: JSON's values are of any type.
 
 # RFC 6750, section 2.1: what may follow "Bearer" in the header.
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-OTHERS = 0o077
 ANSWER_S = 15.0
 """How long a coordinator may take to answer; one that begins a run talks to its broker first."""
 SILENCE_S = 45.0
@@ -104,7 +104,7 @@ def read_token(path: Path) -> str:
     try:
         # What is no ASCII is replaced, and then refused like any other character that a token cannot have.
         with path.open(encoding="ascii", errors="replace") as file:
-            if os.fstat(file.fileno()).st_mode & OTHERS:
+            if is_open_to_others(os.fstat(file.fileno())):
                 raise ConfigurationError(f"{path} holds a token and is open to other users; chmod 600 {path}")
             token = file.read().removesuffix("\n")
     except OSError as error:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub.errors import ConfigurationError
+from hubbub_cli.quiet import without_log_lines
 
 if TYPE_CHECKING:
     from hubbub.transport.base import DeadLetter
@@ -151,19 +150,8 @@ def _read(source: Source, read: Callable[[DeadLetter], T], limit: int) -> list[T
         async with transport:
             return await transport.summarise_dead_letters(dead_letter_queue(name), read, limit)
 
-    with _without_log_lines():
+    with without_log_lines():
         return asyncio.run(ask())
-
-
-@contextmanager
-def _without_log_lines() -> Iterator[None]:
-    """Keep warnings of libraries off the terminal: what matters comes as an error."""
-    silence = logging.NullHandler()
-    logging.getLogger().addHandler(silence)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(silence)
 
 
 def _summarise(number: int, letter: DeadLetter) -> Summary:

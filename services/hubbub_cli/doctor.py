@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from hubbub.ids import Role
 from hubbub_cli.services import ConfigFile
+
+if TYPE_CHECKING:
+    from hubbub_cli.findings import Findings
+    from hubbub_cli.patient import Patient
 
 EXIT_ILL = 1
 
@@ -50,15 +55,16 @@ def doctor(
     ] = None,
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
-    """Check versions, keys, roster, policy, broker, rights, clock, disk, data and coordinator.
+    """Check versions, keys, roster, policy, task, data, disk, broker, rights, clock and coordinator.
 
     What is not given is taken from the settings of the party's service, HUBBUB_TRAINER_* for one.
 
     Exit code 0 if nothing is wrong, 1 otherwise.
     """
-    from hubbub_cli import check_network, check_party  # noqa: PLC0415  (Help should not wait for them.)
-    from hubbub_cli.findings import Findings, print_findings, write_findings  # noqa: PLC0415
-    from hubbub_cli.patient import admit, check_settings  # noqa: PLC0415
+    from hubbub_cli import check_network  # noqa: PLC0415  (Help should not wait for it.)
+    from hubbub_cli.findings import print_findings, write_findings  # noqa: PLC0415
+    from hubbub_cli.patient import admit  # noqa: PLC0415
+    from hubbub_cli.quiet import without_log_lines  # noqa: PLC0415
 
     options = {
         "identity": _text(identity),
@@ -69,6 +75,23 @@ def doctor(
         "data": data,
     }
     patient = admit(role, options, config, os.environ)
+    with without_log_lines():
+        found = _examine(patient, options, config)
+        check_network.check_coordinator(patient, url, token_file, ca_file, found)
+    if as_json:
+        typer.echo(json.dumps(write_findings(found), indent=2))
+    else:
+        print_findings(found, Console())
+    if not found.is_well:
+        raise typer.Exit(EXIT_ILL)
+
+
+def _examine(patient: Patient, options: Mapping[str, str | None], config: Path | None) -> Findings:
+    """Look at all but the coordinator."""
+    from hubbub_cli import check_learning, check_network, check_party  # noqa: PLC0415  (As above.)
+    from hubbub_cli.findings import Findings  # noqa: PLC0415
+    from hubbub_cli.patient import check_settings  # noqa: PLC0415
+
     found = Findings()
     check_party.check_versions(patient, found)
     check_settings(patient, options, config, found)
@@ -78,17 +101,12 @@ def doctor(
         check_party.check_policy(patient, everybody, found)
     check_party.check_folder(patient, found)
     if patient.role is Role.CLIENT:
-        check_party.check_data(patient, found)
+        check_learning.check_tasks(patient, found)
+        check_learning.check_data(patient, found)
     check_network.check_broker(patient, who, everybody, found)
     if patient.role is Role.COORDINATOR:
         check_network.check_tokens(patient, found)
-    check_network.check_coordinator(patient, url, token_file, ca_file, found)
-    if as_json:
-        typer.echo(json.dumps(write_findings(found), indent=2))
-    else:
-        print_findings(found, Console())
-    if not found.is_well:
-        raise typer.Exit(EXIT_ILL)
+    return found
 
 
 def _text(path: Path | None) -> str | None:

@@ -20,6 +20,7 @@ from hubbub_cli.audit import audits
 from hubbub_cli.bench import PASS_ON, bench
 from hubbub_cli.dead_letters import dead_letters
 from hubbub_cli.doctor import doctor
+from hubbub_cli.federation import federations
 from hubbub_cli.keys import keys
 from hubbub_cli.models import models
 from hubbub_cli.new import new_project
@@ -27,9 +28,23 @@ from hubbub_cli.plan import plan
 from hubbub_cli.policy import policies
 from hubbub_cli.reproduce import reproduce
 from hubbub_cli.roster import rosters
+from hubbub_cli.run_options import (
+    Alpha,
+    Block,
+    Data,
+    Feedback,
+    LocalSteps,
+    Q,
+    Rho,
+    Rounds,
+    Seed,
+    Strategy,
+    TaskName,
+    Wire,
+)
 from hubbub_cli.runs import runs
 from hubbub_cli.services import aggregator, coordinator, trainer
-from hubbub_cli.suggestions import Suggesting, check_strategy, complete_strategy, one_of
+from hubbub_cli.suggestions import Suggesting
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -48,44 +63,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 manifests = typer.Typer(help="Manifests: what a run is, agreed before it starts.", no_args_is_help=True)
-
-Strategy = Annotated[
-    str,
-    typer.Option(help="How updates are aggregated.", callback=check_strategy, autocompletion=complete_strategy),
-]
-Wire = Annotated[
-    str,
-    typer.Option(
-        help="Wire mode: paper, the encoding that the paper counts.", callback=one_of("wire mode", "paper")
-    ),
-]
-TaskName = Annotated[
-    str,
-    typer.Option("--task", help="lenet, alexnet, synthetic, synthetic:N, or your own: a file, or module:Name."),
-]
-Data = Annotated[
-    str,
-    typer.Option(help="mnist, digits, cifar10, a folder, or auto: CIFAR-10 for alexnet; MNIST, else digits."),
-]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run.")]
-LocalSteps = Annotated[int, typer.Option(min=1, help="Local steps a round (the paper's E).")]
-Q = Annotated[int, typer.Option("--q", help="Bits of a mark in sec-union, 1 to 32.")]
-Alpha = Annotated[
-    str,
-    typer.Option(
-        help="Scaling factor: norm (the paper's) or mean (of the chosen entries).",
-        callback=one_of("scaling factor", "norm", "mean"),
-    ),
-]
-Feedback = Annotated[
-    str,
-    typer.Option(
-        help="Indices that sec-union lost: lost (they come back) or paper (Alg. 2 to the letter).",
-        callback=one_of("feedback", "lost", "paper"),
-    ),
-]
-Rho = Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")]
-Seed = Annotated[int, typer.Option(min=0, help="Public seed: initial model and partition of the data.")]
 
 
 def show_version(wanted: bool) -> None:  # noqa: FBT001  (Typer calls it so.)
@@ -108,7 +85,7 @@ def options(
 @app.command(rich_help_panel="Try and measure")
 def demo(
     strategy: Strategy = "no-union",
-    wire: Wire = "paper",
+    wire: Wire = "compact",
     task: TaskName = "lenet",
     data: Data = "auto",
     clients: Annotated[int, typer.Option(help="Clients (the paper's C), at least 2.")] = 5,
@@ -117,6 +94,7 @@ def demo(
     local_steps: LocalSteps = 100,
     rho: Rho = 0.1,
     q: Q = 1,
+    block: Block = 1,
     alpha: Alpha = "norm",
     feedback: Feedback = "lost",
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0,
@@ -147,6 +125,7 @@ def demo(
         local_steps=local_steps,
         rho=rho,
         q=q,
+        block=block,
         alpha_rule=alpha,
         feedback=feedback,
         seed=seed,
@@ -192,6 +171,7 @@ app.add_typer(runs, name="run", rich_help_panel="Runs")
 app.command(rich_help_panel="Try and measure")(plan)
 app.command(rich_help_panel="Try and measure")(reproduce)
 app.command("new", rich_help_panel="Try and measure")(new_project)
+app.add_typer(federations, name="federation", rich_help_panel="Try and measure")
 app.command(context_settings=PASS_ON, rich_help_panel="Try and measure")(bench)
 for name, group in {
     "keys": keys,
@@ -218,12 +198,13 @@ def new_manifest(
         str | None, typer.Option(help="The coordinator's name; not needed where the roster has one.")
     ] = None,
     strategy: Strategy = "no-union",
-    wire: Wire = "paper",
+    wire: Wire = "compact",
     task: TaskName = "lenet",
     rounds: Rounds = 20,
     local_steps: LocalSteps = 100,
     rho: Rho = 0.1,
     q: Q = 1,
+    block: Block = 1,
     alpha: Alpha = "norm",
     feedback: Feedback = "lost",
     alpha_max: Annotated[
@@ -263,6 +244,7 @@ def new_manifest(
         wire=wire,
         rho=rho,
         q=q,
+        block=block,
         alpha_rule=alpha,
         feedback=feedback,
         alpha_max=alpha_max,

@@ -38,6 +38,12 @@ class Patient:
         text = self.settings.get(name)
         return None if not text else Path(text)
 
+    @property
+    def workers(self) -> int:
+        """How many an aggregator is set to work with; none if that is no number, as its settings' check tells."""
+        text = self.settings.get("workers", "")
+        return int(text) if self.role is Role.AGGREGATOR and text.isascii() and text.isdecimal() else 0
+
     def variable(self, name: str) -> str:
         """How to set a setting, for messages."""
         option = f"--{name.replace('_', '-')}"
@@ -55,19 +61,22 @@ def admit(
 ) -> Patient:
     """Gather what is set: options win over the environment, and that wins over a file."""
     given = {name: value for name, value in options.items() if value is not None}
-    role = role or _guess_role(given, environment)
+    named = _read_file(config)
+    role = role or _guess_role({**named, **given}, environment)
     if role is None:
-        return Patient(None, given)
+        return Patient(None, {**named, **given})
     prefix = PREFIXES[role]
     set_there = {
         name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)
     }
-    file = str(config) if config is not None else set_there.pop("config_file", None)
-    return Patient(role, {**_read_file(file), **set_there, **given})
+    other = set_there.pop("config_file", None)
+    if config is None and other:
+        named = _read_file(Path(other))
+    return Patient(role, {**named, **set_there, **given})
 
 
 def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Role | None:
-    """By the identity, or by whose settings are there."""
+    """By the identity that is named on the command line, or by whose settings are in the environment."""
     if "identity" in given:
         try:
             return read_identity(Path(given["identity"])).role
@@ -81,12 +90,12 @@ def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Rol
     return found[0] if found else None
 
 
-def _read_file(file: str | None) -> dict[str, str]:
+def _read_file(file: Path | None) -> dict[str, str]:
     """Take what can be read; what is wrong with the file the settings' own check tells."""
-    if not file:
+    if file is None:
         return {}
     try:
-        content = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}
     return {name: str(value) for name, value in content.items()}
@@ -96,8 +105,12 @@ def check_settings(
     patient: Patient, options: Mapping[str, str | None], config: Path | None, found: Findings
 ) -> None:
     """Read the settings exactly as the service does, with the options in their place."""
+    if patient.role is None and config is not None:
+        what = f"{config} does not tell whose settings it holds: it names no identity that can be read"
+        found.complain("settings", what, "correct it; with --role it is said what is wrong with the rest")
+        return
     if patient.role is None:
-        found.skip("settings", "of which party? Choose it with --role, or name its --identity")
+        found.skip("settings", "of which party? Choose it with --role, or name its --identity or its --config")
         return
     prefix = PREFIXES[patient.role]
     if config is None and not any(name.startswith(prefix) for name in os.environ):
@@ -119,7 +132,7 @@ def check_settings(
 
 
 def _settings_of(role: Role) -> type[ServiceSettings]:
-    from hubbub_aggregator.__main__ import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
+    from hubbub_aggregator.settings import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
     from hubbub_coordinator.__main__ import CoordinatorSettings  # noqa: PLC0415
     from hubbub_trainer.__main__ import TrainerSettings  # noqa: PLC0415
 

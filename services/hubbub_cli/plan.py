@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 Level = Literal["nothing", "indices"]
+Wire = Literal["compact", "paper"]
 
 
 def plan(
@@ -18,7 +19,11 @@ def plan(
     rho: Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")] = 0.1,
     union_size: Annotated[int | None, typer.Option(help="Size of V, if it is known; else estimated.")] = None,
     q: Annotated[int, typer.Option(help="Bits of a mark in sec-union, from 1 to 32.")] = 1,
+    block: Annotated[
+        int, typer.Option(help="Show sec-union over blocks of so many neighbouring indices, too.")
+    ] = 1,
     rounds: Annotated[int, typer.Option(help="Rounds to plan for.")] = 1,
+    wire: Annotated[Wire, typer.Option(help="Wire mode; what the paper's takes is shown beside it.")] = "compact",
     servers_learn: Annotated[Level, typer.Option(help="The most that a server may learn.")] = "nothing",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  (A flag.)
 ) -> None:
@@ -33,7 +38,9 @@ def plan(
         rho=rho,
         union_size=union_size,
         q=q,
+        block=block,
         rounds=rounds,
+        wire=wire,
     )
     answer = planner.plan(question, servers_learn=servers_learn)
     if as_json:

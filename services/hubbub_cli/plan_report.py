@@ -7,16 +7,18 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from hubbub.strategies.planner import Plan, Row
+from hubbub.strategies.planner import Leakage, Plan, Row
 from hubbub_cli.wording import show_bytes
 
 NOT_RUNNABLE = "*"
 NOT_TRAINING = "+"
+WIDE = 96
+"""Columns from which cells have room between them."""
 
 
 def write_plan(answer: Plan) -> dict[str, object]:
     """The plan for programs."""
-    ask, told = answer.question, answer.leakage
+    ask = answer.question
     return {
         "parameters": ask.parameters,
         "clients": ask.clients,
@@ -24,21 +26,29 @@ def write_plan(answer: Plan) -> dict[str, object]:
         "rho": ask.rho,
         "kept": ask.kept,
         "q": ask.q,
+        "block": ask.block,
         "rounds": ask.rounds,
+        "wire": ask.wire,
         "union_size_is": "estimated" if answer.estimated else "given",
         "strategies": [_write_row(row) for row in answer.rows],
-        "leakage": {
-            "assumes": "independent choices",
-            "expected_union": told.expected_union,
-            "expected_lost": told.expected_lost,
-            "paper_expected_lost": told.paper_expected_lost,
-            "alone_probability": told.alone_probability,
-            "paper_alone_probability": told.paper_alone_probability,
-            "expected_alone_share": told.expected_alone_share,
-        },
+        "leakage": _write_leakage(answer.leakage),
+        "block_leakage": answer.block_leakage and _write_leakage(answer.block_leakage),
         "servers_learn": answer.servers_learn,
         "recommended": answer.recommended.strategy,
+        "recommended_block": answer.recommended.block,
         "recommended_without_loss": answer.lossless.strategy,
+    }
+
+
+def _write_leakage(told: Leakage) -> dict[str, object]:
+    return {
+        "assumes": "independent choices",
+        "expected_union": told.expected_union,
+        "expected_lost": told.expected_lost,
+        "paper_expected_lost": told.paper_expected_lost,
+        "alone_probability": told.alone_probability,
+        "paper_alone_probability": told.paper_alone_probability,
+        "expected_alone_share": told.expected_alone_share,
     }
 
 
@@ -46,11 +56,13 @@ def _write_row(row: Row) -> dict[str, object]:
     return {
         "strategy": row.strategy,
         "q": row.q,
+        "block": row.block,
         "runnable": row.runnable,
         "trains": row.trains,
         "union_size": row.union_size,
         "bits_per_round": row.bits_per_round,
         "bits_in_all": row.bits_in_all,
+        "paper_bits_per_round": row.paper_bits_per_round,
         "phases": dict(row.phases),
         "server_learns": {
             "updates": row.exposure.updates,
@@ -65,8 +77,8 @@ def print_plan(answer: Plan, console: Console) -> None:
     """The plan for people, in 80 columns or more."""
     ask = answer.question
     given = f"N = {ask.parameters:,}, C = {ask.clients}, S = {ask.servers}, ρ = {ask.rho:g}, k = {ask.kept:,}"
-    console.print(f"{given}\nPayload of all parties, both directions (MB = 2^20 bytes):", highlight=False)
-    console.print(_draw_rows(answer))
+    console.print(f"{given}\nPayload of all parties, {_WIRES[ask.wire]} (MB = 2^20 bytes):", highlight=False)
+    console.print(_draw_rows(answer, is_wide=console.width >= WIDE))
     for line in (*_notes(answer), "", "Expected with independent choices:"):
         console.print(line, highlight=False)
     for line in _leakage(answer):
@@ -74,12 +86,16 @@ def print_plan(answer: Plan, console: Console) -> None:
     console.print(f"\n{_recommend(answer)}", highlight=False)
 
 
-def _draw_rows(answer: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+_WIRES = {"compact": "on the compact wire", "paper": "on the paper's wire"}
+
+
+def _draw_rows(answer: Plan, *, is_wide: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(is_wide), 0, 0))
     table.add_column("strategy", no_wrap=True)
     rounds = answer.question.rounds
     totals = [f"{rounds:,} rounds"] if rounds > 1 else []
-    for column in ("|V|", "a round", *totals):
+    papers = ["paper's\na round"] if answer.question.wire != "paper" else []
+    for column in ("|V|", "a round", *papers, *totals):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("a server\nlearns")
     table.add_column("clients learn\nbesides V")
@@ -88,6 +104,7 @@ def _draw_rows(answer: Plan) -> Table:
             f"{row.label}{'' if row.runnable else NOT_RUNNABLE}{'' if row.trains else NOT_TRAINING}",
             f"{row.union_size:,}",
             show_bytes(row.bits_per_round / 8),
+            *(show_bytes(row.paper_bits_per_round / 8) for _ in papers),
             *(show_bytes(row.bits_in_all / 8) for _ in totals),
             row.exposure.servers_learn,
             row.exposure.clients_learn,
@@ -122,7 +139,22 @@ def _leakage(answer: Plan) -> list[str]:
         f"by the paper's formula {told.paper_alone_probability:.2%}."
     )
     lonely = f"In the full union, {told.expected_alone_share:.2%} of the indices are chosen by one client alone."
-    return [losing, alone, lonely]
+    return [losing, alone, lonely, *_block_leakage(answer)]
+
+
+def _block_leakage(answer: Plan) -> list[str]:
+    told, block = answer.block_leakage, answer.question.block
+    if told is None:
+        return []
+    losing = (
+        f"Over blocks of {block}, it loses {told.expected_lost:,.0f} of {told.expected_union:,.0f} blocks "
+        f"({told.expected_lost / told.expected_union:.2%}), which come back next round."
+    )
+    speaking = (
+        "All speak about every index of an active block: where all signs agree, every client knows everybody's. "
+        f"Data owners' policies must allow it: max_block = {block}."
+    )
+    return [losing, speaking]
 
 
 def _recommend(answer: Plan) -> str:

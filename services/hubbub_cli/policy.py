@@ -50,7 +50,7 @@ def write_policy(
     digest = read_roster(roster).digest
     try:
         with out.open("x", encoding="utf-8") as stream:
-            stream.write(_explain(Policy(roster_sha256=digest)))
+            stream.write(explain_policy(Policy(roster_sha256=digest)))
     except FileExistsError:
         raise ConfigurationError(f"{out} is there already and is never overwritten: choose another name") from None
     except OSError as error:
@@ -62,7 +62,7 @@ def write_policy(
     )
 
 
-def _explain(policy: Policy) -> str:
+def explain_policy(policy: Policy) -> str:
     """The policy as TOML, each value under a comment; JSON's strings, numbers and lists are TOML's too."""
     lines = ["# The policy of a Hubbub trainer: it takes part in nothing beyond these limits, whoever asks.\n"]
     for name, field in type(policy).model_fields.items():
@@ -179,6 +179,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 def _show_manifest(question: _Question, console: Console) -> None:
     """The manifest for whoever must judge it; its free texts are escaped, since their author is not trusted."""
+    from hubbub.strategies.blocks import REVEALS  # noqa: PLC0415
     from hubbub_trainer.policy import tell_strategy  # noqa: PLC0415
 
     manifest = question.manifest
@@ -188,6 +189,7 @@ def _show_manifest(question: _Question, console: Console) -> None:
         ("task", repr(manifest.task)),
         ("rounds", f"{manifest.rounds:,}, each of {manifest.local_steps:,} local steps"),
         ("strategy", tell_strategy(manifest.strategy)),
+        *([("block", f"{manifest.block} indices: {REVEALS}")] if manifest.block > 1 else []),
         ("cohort", question.name_parties(manifest.clients)),
         ("min_clients", f"{manifest.min_clients} of {manifest.organisations} organisations"),
         ("aggregators", question.name_parties(manifest.aggregators)),

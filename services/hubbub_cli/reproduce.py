@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError
+from hubbub.protocol.modes import WireMode
 from hubbub_cli.suggestions import one_of
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def reproduce(
     strategies: Annotated[
         str | None,
         typer.Option(
-            help="Which to run, separated by commas; if not given all, and sec-union in three forms: sec-union,"
-            " sec-union-letter (the paper's Alg. 2 to the letter), sec-union-q5-letter."
+            help="Which to run, separated by commas; if not given all, and sec-union in five forms: sec-union,"
+            " sec-union-letter (the paper's Alg. 2 to the letter), sec-union-q5-letter, sec-union-blocks,"
+            " sec-union-blocks-q2."
         ),
     ] = None,
     target: Annotated[
@@ -61,6 +63,16 @@ def reproduce(
     servers: Annotated[int, typer.Option(help="Aggregators (the paper's S), at least 2.")] = 2,
     rho: Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")] = 0.1,
     local_steps: Annotated[int, typer.Option(min=1, help="Local steps a round (the paper's E).")] = 100,
+    wire: Annotated[
+        str,
+        typer.Option(
+            help="Wire mode: paper, which the paper counts, or compact (seeded, masked, dense).",
+            callback=one_of("wire mode", *get_args(WireMode)),
+        ),
+    ] = "paper",
+    block: Annotated[
+        int, typer.Option(min=2, help="Neighbouring indices in a block, of the methods that have blocks.")
+    ] = 16,
     data: Annotated[
         str | None, typer.Option(help="Other data: digits, or a folder; the experiment's own if not given.")
     ] = None,
@@ -79,8 +91,9 @@ def reproduce(
         servers=servers,
         rho=rho,
         local_steps=local_steps,
+        wire=cast("WireMode", wire),
     )
-    wanted = plan.Plan(settings=settings, methods=_read_strategies(strategies), seeds=_read_seeds(seeds))
+    wanted = plan.Plan(settings=settings, methods=_read_strategies(strategies, block), seeds=_read_seeds(seeds))
     # JSON has standard output for itself.
     console = Console(stderr=as_json)
     with _without_log():
@@ -91,10 +104,10 @@ def reproduce(
         sys.stdout.write(json.dumps({"results": [record.summarise() for record in records]}, indent=2) + "\n")
 
 
-def _read_strategies(names: str | None) -> list[Method]:
+def _read_strategies(names: str | None, block: int) -> list[Method]:
     from hubbub_local.reproduce.plan import list_methods  # noqa: PLC0415  (As above.)
 
-    known = list_methods()
+    known = list_methods(block)
     if names is None:
         return list(known.values())
     check = one_of("strategy", *known)

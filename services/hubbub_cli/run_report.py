@@ -89,7 +89,9 @@ def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
         state.append(f": {run.reason}", "default")
     yield "run", Text(run.run)
     yield "state", state
-    yield "strategy", Text(f"{run.strategy}, task {run.task}, {run.parameters:,} parameters")
+    blocks = f" in blocks of {run.block}" if run.block > 1 else ""
+    parts = (f"{run.strategy}{blocks}", f"{run.wire} wire", f"task {run.task}", f"{run.parameters:,} parameters")
+    yield "strategy", Text(", ".join(parts))
     void = f", {run.rounds_void} void" if run.rounds_void else ""
     yield "rounds", Text(f"{run.rounds_released} of {run.rounds_wanted} released{void}")
     yield "accuracy", Text(describe_accuracy(run))

@@ -13,7 +13,7 @@ from hubbub_coordinator.phases.round import Round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Communication that counts as one thing (union, signs, factors), over all parties and both directions."""
+    """Communication that counts as one thing (union, signs, factors), over all parties, up, across and down."""
 
     payload_bits: int
     predicted_bits: int
@@ -59,7 +59,7 @@ def costs(data: Round) -> dict[str, Cost]:
 
 
 def predict(data: Round) -> dict[str, int]:
-    """Payload by the formula, by what it counts as; nothing while |V| is not known."""
+    """Payload by the formula of the run's wire mode, by what it counts as; nothing while |V| is not known."""
     size = union_size(data)
     if size is None:
         return {}
@@ -87,7 +87,7 @@ def _count_heads(data: Round, name: str) -> Headcount:
 
 
 def predict_others(data: Round) -> dict[str, int]:
-    """Payload of this round under every strategy, with the same |V|, members and recipients.
+    """Payload of this round under every strategy, on the same wire, with the same |V|, members and recipients.
 
     Without a union phase nobody learns |V|: then the others are counted with the most that it can be, all that the
     members chose. Nothing is said of a round before its last sum is out.

@@ -62,7 +62,7 @@ class Metering:
         )
         self._predicted = self._count(
             "predicted_payload_bytes",
-            "What the formula says that the payload of released rounds comes to, both directions.",
+            "What the formula of the run's wire mode says that the payload of released rounds comes to.",
             "counts_as",
         )
         self._disagreements = self._count(

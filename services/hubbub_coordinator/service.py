@@ -18,6 +18,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_sender, find_disagreements
 from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
+from hubbub.runtime.spool import Payload
 from hubbub.runtime.telemetry import Counters, context
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.base import EventStore
@@ -261,7 +262,7 @@ class Coordinator:
             raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
         return [(key, event)]
 
-    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
         """Remember a run, or open a round of it."""
         del payload
         match effect:

@@ -36,6 +36,7 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.waiting import find_combiner
 
 MOST_OF_A_STEP = 100
 """One step gives fewer than this: an id is the number of the step's entry, times this, plus a place."""
@@ -258,11 +259,19 @@ def _tell_of_aggregator(moment: Moment, earlier: Round, data: Round) -> Iterator
         case SumReleased(phase=phase, aggregator=name):
             before, after = _find_record(earlier, phase), _find_record(data, phase)
             if before and after and name in after.ended - before.ended:
-                text = f"{name} released its sum of {phase} ({len(after.ended)} of {len(earlier.aggregators)})"
+                what = _say_release(find_combiner(data, phase), name, phase)
+                text = f"{name} released {what} ({len(after.ended)} of {len(earlier.aggregators)})"
                 yield _Line(NewsKind.SUM_RELEASED, text, name, phase)
         case OrderDeclined(phase=phase, aggregator=name, reason=reason, explanation=why):
             text = f"{name} refused the order on {phase} ({reason}): {why}"
             yield _Line(NewsKind.ORDER_DECLINED, text, name, phase)
+
+
+def _say_release(combiner: PartyId | None, name: PartyId, phase: str) -> str:
+    """On the compact wire an aggregator's sum goes to the combiner, and what that one makes of them to clients."""
+    if combiner is None:
+        return f"its sum of {phase}"
+    return f"the combined sum of {phase}" if name == combiner else f"its sum of {phase} to {combiner}"
 
 
 def _tell_of_time(moment: Moment, earlier: Round) -> Iterator[_Line]:

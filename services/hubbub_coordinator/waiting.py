@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from hubbub.ids import PartyId
+from hubbub.strategies.wire import wire_of
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 
@@ -50,8 +51,7 @@ def _find_awaited_in_round(state: rounds.State, data: rounds.Round) -> Waiting:
         case rounds.State.COLLECTING:
             return Waiting(data.missing(), f"to deliver {phase}", record.opened_at_s)
         case rounds.State.RELEASING:
-            late = tuple(server for server in data.aggregators if server not in record.ended)
-            return Waiting(late, f"to release {phase}", record.closed_at_s or record.opened_at_s)
+            return Waiting(_find_unreleased(data), f"to release {phase}", record.closed_at_s or record.opened_at_s)
         case rounds.State.VOIDING:
             late = tuple(server for server in data.manifest.aggregators if server not in record.ended)
             return Waiting(late, f"to void {phase}", record.closed_at_s or record.opened_at_s)
@@ -59,3 +59,16 @@ def _find_awaited_in_round(state: rounds.State, data: rounds.Round) -> Waiting:
             late = tuple(client for client in data.manifest.clients if client not in data.applied)
             return Waiting(late, "to apply the sum", record.released_at_s or record.opened_at_s)
     return NOBODY
+
+
+def _find_unreleased(data: rounds.Round) -> tuple[PartyId, ...]:
+    """Whose sum is not out; of a combiner it cannot be before it has the others'."""
+    late = tuple(server for server in data.aggregators if server not in data.record.ended)
+    others = tuple(server for server in late if server != find_combiner(data, data.current.name))
+    return others or late
+
+
+def find_combiner(data: rounds.Round, phase: str) -> PartyId | None:
+    """Who adds up the sums of all aggregators in a phase; nobody where each sends its own to the clients."""
+    wire = wire_of(data.manifest, phase)
+    return wire.combiner(data.number) if wire.compact else None

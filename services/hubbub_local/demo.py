@@ -15,6 +15,7 @@ from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
+from hubbub.strategies.blocks import REVEALS
 from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.board import Board
@@ -24,7 +25,8 @@ from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.finding import is_place
-from hubbub_trainer.learning.registry import load_task
+from hubbub_trainer.learning.installed import require
+from hubbub_trainer.learning.registry import TASKS_IN_TORCH, load_task
 from hubbub_trainer.learning.shelf import Shelf, choose_task
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest
@@ -39,7 +41,7 @@ class DemoOptions:
     """What `hubbub demo` was asked for."""
 
     strategy: str = "no-union"
-    wire: str = "paper"
+    wire: str = "compact"
     task: str = "lenet"
     data: str = "auto"
     clients: int = 5
@@ -48,6 +50,7 @@ class DemoOptions:
     local_steps: int = 100
     rho: float = 0.1
     q: int = 1
+    block: int = 1
     alpha_rule: str = "norm"
     feedback: str = "lost"
     seed: int = 0
@@ -71,6 +74,7 @@ def draw_up(options: DemoOptions, task: Task, *, target_accuracy: float | None =
         seed=options.seed,
         wire=options.wire,
         q=options.q,
+        block=options.block,
         alpha_rule=options.alpha_rule,
         feedback=options.feedback,
         target_accuracy=target_accuracy,
@@ -82,6 +86,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     """Run it, show it, report on it."""
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
+    _check_installed(options)
     announcements: list[str] = []
     load = partial(
         load_task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
@@ -110,6 +115,15 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
         if listener is not None:
             await stack.enter_async_context(_showing_dashboard(federation, listener, console))
         await _run(options, manifest, federation, board, console)
+
+
+def _check_installed(options: DemoOptions) -> None:
+    """Find out before anything is begun what is missing; all of it comes with one extra."""
+    if options.task in TASKS_IN_TORCH:
+        require("torch", wanted_by=f"task {options.task}", extra="demo")
+    if options.dashboard:
+        for module in ("fastapi_offline", "plotly"):
+            require(module, wanted_by="the dashboard", extra="demo")
 
 
 def _share(task: Task, load: TaskLoader) -> TaskLoader:
@@ -166,6 +180,12 @@ def _warn(manifest: Manifest, console: Console) -> None:
     if revealed:
         console.print(
             f"{manifest.strategy} is not private: {revealed}. It is here to be compared with.",
+            highlight=False,
+            style="yellow",
+        )
+    if manifest.block > 1:
+        console.print(
+            f"With blocks of {manifest.block} indices clients are shown more: {REVEALS}.",
             highlight=False,
             style="yellow",
         )

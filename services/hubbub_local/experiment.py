@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def total_bits(self) -> int:
-        """Payload of all rounds, all parties, both directions."""
+        """Payload of all rounds and all parties."""
         return sum(cost.payload_bits for each in self.accounts for cost in each.costs.values())
 
     @property

@@ -39,6 +39,7 @@ def write_report(
         "seed": manifest.seed,
         "model_sha256": model_sha256,
         "q": manifest.q,
+        "block": manifest.block,
         "alpha_rule": manifest.alpha_rule,
         "feedback": manifest.feedback,
         "rounds": [_write_round(each, alone.get(each.round)) for each in accounts],
@@ -99,7 +100,7 @@ def _draw_rounds(accounts: Sequence[Account], alone: Mapping[int, float]) -> Tab
 
 
 def _draw_cost(manifest: Manifest, accounts: Sequence[Account]) -> Table:
-    title = "Communication in all, both directions (MB = 2^20 bytes)"
+    title = f"Communication of all parties, wire mode {manifest.wire} (MB = 2^20 bytes)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for column in ("payload measured", "payload predicted", "on the wire"):

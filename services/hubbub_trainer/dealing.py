@@ -1,14 +1,20 @@
-"""Vectors to chunks of shares, and chunks of sums back to vectors."""
+"""Vectors to chunks of shares, and chunks of sums back to vectors, on either wire."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from hubbub.crypto.stream import AesCtrStream
+from hubbub.ids import PartyId
+from hubbub.protocol.compact import share_masked, unmask
 from hubbub.protocol.layout import Chunk, Vector, pack_chunk, unpack_chunk
 from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.strategies.base import Phase
+from hubbub.trust.seals import Place, Stage, derive_seed, mask_stream, share_stream
 
 
 def deal_chunk(
@@ -42,3 +48,56 @@ def recombine_chunks(
             totals = [part[position][1] for part in parts]
             sums[piece.vector][piece.elements] = phase.recombine(totals, vectors[piece.vector].modulus)
     return sums
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """A phase on the compact wire, as one client deals and decodes it. Its secret does not print."""
+
+    stage: Stage
+    group_key: bytes = field(repr=False)
+
+    def seed_for(self, secret: bytes, server: PartyId) -> bytes:
+        """What an aggregator is sent instead of a share."""
+        return derive_seed(self.stage, secret, server)
+
+    def deal_chunk(
+        self,
+        index: int,
+        chunk: Chunk,
+        vectors: Sequence[Vector],
+        values: Sequence[Residues],
+        *,
+        me: PartyId,
+        secret: bytes,
+        seeded: Sequence[PartyId],
+    ) -> bytes:
+        """Pack the one full share of a chunk; those of the aggregators in `seeded` follow from their seeds."""
+
+        def stream(server: PartyId, seed: bytes, vector: Vector) -> AesCtrStream:
+            return share_stream(self.stage, seed, me, server, _place(vector, index))
+
+        streams = [partial(stream, server, self.seed_for(secret, server)) for server in seeded]
+        return share_masked(chunk, vectors, values, mask=partial(self._mask, me, index), seeded=streams)
+
+    def decode_chunks(
+        self,
+        plan: Sequence[Chunk],
+        vectors: Sequence[Vector],
+        members: Sequence[PartyId],
+        read: Callable[[int], bytes],
+    ) -> list[Residues]:
+        """Take the members' masks off the sum, chunk by chunk; `read(index)` gives a chunk's payload."""
+        sums: list[Residues] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+        for index, chunk in enumerate(plan):
+            masks = [partial(self._mask, member, index) for member in members]
+            for piece, total in unmask(chunk, vectors, read(index), masks):
+                sums[piece.vector][piece.elements] = total
+        return sums
+
+    def _mask(self, client: PartyId, index: int, vector: Vector) -> AesCtrStream:
+        return mask_stream(self.stage, self.group_key, client, _place(vector, index))
+
+
+def _place(vector: Vector, index: int) -> Place:
+    return Place(vector.name, vector.modulus, index)

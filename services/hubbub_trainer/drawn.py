@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 from hubbub.crypto.group import CONTRIBUTION_BYTES
 from hubbub.crypto.secret import ClientSecret
-from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.crypto.stream import KEY_BYTES
 from hubbub.ids import RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.store.vault import Vault
 
 CLIENT_SECRET_BYTES = 32
 SET_ID_BYTES = 16
+_CONTRIBUTION = "contribution"
 
 
 def recall_client_secret(vault: Vault, run: RunId) -> ClientSecret:
@@ -22,23 +24,23 @@ def recall_client_secret(vault: Vault, run: RunId) -> ClientSecret:
 
 def recall_contribution(vault: Vault, run: RunId) -> bytes:
     """Our part of the group secret."""
-    return _recall(vault, run, "contribution", CONTRIBUTION_BYTES)
+    return _recall(vault, run, _CONTRIBUTION, CONTRIBUTION_BYTES)
 
 
-def drop_contribution(vault: Vault, run: RunId) -> None:
-    """Forget our part of the group secret."""
-    vault.delete(run, "contribution")
-
-
-def recall_outbox(vault: Vault, key: Key, phase: str) -> tuple[SetId, AesCtrStream]:
-    """A set's name and its randomness, on disk before the first chunk leaves: sent again, it is the same."""
+def recall_outbox(vault: Vault, key: Key, phase: str) -> tuple[SetId, bytes]:
+    """A set's name and what its shares follow from, on disk before any leaves: sent again, it is the same."""
     kept = _recall(vault, key.run, _name_outbox(key, phase), SET_ID_BYTES + KEY_BYTES)
-    return SetId(kept[:SET_ID_BYTES].hex()), AesCtrStream(kept[SET_ID_BYTES:])
+    return SetId(kept[:SET_ID_BYTES].hex()), kept[SET_ID_BYTES:]
 
 
-def drop_outbox(vault: Vault, key: Key, phase: str) -> None:
-    """Forget a set's name and its randomness."""
-    vault.delete(key.run, _name_outbox(key, phase))
+def drop_outboxes(vault: Vault, key: Key, phases: Iterable[str], *, has_verdict: bool) -> None:
+    """Forget the sets of a round, their names and their randomness.
+
+    When a round has its verdict, our part of the group secret goes too: with all parts it could be put together as
+    it was at first.
+    """
+    parts = [_CONTRIBUTION] if has_verdict else []
+    vault.delete(key.run, *(_name_outbox(key, phase) for phase in phases), *parts)
 
 
 def _name_outbox(key: Key, phase: str) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKeys
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunEnded
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import SumChunk
+from hubbub.messages.sums import MaskedChunk, Release, SumChunk
 from hubbub.messages.traffic import share_wire_bytes
-from hubbub.protocol.layout import check_payload, plan_chunks
+from hubbub.protocol.layout import check_payload
+from hubbub.runtime.intake import check_members
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.roster import Roster
-from hubbub.trust.signed import check_run_keys, digest_run_keys
+from hubbub.trust.signed import check_release, check_run_keys, digest_run_keys
 from hubbub_trainer.events import (
     ContributionArrived,
     Ended,
@@ -54,32 +57,59 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
 
 def read_sum(manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) -> SumArrived:
     """Check a chunk of a sum: its phase, its members, its vectors, its length."""
-    phase = _find_phase(manifest, envelope)
-    if envelope.sender not in phase.aggregators(manifest.aggregators):
-        raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} takes no part in {envelope.phase}")
-    members = frozenset(body.members)
-    if not members <= set(manifest.clients) or len(members) != len(body.members):
-        raise PeerError(RejectReason.NOT_IN_COHORT, "the members are not distinct clients of the cohort")
-    if manifest.organisations_of(members) < manifest.min_clients:
-        raise PeerError(
-            RejectReason.TOO_FEW_MEMBERS,
-            f"a sum over {len(members)} members is not for release: the manifest asks for {manifest.min_clients}",
-        )
+    _find_phase(manifest, envelope)
+    wire = wire_of(manifest, envelope.phase)
+    if wire.compact or envelope.sender not in wire.servers:
+        raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} sends no sum of {envelope.phase}")
+    inside, wrapped = len(envelope.payload) - SUM_OVERHEAD, bytes.fromhex(body.wrapped_key)
+    return _read_sum(manifest, envelope, body, wire, inside, wrapped, size)
+
+
+def _read_sum(
+    manifest: Manifest,
+    envelope: Envelope,
+    body: SumChunk | MaskedChunk,
+    wire: PhaseWire[PartyId],
+    inside: int,
+    wrapped_key: bytes,
+    size: int,
+) -> SumArrived:
+    members = check_members(manifest, body.members)
     vectors = tuple(claim.vector for claim in body.vectors)
     strategy = find_strategy(manifest.strategy)
     strategy.admit_release(manifest.protocol_parameters, envelope.phase, vectors)
-    plan = plan_chunks(vectors, manifest.chunk_bytes)
-    sizes = check_payload(plan, vectors, body.index, len(envelope.payload) - SUM_OVERHEAD)
+    plan = wire.plan(vectors)
+    sizes = check_payload(plan, vectors, body.index, inside, wire.encoding)
     return SumArrived(
         phase=envelope.phase,
         aggregator=envelope.sender,
         members=members,
         vectors=vectors,
-        wrapped_key=bytes.fromhex(body.wrapped_key),
+        wrapped_key=wrapped_key,
         index=body.index,
         chunks=len(plan),
         wire_bytes=share_wire_bytes(sizes, size),
     )
+
+
+def read_masked(
+    roster: Roster, manifest: Manifest, envelope: Envelope, body: MaskedChunk, size: int
+) -> SumArrived:
+    """Check a chunk of the combined sum: that it is the combiner's, and that every aggregator released it so."""
+    _find_phase(manifest, envelope)
+    wire = wire_of(manifest, envelope.phase)
+    if not wire.compact or envelope.sender != wire.combiner(envelope.round):
+        raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} does not combine {envelope.phase}")
+    if len(body.signatures) != len(wire.servers):
+        raise PeerError(
+            RejectReason.BAD_SIGNATURE, f"{len(body.signatures)} signatures where {len(wire.servers)} release"
+        )
+    for server, signature in zip(wire.servers, body.signatures, strict=True):
+        release = Release(
+            aggregator=server, members=body.members, vectors=body.vectors, transcript=body.transcript
+        )
+        check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
+    return _read_sum(manifest, envelope, body, wire, len(envelope.payload), b"", size)
 
 
 def read_void(manifest: Manifest, envelope: Envelope) -> VoidAnnounced:

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from hubbub.errors import ConfigurationError
 from hubbub.ids import RUN_ID_PATTERN, RunId
 from hubbub.messages.manifest import MINIMUM, Digest, Manifest, Name, describe
+from hubbub.protocol.blocks import MAX_BLOCK
 from hubbub.runtime.intake import find_disagreements
+from hubbub.strategies.blocks import REVEALS
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.trust.roster import Roster
 
@@ -39,6 +41,10 @@ class Policy(BaseModel):
     """How updates may be aggregated. These three show no server anything of a single client, and clients signs
     alone. sum and sparse-sum show no server anything either, but clients the sums of your numbers as they are;
     every other strategy shows a server something. All these are allowed only if their names stand here."""
+    max_block: Annotated[int, Field(ge=1)] = 1
+    """The largest block of indices that sec-union may choose together. With 1 you give a sign only where you chose
+    to. With more you give one for every index of every block that anybody chose, and where the signs of all
+    members agree every client knows yours; it takes less traffic."""
     min_clients: Annotated[int, Field(ge=MINIMUM)] = 3
     """The smallest min_clients that a manifest may have: the organisations in every sum, at least 2."""
     min_servers: Annotated[int, Field(ge=MINIMUM)] = 2
@@ -88,9 +94,10 @@ class Policy(BaseModel):
 
     @classmethod
     def for_demo(cls, roster_sha256: str) -> Self:
-        """A policy for throw-away data: every strategy, two clients, any task, the demo's seed."""
+        """A policy for throw-away data: every strategy, any block, two clients, any task, the demo's seed."""
         return cls(
             strategies=tuple(STRATEGIES),
+            max_block=MAX_BLOCK,
             min_clients=MINIMUM,
             roster_sha256=roster_sha256,
             approve_tasks=(ANY,),
@@ -148,12 +155,17 @@ class Policy(BaseModel):
             )
 
     def _object_to_strategy(self, manifest: Manifest) -> Iterator[str]:
-        if manifest.strategy in self.strategies:
-            return
-        yield (
-            f"the manifest's strategy is {tell_strategy(manifest.strategy)}, the policy allows "
-            f"{', '.join(self.strategies) or 'none'}: edit strategies in the policy file to allow it by name"
-        )
+        if manifest.strategy not in self.strategies:
+            yield (
+                f"the manifest's strategy is {tell_strategy(manifest.strategy)}, the policy allows "
+                f"{', '.join(self.strategies) or 'none'}: edit strategies in the policy file to allow it by name"
+            )
+        if manifest.block > self.max_block:
+            yield (
+                f"the manifest chooses blocks of {manifest.block} indices, the policy allows {self.max_block}, "
+                f"since with blocks every client speaks about all of V and {REVEALS}: ask for a smaller block, or "
+                "edit max_block in the policy file"
+            )
 
     def _object_to_size(self, manifest: Manifest, roster: Roster) -> Iterator[str]:
         if manifest.min_clients < self.min_clients:

@@ -16,12 +16,12 @@ from hubbub.messages.keys import GroupContribution, RunKey
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunProposed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
-from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.runtime.clock import Clock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
-from hubbub.runtime.spool import ChunkRef
+from hubbub.runtime.spool import ChunkRef, Payload
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
@@ -31,7 +31,7 @@ from hubbub_trainer import group, snapshots, succession
 from hubbub_trainer.drawn import recall_contribution
 from hubbub_trainer.events import GroupAgreed, Proposed, RoundHeardOf, SumArrived, VoidAnnounced
 from hubbub_trainer.handover import Handover
-from hubbub_trainer.intake import read_about_run, read_snapshot, read_sum, read_void, read_vouchers
+from hubbub_trainer.intake import read_about_run, read_masked, read_snapshot, read_sum, read_void, read_vouchers
 from hubbub_trainer.phases import catchup, enrolment, standing
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.catchup import CatchUp
@@ -135,6 +135,9 @@ class Trainer(Participant):
         match body:
             case SumChunk():
                 return self._to_round(envelope, read_sum(data.manifest, envelope, body, size))
+            case MaskedChunk():
+                found = read_masked(self.runner.roster, data.manifest, envelope, body, size)
+                return self._to_round(envelope, found)
             case VoidNotice():
                 return self._to_round(envelope, read_void(data.manifest, envelope))
             case ModelVouched():
@@ -214,7 +217,7 @@ class Trainer(Participant):
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
-    async def perform(self, key: Key, effect: Effect, payload: bytes) -> None:
+    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
         """Set up rounds, spool what arrives, save the model."""
         match effect:
             case standing.KeepContribution():
@@ -230,7 +233,7 @@ class Trainer(Participant):
             case _:
                 await self._perform_in_run(key, effect)
 
-    async def _keep(self, place: Key, ref: ChunkRef, payload: bytes) -> None:
+    async def _keep(self, place: Key, ref: ChunkRef, payload: Payload) -> None:
         await asyncio.to_thread(self._spool.write, place, ref, payload)
 
     async def _perform_in_run(self, key: Key, effect: Effect) -> None:

@@ -24,7 +24,7 @@ from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.base import Theta
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer.succession import SALT_BYTES, commit
-from hubbub_trainer.workspace import Workspace, model_hmac
+from hubbub_trainer.workspace import Workspace, digest, model_hmac
 
 FLOAT = np.dtype("<f4")
 
@@ -106,7 +106,7 @@ def take(space: Workspace, theta: Theta, voucher: Voucher) -> None:
     """Go on from a peer's model if it is the one that was vouched for; what was not sent yet is lost."""
     ahead = GroupSecret.from_bytes(space.group_secret.to_bytes())
     ahead.advance_to(voucher.round)
-    found = model_hmac(ahead, theta)
+    found = model_hmac(ahead, digest(theta))
     ahead.erase()
     if not hmac.compare_digest(found, voucher.model_hmac):
         raise PeerError(RejectReason.DIFFERENT_MODEL, "the snapshot is not the model that was vouched for")

@@ -6,28 +6,31 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from hubbub.crypto.group import Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Job, Key
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.shares import ShareChunk, declare
-from hubbub.messages.traffic import count_payload
-from hubbub.protocol.layout import plan_chunks
+from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, declare
+from hubbub.messages.traffic import Traffic, count_payload, count_seeds
+from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
+from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.post import Post
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Release
-from hubbub.strategies.registry import find_phase, find_strategy
+from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_trainer import drawn, group
-from hubbub_trainer.dealing import deal_chunk, recombine_chunks
+from hubbub_trainer.dealing import Compact, deal_chunk, recombine_chunks
 from hubbub_trainer.events import Closed, Concluded, Decoded, Overtaken, SharesSent, Trained
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.round import Round
@@ -50,6 +53,20 @@ def place_of(key: Key, phase: str) -> Key:
 def name_sum(aggregator: PartyId, index: int) -> ChunkRef:
     """What a chunk of an aggregator's sum is called there."""
     return ChunkRef(aggregator, "sum", index)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A share set on its way out. It holds secrets, so it does not print them."""
+
+    wire: PhaseWire[PartyId]
+    set_id: SetId
+    secret: bytes = field(repr=False)
+    """What its shares follow from."""
+    vectors: tuple[Vector, ...]
+    values: tuple[Residues, ...] = field(repr=False)
+    weight: int
+    transcript: str
 
 
 class Workbench:
@@ -182,7 +199,7 @@ class Workbench:
         """A round's transcript begins with the model, which the clients trained together."""
         space.group_secret.advance_to(key.round)
         transcript = Transcript(space.group_secret.key_for("transcript"))
-        transcript.note(key.run, key.round, np.ascontiguousarray(space.theta, dtype="<f4"))
+        transcript.note(key.run, key.round, bytes.fromhex(space.digest_of(space.theta)))
         return transcript
 
     # Shares and sums ------------------------------------------------------------------------------------
@@ -190,30 +207,87 @@ class Workbench:
     async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
         data = self._find_round(key)
         mine = await asyncio.to_thread(self._open_round, key)
-        client_round = mine.client_round
-        phase = find_phase(data.manifest.strategy, phase_name)
-        servers = phase.aggregators(data.manifest.aggregators)
-        seals, stage = self._seal_of(key, phase_name)
         transcript = await asyncio.to_thread(mine.transcript_of, phase_name)
-        vectors, values = client_round.vectors(phase_name), client_round.contribute(phase_name)
-        set_id, stream = await asyncio.to_thread(drawn.recall_outbox, self._vault, key, phase_name)
-        for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
-            shares = await asyncio.to_thread(deal_chunk, phase, chunk, vectors, values, len(servers), stream)
-            body = ShareChunk(
-                set_id=set_id,
-                vectors=declare(vectors),
-                weight=client_round.weight,
-                transcript=transcript,
-                index=index,
-            )
-            for server, share in zip(servers, shares, strict=True):
-                payload = await asyncio.to_thread(seals.seal_share, stage, server, set_id, index, share)
-                # Refuses a round that was abandoned: its outbox is gone, and the set is another.
-                self._find_round(key)
-                await self._post.send(
-                    key, to=server, role=Role.AGGREGATOR, body=body, phase=phase_name, payload=payload
+        set_id, secret = await asyncio.to_thread(drawn.recall_outbox, self._vault, key, phase_name)
+        outgoing = Outgoing(
+            wire=wire_of(data.manifest, phase_name),
+            set_id=set_id,
+            secret=secret,
+            vectors=mine.client_round.vectors(phase_name),
+            values=mine.client_round.contribute(phase_name),
+            weight=mine.client_round.weight,
+            transcript=transcript,
+        )
+        send = self._send_compact if outgoing.wire.compact else self._send_in_full
+        return SharesSent(traffic=await send(key, outgoing))
+
+    async def _send_in_full(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
+        """A share to every aggregator."""
+        stream = AesCtrStream(out.secret)
+        servers = out.wire.servers
+        async with overlapping() as overlap:
+            for index, chunk in enumerate(out.wire.plan(out.vectors)):
+                shares = await asyncio.to_thread(
+                    deal_chunk, out.wire.phase, chunk, out.vectors, out.values, len(servers), stream
                 )
-        return SharesSent(traffic=count_payload(vectors, "up", copies=len(servers)))
+                for server, share in zip(servers, shares, strict=True):
+                    await overlap.begin(self._send_chunk, key, out, ShareChunk, server, index, share)
+        return count_payload(out.vectors, "up", copies=len(servers))
+
+    async def _send_compact(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
+        """Seeds to all aggregators but one, and to that one the share in full."""
+        phase = out.wire.phase.name
+        holder = out.wire.full_share_holder(self.me, key.round)
+        seeded = [server for server in out.wire.servers if server != holder]
+        compact = await asyncio.to_thread(self._make_compact, key, phase)
+        seals, stage = self._seal_of(key, phase)
+        for server in seeded:
+            seed = compact.seed_for(out.secret, server)
+            payload = await asyncio.to_thread(seals.seal_seed, stage, server, out.set_id, seed)
+            body = ShareSeed(
+                set_id=out.set_id,
+                vectors=declare(out.vectors),
+                weight=out.weight,
+                transcript=out.transcript,
+            )
+            await self._send_share(key, phase, server, body, payload)
+        deal = partial(compact.deal_chunk, me=self.me, secret=out.secret, seeded=seeded)
+        async with overlapping() as overlap:
+            for index, chunk in enumerate(out.wire.plan(out.vectors)):
+                share = await asyncio.to_thread(deal, index, chunk, out.vectors, out.values)
+                await overlap.begin(self._send_chunk, key, out, DenseShareChunk, holder, index, share)
+        full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
+        return (*full, *count_seeds(out.vectors, copies=len(seeded)))
+
+    async def _send_chunk(
+        self, key: Key, out: Outgoing, kind: type[ShareChunk], server: PartyId, index: int, share: bytes
+    ) -> None:
+        phase = out.wire.phase.name
+        seals, stage = self._seal_of(key, phase)
+        payload = await asyncio.to_thread(seals.seal_share, stage, server, out.set_id, index, share)
+        body = kind(
+            set_id=out.set_id,
+            vectors=declare(out.vectors),
+            weight=out.weight,
+            transcript=out.transcript,
+            index=index,
+        )
+        await self._send_share(key, phase, server, body, payload)
+
+    async def _send_share(
+        self, key: Key, phase: str, server: PartyId, body: ShareChunk | ShareSeed, payload: bytes
+    ) -> None:
+        # Refuses a round that was abandoned: its outbox is gone, and the set is another.
+        self._find_round(key)
+        await self._post.send(key, to=server, role=Role.AGGREGATOR, body=body, phase=phase, payload=payload)
+
+    def _make_compact(self, key: Key, phase: str) -> Compact:
+        """The masks of this round are the group's, which never goes back to a round that is behind us."""
+        space = self._spaces.open(key.run)
+        _, stage = self._seal_of(key, phase)
+        with space.lock:
+            space.group_secret.advance_to(key.round)
+            return Compact(stage, space.group_secret.key_for("masks"))
 
     def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded:
         mine, data = self._open_round(key), self._find_round(key)
@@ -225,15 +299,17 @@ class Workbench:
     def _absorb(self, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
         """Recombine what a phase released, and take it in."""
         one = next(iter(data.sums[phase].values()))
-        sums = self._read_sums(key, data, phase)
+        release = Release(one.vectors, tuple(self._read_sums(key, data, phase)))
         members = [client for client in data.manifest.clients if client in one.members]
-        mine.client_round.absorb(phase, Release(one.vectors, tuple(sums)), len(members))
-        mine.note_sums(phase, members, sums)
+        mine.client_round.absorb(phase, release, len(members))
+        mine.note_sums(phase, members, release)
         mine.absorbed.append(phase)
 
     def _read_sums(self, key: Key, data: Round, phase_name: str) -> list[Residues]:
-        phase = find_phase(data.manifest.strategy, phase_name)
-        servers = phase.aggregators(data.manifest.aggregators)
+        wire = wire_of(data.manifest, phase_name)
+        if wire.compact:
+            return self._read_masked(key, data, wire)
+        servers = wire.servers
         seals, stage = self._seal_of(key, phase_name)
         sums = data.sums[phase_name]
         keys = {server: seals.unwrap_sum_key(stage, server, sums[server].wrapped_key) for server in servers}
@@ -244,8 +320,19 @@ class Workbench:
             return seals.decrypt_sum(stage, server, keys[server], index, sealed)
 
         vectors = sums[servers[0]].vectors
-        plan = plan_chunks(vectors, data.manifest.chunk_bytes)
-        return recombine_chunks(phase, plan, vectors, len(servers), read)
+        return recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read)
+
+    def _read_masked(self, key: Key, data: Round, wire: PhaseWire[PartyId]) -> list[Residues]:
+        combiner = wire.combiner(key.round)
+        one = data.sums[wire.phase.name][combiner]
+        place = place_of(key, wire.phase.name)
+        members = [client for client in data.manifest.clients if client in one.members]
+        compact = self._make_compact(key, wire.phase.name)
+
+        def read(index: int) -> bytes:
+            return self._spool.read(place, name_sum(combiner, index))
+
+        return compact.decode_chunks(wire.plan(one.vectors), one.vectors, members, read)
 
     # The end of a round ---------------------------------------------------------------------------------
 
@@ -275,14 +362,14 @@ class Workbench:
     def close(self, key: Key, manifest: Manifest, *, has_verdict: bool) -> None:
         """Forget what belongs to a round that is over, or was abandoned."""
         self._spool.drop_round(key)
-        for phase in find_strategy(manifest.strategy).phases:
-            drawn.drop_outbox(self._vault, key, phase.name)
         space = self._spaces.find(key.run)
         if space is not None:
             space.rounds.pop(key.round, None)
         drop_update(self._spaces.folder_of(key.run), key.round)
         if has_verdict:
             # Void or not, nobody derives its keys again. A round that failed has no verdict, and the round that
-            # is open may be another. With our part of it the secret could be put together as it was at first.
-            drawn.drop_contribution(self._vault, key.run)
+            # is open may be another.
             group.step(self._vault, key.run, key.round + 1, space)
+        # Last, because it overwrites in the file what the step has replaced as well.
+        phases = (phase.name for phase in find_strategy(manifest.strategy).phases)
+        drawn.drop_outboxes(self._vault, key, phases, has_verdict=has_verdict)

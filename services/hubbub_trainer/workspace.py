@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -20,8 +21,8 @@ from hubbub.crypto.secret import ClientSecret
 from hubbub.disk import sync_folder, write_whole
 from hubbub.errors import LocalError, StorageFailed
 from hubbub.ids import PartyId
-from hubbub.protocol.ring import Residues
-from hubbub.strategies.base import ClientRound, Theta
+from hubbub.protocol.ring import word_type
+from hubbub.strategies.base import ClientRound, Indices, Release, Theta
 from hubbub_trainer.kept_model import FILE, KeptModel
 from hubbub_trainer.learning.task import HasBuffers, Learner
 
@@ -34,13 +35,18 @@ LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
 
 def digest(theta: Theta) -> str:
     """SHA-256 of the model's float32 values, little-endian."""
-    return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").data).hexdigest()
 
 
-def model_hmac(group: GroupSecret, theta: Theta) -> str:
-    """A digest of a model under the group's key of the present round."""
-    key = group.key_for("model")
-    return hmac.digest(key, np.ascontiguousarray(theta, dtype="<f4").data, "sha256").hex()
+def model_hmac(group: GroupSecret, model_sha256: str) -> str:
+    """A model's digest, under the group's key of the present round: no server can tell which model it is of."""
+    return hmac.digest(group.key_for("model"), bytes.fromhex(model_sha256), "sha256").hex()
+
+
+def _narrowed(indices: Indices) -> NDArray[np.signedinteger]:
+    """Ascending indices for a digest, in four bytes each where the last one fits, otherwise in eight."""
+    fits = not indices.size or int(indices[-1]) <= np.iinfo(np.int32).max
+    return np.ascontiguousarray(indices, dtype="<i4" if fits else "<i8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,18 +59,23 @@ class OpenRound:
     """Of all that others sent and this client's shares depend on."""
     absorbed: list[str] = field(default_factory=list)
     """The phases whose sums are taken in."""
+    transcripts: dict[str, str] = field(default_factory=dict)
+    """Of the share sets so far, by phase: what comes later changes none of them."""
 
     def transcript_of(self, phase: str) -> str:
         """The transcript of a phase's share set; what the set is restricted to is noted too."""
-        lists = self.client_round.restricted_to(phase)
-        noted = self.transcript.copy()
-        noted.note(len(lists), *(np.ascontiguousarray(each, dtype="<i8") for each in lists))
-        return noted.digest(phase)
+        if phase not in self.transcripts:
+            lists = self.client_round.restricted_to(phase)
+            noted = self.transcript.copy()
+            noted.note(len(lists), *(_narrowed(each) for each in lists))
+            self.transcripts[phase] = noted.digest(phase)
+        return self.transcripts[phase]
 
-    def note_sums(self, phase: str, members: Sequence[PartyId], sums: Sequence[Residues]) -> None:
-        """Note what a phase released, to everybody alike."""
-        self.transcript.note(phase, len(members), *members, len(sums))
-        self.transcript.note(*(np.ascontiguousarray(each, dtype="<u4") for each in sums))
+    def note_sums(self, phase: str, members: Sequence[PartyId], release: Release) -> None:
+        """Note what a phase released, to everybody alike; each residue in as few bytes as its ring needs."""
+        self.transcript.note(phase, len(members), *members, len(release.vectors))
+        for vector, values in zip(release.vectors, release.values, strict=True):
+            self.transcript.note(vector.modulus, values.astype(word_type(vector.modulus), copy=False))
 
     def __repr__(self) -> str:
         return "<OpenRound>"
@@ -87,6 +98,8 @@ class Workspace:
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by who trains, moves the model on or takes another's: a job of a round that was overtaken may run."""
+    _digested: tuple[Theta, str] | None = None
+    """The model whose digest was asked for last, and the digest: a round asks three times."""
 
     def __repr__(self) -> str:
         return f"<Workspace of {self.theta.size} parameters>"
@@ -98,9 +111,15 @@ class Workspace:
             raise LocalError("the clients have not agreed on a group secret yet")
         return self.group
 
+    def digest_of(self, theta: Theta) -> str:
+        """A model's digest, computed once."""
+        if self._digested is None or self._digested[0] is not theta:
+            self._digested = theta, digest(theta)
+        return self._digested[1]
+
     def model_hmac(self) -> str:
         """A digest of the model that only this run's clients can compare, in this round alone."""
-        return model_hmac(self.group_secret, self.theta)
+        return model_hmac(self.group_secret, self.digest_of(self.theta))
 
     def forget(self) -> None:
         """Overwrite the group secret: the run is over."""
@@ -115,7 +134,11 @@ class Workspace:
         path = self.folder / NOTES
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         earlier = [line for line in lines if json.loads(line)["round"] < number]
-        record: dict[str, object] = {"round": number, "model_sha256": digest(theta), "alone_share": alone_share}
+        record: dict[str, object] = {
+            "round": number,
+            "model_sha256": self.digest_of(theta),
+            "alone_share": alone_share,
+        }
         if changed:
             record["changed"] = changed
         text = "".join(f"{line}\n" for line in (*earlier, json.dumps(record)))
@@ -171,7 +194,9 @@ class Workspace:
         buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}
         kept = KeptModel(run=run, task=task, seed=seed, theta=self.theta, buffers=buffers).write()
         _write(self.folder / MODEL, lambda file: file.write(kept))
-        _write(self.folder / MODEL_DIGEST, lambda file: file.write(f"{digest(self.theta)}\n".encode("ascii")))
+        _write(
+            self.folder / MODEL_DIGEST, lambda file: file.write(f"{self.digest_of(self.theta)}\n".encode("ascii"))
+        )
 
 
 def has_model(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from hubbub.disk import is_open_to_others
 from hubbub.errors import ConfigurationError
 from hubbub_coordinator.api.problems import problem
 
@@ -98,7 +99,7 @@ def _read_token(path: Path) -> str:
     try:
         # What is no ASCII is replaced, and then refused like any other character that a token cannot have.
         with path.open(encoding="ascii", errors="replace") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
+            if is_open_to_others(os.fstat(file.fileno())):
                 raise ConfigurationError(f"{path} holds a token and is open to other users; chmod 600 {path}")
             return file.read().removesuffix("\n")
     except OSError as error:

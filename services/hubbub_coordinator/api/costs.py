@@ -18,6 +18,7 @@ class CostView(BaseModel):
 
     payload_bits: int
     predicted_bits: int
+    """By the formula of the run's wire mode."""
     wire_bytes: int
 
 
@@ -28,6 +29,7 @@ class PartyCostView(BaseModel):
     counts_as: str
     party: str
     direction: Direction
+    """`up` from clients to aggregators, `across` among aggregators, `down` to clients."""
     payload_bits: int
     wire_bytes: int
 
@@ -47,7 +49,8 @@ class RunCost(BaseModel):
     by_party: list[PartyCostView]
     fedavg_bits: int
     other_strategies: dict[str, StrategyCostView]
-    """By the formulas, with the same |V|, members and recipients; the run's own strategy is among them.
+    """By the formulas of the run's own wire mode, with the same |V|, members and recipients; its own strategy is
+    among them.
 
     After a strategy without a union phase, |V| is not known: the most that it can have been is taken.
     """

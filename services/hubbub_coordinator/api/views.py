@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, WithJsonSchema
 
-from hubbub.ids import RunId
+from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.modes import WireMode
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
 from hubbub_coordinator.api.costs import CostView, view_cost
@@ -16,7 +17,7 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.phases.run import Run
-from hubbub_coordinator.waiting import Last, find_awaited
+from hubbub_coordinator.waiting import Last, find_awaited, find_combiner
 
 RunState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in runs.State]})]
 RoundState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in rounds.State]})]
@@ -28,6 +29,8 @@ class PhaseView(BaseModel):
 
     name: str
     state: PhaseState
+    combiner: str | None
+    """The aggregator to which the others send their sums, and which alone sends to clients; null where all do."""
     opened_at_s: float
     closed_at_s: float | None
     released_at_s: float | None
@@ -103,6 +106,9 @@ class RunView(BaseModel):
     state: RunState
     reason: str
     strategy: str
+    block: int
+    """How many neighbouring indices sec-union chooses together; 1 in every other strategy."""
+    wire: WireMode
     task: str
     parameters: int
     clients: int
@@ -167,7 +173,7 @@ def view_round(state: rounds.State, data: Round) -> RoundView:
         evaluation_s=max((report.evaluation_s for report in data.applied.values()), default=None),
         protocol_s=whole.protocol_s if whole else None,
         phases=[
-            _view_phase(phase.name, _find_phase_state(state, record), record)
+            _view_phase(phase.name, _find_phase_state(state, record), record, find_combiner(data, phase.name))
             for phase, record in zip(data.phases, data.records, strict=False)
         ],
         cost=view_cost(data),
@@ -184,10 +190,11 @@ def _find_phase_state(state: rounds.State, record: PhaseRecord) -> PhaseState:
     return "collecting" if record.closed_at_s is None else "releasing"
 
 
-def _view_phase(name: str, state: PhaseState, record: PhaseRecord) -> PhaseView:
+def _view_phase(name: str, state: PhaseState, record: PhaseRecord, combiner: PartyId | None) -> PhaseView:
     return PhaseView(
         name=name,
         state=state,
+        combiner=combiner,
         opened_at_s=record.opened_at_s,
         closed_at_s=record.closed_at_s,
         released_at_s=record.released_at_s,
@@ -228,6 +235,8 @@ def _summarise(run: RunId, state: runs.State, data: Run, last: Last) -> dict[str
         "state": state.value,
         "reason": data.reason,
         "strategy": manifest.strategy,
+        "block": manifest.block,
+        "wire": manifest.wire,
         "task": manifest.task,
         "parameters": manifest.parameters,
         "clients": len(manifest.cohort),

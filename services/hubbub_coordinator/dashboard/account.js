@@ -13,7 +13,7 @@ export function payloadOf(round) {
   return sum(Object.values(round.cost).map((cost) => cost.payload_bits));
 }
 
-/** What the formula says of a round. */
+/** What the formula of the run's wire mode says of a round. */
 export function predictedOf(round) {
   return sum(Object.values(round.cost).map((cost) => cost.predicted_bits));
 }

@@ -85,7 +85,7 @@ function chartAccuracy({ detail, rounds }, colours) {
   };
 }
 
-function chartBytes({ rounds, near }, colours) {
+function chartBytes({ detail, rounds, near }, colours) {
   const shown = rounds.filter((round) => payloadOf(round) > 0);
   const x = shown.map((round) => round.round);
   const kinds = kindsOf(shown);
@@ -134,7 +134,7 @@ function chartBytes({ rounds, near }, colours) {
     layout: { barmode: "stack", yaxis: byteAxis(shown, near), bargap: 0.28 },
     summary: times
       ? `${formatBits(sent)} sent where dense FedAvg sends ${formatBits(dense)}: ${formatTimes(times)} less` +
-        `${exact ? "; every released round is what the formula says, to the bit" : ""}.`
+        `${exact ? `; every released round is what the formula of the ${detail.wire} wire says, to the bit` : ""}.`
       : "",
     empty: "Bytes are counted when a phase is released.",
     table: {

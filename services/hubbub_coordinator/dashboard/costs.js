@@ -5,6 +5,7 @@ import { byId, h, table } from "./dom.js";
 import { formatBits, formatBytes, formatTimes, plural } from "./format.js";
 
 const ALL = "everything";
+const WAYS = ["up", "across", "down"];
 
 /** Keep both tables as the store has them. */
 export function mountCosts(store) {
@@ -26,7 +27,8 @@ function showOthers(cost, detail, about) {
   const aside = byId("others-aside");
   const rounds = Object.keys(Object.values(cost?.other_strategies ?? {})[0]?.rounds ?? {}).length;
   aside.textContent = rounds
-    ? `for the same ${plural(rounds, "released round")}, the same |V| and the same parties`
+    ? `by the formulas of the ${detail?.wire} wire, for the same ${plural(rounds, "released round")}, ` +
+      "the same |V| and the same parties"
     : "";
   if (!detail || rounds === 0)
     return root.replaceChildren(h("p", { class: "none" }, "The comparison begins with the first released round."));
@@ -94,9 +96,11 @@ function showParties(cost, kind) {
   const root = byId("parties-cost");
   if (rows.length === 0) return root.replaceChildren(h("p", { class: "none" }, "Nothing has been sent yet."));
   const parties = groupByParty(rows);
+  // Nothing goes from aggregator to aggregator on the paper's wire, nor where nothing is secret.
+  const ways = WAYS.filter((way) => way !== "across" || cost.by_party.some((row) => row.direction === way));
   const line = (name, own) => [
     name,
-    ...["up", "down"].flatMap((direction) => {
+    ...ways.flatMap((direction) => {
       const there = own.filter((row) => row.direction === direction);
       return [
         formatBits(sum(there.map((row) => row.payload_bits))),
@@ -109,7 +113,7 @@ function showParties(cost, kind) {
     .map(([name, own]) => line(name, own));
   const drawn = table(
     "Payload and wire bytes by party and direction",
-    ["Party", "Up, payload", "Up, on the wire", "Down, payload", "Down, on the wire"],
+    ["Party", ...ways.flatMap((way) => [`${capital(way)}, payload`, `${capital(way)}, on the wire`])],
     [...body, line("All", rows)],
   );
   drawn.tBodies[0].lastElementChild.classList.add("total");
@@ -120,6 +124,10 @@ function showParties(cost, kind) {
       drawn,
     ),
   );
+}
+
+function capital(word) {
+  return word[0].toUpperCase() + word.slice(1);
 }
 
 function groupByParty(rows) {

@@ -71,6 +71,8 @@ export function mountHeadline(store, { nowS }) {
 function showTitle(run) {
   setText(byId("run-title"), `${run.task} · ${run.strategy}`);
   const parties = [
+    ...(run.block > 1 ? [`blocks of ${run.block}`] : []),
+    `${run.wire} wire`,
     plural(run.clients, "client"),
     plural(run.aggregators, "aggregator"),
     plural(run.parameters, "parameter"),

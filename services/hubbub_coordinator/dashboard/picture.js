@@ -116,6 +116,10 @@ function showPromise(detail, about) {
       ? `! With ${detail.strategy}, more is seen than sums: ${reveals}`
       : `An update leaves its client in ${servers.length} shares, one colour each, that look like ` +
           `random numbers. ${listNames(servers)} see one colour each; ` +
-          "only all colours of everybody together give the sum.",
+          "only all colours of everybody together give the sum" +
+          (detail.wire === "compact" ? ", and that under a mask that only clients can take off." : ".") +
+          (detail.block > 1
+            ? ` With blocks of ${detail.block}, clients know everybody's signs where all agree.`
+            : ""),
   );
 }

@@ -21,12 +21,7 @@ export function createMotion(layer, { nowS }) {
       case "share-set-delivered":
         return client ? sharesOf(client, event.text) : [];
       case "sum-released":
-        return server
-          ? spread(layout.clients).map((to) => ({
-              kind: colourOf(server, "sum"),
-              curves: reverse(throughBroker(to, server)),
-            }))
-          : [];
+        return server ? sumsOf(server, event.text) : [];
       case "round-opened":
         return spread(layout.clients).map((to) => ({ kind: "order", curves: reverse(upToCoordinator(to)) }));
       case "phase-closed":
@@ -46,6 +41,16 @@ export function createMotion(layer, { nowS }) {
     return named.map((server) => ({ kind: colourOf(server, "share"), curves: throughBroker(client, server) }));
   }
 
+  /** A sum goes to the combiner, if another one is named, and otherwise to every client. */
+  function sumsOf(server, text) {
+    const combiner = layout.aggregators.find((each) => each !== server && mentions(text, each.name));
+    if (combiner) return [{ kind: colourOf(server, "sum"), curves: backAndForth(server, combiner) }];
+    return spread(layout.clients).map((to) => ({
+      kind: colourOf(server, "sum"),
+      curves: reverse(throughBroker(to, server)),
+    }));
+  }
+
   function colourOf(server, kind) {
     return `${kind} share-${layout.aggregators.indexOf(server) % 6}`;
   }
@@ -54,6 +59,18 @@ export function createMotion(layer, { nowS }) {
     const entry = entryOf(layout, indexes.get(client.name));
     const exit = exitOf(layout, server);
     return [levelCurve(client, entry), levelCurve(entry, exit), levelCurve(exit, { x: server.x, y: server.y })];
+  }
+
+  /** From one aggregator into the broker and out again to another. */
+  function backAndForth(from, to) {
+    const [out, back] = [exitOf(layout, from), exitOf(layout, to)];
+    const deep = { x: layout.broker.x + layout.broker.width / 2, y: (out.y + back.y) / 2 };
+    return [
+      levelCurve({ x: from.x, y: from.y }, out),
+      levelCurve(out, deep),
+      levelCurve(deep, back),
+      levelCurve(back, { x: to.x, y: to.y }),
+    ];
   }
 
   function upToCoordinator(client) {

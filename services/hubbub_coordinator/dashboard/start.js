@@ -34,10 +34,13 @@ export function mountStart(store, { api, onStarted }) {
   function compose() {
     if (mode === "paste") return check(field("text").value);
     const target = field("target").value;
+    const strategy = field("strategy").value;
     return JSON.stringify({
       ...based.manifest,
       rounds: Number(field("rounds").value),
-      strategy: field("strategy").value,
+      strategy,
+      // Blocks are for the strategy that they were drawn up with; what is undefined is left out.
+      block: strategy === based.manifest.strategy ? based.manifest.block : undefined,
       target_accuracy: target === "" ? null : Number(target) / 100,
       nonce: field("nonce").textContent,
     });

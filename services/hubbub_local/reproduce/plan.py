@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from hubbub.errors import ConfigurationError
+from hubbub.protocol.modes import WireMode
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_local.demo import DemoOptions
 from hubbub_local.reproduce.published import TABLES, PaperTable
@@ -16,6 +17,8 @@ from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.task import Task
 
 IID = "iid"
+BLOCK = 16
+"""Indices in a block, where methods have blocks: what took least in docs/results/2026-11-16-unions.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +29,15 @@ class Method:
     strategy: str
     q: int = 1
     feedback: str = "lost"
+    block: int = 1
 
     @property
     def label(self) -> str:
         """As people read it."""
         if self.strategy != "sec-union":
             return self.name
-        return f"sec-union, q = {self.q}" + (", to the letter" if self.feedback == "paper" else "")
+        letter = ", to the letter" if self.feedback == "paper" else ""
+        return f"sec-union, q = {self.q}{letter}{f', blocks of {self.block}' if self.block > 1 else ''}"
 
     @property
     def has_union(self) -> bool:
@@ -52,16 +57,18 @@ _VARIANTS: Mapping[str, tuple[Method, ...]] = MappingProxyType(
             Method(name="sec-union-letter", strategy="sec-union", feedback="paper"),
             Method(name="sec-union", strategy="sec-union"),
             Method(name="sec-union-q5-letter", strategy="sec-union", q=5, feedback="paper"),
+            Method(name="sec-union-blocks", strategy="sec-union", block=BLOCK),
+            Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
         )
     }
 )
 
 
-def list_methods() -> dict[str, Method]:
-    """All that can be run: every strategy of the registry that learns, sec-union as the paper has it too."""
+def list_methods(block: int = BLOCK) -> dict[str, Method]:
+    """All that can be run: every strategy of the registry that learns, and sec-union in all its forms."""
     learning = [name for name, strategy in STRATEGIES.items() if not strategy.repeats]
     found = [method for name in learning for method in _VARIANTS.get(name, (Method(name=name, strategy=name),))]
-    return {method.name: method for method in found}
+    return {method.name: replace(method, block=block) if method.block > 1 else method for method in found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,8 @@ class Settings:
     servers: int = 2
     rho: float = 0.1
     local_steps: int = 100
+    wire: WireMode = "paper"
+    """Table 3 counts the paper's, so that is what a run takes unless told otherwise."""
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:
@@ -101,6 +110,7 @@ class Settings:
         return DemoOptions(
             strategy=method.strategy,
             q=method.q,
+            block=method.block,
             feedback=method.feedback,
             task=self.task,
             data=self.data,
@@ -110,6 +120,7 @@ class Settings:
             local_steps=self.local_steps,
             rho=self.rho,
             seed=seed,
+            wire=self.wire,
         )
 
 
@@ -179,5 +190,6 @@ def write_command(plan: Plan) -> str:
     ]
     names = [method.name for method in plan.methods]
     strategies = [] if names == list(list_methods()) else [f"--strategies {','.join(names)}"]
+    blocks = dict.fromkeys(f"--block {each.block}" for each in plan.methods if each.block not in (1, BLOCK))
     seeds = f"--seeds {','.join(map(str, plan.seeds))}"
-    return " ".join(["hubbub reproduce", plan.settings.dataset, *strategies, *changed, seeds])
+    return " ".join(["hubbub reproduce", plan.settings.dataset, *strategies, *changed, *blocks, seeds])

@@ -127,7 +127,7 @@ def _accuracy_by_bytes(settings: Settings, by_name: Runs) -> Plot:
     return Plot(
         name="accuracy-by-bytes",
         title="Accuracy by bytes sent",
-        caption=f"Payload of all parties and both directions. {_seeds_caption(by_name)}",
+        caption=f"Payload of all parties, wire mode {settings.wire}. {_seeds_caption(by_name)}",
         svg=_draw(fill, "Accuracy by bytes sent"),
     )
 
@@ -160,8 +160,8 @@ def _bytes_by_strategy(settings: Settings, by_name: Runs) -> Plot:
     return Plot(
         name="bytes-by-strategy",
         title="Bytes by strategy",
-        caption="Payload of all rounds, all parties and both directions; the mean over the seeds, and a bar from"
-        " the least to the most.",
+        caption=f"Payload of all rounds and all parties, wire mode {settings.wire}; the mean over the seeds, and a"
+        " bar from the least to the most.",
         svg=_draw(fill, "Bytes by strategy"),
     )
 

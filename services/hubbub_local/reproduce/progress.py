@@ -72,6 +72,11 @@ class Ledger:
     def find_finished(self, method: Method, seed: int) -> RunRecord | None:
         """A run that need not be done again."""
         found = self._place.get((method.name, seed))
+        if found is not None and found.block != method.block:
+            raise ConfigurationError(
+                f"{self.folder} holds {method.name} with blocks of {found.block}: give --block {found.block}, or"
+                " choose another folder with --out"
+            )
         return found if found is not None and found.finished else None
 
     def keep(self, record: RunRecord) -> None:

@@ -16,7 +16,7 @@ BITS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """A released round. Bits and bytes are of all parties and both directions."""
+    """A released round. Bits and bytes are of all parties, wherever they go."""
 
     round: int
     accuracy: float
@@ -65,6 +65,7 @@ class RunRecord:
     q: int
     feedback: str
     seed: int
+    block: int = 1
     finished: bool = False
     reached: bool = False
     model_sha256: str = ""
@@ -73,7 +74,7 @@ class RunRecord:
     @property
     def method(self) -> Method:
         """What was run."""
-        return Method(name=self.name, strategy=self.strategy, q=self.q, feedback=self.feedback)
+        return Method(name=self.name, strategy=self.strategy, q=self.q, feedback=self.feedback, block=self.block)
 
     @property
     def rounds(self) -> int:
@@ -155,6 +156,7 @@ class RunRecord:
             "name": self.name,
             "q": self.q,
             "feedback": self.feedback,
+            "block": self.block,
             "seed": self.seed,
             "finished": self.finished,
             "rounds": self.rounds,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from hubbub.strategies.blocks import REVEALS
 from hubbub_local.reproduce.document import (
     Column,
     Document,
@@ -34,9 +35,9 @@ COUNTED = (
     ),
     "**|V|** is the mean over the rounds, and over the seeds.",
     (
-        "**Payload** is what the paper counts: elements times bits per element, of all parties and both"
-        " directions, measured where it was sent. **On the wire** adds what the paper does not count: headers,"
-        " signatures, seals and padding."
+        "**Payload** is what the formulas count: elements times bits per element, and seeds where there are any,"
+        " of all parties, measured where it was sent. **On the wire** adds what they do not count: headers,"
+        " signatures, seals and padding. The paper's column is of its own wire mode."
     ),
     (
         "**CPU** is measured where the paper has only +, ++ and +++. It is the CPU time of the threads that worked"
@@ -55,6 +56,15 @@ COUNTED = (
     ),
 )
 
+LETTER = (
+    "“To the letter” is the paper's Algorithm 2, in which indices that SecUnion loses are gone. Without these"
+    " words a client keeps them in its error accumulator, and they come back in the next round."
+)
+BLOCKS = (
+    "“Blocks” are of so many neighbouring indices: clients choose them together, and all speak about every index"
+    f" of a block that is in V. It takes less and shows clients more: {REVEALS}."
+)
+
 
 def write_document(
     settings: Settings, machine: Machine, records: Sequence[RunRecord], plots: Sequence[Plot], command: str
@@ -71,7 +81,7 @@ def write_document(
             f"The paper's columns are those of its {table.source} (Beguier, Andreux, Tramel: Efficient Sparse"
             f" Secure Aggregation for Federated Learning). {_name_differences(settings)}"
         ),
-        *_explain_letter(ordered),
+        *_explain_labels(ordered),
         Heading("How far each run got"),
         Points(
             [
@@ -102,7 +112,8 @@ def _order(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def _by_method(records: Sequence[RunRecord]) -> list[tuple[Method, list[RunRecord]]]:
     names = dict.fromkeys(record.name for record in records)
-    return [(list_methods()[name], [record for record in records if record.name == name]) for name in names]
+    found = [[record for record in records if record.name == name] for name in names]
+    return [(runs[0].method, runs) for runs in found]
 
 
 def _introduce(settings: Settings, machine: Machine, records: Sequence[RunRecord]) -> str:
@@ -112,7 +123,8 @@ def _introduce(settings: Settings, machine: Machine, records: Sequence[RunRecord
         f"{_count(len(_by_method(records)), 'way')} to aggregate, each through the real services and their"
         f" protocol in one process: C = {settings.clients} clients, S = {settings.servers} servers,"
         f" E = {settings.local_steps} local steps a round, ρ = {settings.rho:g}, data `{settings.data}`, partition"
-        f" `{settings.partition}`, {'seeds' if len(seeds) > 1 else 'seed'} {numbers}, at most"
+        f" `{settings.partition}`, wire mode `{settings.wire}`,"
+        f" {'seeds' if len(seeds) > 1 else 'seed'} {numbers}, at most"
         f" {_count(settings.max_rounds, 'round')}. Begun on {machine.begun} on {_count(machine.cores, 'core')}"
         f" with Python {machine.python}, Hubbub {machine.hubbub}."
     )
@@ -125,12 +137,15 @@ def _count(number: int, thing: str) -> str:
 # The numbers that matter -----------------------------------------------------------------------------------
 
 
+_FORMULAS = {"paper": "the paper's formulas", "compact": "the compact wire's formulas"}
+
+
 def _find_facts(settings: Settings, records: Sequence[RunRecord]) -> list[Fact]:
     reached = sum(record.reached for record in records)
     exact = [record for record in records if record.payload_bits == record.predicted_bits]
     facts = [
         Fact(f"{reached} of {len(records)}", f"runs reached {show_share(settings.target)}"),
-        Fact(f"{len(exact)} of {len(records)}", "runs cost what the paper's formulas say, to the bit"),
+        Fact(f"{len(exact)} of {len(records)}", f"runs cost what {_FORMULAS[settings.wire]} say, to the bit"),
     ]
     cheapest = _find_cheapest(records)
     if cheapest is not None:
@@ -241,15 +256,13 @@ def _name_differences(settings: Settings) -> str:
     return f"**The settings are not the paper's**: {'; '.join(f'`{change}`' for change in changes)}."
 
 
-def _explain_letter(records: Sequence[RunRecord]) -> list[Part]:
-    if not any(record.strategy == "sec-union" for record in records):
-        return []
-    return [
-        Paragraph(
-            "“To the letter” is the paper's Algorithm 2, in which indices that SecUnion loses are gone. Without"
-            " these words a client keeps them in its error accumulator, and they come back in the next round."
-        )
-    ]
+def _explain_labels(records: Sequence[RunRecord]) -> list[Part]:
+    parts: list[Part] = []
+    if any(record.strategy == "sec-union" for record in records):
+        parts.append(Paragraph(LETTER))
+    if any(record.block > 1 for record in records):
+        parts.append(Paragraph(BLOCKS))
+    return parts
 
 
 def _judge_meter(records: Sequence[RunRecord]) -> str:

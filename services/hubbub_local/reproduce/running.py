@@ -6,7 +6,6 @@ import asyncio
 import time
 from dataclasses import replace
 
-from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account
@@ -28,10 +27,7 @@ def check_plan(plan: Plan, task: Task) -> None:
     """Refuse what no manifest can say, and data that are not there, before anything is begun."""
     for method in plan.methods:
         draw_up(plan.settings.demo_options(method, plan.seeds[0]), task)
-    try:
-        task.learner(index=0, clients=plan.settings.clients, seed=plan.seeds[0])
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{task.name} needs {error.name}: pip install 'hubbub[trainer]'") from None
+    task.learner(index=0, clients=plan.settings.clients, seed=plan.seeds[0])
 
 
 def run_all(plan: Plan, task: Task, ledger: Ledger, show: Show) -> None:
@@ -63,7 +59,12 @@ class _Run:
         self._before: Reading | None = None
         self._began_s = 0.0
         self._record = RunRecord(
-            name=method.name, strategy=method.strategy, q=method.q, feedback=method.feedback, seed=seed
+            name=method.name,
+            strategy=method.strategy,
+            q=method.q,
+            feedback=method.feedback,
+            block=method.block,
+            seed=seed,
         )
 
     async def go(self, task: Task, cache: TrainingCache) -> RunRecord:

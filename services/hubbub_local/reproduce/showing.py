@@ -81,7 +81,10 @@ class Show:
     def end(self, record: RunRecord) -> None:
         """A run is finished."""
         self._forecast.end(record)
-        self.say(f"{name_run(record)}: {record.describe(self._target)}, {show_bytes(record.payload_bits / BITS)}")
+        self.say(
+            f"{name_run(record)}: {record.describe(self._target)}, {show_bytes(record.payload_bits / BITS)}, "
+            f"on the wire {show_bytes(record.wire_bytes)}"
+        )
 
     def _draw(self, doing: str) -> None:
         if self._bar:

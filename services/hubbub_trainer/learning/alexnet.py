@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hubbub_trainer.learning.datasets import COLOUR
 from hubbub_trainer.learning.image_task import ImageTask, Shapes, count_parameters
+from hubbub_trainer.learning.installed import require
 
 if TYPE_CHECKING:
     from hubbub_trainer.learning.alexnet_training import AlexnetLearner
@@ -39,6 +40,7 @@ class AlexnetTask(ImageTask):
 
     def learner(self, *, index: int, clients: int, seed: int) -> "AlexnetLearner":
         """Deal out the client's data, and import torch."""
+        require("torch", wanted_by=f"task {self.name}", extra="trainer")
         hand = self.deal(index=index, clients=clients, seed=seed)
         from hubbub_trainer.learning.alexnet_training import AlexnetLearner  # noqa: PLC0415  # Torch.
 

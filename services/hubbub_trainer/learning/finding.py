@@ -122,5 +122,9 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _say_why(place: str, error: Exception) -> ConfigurationError:
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return ConfigurationError(
+            f"{place} needs torch, which is not installed here: pip install 'hubbub[trainer]'"
+        )
     log.error("%s could not be imported", place, exc_info=error)
     return ConfigurationError(f"{place} could not be imported: {type(error).__name__}: {error}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hubbub_trainer.learning.datasets import GREY
 from hubbub_trainer.learning.image_task import ImageTask, Shapes, count_parameters
+from hubbub_trainer.learning.installed import require
 
 if TYPE_CHECKING:
     from hubbub_trainer.learning.lenet_training import LenetLearner
@@ -37,6 +38,7 @@ class LenetTask(ImageTask):
 
     def learner(self, *, index: int, clients: int, seed: int) -> "LenetLearner":
         """Deal out the client's data, and import torch."""
+        require("torch", wanted_by=f"task {self.name}", extra="trainer")
         hand = self.deal(index=index, clients=clients, seed=seed)
         from hubbub_trainer.learning.lenet_training import LenetLearner  # noqa: PLC0415  # Torch.
 

@@ -13,6 +13,7 @@ from hubbub_trainer.learning.lenet import LenetTask
 from hubbub_trainer.learning.synthetic import DEFAULT_PARAMETERS, SyntheticTask
 from hubbub_trainer.learning.task import Task
 
+TASKS_IN_TORCH = frozenset({LenetTask.name, AlexnetTask.name})
 KNOWN_TASKS = "lenet, alexnet, synthetic, synthetic:N (with N parameters)"
 
 

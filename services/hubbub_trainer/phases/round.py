@@ -30,11 +30,12 @@ from hubbub.machine.table import Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.wire import wire_of
 from hubbub_trainer.events import (
     Closed,
     Concluded,
@@ -118,12 +119,10 @@ class Round:
 
     @property
     def released(self) -> bool:
-        """Every aggregator of the current phase has sent its whole sum."""
+        """Everybody who sends sums of the current phase has sent a whole one."""
         sums = self.sums.get(self.current.name, {})
-        return all(
-            server in sums and sums[server].complete
-            for server in self.current.aggregators(self.manifest.aggregators)
-        )
+        releasers = wire_of(self.manifest, self.current.name).releasers(self.key.round)
+        return all(server in sums and sums[server].complete for server in releasers)
 
     @property
     def void(self) -> bool:
@@ -378,10 +377,14 @@ def _note_void(data: Round, event: VoidAnnounced) -> Round:
 
 def _contradict(data: Round, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, Round]:
     """Two aggregators' words cannot both be true: the run ends, and it is counted and recorded whose it was."""
-    kind = SumChunk.kind if isinstance(event, SumArrived) else VoidNotice.kind
+    kind = _kind_of_sum(data, event) if isinstance(event, SumArrived) else VoidNotice.kind
     onward = _fail(data, wrong)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, wrong)
     return replace(onward, effects=(*onward.effects, refusal))
+
+
+def _kind_of_sum(data: Round, event: SumArrived) -> str:
+    return MaskedChunk.kind if wire_of(data.manifest, event.phase).compact else SumChunk.kind
 
 
 def fail(data: Round, event: Failed) -> Step[State, Round]:

@@ -1,8 +1,12 @@
 """What tests of the command share."""
 
+from pathlib import Path
+
 import pytest
 
 from support.command_line import Hubbub, make_hubbub
+from support.doctor_scene import ROLES
+from support.party_files import PartyFiles, write_party_files
 
 
 @pytest.fixture
@@ -11,3 +15,11 @@ def hubbub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     for variable in ("HUBBUB_URL", "HUBBUB_TOKEN_FILE"):
         monkeypatch.delenv(variable, raising=False)
     return make_hubbub(monkeypatch, capsys)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartyFiles:
+    """A federation's files; nothing is set in the environment, and no data are there."""
+    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "files").mkdir()
+    return write_party_files(tmp_path / "files", ROLES)

@@ -46,6 +46,7 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
         for cost in each["phases"].values():
             assert cost["payload_bits"] == cost["predicted_bits"] > 0
             assert cost["wire_bytes"] * 8 >= cost["payload_bits"]
+    assert "wire mode paper" in shown
     assert "All 5 clients hold the same model" in shown
 
 
@@ -59,9 +60,13 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
     ],
 )
 def test_phases_are_counted_apart(strategy: str, phases: set[str], tmp_path: Path) -> None:
-    report, _ = run_demo(tmp_path, "--strategy", strategy)
+    report, shown = run_demo(tmp_path, "--strategy", strategy)
 
     assert all(each["phases"].keys() == phases for each in report["rounds"])
+    costs = [cost for each in report["rounds"] for cost in each["phases"].values()]
+    assert all(cost["payload_bits"] == cost["predicted_bits"] > 0 for cost in costs)
+    assert report["wire"] == "compact"
+    assert "wire mode compact" in shown
 
 
 def test_union_size_is_n_without_a_union(tmp_path: Path) -> None:
@@ -84,6 +89,18 @@ def test_who_is_shown_what_is_said_before_a_baseline_runs(tmp_path: Path) -> Non
 
     assert "fedavg is not private: the first aggregator sees every client's update" in " ".join(shown.split())
     assert "not private" not in private
+
+
+def test_blocks_are_run_where_they_are_asked_for_and_what_they_show_is_said(tmp_path: Path) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--block", "6", "--q", "3")
+    flat, quiet = run_demo(tmp_path, "--strategy", "sec-union", "--q", "3")
+
+    assert (report["block"], flat["block"]) == (6, 1)
+    assert {each["union_size"] % 6 for each in report["rounds"]} == {0}
+    for each in report["rounds"]:
+        assert all(cost["payload_bits"] == cost["predicted_bits"] > 0 for cost in each["phases"].values())
+    assert "blocks of 6 indices clients are shown more: where all members' signs agree" in " ".join(shown.split())
+    assert "shown more" not in quiet
 
 
 def test_the_table_shows_the_share_that_was_chosen_alone(tmp_path: Path) -> None:
@@ -113,6 +130,8 @@ def test_a_log_is_written_where_asked(tmp_path: Path) -> None:
         (("--strategy", "nonsense"), "there is no strategy 'nonsense'; choose one of: fedavg, "),
         (("--strategy", "sec-union", "--q", "0"), "q is 0"),
         (("--strategy", "sec-union", "--q", "33"), "q is 33"),
+        (("--strategy", "sec-union", "--block", "31"), "keeps 30 indices, less than one block of 31"),
+        (("--strategy", "no-union", "--block", "2"), "blocks of indices are for sec-union alone"),
         (("--strategy", "secunion"), "did you mean 'sec-union'?"),
         (("--wire", "carrier-pigeon"), "there is no wire mode 'carrier-pigeon'"),
         (("--feedback", "none"), "there is no feedback 'none'; choose one of: lost, paper"),

@@ -11,60 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId
 from hubbub.transport.definitions import BrokerUser, make_definitions
 from hubbub_cli import check_network
 from hubbub_cli.findings import Findings, Verdict
-from support.command_line import Ended, Hubbub
+from support.command_line import Hubbub
+from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES, client_options, find, verdicts
 from support.live_coordinator import LiveCoordinator, live_coordinator
 from support.party_files import PartyFiles, write_party_files, write_policy
 from support.private_node import PrivateNode
-
-ANNA, BERT = PartyId("anna"), PartyId("bert")
-ADA, ALAN = PartyId("ada"), PartyId("alan")
-CORA = PartyId("cora")
-ROLES = {
-    ANNA: Role.CLIENT,
-    BERT: Role.CLIENT,
-    ADA: Role.AGGREGATOR,
-    ALAN: Role.AGGREGATOR,
-    CORA: Role.COORDINATOR,
-}
-
-
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartyFiles:
-    """A federation's files; nothing is set in the environment, and no data are there."""
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "files").mkdir()
-    return write_party_files(tmp_path / "files", ROLES)
-
-
-def client_options(files: PartyFiles) -> tuple[str | Path, ...]:
-    return (
-        *("--identity", files.identity(ANNA), "--roster", files.roster, "--policy", files.policy(ANNA)),
-        *("--folder", files.folder / "anna", "--data", "digits"),
-    )
-
-
-def verdicts(ended: Ended) -> dict[str, str]:
-    """The worst verdict on each thing that was looked at."""
-    order = list(Verdict)
-    found: dict[str, str] = {}
-    for each in json.loads(ended.out)["checks"]:
-        rank = max(order.index(each["verdict"]), order.index(Verdict(found.get(each["check"], "ok"))))
-        found[each["check"]] = order[rank] if each["verdict"] != "skipped" else found.get(each["check"], "skipped")
-    return found
-
-
-def find(ended: Ended, check: str, verdict: str = "problem") -> dict[str, str]:
-    """What was found; it must be alone of its kind."""
-    found: list[dict[str, str]] = [
-        each for each in json.loads(ended.out)["checks"] if (each["check"], each["verdict"]) == (check, verdict)
-    ]
-    assert len(found) == 1, ended.out
-    return found[0]
-
 
 # On this machine -------------------------------------------------------------------------------------------
 
@@ -184,63 +139,6 @@ def test_a_disk_that_is_almost_full(files: PartyFiles, hubbub: Hubbub, monkeypat
     assert "only 5.00 MB are free" in find(ended, "folder", "warning")["what"]
 
 
-def test_data_that_are_to_be_fetched_and_data_that_are_not_there(
-    files: PartyFiles, hubbub: Hubbub, tmp_path: Path
-) -> None:
-    fetched = [hubbub("doctor", *client_options(files), "--data", name, "--json") for name in ("mnist", "cifar10")]
-    missing = hubbub("doctor", *client_options(files), "--data", tmp_path, "--json")
-
-    for name, ended in zip(("MNIST", "CIFAR-10"), fetched, strict=True):
-        what = find(ended, "data", "warning")["what"]
-        assert what.startswith(f"{name} is not in")
-        assert "it is fetched when a run first needs it" in what
-    assert "train-images-idx3-ubyte" in find(missing, "data")["what"]
-    assert [ended.code for ended in (*fetched, missing)] == [0, 0, 1]
-
-
-# Settings --------------------------------------------------------------------------------------------------
-
-
-def test_settings_are_taken_from_the_file_that_the_service_reads(
-    files: PartyFiles, hubbub: Hubbub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_network, "CONNECT_S", 0.5)
-    config = tmp_path / "ada.toml"
-    settings = {**files.settings_for(ADA), "amqp_url": "amqp://127.0.0.1:1/", "folder": str(tmp_path / "ada")}
-    # JSON's strings are TOML's too.
-    config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), "utf-8")
-
-    ended = hubbub("doctor", "--role", "aggregator", "--config", config, "--json")
-
-    found = verdicts(ended)
-    assert found | {"versions": "ok", "settings": "ok", "identity": "ok", "roster": "ok", "folder": "ok"} == found
-    assert "no RabbitMQ answers at 127.0.0.1:1" in find(ended, "broker")["what"]
-    assert ended.code == 1
-
-
-def test_settings_that_are_misspelt_or_missing(
-    files: PartyFiles, hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HUBBUB_TRAINER_POLCY", str(files.policy(ANNA)))
-    misspelt = hubbub("doctor", *client_options(files), "--json")
-    monkeypatch.delenv("HUBBUB_TRAINER_POLCY")
-    monkeypatch.setenv("HUBBUB_TRAINER_LOG_LEVEL", "info")
-    missing = hubbub("doctor", *client_options(files), "--json")
-
-    assert "HUBBUB_TRAINER_POLCY: no such setting" in find(misspelt, "settings")["what"]
-    assert "HUBBUB_TRAINER_AMQP_URL: Field required" in find(missing, "settings")["what"]
-
-
-def test_settings_of_several_roles_need_a_choice(hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUBBUB_TRAINER_LOG_LEVEL", "info")
-    monkeypatch.setenv("HUBBUB_AGGREGATOR_LOG_LEVEL", "info")
-
-    ended = hubbub("doctor")
-
-    assert ended.code == 2
-    assert "choose one with --role" in ended.err
-
-
 # The coordinator -------------------------------------------------------------------------------------------
 
 
@@ -350,7 +248,10 @@ def test_rights_that_are_lacking_are_found(site: Site, hubbub: Hubbub) -> None:
 
     ended = hubbub("doctor", *site.options(ALAN), "--json")
 
-    lacking = "alan may not publish to exchange hubbub.reports; read queue hubbub.inbox.alan"
+    lacking = (
+        "alan may not publish to exchange hubbub.reports; publish to exchange hubbub.partials; "
+        "read queue hubbub.inbox.alan"
+    )
     assert find(ended, "rights")["what"] == lacking
 
 

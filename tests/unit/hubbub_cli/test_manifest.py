@@ -56,6 +56,13 @@ def test_it_knows_n_and_the_initial_model_of_the_task(roster: Path) -> None:
     assert (manifest.strategy, manifest.q) == ("sec-union", 4)
 
 
+def test_blocks_can_be_asked_for(roster: Path) -> None:
+    given = draw_up(roster, "--strategy", "sec-union", "--block", "16", task="synthetic:300")
+
+    assert read_manifest(given).block == 16
+    assert '"block"' not in draw_up(roster)
+
+
 def test_the_range_of_the_numbers_in_a_sum_can_be_said(roster: Path) -> None:
     given = read_new(roster, "--strategy", "sum", "--rounds", "1", "--alpha-max", "1000")
 

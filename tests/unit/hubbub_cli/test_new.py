@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # It ships no types.
 from typer.testing import CliRunner
 
+from hubbub import __version__
 from hubbub.errors import ConfigurationError
 from hubbub_cli.main import app
 from hubbub_trainer.__main__ import TrainerSettings
 from hubbub_trainer.policy import read_policy
+from support.compose_file import MissingVariable, read_services
+from support.dockerfile import read_targets
 
 
 def new(*arguments: str | Path) -> str:
@@ -43,13 +45,37 @@ def test_it_is_what_the_trainer_reads(tmp_path: Path) -> None:
     new(tmp_path / "x", "--task", "Tumour grades")
 
     policy = read_policy(tmp_path / "x" / "policy.toml")
-    compose = yaml.safe_load((tmp_path / "x" / "docker-compose.yml").read_text("utf-8"))
-    given = {
-        name.removeprefix("HUBBUB_TRAINER_").lower() for name in compose["services"]["trainer"]["environment"]
-    }
+    service = read_services({"HUBBUB_BROKER": "amqps://b/"}, path=tmp_path / "x" / "docker-compose.yml")["trainer"]
+    given = {name.removeprefix("HUBBUB_TRAINER_").lower() for name in service.environment}
     required = {name for name, field in TrainerSettings.model_fields.items() if field.is_required()}
     assert policy.approve_tasks == ("tumour-grades",)
     assert required <= given <= set(TrainerSettings.model_fields)
+
+
+def test_its_container_keeps_to_the_places_and_the_user_of_the_image(tmp_path: Path) -> None:
+    new(tmp_path / "x")
+
+    service = read_services({"HUBBUB_BROKER": "amqps://b/"}, path=tmp_path / "x" / "docker-compose.yml")["trainer"]
+    image = read_targets()["trainer"]
+    assert service.content["image"] == f"hubbub-trainer:{__version__}"
+    assert [service.content["user"]] == image.user
+    assert {name: service.environment.get(name, value) for name, value in image.environment.items()} == {
+        **image.environment
+    }
+    writable = {mount.target for mount in service.mounts if not mount.read_only}
+    assert writable == {service.environment[f"HUBBUB_TRAINER_{name}"] for name in ("FOLDER", "CACHE_FOLDER")}
+
+
+def test_its_compose_file_keeps_to_the_specification_and_asks_where_the_broker_is(tmp_path: Path) -> None:
+    new(tmp_path / "x")
+    file = tmp_path / "x" / "docker-compose.yml"
+
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+    with pytest.raises(MissingVariable, match="say where the broker is"):
+        read_services(path=file)
 
 
 def test_nothing_is_left_to_fill_in(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def read_json(*options: str) -> dict[str, object]:
 
 
 def test_json_is_all_that_is_printed_and_has_every_row() -> None:
-    answer = read_json("--union-size", "18253", "--rounds", "17", "--q", "5")
+    answer = read_json("--union-size", "18253", "--rounds", "17", "--q", "5", "--wire", "paper")
 
     assert answer["union_size_is"] == "given"
     assert (answer["kept"], answer["q"], answer["rounds"]) == (6_170, 5, 17)
@@ -44,6 +44,30 @@ def test_json_is_all_that_is_printed_and_has_every_row() -> None:
     assert costs["bonawitz"] == 17 * 5 * (2 * 5 * 256 + 21 * 256 + 2 * 61_706 * 32)
     assert len(costs) == 12
     assert [row["strategy"] for row in rows if not row["trains"]] == ["sum", "sparse-sum"]
+
+
+def test_blocks_are_planned_beside_the_flat_union_where_they_are_asked_for() -> None:
+    answer = read_json("--block", "16")
+    rows = answer["strategies"]
+    assert isinstance(rows, list)
+
+    flat, blocks = (row for row in rows if row["strategy"] == "sec-union")
+    assert (flat["block"], blocks["block"]) == (1, 16)
+    assert blocks["bits_per_round"] < flat["bits_per_round"] / 2
+    assert blocks["clients_learn_besides_union"] == "all signs on V that agree"
+    assert blocks["server_learns"] == {"updates": False, "indices": False, "sums": False}
+    assert (answer["recommended"], answer["recommended_block"]) == ("sec-union", 16)
+    assert isinstance(answer["block_leakage"], dict)
+    assert read_json()["block_leakage"] is None
+
+
+def test_what_blocks_tell_is_said_and_that_a_policy_must_allow_them() -> None:
+    told = joined(run_plan("--block", "16"))
+
+    assert "sec-union (q = 1, b = 16)" in told
+    assert "loses 282 of 1,577 blocks" in told
+    assert "max_block = 16" in told
+    assert "block" not in run_plan()
 
 
 def test_json_says_who_learns_what() -> None:
@@ -70,18 +94,47 @@ def test_json_says_that_the_union_is_estimated_and_under_what() -> None:
 
 @pytest.mark.parametrize(("level", "strategy"), [("nothing", "sec-union"), ("indices", "plaintext-union")])
 def test_the_wanted_level_decides_what_is_recommended(level: str, strategy: str) -> None:
-    assert read_json("--servers-learn", level)["recommended"] == strategy
-    assert f": {strategy}" in joined(run_plan("--servers-learn", level)).split("Cheapest if servers")[1]
+    asked = ("--servers-learn", level, "--wire", "paper")
+
+    assert read_json(*asked)["recommended"] == strategy
+    assert f": {strategy}" in joined(run_plan(*asked)).split("Cheapest if servers")[1]
 
 
 def test_sizes_are_those_of_the_papers_table_3() -> None:
-    text = run_plan("--union-size", "18253", "--rounds", "17")
+    text = run_plan("--union-size", "18253", "--rounds", "17", "--wire", "paper")
 
     rows = {line.split()[0]: line for line in text.splitlines() if line.startswith(" ") and line.split()}
     assert "10.01 MB" in rows["no-union"]
     assert "10.46 MB" in rows["partial-sec-union"]
     assert "4.21 MB" in rows["plaintext-union"]
     assert "80.03 MB" in rows["eastly-he*"]
+
+
+def test_the_wire_that_is_planned_is_named_and_the_papers_cost_is_beside_its_own() -> None:
+    text = run_plan("--union-size", "18253")
+
+    row = next(line for line in text.splitlines() if "no-union" in line)
+    assert "on the compact wire" in text
+    assert row.split()[2:6] == ["290.20", "KB", "602.68", "KB"]
+
+
+def test_on_the_papers_wire_costs_stand_there_once() -> None:
+    text = run_plan("--union-size", "18253", "--wire", "paper")
+
+    row = next(line for line in text.splitlines() if "no-union" in line)
+    assert "on the paper's wire" in text
+    assert row.count("KB") == 1
+
+
+def test_json_names_the_wire_and_has_both_costs() -> None:
+    answer = read_json("--union-size", "18253")
+
+    rows = answer["strategies"]
+    assert isinstance(rows, list)
+    sums = next(row for row in rows if row["strategy"] == "sum")
+    assert answer["wire"] == "compact"
+    assert sums["bits_per_round"] == 11 * 61_706 * 32 + 5 * 256
+    assert sums["paper_bits_per_round"] == 2 * 2 * 5 * 61_706 * 32
 
 
 def test_an_estimate_is_called_one_and_both_formulas_are_told() -> None:

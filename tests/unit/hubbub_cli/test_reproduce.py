@@ -36,6 +36,19 @@ def test_json_is_all_that_is_printed_to_standard_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_task")
+def test_the_wire_is_the_papers_unless_told_otherwise(tmp_path: Path) -> None:
+    """Of 300 signs mod 5 and a factor, as `test_a_round_costs_the_formula_of_its_wire` counts them."""
+    sent = []
+    for number, wire in enumerate(((), ("--wire", "compact"))):
+        asked = ["reproduce", "mnist", *QUICK, *wire, "--strategies", "no-union"]
+        result = CliRunner().invoke(app, [*asked, "--json", "--out", str(tmp_path / str(number))])
+        assert result.exit_code == 0, result.output
+        sent.append(json.loads(result.stdout)["results"][0]["total_bytes"] * 8)
+
+    assert sent == [2 * 2 * 2 * (300 * 3 + 32), 5 * (100 * 7 + 32) + 2 * 256]
+
+
+@pytest.mark.usefixtures("small_task")
 def test_the_folder_is_named_after_the_experiment_and_the_log_is_left_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +69,7 @@ def test_the_folder_is_named_after_the_experiment_and_the_log_is_left_as_it_was(
         (("minst",), "did you mean 'mnist'?"),
         (("mnist", "--strategies", "no-unoin"), "did you mean 'no-union'?"),
         (("mnist", "--strategies", "no-union,"), "there is no strategy ''"),
+        (("mnist", "--wire", "papre"), "did you mean 'paper'?"),
         (("mnist", "--seeds", "0,x"), "'x' is no seed"),
         (("mnist", "--seeds", "-1"), "'-1' is no seed"),
         (("mnist", "--target", "98"), "did you mean 0.98?"),

@@ -90,6 +90,7 @@ def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, h
     assert shown.code == 0
     assert "completed: all 2 rounds are done" in shown.out
     assert "2 of 2 released" in shown.out
+    assert "no-union, paper wire, task synthetic:300, 300 parameters" in shown.out
     for party in (*FIRST.clients, *FIRST.aggregators):
         assert party in shown.out
     assert sum("released  3 clients" in line for line in shown.out.splitlines()) == 2

@@ -10,6 +10,7 @@ from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.modes import WireMode
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.accounts import Cost, account, costs, predict_others, split_by_party, union_size
 from hubbub_coordinator.phases.round import PhaseRecord, Round
@@ -85,6 +86,57 @@ def test_payload_of_a_full_round_is_the_papers_formula_to_the_bit() -> None:
         "signs": Cost(payload_bits=2 * 2 * 3 * 300, predicted_bits=2 * 2 * 3 * 300, wire_bytes=2 * 700 + 3 * 500),
         "factors": Cost(payload_bits=2 * 2 * 3 * 32, predicted_bits=2 * 2 * 3 * 32, wire_bytes=0),
     }
+
+
+# On the compact wire eleven residues mod 7 take 31 bits: ten words for N = 100. In round 4 aggregator-1 combines.
+COMPACT = replace(
+    FULL,
+    manifest=make_manifest(clients=3, servers=2, parameters=100, wire="compact"),
+    traffic=(
+        *(
+            (client, row)
+            for client in (ONE, TWO, THREE)
+            for row in (
+                Traffic(counts_as="signs", direction="up", payload_bits=310 + 256),
+                Traffic(counts_as="factors", direction="up", payload_bits=32),
+                Traffic(counts_as="signs", direction="down", wire_bytes=500),
+            )
+        ),
+        (MANIFEST.aggregators[1], Traffic(counts_as="signs", direction="across", payload_bits=310)),
+        (MANIFEST.aggregators[1], Traffic(counts_as="factors", direction="across", payload_bits=32)),
+        (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="across", wire_bytes=400)),
+        (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="down", payload_bits=3 * 310)),
+        (MANIFEST.aggregators[0], Traffic(counts_as="factors", direction="down", payload_bits=3 * 32)),
+    ),
+)
+
+
+def test_payload_of_a_full_round_on_the_compact_wire_is_its_formula_to_the_bit() -> None:
+    """C + C + S - 1 = 7 vectors, and a seed of 256 bits from each client, which counts as the signs."""
+    signs_bits, factors_bits = 7 * 310 + 3 * 256, 7 * 32
+
+    assert costs(COMPACT) == {
+        "signs": Cost(payload_bits=signs_bits, predicted_bits=signs_bits, wire_bytes=3 * 500 + 400),
+        "factors": Cost(payload_bits=factors_bits, predicted_bits=factors_bits, wire_bytes=0),
+    }
+
+
+def test_what_aggregators_send_each_other_is_told_apart() -> None:
+    found = split_by_party(COMPACT)
+
+    assert found["signs", MANIFEST.aggregators[1], "across"] == (310, 0)
+    assert found["signs", MANIFEST.aggregators[0], "across"] == (0, 400)
+    assert ("signs", MANIFEST.aggregators[1], "down") not in found
+
+
+@pytest.mark.parametrize("wire", ["paper", "compact"])
+def test_other_strategies_are_counted_on_the_wire_of_the_run(wire: WireMode) -> None:
+    data = replace(FULL, manifest=make_manifest(clients=3, servers=2, parameters=100, wire=wire))
+
+    union_bits = {"paper": 2 * 2 * 3 * 100, "compact": 7 * 100 + 3 * 256}[wire]
+    signs_bits = {"paper": 2 * 2 * 3 * (30 * 3 + 32), "compact": 7 * (3 * 31 + 32) + 3 * 256}[wire]
+    assert predict_others(data)["sec-union"] == union_bits + signs_bits
+    assert predict_others(data)["fedavg"] == 2 * 3 * 32 * 100
 
 
 def test_with_a_client_that_sent_nothing_uploads_count_senders_and_downloads_recipients() -> None:

@@ -252,6 +252,7 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
         (run,) = (await scene.get("/api/v1/runs"))["items"]
         assert (run["state"], run["rounds_released"], run["rounds_void"]) == ("completed", 2, 0)
         assert (run["parameters"], run["clients"], run["aggregators"]) == (1_003, 3, 2)
+        assert run["wire"] == "paper"
         assert (run["remaining_s"], run["waiting_for"], run["target_accuracy"]) == (None, [], None)
         first, second = (await scene.get(f"{RUN}/rounds"))["items"]
         assert 0 < run["accuracy"] == second["accuracy"] <= 1
@@ -286,6 +287,33 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
         status = {each["name"]: each["status"] for each in (await scene.get(RUN))["participants"]}
         assert status["client-3"] == "applied round 2"
         assert status["aggregator-2"] == "released"
+
+
+@aio
+async def test_on_the_compact_wire_a_run_says_so_and_counts_what_goes_from_aggregator_to_aggregator(
+    tmp_path: Path,
+) -> None:
+    manifest = Manifest.model_validate(MANIFEST.model_dump() | {"wire": "compact"})
+    path = f"/api/v1/runs/{manifest.run_id}"
+    async with scene_of(tmp_path) as scene:
+        await scene.post_manifest(manifest)
+        scene.silence.lift_all()
+        await scene.over.wait()
+        run, cost = await scene.get(path), await scene.get(f"{path}/cost")
+        first, second = (await scene.get(f"{path}/rounds"))["items"]
+
+    # In round 1 the second aggregator combines, in round 2 the first; who does not sends 92 words of 31 bits.
+    assert (run["state"], run["wire"]) == ("completed", "compact")
+    combiners = [phase["combiner"] for each in (first, second) for phase in each["phases"]]
+    assert combiners == ["aggregator-2", "aggregator-1"]
+    across = [row for row in cost["by_party"] if row["direction"] == "across" and row["payload_bits"]]
+    assert [(row["round"], row["party"], row["counts_as"], row["payload_bits"]) for row in across] == [
+        *((1, "aggregator-1", "signs", 92 * 31), (1, "aggregator-1", "factors", 32)),
+        *((2, "aggregator-2", "signs", 92 * 31), (2, "aggregator-2", "factors", 32)),
+    ]
+    signs_bits, factors_bits = 7 * 92 * 31 + 3 * 256, 7 * 32
+    assert cost["total"]["signs"]["payload_bits"] == cost["total"]["signs"]["predicted_bits"] == 2 * signs_bits
+    assert cost["other_strategies"]["no-union"]["rounds"] == dict.fromkeys(("1", "2"), signs_bits + factors_bits)
 
 
 @aio

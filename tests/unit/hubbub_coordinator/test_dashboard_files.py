@@ -2,10 +2,11 @@
 
 import re
 from html.parser import HTMLParser
-from typing import cast
+from typing import cast, get_args
 
 import pytest
 
+from hubbub.messages.traffic import Direction
 from hubbub_coordinator.api import pages
 from hubbub_coordinator.api.app import create_routes
 from hubbub_coordinator.news import News
@@ -128,6 +129,10 @@ def test_every_path_that_a_script_asks_for_is_in_the_interface() -> None:
 
 def test_the_log_knows_every_kind_of_event() -> None:
     assert set(list_in("log.js", "KINDS")) == {kind.value for kind in NewsKind}
+
+
+def test_traffic_is_shown_in_every_direction() -> None:
+    assert list_in("costs.js", "WAYS") == list(get_args(Direction))
 
 
 def test_every_state_has_a_mark_and_every_party_a_word() -> None:

@@ -257,6 +257,21 @@ def test_a_round_from_its_opening_to_its_end() -> None:
     )
 
 
+def test_on_the_compact_wire_a_sum_is_released_to_the_combiner_and_by_it_to_clients() -> None:
+    """In round 4 aggregator-1 combines the first phase."""
+    manifest = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union", wire="compact")
+    data = rounds.Round(run=Key("run", RUN), number=4, manifest=manifest)
+    play = Play(rounds.KIND, Key("round", RUN, 4), data)
+    play.feed(Began(at_s=1.0))
+    deliver(play, "union")
+
+    (passed_on,) = play.feed(released(SOUTH, "union", ALL))
+    combined, _ = play.feed(released(NORTH, "union", ALL))
+
+    assert passed_on.text == "aggregator-2 released its sum of union to aggregator-1 (1 of 2)"
+    assert combined.text == "aggregator-1 released the combined sum of union (2 of 2)"
+
+
 def test_what_is_delivered_before_its_phase_is_open_is_told_when_it_comes_and_not_again() -> None:
     play = round_with("union")
     deliver(play, "union")

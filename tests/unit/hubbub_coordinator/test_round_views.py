@@ -6,7 +6,7 @@ from hubbub.machine.effects import Key
 from hubbub_coordinator.api import round_views
 from hubbub_coordinator.api.round_views import FEW, RoundViews
 from hubbub_coordinator.api.views import RoundView, view_round
-from hubbub_coordinator.phases.round import Round, State
+from hubbub_coordinator.phases.round import PhaseRecord, Round, State
 from support.aio import aio
 from support.builders import make_manifest
 
@@ -15,6 +15,19 @@ ENDED = [
     (State.VOID, Round(run=Key("run", MANIFEST.run_id), number=number, manifest=MANIFEST, reason="too few"))
     for number in range(1, FEW + 3)
 ]
+
+
+def test_a_phase_says_who_combines_it_where_somebody_does() -> None:
+    """Round 2 begins with aggregator-1, and who combines moves on by one from phase to phase."""
+    manifest = make_manifest(clients=3, servers=2, strategy="sec-union", wire="compact")
+    records = (PhaseRecord(opened_at_s=1.0), PhaseRecord(opened_at_s=2.0))
+    data = Round(run=Key("run", manifest.run_id), number=2, manifest=manifest, phase=1, records=records)
+    in_full = replace(data, manifest=make_manifest(clients=3, servers=2, strategy="sec-union", wire="paper"))
+
+    compact, paper = view_round(State.COLLECTING, data), view_round(State.COLLECTING, in_full)
+
+    assert [phase.combiner for phase in compact.phases] == ["aggregator-1", "aggregator-2"]
+    assert [phase.combiner for phase in paper.phases] == [None, None]
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
 
 
 def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
-    with pytest.raises(PeerError, match="aggregator-2 takes no part in union") as caught:
+    with pytest.raises(PeerError, match="aggregator-2 sends no sum of union") as caught:
         read(SECOND, "union", MARKS, 13)
     assert caught.value.reason is RejectReason.WRONG_SENDER
 

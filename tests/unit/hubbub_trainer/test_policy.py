@@ -265,6 +265,23 @@ def test_the_same_numbers_are_added_once_unless_the_policy_allows_more(strategy:
     assert judge(make_policy(), propose(rounds=2)) == (), "what learns says something new in each round"
 
 
+def test_blocks_of_indices_are_refused_unless_the_policy_allows_them() -> None:
+    manifest = propose(strategy="sec-union", block=4)
+
+    (objection,) = judge(make_policy(), manifest)
+
+    assert "chooses blocks of 4 indices, the policy allows 1" in objection
+    assert "every client knows everybody's sign" in objection
+    assert "edit max_block" in objection
+    assert len(judge(make_policy(max_block=3), manifest)) == 1
+    assert judge(make_policy(max_block=4), manifest) == ()
+    assert judge(make_policy(), propose(strategy="sec-union")) == ()
+
+
+def test_a_strategy_that_is_ruled_out_and_its_blocks_are_two_reasons() -> None:
+    assert len(judge(make_policy(strategies=()), propose(strategy="sec-union", block=4))) == 2
+
+
 def test_a_manifest_is_approved_by_its_run_id_by_its_task_or_by_a_rule_for_all() -> None:
     manifest = propose()
     unapproved = make_policy(approve_tasks=())
@@ -336,7 +353,7 @@ def test_values_are_read_as_they_stand(tmp_path: Path) -> None:
     ("line", "complaint"),
     [
         ("min_client = 3", "there is no 'min_client' in a policy; did you mean min_clients?"),
-        ("volume = 11", "there is no 'volume' in a policy; there are strategies, min_clients,"),
+        ("volume = 11", "there is no 'volume' in a policy; there are strategies, max_block, min_clients,"),
         ('strategies = ["no-onion"]', "strategies: there is no strategy 'no-onion'; choose one of: fedavg,"),
         ('strategies = "no-union"', "strategies: this is a list"),
         ("min_clients = 1", "min_clients: Input should be greater than or equal to 2"),

@@ -21,7 +21,7 @@ from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Condition, Handler, Transport
 from hubbub_trainer import snapshots
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import Workspace, model_hmac
+from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import aio
 from support.builders import make_manifest
 from support.parties import identity_of, seals_of
@@ -176,7 +176,7 @@ def open_space(folder: Path) -> Workspace:
 def vouch(model: Theta, number: int = NUMBER) -> Voucher:
     group = agree()
     group.advance_to(number)
-    return Voucher(round=number, released=number, model_hmac=model_hmac(group, model))
+    return Voucher(round=number, released=number, model_hmac=model_hmac(group, digest(model)))
 
 
 def test_the_model_that_was_vouched_for_is_ours_and_what_was_not_sent_yet_is_gone(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Pa
         await scene.open_round(2)  # The order of round 1, and all of that round, never came.
         await await_request(scene, SECOND)
         group.advance_to(2)
-        voucher = Voucher(round=2, released=2, model_hmac=model_hmac(group, MODEL))
+        voucher = Voucher(round=2, released=2, model_hmac=model_hmac(group, digest(MODEL)))
         for client in scene.by_hand:
             body = ModelVouched(vouchers=(voucher,))
             await scene.say(scene.parties[client], body, round_number=0, phase="")

@@ -12,12 +12,14 @@ import pytest
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
+from hubbub.protocol.modes import WireMode
 from hubbub_local.reproduce import running
 from hubbub_local.reproduce.command import reproduce
 from hubbub_local.reproduce.plan import Plan, list_methods, papers_settings
 from hubbub_local.reproduce.records import record_round
+from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Score, Task, Theta, Training
 
 SETTINGS = replace(papers_settings("mnist"), clients=2, max_rounds=2, local_steps=3, target=1.0)
 
@@ -66,7 +68,7 @@ def make_plan(*names: str, seeds: Sequence[int] = (0,)) -> Plan:
     return Plan(settings=SETTINGS, methods=[list_methods()[name] for name in names], seeds=seeds)
 
 
-def run(plan: Plan, out: Path, task: CountedTask, *, resume: bool = False) -> str:
+def run(plan: Plan, out: Path, task: Task, *, resume: bool = False) -> str:
     shown = io.StringIO()
     reproduce(plan, out=out, resume=resume, console=Console(file=shown, width=200), task=task)
     return shown.getvalue()
@@ -94,6 +96,25 @@ def test_every_run_is_done_kept_and_reported_and_the_cache_goes(tmp_path: Path) 
     assert "no-union, seed 0, round 2: " in shown
     assert "no-union, seed 0: stopped after 2 rounds at " in shown
     assert "about " in shown
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize(
+    ("wire", "bits"),
+    [
+        # Two clients: 300 signs mod 5 of 3 bits, a factor of 32; a share to and a sum from each of two servers.
+        ("paper", 2 * 2 * 2 * (300 * 3 + 32)),
+        # Three signs mod 5 take 7 bits. C + C + S - 1 = 5 vectors, and a seed of each client.
+        ("compact", 5 * (100 * 7 + 32) + 2 * 256),
+    ],
+)
+def test_a_round_costs_the_formula_of_its_wire(wire: WireMode, bits: int, tmp_path: Path) -> None:
+    plan = replace(make_plan("no-union"), settings=replace(SETTINGS, wire=wire, max_rounds=1))
+
+    run(plan, tmp_path, CountedTask())
+
+    kept = read(tmp_path)["no-union", 0]
+    assert kept["total_bytes"] == kept["predicted_bytes"] == bits / 8
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -169,14 +190,16 @@ def test_without_matplotlib_nothing_is_begun(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "out").exists()
 
 
-def test_a_library_that_is_missing_for_the_task_is_told_before_anything(tmp_path: Path) -> None:
-    class Unlearnable(CountedTask):
-        def learner(self, *, index: int, clients: int, seed: int) -> CountedLearner:  # type: ignore[override]  # As above.
-            del index, clients, seed
-            raise ModuleNotFoundError(name="torch")
+def test_a_library_that_is_missing_for_the_task_is_told_before_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hubbub_trainer.learning.installed.find_spec", lambda _: None)
+    task = load_task("lenet", data="digits", cache_folder=tmp_path)
 
-    with pytest.raises(ConfigurationError, match=r"needs torch: pip install 'hubbub\[trainer\]'"):
-        run(make_plan("fedavg"), tmp_path / "out", Unlearnable())
+    with pytest.raises(ConfigurationError, match=r"task lenet needs torch.*pip install 'hubbub\[trainer\]'"):
+        run(make_plan("fedavg"), tmp_path / "out", task)
+
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("without_plots")

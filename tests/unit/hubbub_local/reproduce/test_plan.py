@@ -23,11 +23,25 @@ def test_every_strategy_that_learns_is_run_and_sec_union_as_the_paper_has_it_too
     methods = list_methods()
 
     assert {method.strategy for method in methods.values()} == set(STRATEGIES) - {"sum", "sparse-sum"}
-    assert {(each.q, each.feedback) for each in methods.values() if each.strategy == "sec-union"} == {
-        (1, "paper"),
-        (1, "lost"),
-        (5, "paper"),
+    assert {(each.q, each.feedback, each.block) for each in methods.values() if each.strategy == "sec-union"} == {
+        (1, "paper", 1),
+        (1, "lost", 1),
+        (5, "paper", 1),
+        (1, "lost", 16),
+        (2, "lost", 16),
     }
+
+
+def test_blocks_are_as_large_as_they_are_wanted_and_in_the_command_if_that_is_unusual() -> None:
+    usual, other = list_methods(), list_methods(8)
+
+    assert {each.block for each in other.values()} == {1, 8}
+    assert other["sec-union-blocks"].label == "sec-union, q = 1, blocks of 8"
+    assert MNIST.demo_options(other["sec-union-blocks-q2"], 0).block == 8
+    names = ("sec-union", "sec-union-blocks", "sec-union-blocks-q2")
+    for methods, flag in ((usual, ""), (other, " --block 8")):
+        plan = Plan(settings=MNIST, methods=[methods[name] for name in names], seeds=[0])
+        assert write_command(plan) == f"hubbub reproduce mnist --strategies {','.join(names)}{flag} --seeds 0"
 
 
 @pytest.mark.parametrize(
@@ -39,16 +53,17 @@ def test_the_defaults_are_those_of_section_4(dataset: str, task: str, target: fl
     assert (settings.task, settings.data, settings.target, settings.max_rounds) == (task, dataset, target, rounds)
     assert (settings.clients, settings.servers, settings.local_steps, settings.rho) == (5, 2, 100, 0.1)
     assert settings.partition == "iid"
+    assert settings.demo_options(list_methods()["no-union"], 0).wire == settings.wire == "paper"
 
 
 def test_the_options_of_a_run_carry_all_settings_and_the_methods_switches() -> None:
-    settings = replace(MNIST, clients=3, servers=4, rho=0.2, local_steps=7, max_rounds=9)
+    settings = replace(MNIST, clients=3, servers=4, rho=0.2, local_steps=7, max_rounds=9, wire="compact")
 
     options = settings.demo_options(list_methods()["sec-union-q5-letter"], 11)
 
     assert (options.strategy, options.q, options.feedback, options.seed) == ("sec-union", 5, "paper", 11)
     assert (options.clients, options.servers, options.rho) == (3, 4, 0.2)
-    assert (options.local_steps, options.rounds) == (7, 9)
+    assert (options.local_steps, options.rounds, options.wire) == (7, 9, "compact")
 
 
 @pytest.mark.parametrize(
@@ -93,11 +108,11 @@ def test_a_seeds_runs_are_next_to_each_other_because_they_share_training() -> No
 
 
 def test_the_command_asks_for_the_same_plan_again() -> None:
-    settings = replace(MNIST, data="digits", local_steps=10)
+    settings = replace(MNIST, data="digits", local_steps=10, wire="compact")
     some = Plan(settings=settings, methods=[list_methods()["no-union"]], seeds=(0, 2))
     everything = Plan(settings=MNIST, methods=list(list_methods().values()), seeds=(0,))
 
     assert write_command(some) == (
-        "hubbub reproduce mnist --strategies no-union --data digits --local-steps 10 --seeds 0,2"
+        "hubbub reproduce mnist --strategies no-union --data digits --local-steps 10 --wire compact --seeds 0,2"
     )
     assert write_command(everything) == "hubbub reproduce mnist --seeds 0"

@@ -26,6 +26,15 @@ def test_what_is_kept_is_read_again_as_it_was(tmp_path: Path) -> None:
     assert open_ledger(tmp_path / "out", MNIST, resume=True).records == records
 
 
+def test_a_run_with_other_blocks_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path, MNIST, resume=False)
+    ledger.keep(make_run("sec-union-blocks"))
+
+    assert ledger.find_finished(list_methods()["sec-union-blocks"], 0) is not None
+    with pytest.raises(ConfigurationError, match="with blocks of 16: give --block 16"):
+        ledger.find_finished(list_methods(8)["sec-union-blocks"], 0)
+
+
 def test_a_later_state_of_a_run_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path, MNIST, resume=False)
     ledger.keep(replace(make_run("no-union", accuracies=[0.5]), finished=False))

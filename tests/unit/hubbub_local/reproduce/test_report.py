@@ -72,6 +72,16 @@ def test_the_papers_number_is_beside_each_of_ours(folder: Path) -> None:
     assert find_row(text, "plaintext-union")[3:5] == ["1,000", "18,253"]
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_blocks_are_named_with_what_they_show(tmp_path: Path) -> None:
+    write(tmp_path, make_run("sec-union-blocks"), make_run("no-union"))
+
+    text = (tmp_path / "report.md").read_text("utf-8")
+
+    assert find_row(text, "sec-union, q = 1, blocks of 16")
+    assert "every client knows everybody's sign there" in text
+
+
 def test_a_partial_run_is_called_so(folder: Path) -> None:
     text = (folder / "report.md").read_text("utf-8")
 
@@ -95,6 +105,19 @@ def test_a_run_that_cost_other_than_the_formula_is_counted(tmp_path: Path) -> No
     write(tmp_path, make_run("no-union"), wrong)
 
     assert "**1 of 2** runs cost what the paper's formulas say" in (tmp_path / "report.md").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_on_the_compact_wire_the_report_says_so_and_names_its_formulas(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path, replace(MNIST, wire="compact"), resume=False)
+    ledger.keep(make_run("no-union"))
+
+    write_report(ledger, COMMAND)
+
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert "wire mode `compact`" in text
+    assert "**1 of 1** runs cost what the compact wire's formulas say" in text
+    assert "**The settings are not the paper's**: `--wire compact instead of paper`" in text
 
 
 def test_the_cheapest_is_named_only_among_private_ones_that_reached_the_target(folder: Path) -> None:

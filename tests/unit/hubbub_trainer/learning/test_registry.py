@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from hubbub.errors import ConfigurationError, DataError
-from hubbub_cli.main import TaskName
+from hubbub_cli.run_options import TaskName
 from hubbub_trainer.learning.registry import KNOWN_TASKS, load_task
 from hubbub_trainer.learning.task import Task
 from support.colour_files import pack_batches

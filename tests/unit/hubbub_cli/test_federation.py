@@ -1,0 +1,277 @@
+"""`hubbub federation new`: all that a trial needs, each party's secrets apart, written once."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hubbub.disk import create_file
+from hubbub.ids import Role
+from hubbub.messages.manifest import Manifest, read_manifest
+from hubbub.trust.identity import read_identity
+from hubbub.trust.roster import Roster, read_roster
+from hubbub_cli import federation_folder
+from hubbub_coordinator.api.access import read_tokens
+from hubbub_trainer.policy import read_policy
+from support.command_line import Ended, Hubbub
+
+PARTIES = ("coordinator", "aggregator-1", "aggregator-2", "trainer-1", "trainer-2", "trainer-3")
+SMALL = ("--clients", 3, "--task", "synthetic", "--rounds", 2, "--local-steps", 5)
+Make = Callable[..., Ended]
+
+
+@pytest.fixture
+def make(hubbub: Hubbub, tmp_path: Path) -> Make:
+    """Make a small federation in `federation`, and expect a code."""
+
+    def run(*options: str | int, code: int = 0) -> Ended:
+        ended = hubbub("federation", "new", tmp_path / "federation", *SMALL, *options)
+        assert ended.code == code, ended
+        return ended
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "federation"
+
+
+def roster_in(folder: Path) -> Roster:
+    return read_roster(folder / "public" / "roster.json")
+
+
+def manifest_in(folder: Path) -> Manifest:
+    return read_manifest((folder / "public" / "manifest.json").read_bytes())
+
+
+def snapshot(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# What is made --------------------------------------------------------------------------------------------------
+
+
+def test_every_party_has_its_identity_and_is_in_the_roster(make: Make, folder: Path) -> None:
+    make()
+
+    identities = [read_identity(folder / name / "identity.json") for name in PARTIES]
+    assert [identity.name for identity in identities] == list(PARTIES)
+    assert {identity.public() for identity in identities} == set(roster_in(folder).parties)
+    assert len({identity.organisation for identity in identities}) == len(PARTIES)
+
+
+def test_every_trainer_would_join_the_run(make: Make, folder: Path) -> None:
+    make("--strategy", "sec-union", "--rho", 0.2, "--phase-timeout", 30)
+
+    roster, manifest = roster_in(folder), manifest_in(folder)
+    assert (manifest.strategy, manifest.rounds, manifest.local_steps) == ("sec-union", 2, 5)
+    assert (manifest.rho, manifest.phase_timeout_s) == (0.2, 30.0)
+    for party in roster.named(Role.CLIENT):
+        policy = read_policy(folder / party.name / "policy.toml")
+        assert policy.approved == (manifest.run_id,)
+        assert policy.objections(manifest, roster=roster, runs_before=0, demo_seed=False) == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--strategy", "fedavg"), ("--clients", 2), ("--rounds", 500), ("--strategy", "sec-union", "--block", 4)],
+    ids=["plaintext", "two", "long", "blocks"],
+)
+def test_what_a_policy_forbids_by_default_is_allowed_where_it_is_asked_for(
+    make: Make, folder: Path, options: tuple[str | int, ...]
+) -> None:
+    make(*options)
+
+    roster, manifest = roster_in(folder), manifest_in(folder)
+    policy = read_policy(folder / "trainer-1" / "policy.toml")
+    assert policy.objections(manifest, roster=roster, runs_before=0, demo_seed=False) == ()
+    assert policy.approve_tasks == ()
+
+
+def test_services_without_a_policy_pin_the_roster_in_their_settings(make: Make, folder: Path) -> None:
+    make()
+
+    for name in ("coordinator", "aggregator-1", "aggregator-2"):
+        settings = tomllib.loads((folder / name / "settings.toml").read_text(encoding="utf-8"))
+        assert settings == {"roster_sha256": roster_in(folder).digest}
+
+
+def test_the_operator_has_both_tokens_and_who_watches_has_one(make: Make, folder: Path) -> None:
+    make()
+
+    tokens = read_tokens(folder / "coordinator" / "read.token", folder / "coordinator" / "change.token")
+    assert read_tokens(folder / "operator" / "read.token", folder / "operator" / "change.token") == tokens
+    assert (folder / "monitor" / "read.token").read_text(encoding="ascii").strip() == tokens.read
+    assert [path.name for path in (folder / "monitor").iterdir()] == ["read.token"]
+
+
+def test_the_broker_is_told_of_one_user_a_party(make: Make, folder: Path) -> None:
+    make()
+
+    definitions = json.loads((folder / "public" / "definitions.json").read_text(encoding="utf-8"))
+    hashes = {party.name: party.broker_password_hash for party in roster_in(folder).parties}
+    assert {user["name"]: user["password_hash"] for user in definitions["users"]} == hashes
+
+
+def test_aggregators_and_broker_are_told_of_as_many_workers(make: Make, folder: Path) -> None:
+    make("--workers", 2)
+
+    for name in ("aggregator-1", "aggregator-2"):
+        settings = tomllib.loads((folder / name / "settings.toml").read_text(encoding="utf-8"))
+        assert settings["workers"] == 2
+    definitions = json.loads((folder / "public" / "definitions.json").read_text(encoding="utf-8"))
+    assert {each["name"] for each in definitions["queues"] if each["name"].startswith("hubbub.work.")} == {
+        f"hubbub.work.aggregator-{number}.{worker}" for number in (1, 2) for worker in (0, 1)
+    }
+
+
+def test_workers_of_a_federation_that_is_there_stay_as_they_are(make: Make, folder: Path) -> None:
+    make("--workers", 2)
+    before = snapshot(folder)
+
+    said = make("--workers", 3).out
+
+    assert "workers is 2, not 3" in said
+    assert snapshot(folder) == before
+
+
+def test_secrets_are_for_their_owner_and_the_rest_is_for_everybody(make: Make, folder: Path) -> None:
+    make()
+
+    modes = {
+        path.relative_to(folder).parts[0] + ("/" if path.is_dir() else ""): stat.S_IMODE(path.stat().st_mode)
+        for path in folder.rglob("*")
+    }
+    assert (modes.pop("public/"), modes.pop("public")) == (0o755, 0o644)
+    assert {mode for name, mode in modes.items() if name.endswith("/")} == {0o700}
+    assert {mode for name, mode in modes.items() if not name.endswith("/")} == {0o600}
+
+
+def test_no_secret_of_one_party_is_in_another_folder(make: Make, folder: Path) -> None:
+    make()
+
+    for name in PARTIES:
+        identity = read_identity(folder / name / "identity.json")
+        elsewhere = [content for path, content in snapshot(folder).items() if path.parent.name != name]
+        for secret in (identity.key.to_bytes().hex(), identity.broker_password):
+            assert not any(secret.encode() in content for content in elsewhere)
+
+
+def test_it_says_that_one_hand_holds_all_keys_and_prints_no_secret(make: Make, folder: Path) -> None:
+    said = make()
+
+    assert "no claim of privacy holds" in said.joined
+    assert manifest_in(folder).run_id in said.out
+    assert (folder / "operator" / "change.token").read_text(encoding="ascii").strip() not in said.out
+
+
+def test_it_speaks_to_programs(make: Make, folder: Path) -> None:
+    first, second = (json.loads(make("--json").out) for _ in range(2))
+
+    assert first["run"] == manifest_in(folder).run_id
+    assert set(first["parties"]) == set(PARTIES)
+    assert (first.pop("made"), second.pop("made")) == (True, False)
+    assert first == second
+
+
+# What is there already -----------------------------------------------------------------------------------------
+
+
+def test_folders_that_are_there_and_empty_are_filled(make: Make, folder: Path) -> None:
+    for name in ("public", "broker", "operator", "monitor", *PARTIES):
+        (folder / name).mkdir(parents=True)
+    (folder / "trainer-1" / "lost+found").mkdir()
+
+    make()
+
+    assert {party.name for party in roster_in(folder).parties} == set(PARTIES)
+
+
+def test_a_second_time_changes_nothing_and_says_what_it_did_not_heed(make: Make, folder: Path) -> None:
+    make()
+    before = snapshot(folder)
+
+    said = make("--rounds", 9)
+
+    assert snapshot(folder) == before
+    assert "complete already: nothing was changed" in said.joined
+    assert "rounds is 2, not 9" in said.joined
+
+
+def test_an_interrupted_attempt_is_made_anew(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, budget = create_file, iter(range(7))
+
+    def give_up(path: Path, content: bytes, mode: int) -> None:
+        if next(budget, None) is None:
+            raise KeyboardInterrupt
+        create(path, content, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(federation_folder, "create_file", give_up)
+        make(code=130)
+    assert (folder / "operator" / "change.token").exists()
+
+    make()
+
+    identities = {read_identity(folder / name / "identity.json").public() for name in PARTIES}
+    assert identities == set(roster_in(folder).parties)
+    assert "nothing was changed" in make().joined
+
+
+def test_what_is_not_ours_is_never_touched(make: Make, folder: Path) -> None:
+    own = folder / "trainer-2" / "thesis.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("years of work", encoding="utf-8")
+
+    refused = make(code=2)
+
+    assert f"{own} is of no such federation" in refused.err
+    assert snapshot(folder) == {own: b"years of work"}
+
+
+def test_a_federation_that_lost_a_part_is_refused(make: Make, folder: Path) -> None:
+    make()
+    (folder / "trainer-3" / "policy.toml").unlink()
+    before = snapshot(folder)
+
+    refused = make(code=2)
+
+    assert f"{folder / 'trainer-3' / 'policy.toml'} is missing" in refused.err
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("clients", [2, 4])
+def test_a_federation_of_other_parties_is_refused(make: Make, clients: int) -> None:
+    make()
+
+    assert "holds a federation of 3 clients and 2 aggregators" in make("--clients", clients, code=2).err
+
+
+def test_parts_of_two_federations_are_refused(make: Make, folder: Path, hubbub: Hubbub, tmp_path: Path) -> None:
+    make()
+    assert hubbub("federation", "new", tmp_path / "other", *SMALL).code == 0
+    (tmp_path / "other" / "trainer-1" / "identity.json").replace(folder / "trainer-1" / "identity.json")
+
+    assert "parts of different federations" in make(code=2).err
+
+
+def test_a_folder_that_cannot_be_written_is_named(hubbub: Hubbub, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    refused = hubbub("federation", "new", tmp_path / "file" / "below", *SMALL)
+
+    assert (refused.code, "Traceback" in refused.err) == (2, False)
+    assert f"{tmp_path / 'file' / 'below'}" in refused.err
+
+
+def test_a_run_that_cannot_be_is_refused_before_anything_is_written(make: Make, folder: Path) -> None:
+    refused = make("--min-clients", 7, code=2)
+
+    assert "min_clients is 7" in refused.err
+    assert not folder.exists()

@@ -1,0 +1,51 @@
+"""For whom a run waits while sums are released, on either wire."""
+
+import pytest
+
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.waiting import find_awaited, find_combiner
+from support.builders import make_manifest
+
+
+def awaited(manifest: Manifest, *ended: PartyId) -> tuple[PartyId, ...]:
+    record = PhaseRecord(opened_at_s=10.0, closed_at_s=12.0, ended=frozenset(ended))
+    data = Round(run=Key("run", manifest.run_id), number=1, manifest=manifest, records=(record,))
+    waiting = find_awaited(
+        runs.State.RUNNING, runs.Run(manifest=manifest, round=1), (rounds.State.RELEASING, data)
+    )
+    assert (waiting.what, waiting.since_s) == ("to release signs", 12.0)
+    return waiting.parties
+
+
+def combiner_of(manifest: Manifest) -> PartyId:
+    data = Round(run=Key("run", manifest.run_id), number=1, manifest=manifest)
+    combiner = find_combiner(data, "signs")
+    assert combiner is not None
+    return combiner
+
+
+def test_on_the_papers_wire_everybody_is_waited_for_who_has_not_released() -> None:
+    manifest = make_manifest(servers=3, wire="paper")
+    first, *others = manifest.aggregators
+
+    assert awaited(manifest, first) == tuple(others)
+
+
+@pytest.mark.parametrize("released", [0, 1])
+def test_a_combiner_is_not_blamed_for_sums_that_others_owe_it(released: int) -> None:
+    manifest = make_manifest(servers=3, wire="compact")
+    others = [name for name in manifest.aggregators if name != combiner_of(manifest)]
+
+    assert awaited(manifest, *others[:released]) == tuple(others[released:])
+
+
+def test_a_combiner_is_waited_for_when_all_others_have_released() -> None:
+    manifest = make_manifest(servers=3, wire="compact")
+    combiner = combiner_of(manifest)
+
+    assert awaited(manifest, *(name for name in manifest.aggregators if name != combiner)) == (combiner,)

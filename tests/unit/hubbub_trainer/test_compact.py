@@ -1,0 +1,504 @@
+"""A trainer on the compact wire: what it deals, what it takes from the combiner alone, and what it decodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hubbub.crypto.sealing import SUM_OVERHEAD
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import PartyId, RunId
+from hubbub.machine.effects import Key
+from hubbub.messages.codec import decode
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, declare
+from hubbub.messages.sums import MaskedChunk, SumChunk
+from hubbub.messages.sums import Release as Claim
+from hubbub.protocol import signs
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import Residues
+from hubbub.strategies.base import Release
+from hubbub.transport.base import Address, Transport
+from hubbub.trust.signed import sign_release
+from hubbub_trainer.events import SumArrived
+from hubbub_trainer.intake import read_masked, read_sum
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.phases.round import Round
+from hubbub_trainer.workbench import Workbench
+from hubbub_trainer.workspace import OpenRound, digest
+from support import compact_round
+from support.aio import aio
+from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest
+from support.parties import identity_of, roster_of
+from support.plain_dense import word
+from support.trainer_scene import Scene, scene_of
+from support.wrapping import Wrapping
+
+TASK = SyntheticTask(1_003)
+
+
+def draw_up(strategy: str = "no-union", wire: str = "compact", **changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "parameters": TASK.count_parameters(),
+        "task": TASK.name,
+        "initial_model_sha256": digest(TASK.initial_model(7)),
+        "rounds": 9,
+        "chunk_bytes": 256,
+        "min_clients": 2,
+        "strategy": strategy,
+        "wire": wire,
+    }
+    return make_manifest(clients=3, servers=3, **{**fields, **changes})
+
+
+MANIFEST = draw_up()
+UNION = draw_up("sec-union", q=3)
+ME, SECOND, THIRD = MANIFEST.clients
+FIRST, COMBINER, LAST = MANIFEST.aggregators
+PARAMETERS = MANIFEST.protocol_parameters
+VECTORS = (
+    Vector("signs", PARAMETERS.parameters, PARAMETERS.signs_modulus),
+    Vector("factors", 1, PARAMETERS.factors_modulus),
+)
+
+
+# What is taken --------------------------------------------------------------------------------------------
+
+
+def last_size() -> int:
+    """Bytes of the second of two chunks, by the formula: whole 64-bit words of digits in the first."""
+    digits, bits = word(VECTORS[0].modulus)
+    fitting = 256 * 8 // bits // 64 * 64 * digits
+    rest = -(-(VECTORS[0].length - fitting) // digits) * bits
+    return -(-rest // 8) + 4
+
+
+def signatures(
+    *,
+    run: RunId = MANIFEST.run_id,
+    number: int = 1,
+    phase: str = "signs",
+    members: tuple[PartyId, ...] = MANIFEST.clients,
+    transcript: str = TRANSCRIPT,
+    vectors: tuple[Vector, ...] = VECTORS,
+    signers: tuple[PartyId, ...] = MANIFEST.aggregators,
+) -> tuple[str, ...]:
+    """Each aggregator's word, or somebody's in its place."""
+    return tuple(
+        sign_release(
+            identity_of(MANIFEST, signer),
+            run,
+            number,
+            phase,
+            Claim(aggregator=server, members=members, vectors=declare(vectors), transcript=transcript),
+        )
+        for server, signer in zip(MANIFEST.aggregators, signers, strict=False)
+    )
+
+
+GOOD = signatures()
+
+
+def read(
+    *,
+    signed: tuple[str, ...] = GOOD,
+    sender: PartyId = COMBINER,
+    number: int = 1,
+    manifest: Manifest = MANIFEST,
+    size: int | None = None,
+    members: tuple[PartyId, ...] = MANIFEST.clients,
+    phase: str = "signs",
+    index: int = 1,
+) -> SumArrived:
+    """Read the second chunk of a masked sum that is right, but for what a test says."""
+    body = MaskedChunk(
+        members=members, vectors=declare(VECTORS), transcript=TRANSCRIPT, signatures=signed, index=index
+    )
+    envelope = make_envelope(
+        body,
+        sender=sender,
+        recipient=ME,
+        run=MANIFEST.run_id,
+        round_number=number,
+        phase=phase,
+        payload=bytes(last_size() if size is None else size),
+    )
+    return read_masked(roster_of(MANIFEST), manifest, envelope, body, 900)
+
+
+def test_a_masked_sum_of_the_combiner_that_all_have_signed_is_taken() -> None:
+    arrived = read()
+
+    assert (arrived.aggregator, arrived.members) == (COMBINER, frozenset(MANIFEST.clients))
+    assert (arrived.index, arrived.chunks, arrived.vectors) == (1, 2, VECTORS)
+    assert arrived.wire_bytes == {"signs": 896, "factors": 4}
+
+
+@pytest.mark.parametrize(("number", "combiner"), [(1, COMBINER), (2, LAST), (3, FIRST), (4, COMBINER)], ids=str)
+def test_the_combiner_goes_round_and_nobody_else_may_send_the_sum(number: int, combiner: PartyId) -> None:
+    for sender in MANIFEST.aggregators:
+        if sender == combiner:
+            assert read(sender=sender, number=number, signed=signatures(number=number)).aggregator == combiner
+            continue
+        with pytest.raises(PeerError, match=f"{sender} does not combine signs") as caught:
+            read(sender=sender, number=number, signed=signatures(number=number))
+        assert caught.value.reason is RejectReason.WRONG_SENDER
+
+
+OTHER_VECTORS = (Vector("signs", 1_002, VECTORS[0].modulus), VECTORS[1])
+
+
+@pytest.mark.parametrize(
+    "signed",
+    [
+        pytest.param(GOOD[:2], id="one-too-few"),
+        pytest.param((*GOOD, GOOD[0]), id="one-too-many"),
+        pytest.param((GOOD[1], GOOD[0], GOOD[2]), id="in-another-order"),
+        pytest.param((GOOD[0], GOOD[0], GOOD[2]), id="one-twice"),
+        pytest.param((*GOOD[:2], "00" * 64), id="no-signature"),
+        pytest.param(signatures(signers=(FIRST, COMBINER, COMBINER)), id="the-combiner-for-another"),
+        pytest.param(signatures(members=(ME, SECOND)), id="over-other-members"),
+        pytest.param(signatures(members=MANIFEST.clients[::-1]), id="over-members-in-another-order"),
+        pytest.param(signatures(transcript="7b" * 32), id="over-another-transcript"),
+        pytest.param(signatures(vectors=OTHER_VECTORS), id="over-other-vectors"),
+        pytest.param(signatures(phase="union"), id="of-another-phase"),
+        pytest.param(signatures(number=2), id="of-another-round"),
+        pytest.param(signatures(run=UNION.run_id), id="of-another-run"),
+    ],
+)
+def test_without_every_aggregators_word_for_this_very_sum_it_is_refused(signed: tuple[str, ...]) -> None:
+    with pytest.raises(PeerError) as caught:
+        read(signed=signed)
+
+    assert caught.value.reason is RejectReason.BAD_SIGNATURE
+
+
+def test_one_good_signature_is_not_enough_whichever_it_is() -> None:
+    for place in range(3):
+        signed = list(signatures(transcript="7b" * 32))
+        signed[place] = GOOD[place]
+        with pytest.raises(PeerError):
+            read(signed=tuple(signed))
+
+
+@pytest.mark.parametrize("size", [0, last_size() - 1, last_size() + 1, last_size() + SUM_OVERHEAD])
+def test_another_length_is_refused(size: int) -> None:
+    with pytest.raises(PeerError) as caught:
+        read(size=size)
+
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+def test_a_chunk_that_the_sum_does_not_have_is_refused() -> None:
+    with pytest.raises(PeerError) as caught:
+        read(index=2)
+
+    assert caught.value.reason is RejectReason.WRONG_LENGTH
+
+
+def test_too_few_members_are_refused_though_all_aggregators_signed() -> None:
+    with pytest.raises(PeerError) as caught:
+        read(members=(ME,), signed=signatures(members=(ME,)))
+
+    assert caught.value.reason is RejectReason.TOO_FEW_MEMBERS
+
+
+def test_a_phase_that_the_strategy_does_not_have_is_refused() -> None:
+    with pytest.raises(PeerError) as caught:
+        read(phase="union", signed=signatures(phase="union"))
+
+    assert caught.value.reason is RejectReason.UNKNOWN_PHASE
+
+
+def test_a_masked_sum_is_refused_on_the_papers_wire() -> None:
+    with pytest.raises(PeerError) as caught:
+        read(manifest=draw_up(wire="paper"))
+
+    assert caught.value.reason is RejectReason.WRONG_SENDER
+
+
+@pytest.mark.parametrize("sender", MANIFEST.aggregators)
+def test_a_single_aggregators_sum_is_refused_on_the_compact_wire(sender: PartyId) -> None:
+    body = SumChunk(members=MANIFEST.clients, vectors=declare(VECTORS), wrapped_key=WRAPPED_KEY, index=1)
+    envelope = make_envelope(
+        body, sender=sender, recipient=ME, manifest=MANIFEST, phase="signs", payload=bytes(last_size() + 16)
+    )
+
+    with pytest.raises(PeerError, match=f"{sender} sends no sum of signs") as caught:
+        read_sum(MANIFEST, envelope, body, 900)
+
+    assert caught.value.reason is RejectReason.WRONG_SENDER
+
+
+# A real trainer -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def joined(folder: Path, manifest: Manifest = MANIFEST, *, real: int = 1) -> AsyncIterator[Scene]:
+    async with scene_of(folder, manifest, TASK, real=real) as scene:
+        await scene.join()
+        yield scene
+
+
+Misdeed = Callable[[Scene], Awaitable[None]]
+
+
+async def a_sum_that_one_has_not_signed(scene: Scene) -> None:
+    ((body, payload), *_) = await compact_round.masked_chunks(scene, 1, "signs", MANIFEST.clients)
+    wrong = body.model_copy(update={"signatures": body.signatures[:2]})
+    await scene.say(scene.parties[COMBINER], wrong, payload=payload)
+
+
+async def a_sum_of_who_does_not_combine(scene: Scene) -> None:
+    ((body, payload), *_) = await compact_round.masked_chunks(scene, 1, "signs", MANIFEST.clients)
+    await scene.say(scene.parties[FIRST], body, payload=payload)
+
+
+async def a_sum_of_the_papers_wire(scene: Scene) -> None:
+    body = SumChunk(members=MANIFEST.clients, vectors=declare(VECTORS), wrapped_key=WRAPPED_KEY, index=1)
+    await scene.say(scene.parties[COMBINER], body, payload=bytes(last_size() + SUM_OVERHEAD))
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [
+        (a_sum_that_one_has_not_signed, RejectReason.BAD_SIGNATURE),
+        (a_sum_of_who_does_not_combine, RejectReason.WRONG_SENDER),
+        (a_sum_of_the_papers_wire, RejectReason.WRONG_SENDER),
+    ],
+)
+@aio
+async def test_a_bad_sum_is_put_aside_and_the_round_completes(
+    tmp_path: Path, do: Misdeed, reason: RejectReason
+) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.open_round(1)
+        await do(scene)
+        await compact_round.play_round(scene, 1, MANIFEST.clients)
+
+        assert scene.dead() == [reason.value]
+        assert scene.count(reason) == 1
+
+
+@aio
+async def test_a_client_owes_one_aggregator_its_share_and_seeds_to_the_others(tmp_path: Path) -> None:
+    async with joined(tmp_path, UNION, real=2) as scene:
+        for number in (1, 2, 3):
+            await compact_round.play_round(scene, number, MANIFEST.clients)
+        kinds: dict[tuple[PartyId, int, str], dict[PartyId, set[str]]] = {}
+        seeds = []
+        for client in scene.real:
+            for (server, number, phase, kind, _), copies in compact_round.sent_sets(scene, client).items():
+                kinds.setdefault((client, number, phase), {}).setdefault(server, set()).add(kind)
+                seeds += [inside for _, _, inside in copies] if kind == ShareSeed.kind else []
+
+    for (client, number, _), by_server in kinds.items():
+        full = MANIFEST.aggregators[(MANIFEST.clients.index(client) + number) % 3]
+        assert by_server == {
+            server: {DenseShareChunk.kind if server == full else ShareSeed.kind} for server in MANIFEST.aggregators
+        }
+    assert len(kinds) == 2 * 3 * 2
+    assert len(set(seeds)) == len(seeds) == 2 * len(kinds), "a seed for each client, round, phase and aggregator"
+    assert {len(seed) for seed in seeds} == {32}
+
+
+@aio
+async def test_the_shares_add_up_to_the_masked_input(tmp_path: Path) -> None:
+    async with joined(tmp_path) as scene:
+        await scene.open_round(1)
+
+        vectors, _, shares = await compact_round.hear_set(scene, ME, 1, "signs")
+
+        total = compact_round.add(vectors, list(shares.values()))
+        mask = compact_round.mask_of(scene, ME, 1, "signs", vectors)
+        mine = scene.trainer._spaces.open(MANIFEST.run_id).rounds[1].client_round.contribute("signs")
+        for masked, cover, value, vector in zip(total, mask, mine, vectors, strict=True):
+            bare = (masked.astype(np.uint64) + np.uint64(vector.modulus) - cover) % np.uint64(vector.modulus)
+            assert np.array_equal(bare, value)
+        chosen = signs.from_ring(mine[0].astype(np.uint32), 3)
+        assert np.count_nonzero(chosen) == PARAMETERS.kept
+
+
+Absorbed = list[tuple[PartyId, str, tuple[Residues, ...]]]
+
+
+@pytest.fixture
+def absorbed(monkeypatch: pytest.MonkeyPatch) -> Absorbed:
+    """Every sum that any client takes in, as it decoded it."""
+    found: Absorbed = []
+    absorb = Workbench._absorb
+
+    def absorb_watched(bench: Workbench, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
+        take_in = mine.client_round.absorb
+
+        def note(name: str, release: Release, members: int) -> None:
+            found.append((bench.me, name, release.values))
+            take_in(name, release, members)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mine.client_round, "absorb", note)
+            absorb(bench, key, data, mine, phase)
+
+    monkeypatch.setattr(Workbench, "_absorb", absorb_watched)
+    return found
+
+
+def contributed(scene: Scene, phase: str, members: tuple[PartyId, ...]) -> list[Residues]:
+    """The sum over those members that are real: the others' inputs are zero."""
+    rounds = [scene.trainers[client]._spaces.open(scene.manifest.run_id).rounds[1] for client in scene.real]
+    mine = [each.client_round for client, each in zip(scene.real, rounds, strict=True) if client in members]
+    return compact_round.add(mine[0].vectors(phase), [each.contribute(phase) for each in mine])
+
+
+@pytest.mark.parametrize(
+    "members", [(ME, SECOND, THIRD), (ME, SECOND), (ME, THIRD), (SECOND, THIRD)], ids="+".join
+)
+@aio
+async def test_with_dropouts_the_sum_over_the_members_is_decoded_by_everybody(
+    tmp_path: Path, absorbed: Absorbed, members: tuple[PartyId, ...]
+) -> None:
+    async with joined(tmp_path, UNION, real=2) as scene:
+        await scene.open_round(1)
+        for client in scene.real:
+            await compact_round.hear_set(scene, client, 1, "union")
+        expected = {"union": contributed(scene, "union", members)}
+        await compact_round.release(scene, 1, "union", members)
+        for client in scene.real:
+            if client in members:
+                await compact_round.hear_set(scene, client, 1, "signs")
+        expected["signs"] = contributed(scene, "signs", members)
+        await compact_round.release(scene, 1, "signs", members)
+        await scene.hear(scene.coordinator, RoundApplied, number=1)
+
+        assert sorted((client, phase) for client, phase, _ in absorbed) == [
+            (client, phase) for client in (ME, SECOND) for phase in ("signs", "union")
+        ]
+        for _, phase, sums in absorbed:
+            assert all(map(np.array_equal, sums, expected[phase]))
+            assert sums[0].any()
+        digests = [json.loads(line)["model_sha256"] for each in scene.real for line in scene.digests(each)]
+        assert len(digests) == 2
+        assert len(set(digests)) == 1
+
+
+@aio
+async def test_a_sum_over_other_members_in_the_next_phase_ends_the_run(tmp_path: Path) -> None:
+    async with joined(tmp_path, UNION) as scene:
+        await scene.open_round(1)
+        await compact_round.release(scene, 1, "union", (ME, SECOND))
+        await compact_round.hear_set(scene, ME, 1, "signs")
+
+        await compact_round.release(scene, 1, "signs", (ME, SECOND, THIRD), chunks=slice(1))
+
+        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert "names other members" in failure.reason
+
+
+# Restarts -------------------------------------------------------------------------------------------------
+
+
+async def play_in_peace(scene: Scene) -> None:
+    for number in (1, 2):
+        await compact_round.play_round(scene, number, (ME, THIRD))
+
+
+async def restart_between_phases(scene: Scene) -> None:
+    await scene.open_round(1)
+    await compact_round.release(scene, 1, "union", (ME, THIRD))
+    await compact_round.hear_set(scene, ME, 1, "signs")
+    await scene.restart()
+    await compact_round.release(scene, 1, "signs", (ME, THIRD))
+    await scene.hear(scene.coordinator, RoundApplied, number=1)
+    await compact_round.play_round(scene, 2, (ME, THIRD))
+
+
+async def restart_amid_a_sum(scene: Scene) -> None:
+    """Of each sum the first chunk has come before."""
+    for number in (1, 2):
+        await scene.open_round(number)
+        for phase in ("union", "signs"):
+            await compact_round.release(scene, number, phase, (ME, THIRD), chunks=slice(1))
+            await scene.settle()
+            await scene.restart()
+            await compact_round.release(scene, number, phase, (ME, THIRD), chunks=slice(1, None))
+        await scene.hear(scene.coordinator, RoundApplied, number=number)
+
+
+async def restart_between_rounds(scene: Scene) -> None:
+    for number in (1, 2):
+        await compact_round.play_round(scene, number, (ME, THIRD))
+        await scene.restart()
+
+
+@pytest.mark.parametrize("story", [restart_between_phases, restart_amid_a_sum, restart_between_rounds])
+@aio
+async def test_a_restart_changes_nothing_of_what_is_sent_and_decoded(tmp_path: Path, story: Misdeed) -> None:
+    async with joined(tmp_path / "peace", UNION) as scene:
+        await play_in_peace(scene)
+        expected = scene.digests()
+
+    async with joined(tmp_path / "restarted", UNION) as scene:
+        await story(scene)
+
+        assert scene.digests() == expected
+        assert scene.dead() == []
+        check_sets(scene)
+
+
+def check_sets(scene: Scene) -> None:
+    """However often something was sent: it is of one set, has one seed or share in it, and one history."""
+    sent = compact_round.sent_sets(scene, ME)
+    assert sent
+    for place, copies in sent.items():
+        assert len(set(copies)) == 1, place
+
+
+class Clogged(Wrapping):
+    """Takes so many seeds and chunks, and then hangs."""
+
+    def __init__(self, inner: Transport, messages: int) -> None:
+        super().__init__(inner)
+        self._left = messages
+        self.stuck = asyncio.Event()
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        if isinstance(decode(body).body, ShareChunk | ShareSeed):
+            if not self._left:
+                self.stuck.set()
+                await asyncio.Event().wait()
+            self._left -= 1
+        await super().publish(address, body)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2, 3])
+@aio
+async def test_a_set_that_was_sent_in_part_is_sent_again_with_the_same_seeds_and_bytes_inside(
+    tmp_path: Path, sent: int
+) -> None:
+    """Two seeds go first, and then two chunks; secrets are drawn as in earnest."""
+    clogged: list[Clogged] = []
+
+    def clog(inner: Transport) -> Clogged:
+        clogged.append(Clogged(inner, sent))
+        return clogged[0]
+
+    async with scene_of(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
+        await scene.join()
+        await scene.restart(wrap=clog)
+        await scene.open_round(1)
+        await clogged[0].stuck.wait()
+        await scene.restart()
+        await compact_round.play_round(scene, 1, MANIFEST.clients)
+
+        check_sets(scene)
+        copies = [len(each) for each in compact_round.sent_sets(scene, ME).values()]
+        assert sorted(copies) == [1] * (4 - sent) + [2] * sent
+        assert scene.dead() == []
