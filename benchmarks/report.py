@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.compact import CompactTiming
+from benchmarks.deployed import ProcessRounds
+from benchmarks.growth import Growth
 from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.learning import TrainingTime
 from benchmarks.machine import Machine
+from benchmarks.peers.report import PeersReport
 from benchmarks.rounds import RoundTimes
+from benchmarks.sizes import SizedRound
 from benchmarks.timing import Timing
 from benchmarks.trust import TrustCost
 
@@ -20,9 +25,14 @@ class Report:
     command: str
     machine: Machine
     repeats: int
+    compact: dict[int, list[CompactTiming]] = field(default_factory=dict)
     signs: dict[int, list[Timing]] = field(default_factory=dict)
     factors: list[Timing] = field(default_factory=list)
     chunk_sizes: dict[int, dict[int, list[Timing]]] = field(default_factory=dict)
+    sizes: list[SizedRound] = field(default_factory=list)
+    processes: list[ProcessRounds] = field(default_factory=list)
+    growth: Growth | None = None
+    peers: PeersReport | None = None
     rounds: list[RoundTimes] = field(default_factory=list)
     trust: list[TrustCost] = field(default_factory=list)
     training: list[TrainingTime] = field(default_factory=list)

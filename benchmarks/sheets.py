@@ -1,18 +1,17 @@
-"""A report as sheets of text: drawn on a terminal, or written as Markdown."""
+"""A report as sheets of text."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-
-from rich import box
-from rich.table import Table
 
 from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.learning import TrainingTime
+from benchmarks.peers.sheet import lay_out_peers
 from benchmarks.report import Report
 from benchmarks.rounds import RoundTimes
+from benchmarks.scale_sheets import lay_out_compact, lay_out_growth, lay_out_processes, lay_out_sizes
+from benchmarks.sheet import Sheet, show_seconds
 from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
 from benchmarks.timing import ELEMENT_BYTES, Timing
 from benchmarks.trust import TrustCost
@@ -20,24 +19,36 @@ from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub_local.board import show_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A title, a table, and what a reader must know to read it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str
-
-
 def lay_out(report: Report) -> Iterator[Sheet]:
     """Every part of a report that there is."""
+    yield from _lay_out_compact_wire(report)
+    if report.peers:
+        yield from lay_out_peers(report.peers)
+    yield from _lay_out_paper_wire(report)
+    yield from _lay_out_services(report)
+
+
+def _lay_out_compact_wire(report: Report) -> Iterator[Sheet]:
+    for parameters, timings in report.compact.items():
+        yield lay_out_compact(parameters, timings)
+    if report.sizes:
+        yield lay_out_sizes(report.sizes)
+    if report.processes:
+        yield lay_out_processes(report.processes)
+    if report.growth:
+        yield from lay_out_growth(report.growth)
+
+
+def _lay_out_paper_wire(report: Report) -> Iterator[Sheet]:
     for parameters, timings in report.signs.items():
-        yield _lay_out_steps(f"Signs, N = {parameters:,}, m = {2 * CLIENTS + 1}", timings)
+        yield _lay_out_steps(f"The paper's wire: signs, N = {parameters:,}, m = {2 * CLIENTS + 1}", timings)
     if report.factors:
-        yield _lay_out_steps("Factors, one element, m = 2^32: what a call costs", report.factors)
+        yield _lay_out_steps("The paper's wire: factors, one element, m = 2^32: what a call costs", report.factors)
     for parameters, by_size in report.chunk_sizes.items():
         yield _lay_out_chunk_sizes(parameters, by_size)
+
+
+def _lay_out_services(report: Report) -> Iterator[Sheet]:
     if report.rounds:
         yield _lay_out_rounds(report.rounds)
     if report.trust:
@@ -107,7 +118,8 @@ def _lay_out_rounds(rounds: Sequence[RoundTimes]) -> Sheet:
     note = (
         f"Medians over {rounds[0].rounds} rounds; no-union, {CLIENTS} trainers, {SERVERS} aggregators and a "
         "coordinator in one process. Protocol time is the round's less the slowest training and evaluation; "
-        "payload is of one round, all parties, both directions; wire is what the transport carried, over it."
+        "payload is of one round, all parties, all directions, on the compact wire; wire is what the transport"
+        " carried, over it."
     )
     return Sheet("A round's time", columns, rows, note)
 
@@ -191,48 +203,3 @@ def _lay_out_pages(pages: Sequence[PageTime]) -> Sheet:
         "on what its event store held."
     )
     return Sheet(f"A page of {pages[0].runs:,} runs", ("page", "time", "slowest"), rows, note)
-
-
-def show_seconds(seconds: float) -> str:
-    """A duration for people, with three significant digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            value = seconds / size
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
-
-
-def draw(sheet: Sheet) -> Table:
-    """A table for the terminal."""
-    table = Table(
-        title=sheet.title,
-        caption=sheet.note,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for position, column in enumerate(sheet.columns):
-        table.add_column(column, justify="right" if position else "left")
-    for row in sheet.rows:
-        table.add_row(*row)
-    return table
-
-
-def write_markdown(report: Report) -> str:
-    """The whole report as a page."""
-    machine = "\n".join(f"- {name}: {value}" for name, value in asdict(report.machine).items())
-    remarks = "".join(f"\n{remark}\n" for remark in report.remarks)
-    sheets = "\n".join(_write_sheet(sheet) for sheet in lay_out(report))
-    return (
-        f"# Benchmarks, {report.date}\n\n"
-        f"Made by `{report.command}`. Steps: medians of {report.repeats} interleaved repeats. What is measured "
-        f"against what stands in [benchmarks/README.md](../../benchmarks/README.md).\n\n"
-        f"{machine}\n{remarks}\n{sheets}"
-    )
-
-
-def _write_sheet(sheet: Sheet) -> str:
-    rule = ["---", *("---:" for _ in sheet.columns[1:])]
-    lines = [f"| {' | '.join(row)} |" for row in (sheet.columns, rule, *sheet.rows)]
-    return f"## {sheet.title}\n\n" + "\n".join(lines) + f"\n\n{sheet.note}\n"

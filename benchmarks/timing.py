@@ -69,7 +69,10 @@ def time_steps(steps: Sequence[Step], repeats: int) -> list[Timing]:
     """Time all steps `repeats` times in turn, so that a slow moment strikes all of them alike."""
     yardsticks = {elements: Yardsticks(elements) for elements in {step.elements for step in steps}}
     trios = [
-        [_sampler(run) for run in (step.run, yardsticks[step.elements].fill_stream, yardsticks[step.elements].add)]
+        [
+            make_sampler(run)
+            for run in (step.run, yardsticks[step.elements].fill_stream, yardsticks[step.elements].add)
+        ]
         for step in steps
     ]
     samples: list[list[tuple[float, float, float]]] = [[] for _ in steps]
@@ -80,7 +83,7 @@ def time_steps(steps: Sequence[Step], repeats: int) -> list[Timing]:
     return [_summarise(step, taken) for step, taken in zip(steps, samples, strict=True)]
 
 
-def _sampler(run: Callable[[], object]) -> Callable[[], float]:
+def make_sampler(run: Callable[[], object]) -> Callable[[], float]:
     """Make a function that times `run`, repeating it until a sample is long enough to be trusted."""
     timer = timeit.Timer(run, timer=time.thread_time)
     timer.timeit(1)

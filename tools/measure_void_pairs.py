@@ -47,6 +47,8 @@ class Setting:
     label: str
     strategy: str
     q: int = 1
+    block: int = 1
+    """With more than one, all that is said of indices is said of blocks."""
 
     @property
     def counts(self) -> bool:
@@ -59,6 +61,13 @@ SETTINGS = (
     Setting("sec-union q=2", "sec-union", q=2),
     Setting("partial-sec-union", "partial-sec-union"),
 )
+
+
+def list_settings(block: int) -> tuple[Setting, ...]:
+    """The flat unions; or, with a block, those over blocks."""
+    if block == 1:
+        return SETTINGS
+    return tuple(Setting(f"sec-union q={q} b={block}", "sec-union", q=q, block=block) for q in (1, 2))
 
 
 # Training -------------------------------------------------------------------------------------------------
@@ -161,7 +170,14 @@ class Trial:
 def run_trials(task: Task, setting: Setting, numbers: Sequence[int], seed: int) -> Iterator[Trial]:
     """Train to the last of these rounds, and try each of them as often as the pairs need."""
     strategy = find_strategy(setting.strategy)
-    parameters = Parameters(parameters=task.count_parameters(), clients=CLIENTS, servers=2, rho=RHO, q=setting.q)
+    parameters = Parameters(
+        parameters=task.count_parameters(),
+        clients=CLIENTS,
+        servers=2,
+        rho=RHO,
+        q=setting.q,
+        block=setting.block,
+    )
     federation = Federation(task, strategy, parameters, seed)
     attempt = federation.attempt()
     for number in range(1, max(numbers) + 1):
@@ -435,12 +451,19 @@ def main() -> None:
         "--rounds", default="1,3,6", help="the rounds that are tried, comma-separated (default 1,3,6)"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--block", type=int, default=1, help="sec-union over blocks of so many indices, and no other"
+    )
     parser.add_argument("--data", default="mnist")
     options = parser.parse_args()
     numbers = [int(number) for number in options.rounds.split(",")]
     began = time.process_time()
     task = load_task("lenet", data=options.data, cache_folder=default_cache_folder())
-    trials = [trial for setting in SETTINGS for trial in run_trials(task, setting, numbers, options.seed)]
+    trials = [
+        trial
+        for setting in list_settings(options.block)
+        for trial in run_trials(task, setting, numbers, options.seed)
+    ]
     _show_all(trials)
     print(
         f"\nMade on {datetime.now(UTC):%Y-%m-%d} in {(time.process_time() - began) / 60:.1f} minutes of one thread"
@@ -453,7 +476,8 @@ def _show_all(trials: Sequence[Trial]) -> None:
         return [[trial.setting.label, str(trial.number), *row(trial)] for trial in chosen]
 
     def pooled(row: Callable[[Sequence[Trial], int], list[str]], numbers: Sequence[int]) -> list[list[str]]:
-        groups = [[trial for trial in trials if trial.setting == setting] for setting in SETTINGS]
+        settings = dict.fromkeys(trial.setting for trial in trials)
+        groups = [[trial for trial in trials if trial.setting == setting] for setting in settings]
         return [[group[0].setting.label, *row(group, number)] for group in groups for number in numbers]
 
     show(
@@ -485,7 +509,10 @@ def _show_all(trials: Sequence[Trial]) -> None:
     show(
         "Parities at q = 1",
         ("strategy", "round", "own overlap", "wrong", "formula"),
-        each(parity_row, [trial for trial in trials if trial.setting == SETTINGS[0]]),
+        each(
+            parity_row,
+            [trial for trial in trials if trial.setting.strategy == "sec-union" and trial.setting.q == 1],
+        ),
     )
     show(
         "More pairs from one model",

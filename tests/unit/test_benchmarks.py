@@ -1,18 +1,30 @@
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import benchmarks.__main__ as command
 import numpy as np
 import pytest
-from benchmarks import steps
+from benchmarks import parts, steps
 from benchmarks import timing as timing_module
+from benchmarks.compact import SHARE_AND_ADD, PhaseSteps, time_compact
+from benchmarks.feeding import PhaseCost, measure_phase
+from benchmarks.growth import Growth
 from benchmarks.interface import Audience
 from benchmarks.learning import Contest, TrainingPlan, make_contests, prepare
+from benchmarks.machine import describe_machine
+from benchmarks.page import NO_PLOTS, save
+from benchmarks.peers import measuring as peers
+from benchmarks.peers import paillier
+from benchmarks.plan import QUICK, Plan
+from benchmarks.report import Report
 from benchmarks.rounds import Series
-from benchmarks.sheets import show_seconds
+from benchmarks.sheet import show_seconds
+from benchmarks.sizes import SizesPlan, measure_sizes
+from benchmarks.targets import list_targets
 from benchmarks.timing import Step
 from rich.console import Console
 
@@ -21,9 +33,13 @@ from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.strategies.base import Phase
 from hubbub_trainer.dealing import recombine_chunks
 
+T = TypeVar("T")
+
 TINY = replace(
-    command.QUICK,
+    QUICK,
     parameters=(640, 1_003),
+    compact=(640,),
+    growth=None,
     chunk_sizes=(256, CHUNK_BYTES),
     repeats=2,
     series=Series(runs=1, rounds_per_run=2),
@@ -36,10 +52,17 @@ AUDIENCE = Audience(
 TRAINING = TrainingPlan(repeats=1, lenet_steps=2, alexnet_steps=1)
 
 
-def run(*arguments: str, plan: command.Plan = TINY) -> str:
+PEERS = peers.Plan(parameters=(1_000,), paillier=0, paillier_part=paillier.SLOTS, rounds=2)
+
+
+def call_here(call: Callable[[], T]) -> T:
+    return call()
+
+
+def run(*arguments: str, plan: Plan = TINY, docs: Path = Path("nowhere")) -> str:
     screen = io.StringIO()
 
-    command.main(arguments, plan=plan, console=Console(file=screen, width=120))
+    command.main(arguments, plan=plan, console=Console(file=screen, width=120), docs=docs, call=call_here)
 
     return screen.getvalue()
 
@@ -71,8 +94,9 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
     assert written["load"]["alone_s"] > 0 < written["load"]["watched_s"]
     assert [(each["runs"], each["seconds"] > 0) for each in written["pages"]] == [(80, True)] * 5
     titles = (
-        "Signs, N = 640, m = 11",
-        "Factors",
+        "The compact wire: steps, N = 640",
+        "signs, N = 640, m = 11",
+        "factors",
         "Chunk sizes, N = 1,003",
         "A round's time",
         "What sealing",
@@ -83,18 +107,15 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
         assert title in shown
 
 
-def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
+def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(tmp_path: Path) -> None:
+    run("--save", "--quick", plan=replace(TINY, parameters=(640,)), docs=tmp_path)
 
-    run("--save", "--quick", plan=replace(TINY, parameters=(640,)))
-
-    (page,) = tmp_path.glob("????-??-??-bench.md")
+    (page,) = tmp_path.glob("results/????-??-??-bench.md")
     text = page.read_text("utf-8")
     assert 'Made by `make bench ARGS="--save --quick"`' in text
     assert f"- numpy: {np.__version__}" in text
-    assert text.count("\n## ") == 5
+    assert text.count("\n## ") == 6
+    assert text == (tmp_path / "benchmarks.md").read_text("utf-8").replace("](../", "](../../")
     assert "RabbitMQ was left out." in text
     assert "Local training was left out." in text
     assert "The interface with an audience was left out." in text
@@ -106,7 +127,7 @@ def test_without_a_rabbitmq_server_the_rest_is_measured_and_the_report_says_so(
     def find_none() -> NoReturn:
         raise FileNotFoundError("no rabbitmq-server is installed")
 
-    monkeypatch.setattr(command, "start_broker", find_none)
+    monkeypatch.setattr(parts, "start_broker", find_none)
 
     shown = run(plan=replace(TINY, parameters=(640,), chunk_sizes=(), rabbitmq=True))
 
@@ -117,6 +138,131 @@ def test_without_a_rabbitmq_server_the_rest_is_measured_and_the_report_says_so(
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run("--json", str(tmp_path / "missing" / "bench.json"))
+
+
+def test_some_parts_are_measured_alone_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    shown = run("--only", "compact,growth", plan=TINY)
+
+    assert "The compact wire: steps, N = 640" in shown
+    assert "Growth was left out." in shown
+    assert "A round's time" not in shown
+    with pytest.raises(SystemExit):
+        run("--only", "compact,none")
+    with pytest.raises(SystemExit):
+        run("--only", "compact", "--save", docs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_part_that_fails_costs_no_other_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(parts, "time_compact", fail)
+
+    run("--save", plan=replace(TINY, parameters=(640,)), docs=tmp_path)
+
+    text = (tmp_path / "benchmarks.md").read_text("utf-8")
+    assert "The part compact failed: OSError: the disk is full" in text
+    assert "## A round's time" in text
+
+
+def test_the_steps_on_the_compact_wire_are_a_whole_secure_sum_and_draw_what_the_protocol_says() -> None:
+    phase = PhaseSteps(1_003, chunk_bytes=256)
+
+    for vector, values, sums in zip(phase.vectors, phase.values, phase.unmask(), strict=True):
+        # All five clients of the benchmark hold the same values.
+        assert np.array_equal(sums, values.astype(np.uint64) * 5 % vector.modulus)
+
+    timings = {each.name: each for each in time_compact(1_000, 1)}
+    whole = timings[SHARE_AND_ADD]
+    # A client draws a mask and a seeded share, which an aggregator draws again: a byte a sign, four a factor.
+    assert whole.stream_bytes == 5 * 3 * 1_004
+    # 500 words of 7 bits and 4 bytes make 442 bytes: dealt by five, read by two, two sums written and one read.
+    assert whole.copied_bytes == 5 * (4 * 1_001 + 442) + 5 * 442 + 3 * 442
+    assert timings["unmask"].stream_bytes == 5 * 1_004
+    assert all(each.ratio > 0 for each in timings.values())
+
+
+def test_a_fed_phase_is_added_by_real_aggregators_and_its_bytes_are_the_formulas() -> None:
+    two, four = (measure_phase(5_000, 3, servers) for servers in (2, 4))
+
+    # 11 signs mod 7 take 31 bits; the factor takes 4 bytes: up and down.
+    assert two.link_payload_bytes == 2 * (-(-455 * 31 // 8) + 4)
+    assert four.link_payload_bytes == two.link_payload_bytes
+    assert (two.seed_bytes, four.seed_bytes) == (32, 96)
+    assert two.link_payload_bytes + two.seed_bytes < two.link_wire_bytes < four.link_wire_bytes
+    assert 3 * two.link_wire_bytes < two.all_bytes
+    assert min(two.client_s, two.server_s, two.wall_s) > 0
+
+
+def make_phase(parameters: int, clients: int = 5, servers: int = 2, *, memory: int = 0) -> PhaseCost:
+    return PhaseCost(
+        parameters=parameters,
+        clients=clients,
+        servers=servers,
+        client_s=2e-9 * parameters * clients / 5 + 0.001,
+        server_s=3e-9 * parameters * clients,
+        link_payload_bytes=parameters,
+        seed_bytes=32 * (servers - 1),
+        link_wire_bytes=parameters + 1_000 * servers,
+        all_bytes=2 * parameters * clients,
+        wall_s=1.0,
+        memory_bytes=memory or 2**20 + parameters,
+    )
+
+
+def make_growth(*, crowd_bytes: int) -> Growth:
+    return Growth(
+        by_length=[make_phase(10**power) for power in (5, 6, 7, 8)],
+        by_cohort=[make_phase(10**6, clients) for clients in (5, 10, 100)],
+        by_servers=[make_phase(10**6, servers=servers) for servers in (2, 5)],
+        crowd=make_phase(10**7, 100, memory=crowd_bytes),
+    )
+
+
+def test_lines_through_what_grew_are_fitted_and_judged() -> None:
+    growth = make_growth(crowd_bytes=11 * 10**6)
+
+    fits = {(fit.what, fit.over): fit for fit in growth.fits}
+    assert fits["a client's time", "N"].slope == pytest.approx(2e-9)
+    assert fits["a client's time", "N"].constant == pytest.approx(0.001)
+    assert fits["bytes of everybody", "C"].r_squared == pytest.approx(1)
+    assert fits["bytes of everybody", "C"].largest_residual < 1e-9
+    assert fits["elements of everybody", "C"].r_squared < 1
+    assert growth.memory is not None
+    assert growth.memory.slope == pytest.approx(1)
+    assert all(target.met for target in list_targets(make_report(growth)) if "elements" not in target.what)
+
+
+def test_memory_that_grows_with_the_cohort_is_not_passed_over() -> None:
+    targets = list_targets(make_report(make_growth(crowd_bytes=10**9)))
+
+    assert [target.what for target in targets if not target.met and "C = 100 as at C = 5" in target.what]
+
+
+def make_report(growth: Growth) -> Report:
+    return Report(date="2026-01-01", command="", machine=describe_machine(), repeats=1, growth=growth)
+
+
+def test_what_grew_is_drawn_beside_both_pages(tmp_path: Path) -> None:
+    written = save(make_report(make_growth(crowd_bytes=10**7)), tmp_path)
+
+    pictures = [path.name for path in written if path.suffix == ".svg"]
+    assert pictures == ["2026-01-01-bench-growth-n.svg", "2026-01-01-bench-growth-c.svg"]
+    for page, folder in (("benchmarks.md", "results/"), ("results/2026-01-01-bench.md", "")):
+        text = (tmp_path / page).read_text("utf-8")
+        assert all(f"]({folder}{name})" in text for name in pictures)
+        assert NO_PLOTS not in text
+        assert text.index("## Asked and measured") < text.index("## Growth")
+
+
+def test_a_round_by_size_tells_payload_from_wire_and_from_everything() -> None:
+    (found,) = measure_sizes(SizesPlan(rounds={5_000: 2}), {"memory": None}, lambda _: None, call_here)
+
+    assert found.cost.payload_bytes is not None
+    assert found.cost.wire_bytes is not None
+    assert 0 < found.cost.payload_bytes < found.cost.wire_bytes < found.cost.total_bytes
+    assert min(found.cost.client_s, found.cost.server_s, found.cost.wall_s) > 0
 
 
 def test_a_ratio_is_the_median_over_neighbours_and_counts_every_vector() -> None:

@@ -1,0 +1,253 @@
+"""The steps of a phase on the compact wire, each beside the raw stream and copies that it cannot do without.
+
+*The same bytes* of a step are two numbers. Its stream is what it draws from AES-CTR, counted while it runs. Its
+copies are what goes in and what comes out, each byte once, as it lies in memory: residues of a client are
+`uint32`, what travels is packed. The raw time is that of filling as many bytes with AES-CTR and of copying as many
+with numpy, both into memory that is there already, measured right beside the step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.steps import CLIENTS, FACTORS_MODULUS, SERVERS
+from benchmarks.timing import make_sampler
+from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.ids import PartyId, RunId
+from hubbub.messages.manifest import CHUNK_BYTES
+from hubbub.protocol import ring, signs
+from hubbub.protocol.compact import accumulate_chunk
+from hubbub.protocol.dense import Digits, pack_dense, unpack_digits
+from hubbub.protocol.encoding import DENSE
+from hubbub.protocol.expansion import expand_digits
+from hubbub.protocol.layout import Chunk, Vector, plan_chunks
+from hubbub.protocol.residues import Residues
+from hubbub.protocol.totals import begin_total
+from hubbub.strategies.base import Phase
+from hubbub.strategies.wire import PhaseWire
+from hubbub.trust.seals import Stage
+from hubbub_aggregator.summing import Adding, check_chunk
+from hubbub_trainer.dealing import Compact
+
+SHARE_AND_ADD = "sharing plus adding, everybody"
+"""The row that stands for all of it: every client deals, every aggregator adds, one of them combines."""
+
+ROUND = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CompactStep:
+    """Something to time; it takes `copied_bytes` in and out and goes over `elements` elements."""
+
+    name: str
+    elements: int
+    copied_bytes: int
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactTiming:
+    """What a step took, and over the raw stream and copies of the same bytes."""
+
+    name: str
+    elements: int
+    stream_bytes: int
+    copied_bytes: int
+    seconds: float
+    stream_s: float
+    copy_s: float
+    ratio: float
+
+
+def time_compact(parameters: int, repeats: int) -> list[CompactTiming]:
+    """Time all steps in turn, each beside its own raw stream and copies."""
+    steps = list_steps(parameters)
+    drawn = [_count_stream(step.run) for step in steps]
+    raws = [_Raw(stream_bytes, step.copied_bytes) for stream_bytes, step in zip(drawn, steps, strict=True)]
+    trios = [
+        [make_sampler(run) for run in (step.run, raw.stream, raw.copy)]
+        for step, raw in zip(steps, raws, strict=True)
+    ]
+    samples: list[list[tuple[float, ...]]] = [[] for _ in steps]
+    for _ in range(repeats):
+        for trio, taken in zip(trios, samples, strict=True):
+            taken.append(tuple(sample() for sample in trio))
+    return [
+        _summarise(step, stream_bytes, taken)
+        for step, stream_bytes, taken in zip(steps, drawn, samples, strict=True)
+    ]
+
+
+def _summarise(step: CompactStep, stream_bytes: int, taken: Sequence[tuple[float, ...]]) -> CompactTiming:
+    return CompactTiming(
+        name=step.name,
+        elements=step.elements,
+        stream_bytes=stream_bytes,
+        copied_bytes=step.copied_bytes,
+        seconds=statistics.median(own for own, _, _ in taken),
+        stream_s=statistics.median(stream for _, stream, _ in taken),
+        copy_s=statistics.median(copy for _, _, copy in taken),
+        ratio=statistics.median(own / (stream + copy) for own, stream, copy in taken),
+    )
+
+
+class _Raw:
+    """The key stream and a copy of so many bytes, both into memory that is there already."""
+
+    def __init__(self, stream_bytes: int, copied_bytes: int) -> None:
+        self._stream = AesCtrStream.from_os()
+        self._streamed = np.zeros(stream_bytes, dtype=np.uint8)
+        self._source, self._target = (np.ones(copied_bytes, dtype=np.uint8) for _ in range(2))
+
+    def stream(self) -> None:
+        self._stream.fill(self._streamed)
+
+    def copy(self) -> None:
+        np.copyto(self._target, self._source)
+
+
+def _count_stream(run: Callable[[], object]) -> int:
+    """How many bytes of AES-CTR a step draws."""
+    with _counted_stream() as drawn:
+        run()
+    return sum(drawn)
+
+
+@contextmanager
+def _counted_stream() -> Iterator[list[int]]:
+    drawn: list[int] = []
+    original = AesCtrStream.fill
+
+    def fill(stream: AesCtrStream, out: NDArray[np.uint8]) -> None:
+        drawn.append(out.nbytes)
+        original(stream, out)
+
+    with patch.object(AesCtrStream, "fill", fill):
+        yield drawn
+
+
+def list_steps(n: int) -> list[CompactStep]:
+    """What is timed: functions on a whole vector, then the services' way through chunks."""
+    return [*_function_steps(n, signs.modulus(CLIENTS)), *PhaseSteps(n).list_all()]
+
+
+def _function_steps(n: int, m: int) -> list[CompactStep]:
+    stream = AesCtrStream.from_os()
+    x: Digits = expand_digits(stream, n, m)
+    total, packed = begin_total(n, m), pack_dense(x, m)
+    return [
+        CompactStep("expand a seed", n, x.nbytes, partial(expand_digits, stream, n, m)),
+        CompactStep("add a mask", n, x.nbytes, partial(total.add_expanded, stream)),
+        CompactStep("pack densely", n, x.nbytes + len(packed), partial(pack_dense, x, m)),
+        CompactStep("unpack", n, x.nbytes + len(packed), partial(unpack_digits, packed, n, m)),
+    ]
+
+
+class PhaseSteps:
+    """A phase of all clients and aggregators as the services compute it, without messages, seals and disks."""
+
+    def __init__(self, n: int, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._n = n
+        self._clients = tuple(PartyId(f"client-{place}") for place in range(CLIENTS))
+        servers = tuple(PartyId(f"aggregator-{place}") for place in range(SERVERS))
+        self.vectors = (Vector("signs", n, signs.modulus(CLIENTS)), Vector("factors", 1, FACTORS_MODULUS))
+        self.plan = plan_chunks(self.vectors, chunk_bytes, DENSE)
+        self._wire = PhaseWire(Phase("signs"), 0, self._clients, servers, compact=True, chunk_bytes=chunk_bytes)
+        stream = AesCtrStream.from_os()
+        self._stage = Stage(RunId("0" * 64), ROUND, "signs")
+        self._compact = Compact(self._stage, bytes(KEY_BYTES))
+        self._secrets = {client: bytes([place]) * KEY_BYTES for place, client in enumerate(self._clients)}
+        self.values = tuple(ring.sample(stream, vector.length, vector.modulus) for vector in self.vectors)
+        self._dealt = {client: self.deal(client) for client in self._clients}
+        self._partials: dict[PartyId, list[bytes]] = {}
+        for server in self._others:
+            self._partials[server] = self.add(server)
+        self.combined = self.add(self._combiner)
+
+    @property
+    def _combiner(self) -> PartyId:
+        return self._wire.combiner(ROUND)
+
+    @property
+    def _others(self) -> list[PartyId]:
+        return [server for server in self._wire.servers if server != self._combiner]
+
+    def deal(self, client: PartyId) -> list[bytes]:
+        """A client's full share, chunk by chunk."""
+        holder = self._wire.full_share_holder(client, ROUND)
+        seeded = [server for server in self._wire.servers if server != holder]
+        return [
+            self._compact.deal_chunk(
+                index, chunk, self.vectors, self.values, me=client, secret=self._secrets[client], seeded=seeded
+            )
+            for index, chunk in enumerate(self.plan)
+        ]
+
+    def add(self, server: PartyId) -> list[bytes]:
+        """An aggregator's sum; the combiner adds the others' sums in the same pass."""
+        adding = self._begin_adding(server)
+        return [adding.add(index, chunk) for index, chunk in enumerate(self.plan)]
+
+    def unmask(self) -> list[Residues]:
+        """What a client makes of the combined sum."""
+        return self._compact.decode_chunks(self.plan, self.vectors, self._clients, self.combined.__getitem__)
+
+    def list_all(self) -> list[CompactStep]:
+        n, share = self._n, sum(map(len, self._dealt[self._clients[0]]))
+        values = sum(each.nbytes for each in self.values)
+        full = sum(map(len, self._dealt[self._clients[0]]))
+        everything = CLIENTS * (values + share) + CLIENTS * share + (2 * SERVERS - 1) * share
+        return [
+            CompactStep("deal, one client", n, values + full, partial(self.deal, self._clients[0])),
+            CompactStep("check a full share", n, share, self._check),
+            CompactStep("add a full share", n, 2 * share, partial(self._add_alone, full=1, seeded=0)),
+            CompactStep("add a seeded share", n, share, partial(self._add_alone, full=0, seeded=1)),
+            CompactStep("combine the sums", n, (SERVERS + 1) * share, self._combine),
+            CompactStep("unmask", n, share + values, self.unmask),
+            CompactStep(SHARE_AND_ADD, n, everything, self._share_and_add),
+        ]
+
+    def _begin_adding(self, server: PartyId) -> Adding:
+        holders = {client: self._wire.full_share_holder(client, ROUND) for client in self._clients}
+        shares = [self._dealt[client] for client in self._clients if holders[client] == server]
+        sums = self._partials.values() if server == self._combiner else ()
+        seeds = {
+            client: self._compact.seed_for(self._secrets[client], server)
+            for client in self._clients
+            if holders[client] != server
+        }
+        full = [chunks.__getitem__ for chunks in (*shares, *sums)]
+        return Adding(stage=self._stage, server=server, vectors=self.vectors, full=full, seeds=seeds)
+
+    def _check(self) -> None:
+        for chunk, payload in zip(self.plan, self._dealt[self._clients[0]], strict=True):
+            check_chunk(chunk, self.vectors, payload, DENSE)
+
+    def _add_alone(self, *, full: int, seeded: int) -> list[bytes]:
+        whole = self._begin_adding(self._combiner)
+        seeds = dict(list(whole.seeds.items())[:seeded])
+        some = Adding(whole.stage, whole.server, whole.vectors, whole.full[:full], seeds)
+        return [some.add(index, chunk) for index, chunk in enumerate(self.plan)]
+
+    def _combine(self) -> list[bytes]:
+        sums = [*self._partials.values(), self.combined]
+        return [self._combine_chunk(index, chunk, sums) for index, chunk in enumerate(self.plan)]
+
+    def _combine_chunk(self, index: int, chunk: Chunk, sums: Sequence[Sequence[bytes]]) -> bytes:
+        return accumulate_chunk(
+            chunk, self.vectors, full=[partial(each.__getitem__, index) for each in sums], seeded=[]
+        )
+
+    def _share_and_add(self) -> None:
+        for client in self._clients:
+            self.deal(client)
+        for server in (*self._others, self._combiner):
+            self.add(server)

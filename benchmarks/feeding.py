@@ -1,0 +1,398 @@
+"""One phase through real aggregators, fed by clients and a coordinator that need next to no memory.
+
+The aggregators are the very services: they take messages, spool, open, check, journal, add, combine and release.
+A client's share is drawn, dealt, sealed and signed chunk by chunk when it is sent, by the trainer's own functions,
+and what it holds is drawn again where the sum is checked; at most a few chunks are on their way at any time. So
+the memory that the process takes is that of its aggregators, and a vector may have any length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.peers.attribution import AttributingLoop, named_parties
+from benchmarks.peers.contest import SumIsWrong
+from benchmarks.peers.memory import MemoryWatch
+from benchmarks.peers.metering import CountingTransport, Meter
+from benchmarks.peers.stopwatch import Stopwatch
+from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.errors import ProtocolError
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import Key
+from hubbub.messages.base import Message
+from hubbub.messages.codec import decode, encode
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import RunKeys, RunReady
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import ClosePhase, PhaseReleased
+from hubbub.messages.runs import RunJoined, RunProposed
+from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareSeed, declare
+from hubbub.messages.sums import MaskedChunk
+from hubbub.protocol.compact import unmask
+from hubbub.protocol.dense import Digits
+from hubbub.protocol.layout import Chunk, Piece, Vector
+from hubbub.protocol.residues import Residues
+from hubbub.runtime.post import sign
+from hubbub.strategies.base import Theta
+from hubbub.strategies.wire import wire_of
+from hubbub.transport.base import ACK, Address, Delivery, Transport, Verdict
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import inbox, route, topology_for
+from hubbub.trust.seals import Place, RunSeals, Stage, draw_run_key, mask_stream
+from hubbub_aggregator.service import Aggregator
+from hubbub_local.parties import Parties, make_parties
+from hubbub_trainer.dealing import Compact
+from hubbub_trainer.learning.synthetic import SyntheticLearner
+from hubbub_trainer.planning import draw_up_manifest
+
+M = TypeVar("M", bound=Message)
+
+PHASE, ROUND = "signs", 1
+FEW_CHUNKS = 2
+CLIENT = "client"
+_GROUP_KEY = bytes(KEY_BYTES)
+_TRANSCRIPT = "0" * 64
+_SMALL = 2**8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCost:
+    """One phase of all N elements."""
+
+    parameters: int
+    clients: int
+    servers: int
+    client_s: float
+    """The processor's time of one client: deal, seal, sign, encode; decode and unmask."""
+    server_s: float
+    """Of one aggregator, the mean over them."""
+    link_payload_bytes: int
+    """Sent and got by one client, packed and not sealed, seeds left out."""
+    seed_bytes: int
+    """Sent by one client instead of shares."""
+    link_wire_bytes: int
+    """Of all messages that one client sends and gets."""
+    all_bytes: int
+    """Of all messages of everybody."""
+    wall_s: float
+    memory_bytes: int | None
+    """By how much the process with all aggregators in it has grown, at most."""
+
+
+class NumbersTask:
+    """Stands for a model that nobody has to have in memory."""
+
+    name = "numbers"
+
+    def __init__(self, parameters: int) -> None:
+        self._parameters = parameters
+
+    def count_parameters(self) -> int:
+        return self._parameters
+
+    def initial_model(self, seed: int) -> Theta:
+        del seed
+        return np.zeros(1, dtype=np.float32)
+
+    def learner(self, *, index: int, clients: int, seed: int) -> SyntheticLearner:
+        raise NotImplementedError
+
+
+def measure_phase(parameters: int, clients: int, servers: int) -> PhaseCost:
+    """Run a phase in this process, best a fresh one, and say what it took."""
+    parties = make_parties(clients=clients, servers=servers)
+    manifest = draw_up_manifest(
+        NumbersTask(parameters),
+        roster=parties.roster,
+        strategy="no-union",
+        rho=0.1,
+        local_steps=1,
+        rounds=1,
+        seed=0,
+    )
+    meter, memory = Meter(frozenset(manifest.clients)), MemoryWatch()
+    with asyncio.Runner(loop_factory=partial(AttributingLoop, meter.attribution)) as runner:
+        crowd = runner.run(_run(manifest, parties, meter))
+    spent_s = meter.attribution.read()
+    return PhaseCost(
+        parameters=parameters,
+        clients=clients,
+        servers=servers,
+        client_s=crowd.watch.spent_s[CLIENT] / clients + crowd.decoding.spent_s[CLIENT],
+        server_s=sum(spent_s[name] for name in manifest.aggregators) / servers,
+        link_payload_bytes=crowd.share_bytes // clients + crowd.sum_bytes,
+        seed_bytes=(servers - 1) * KEY_BYTES,
+        link_wire_bytes=(meter.up_bytes + meter.down_bytes) // clients,
+        all_bytes=meter.up_bytes + meter.down_bytes + meter.others_bytes,
+        wall_s=crowd.wall_s,
+        memory_bytes=memory.grown_bytes(),
+    )
+
+
+async def _run(manifest: Manifest, parties: Parties, meter: Meter) -> Crowd:
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder, named_parties():
+        async with _connect(manifest, meter) as transports, _start(manifest, parties, transports, Path(folder)):
+            crowd = Crowd(manifest, parties, transports)
+            await crowd.subscribe()
+            began_s = time.monotonic()
+            await crowd.run()
+            crowd.wall_s = time.monotonic() - began_s
+            return crowd
+
+
+class CarryingTransport(CountingTransport):
+    """Counts what is for clients that nobody looks at, and throws it away: waiting, it would take memory."""
+
+    def __init__(self, meter: Meter, party: PartyId, inner: Transport, ignored: frozenset[PartyId]) -> None:
+        super().__init__(meter, party, inner)
+        self._ignored = ignored
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        if address.routing_key in self._ignored:
+            self._meter.count(self._party, address, len(body))
+        else:
+            await super().publish(address, body)
+        # Who waits for a broker's confirmation lets the others go on.
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def _connect(manifest: Manifest, meter: Meter) -> AsyncIterator[dict[PartyId, Transport]]:
+    """Connect everybody; who sends waits when a few chunks wait: the broker's queue is not what is measured."""
+    roles = {
+        manifest.coordinator: Role.COORDINATOR,
+        **dict.fromkeys(manifest.aggregators, Role.AGGREGATOR),
+        **dict.fromkeys(manifest.clients, Role.CLIENT),
+    }
+    broker, transports = MemoryBroker(), dict[PartyId, Transport]()
+    ignored = frozenset(manifest.clients[1:])
+    async with AsyncExitStack() as stack:
+        for name, role in roles.items():
+            topology = topology_for(name, role)
+            queues = tuple(
+                replace(spec, max_length=FEW_CHUNKS) if spec.name == inbox(name) else spec
+                for spec in topology.queues
+            )
+            inner = MemoryTransport(broker, replace(topology, queues=queues))
+            transports[name] = await stack.enter_async_context(CarryingTransport(meter, name, inner, ignored))
+        yield transports
+
+
+@asynccontextmanager
+async def _start(
+    manifest: Manifest, parties: Parties, transports: Mapping[PartyId, Transport], folder: Path
+) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for name in manifest.aggregators:
+            aggregator = Aggregator(
+                identity=parties.identities[name],
+                roster=parties.roster,
+                transport=transports[name],
+                folder=folder / name,
+            )
+            stack.callback(aggregator.close)
+            stack.push_async_callback(aggregator.runner.stop)
+            await aggregator.runner.start()
+        yield
+
+
+class Crowd:
+    """Every party but the aggregators."""
+
+    def __init__(self, manifest: Manifest, parties: Parties, transports: Mapping[PartyId, Transport]) -> None:
+        self.manifest = manifest
+        self.watch, self.decoding = Stopwatch(time.thread_time), Stopwatch(time.thread_time)
+        self.share_bytes = self.sum_bytes = 0
+        self.wall_s = 0.0
+        self._parties = parties
+        self._transports = transports
+        self._wire = wire_of(manifest, PHASE)
+        numbers = manifest.protocol_parameters
+        self._vectors = (
+            Vector("signs", manifest.parameters, numbers.signs_modulus),
+            Vector("factors", 1, numbers.factors_modulus),
+        )
+        self._plan = self._wire.plan(self._vectors)
+        self._awaited = set(range(len(self._plan)))
+        self._checked = asyncio.Event()
+        self._reports: asyncio.Queue[Message] = asyncio.Queue()
+        self._stage = Stage(manifest.run_id, ROUND, PHASE)
+        self._compact = Compact(self._stage, _GROUP_KEY)
+        self._seals: dict[PartyId, RunSeals] = {}
+
+    async def subscribe(self) -> None:
+        """Let the coordinator and one client take what comes."""
+        coordinator, first = self.manifest.coordinator, self.manifest.clients[0]
+        await self._transports[coordinator].subscribe(inbox(coordinator), self._note_report)
+        await self._transports[first].subscribe(inbox(first), self._check_sum)
+
+    async def run(self) -> None:
+        """Agree on keys, send all shares, close, and wait for the sum."""
+        run = Key("run", self.manifest.run_id)
+        await self._order(run, RunProposed(manifest=self.manifest))
+        joined = [await self._expect(RunJoined) for _ in self.manifest.aggregators]
+        self._make_seals({each.run_key.party: bytes.fromhex(each.run_key.public_key) for each in joined})
+        keys = (*(each.run_key for each in joined), *(seals.claim for seals in self._seals.values()))
+        await self._order(run, RunKeys(keys=keys))
+        for _ in self.manifest.aggregators:
+            await self._expect(RunReady)
+        await self._send_shares()
+        expected = len(self.manifest.clients) * len(self.manifest.aggregators)
+        receipts = tuple([(await self._expect(SetReceived)).receipt for _ in range(expected)])
+        await self._order(self._phase, ClosePhase(members=self.manifest.clients, receipts=receipts))
+        for _ in self.manifest.aggregators:
+            await self._expect(PhaseReleased)
+        await self._checked.wait()
+
+    @property
+    def _phase(self) -> Key:
+        return Key("phase", self.manifest.run_id, ROUND, PHASE)
+
+    def _make_seals(self, servers: Mapping[PartyId, bytes]) -> None:
+        kem = self._parties.roster.kem
+        for client in self.manifest.clients:
+            identity = self._parties.identities[client]
+            self._seals[client] = RunSeals(identity, self.manifest.run_id, draw_run_key(kem))
+        own = {name: bytes.fromhex(seals.claim.public_key) for name, seals in self._seals.items()}
+        for seals in self._seals.values():
+            seals.accept({**servers, **own})
+
+    # What is sent ---------------------------------------------------------------------------------------
+
+    async def _order(self, key: Key, body: Message) -> None:
+        for server in self.manifest.aggregators:
+            frame = self._frame(key, self.manifest.coordinator, server, body)
+            await self._publish(self.manifest.coordinator, server, frame)
+
+    async def _send_shares(self) -> None:
+        for place, client in enumerate(self.manifest.clients):
+            for server in self._seeded(client):
+                with self.watch.on(CLIENT):
+                    frame = self._make_seed(place, client, server)
+                await self._publish(client, server, frame)
+        for index, chunk in enumerate(self._plan):
+            for place, client in enumerate(self.manifest.clients):
+                values = self._draw_values(place, chunk)
+                with self.watch.on(CLIENT):
+                    frame = self._make_share(place, client, index, chunk, values)
+                await self._publish(client, self._holder(client), frame)
+
+    def _holder(self, client: PartyId) -> PartyId:
+        return self._wire.full_share_holder(client, ROUND)
+
+    def _seeded(self, client: PartyId) -> list[PartyId]:
+        return [server for server in self._wire.servers if server != self._holder(client)]
+
+    def _make_seed(self, place: int, client: PartyId, server: PartyId) -> bytes:
+        seed = self._compact.seed_for(_secret_of(place), server)
+        payload = self._seals[client].seal_seed(self._stage, server, _set_of(place), seed)
+        body = ShareSeed(set_id=_set_of(place), vectors=declare(self._vectors), transcript=_TRANSCRIPT)
+        return self._frame(self._phase, client, server, body, payload)
+
+    def _make_share(
+        self, place: int, client: PartyId, index: int, chunk: Chunk, values: tuple[Residues, ...]
+    ) -> bytes:
+        here = tuple(Piece(piece.vector, 0, piece.stop - piece.start) for piece in chunk)
+        share = self._compact.deal_chunk(
+            index, here, self._vectors, values, me=client, secret=_secret_of(place), seeded=self._seeded(client)
+        )
+        self.share_bytes += len(share)
+        payload = self._seals[client].seal_share(self._stage, self._holder(client), _set_of(place), index, share)
+        body = DenseShareChunk(
+            set_id=_set_of(place), vectors=declare(self._vectors), transcript=_TRANSCRIPT, index=index
+        )
+        return self._frame(self._phase, client, self._holder(client), body, payload)
+
+    def _draw_values(self, place: int, chunk: Chunk) -> tuple[Residues, ...]:
+        """Of each vector what a chunk holds of it; a chunk has at most one piece of a vector."""
+        pieces = {piece.vector: piece for piece in chunk}
+        return tuple(
+            _draw(place, pieces[number], vector.modulus) if number in pieces else np.empty(0, dtype=np.uint32)
+            for number, vector in enumerate(self._vectors)
+        )
+
+    def _frame(self, key: Key, sender: PartyId, to: PartyId, body: Message, payload: bytes = b"") -> bytes:
+        envelope = Envelope(
+            run=key.run,
+            round=key.round,
+            phase=key.phase,
+            sender=sender,
+            recipient=to,
+            message_id=secrets.token_hex(16),
+            body=body,
+            payload=payload,
+        )
+        return encode(sign(self._parties.identities[sender], envelope))
+
+    async def _publish(self, sender: PartyId, to: PartyId, frame: bytes) -> None:
+        address = route(self._parties.identities[sender].role, Role.AGGREGATOR, to)
+        await self._transports[sender].publish(address, frame)
+
+    # What is received -----------------------------------------------------------------------------------
+
+    async def _expect(self, kind: type[M]) -> M:
+        report = await self._reports.get()
+        if not isinstance(report, kind):
+            raise ProtocolError(f"an aggregator says {report!r} and not {kind.kind}")
+        return report
+
+    async def _note_report(self, delivery: Delivery) -> Verdict:
+        self._reports.put_nowait(decode(delivery.body).body)
+        return ACK
+
+    async def _check_sum(self, delivery: Delivery) -> Verdict:
+        with self.decoding.on(CLIENT):
+            envelope = decode(delivery.body)
+            body = envelope.body
+            if not isinstance(body, MaskedChunk):
+                raise ProtocolError(f"an aggregator sends a client {envelope.kind}")
+            chunk = self._plan[body.index]
+            masks = [partial(self._mask, client, body.index) for client in self.manifest.clients]
+            sums = list(unmask(chunk, self._vectors, envelope.payload, masks))
+        self.sum_bytes += len(envelope.payload)
+        for piece, got in sums:
+            self._compare(piece, got)
+        self._awaited.discard(body.index)
+        if not self._awaited:
+            self._checked.set()
+        return ACK
+
+    def _mask(self, client: PartyId, index: int, vector: Vector) -> AesCtrStream:
+        return mask_stream(self._stage, _GROUP_KEY, client, Place(vector.name, vector.modulus, index))
+
+    def _compare(self, piece: Piece, got: Digits) -> None:
+        modulus = self._vectors[piece.vector].modulus
+        total = np.zeros(got.size, dtype=np.uint32)
+        for place in range(len(self.manifest.clients)):
+            # Words of 32 bits are added modulo 2^32 by themselves; small residues do not come near it.
+            total += _draw(place, piece, modulus)
+        if modulus < 2**32:
+            np.remainder(total, np.uint32(modulus), out=total)
+        if not np.array_equal(total, got):
+            raise SumIsWrong(f"the sum of elements {piece.start} to {piece.stop} is wrong")
+
+
+def _draw(place: int, piece: Piece, modulus: int) -> Residues:
+    """A piece of a client's values: always the same, so that it need not be kept."""
+    generator = np.random.default_rng((place, piece.vector, piece.start))
+    kind = np.uint8 if modulus <= _SMALL else np.uint32
+    return generator.integers(modulus, size=piece.stop - piece.start, dtype=kind).astype(np.uint32, copy=False)
+
+
+def _secret_of(place: int) -> bytes:
+    return place.to_bytes(KEY_BYTES, "big")
+
+
+def _set_of(place: int) -> SetId:
+    return SetId(f"{place:032x}")

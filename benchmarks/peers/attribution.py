@@ -1,0 +1,118 @@
+"""Whose processor time it is, when all parties share one process and its threads.
+
+The tasks that a party's runner begins, and those that they begin, carry the party's name in their context. An
+event loop that times every callback and every call into its threads can so tell for whom each was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from functools import partial
+from typing import TypeVar
+from unittest.mock import patch
+
+from hubbub.runtime.runner import Runner
+
+T = TypeVar("T")
+
+NOBODY = ""
+_party: ContextVar[str] = ContextVar("party", default=NOBODY)
+
+
+class Attribution:
+    """Seconds of the processor by party; what was put aside is apart."""
+
+    def __init__(self) -> None:
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+        self.aside_s: defaultdict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
+
+    def time(self, call: Callable[[], T]) -> T:
+        """Count what a call takes for the party in whose context it runs."""
+        began_s = time.thread_time()
+        try:
+            return call()
+        finally:
+            self._add(self.spent_s, time.thread_time() - began_s)
+
+    @contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """What happens inside is the party's, but not what is measured."""
+        began_s = time.thread_time()
+        try:
+            yield
+        finally:
+            took_s = time.thread_time() - began_s
+            self._add(self.aside_s, took_s)
+            self._add(self.spent_s, -took_s)
+
+    def read(self) -> dict[str, float]:
+        with self._lock:
+            return dict(self.spent_s)
+
+    def _add(self, where: defaultdict[str, float], took_s: float) -> None:
+        with self._lock:
+            where[_party.get()] += took_s
+
+
+class AttributingLoop(asyncio.SelectorEventLoop):
+    """Times what it runs itself and what it hands to threads."""
+
+    def __init__(self, attribution: Attribution) -> None:
+        # First: the loop begins to read from a pipe of its own at once.
+        self._attribution = attribution
+        super().__init__()
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.Handle:
+        return super().call_soon(self._attribution.time, partial(callback, *args), context=context)
+
+    # What reads from and writes to sockets is called by the selector, and not through `call_soon`.
+    def _add_reader(self, fd: int, callback: Callable[..., object], *args: object) -> object:
+        return super()._add_reader(fd, self._attribution.time, partial(callback, *args))  # type: ignore[misc]
+
+    def _add_writer(self, fd: int, callback: Callable[..., object], *args: object) -> object:
+        return super()._add_writer(fd, self._attribution.time, partial(callback, *args))  # type: ignore[misc]
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., T], *args: object
+    ) -> asyncio.Future[T]:
+        # The thread has a context of its own until the call enters the party's.
+        party = _party.get()
+
+        def call() -> T:
+            with belonging_to(party):
+                return self._attribution.time(partial(func, *args))
+
+        return super().run_in_executor(executor, call)
+
+
+@contextmanager
+def belonging_to(party: str) -> Iterator[None]:
+    """What happens inside, and in tasks that are begun inside, is this party's."""
+    token = _party.set(party)
+    try:
+        yield
+    finally:
+        _party.reset(token)
+
+
+@contextmanager
+def named_parties() -> Iterator[None]:
+    """Runners that are started inside give their tasks the party's name."""
+    original = Runner.start
+
+    async def start(runner: Runner, *, prefetch: int = 8) -> None:
+        with belonging_to(runner.identity.name):
+            await original(runner, prefetch=prefetch)
+
+    with patch.object(Runner, "start", start):
+        yield

@@ -1,0 +1,260 @@
+"""Hubbub's own rounds on the same vectors: all services in this process, over memory or RabbitMQ.
+
+`sum` adds all N numbers as the peers do. `sec-union` is what Hubbub is for: it sends the signs of each client's
+largest entries. Put aside are training, which is none here, compressing an update (top-k), and moving the model
+on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TypedDict
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.attribution import AttributingLoop, Attribution, named_parties
+from benchmarks.peers.contest import Contest, PeerCost, SumIsWrong, check_error
+from benchmarks.peers.memory import MemoryWatch
+from benchmarks.peers.metering import CountingTransport, Meter, Reading
+from benchmarks.steps import RHO, SERVERS
+from hubbub import __version__
+from hubbub.errors import ProtocolError
+from hubbub.messages.manifest import Manifest
+from hubbub.protocol.compression import count_kept, top_binary
+from hubbub.protocol.reals import SignedFixedPoint
+from hubbub.strategies.base import Theta
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
+from hubbub.transport.topology import merge, topology_for
+from hubbub_coordinator.phases import run as runs
+from hubbub_local.federation import Connect, start_federation
+from hubbub_local.parties import Parties, make_parties
+from hubbub_trainer.learning.task import ProgressCallback, Score, Training
+from hubbub_trainer.planning import draw_up_manifest
+
+STRATEGIES = ("sec-union", "sum")
+WIRE: str = Manifest.model_fields["wire"].default
+"""How shares and sums travel: what manifests have by default, unless `measure_hubbub` is told another mode."""
+LARGEST = 0.5
+"""Bounds an entry in `sum`, and a client's factor in `sec-union`."""
+ROUNDS = 4
+"""The first opens files and is left out."""
+
+_ASIDE = (
+    "hubbub.strategies.secure.add_up",
+    "hubbub.protocol.compression.top_binary",
+    "hubbub.protocol.aggregate.apply_sum",
+    "hubbub.strategies.secure.SecureRound.conclude",
+    "hubbub.strategies.sums.SumRound.conclude",
+    "hubbub_trainer.workspace.Workspace.keep_update",
+    "hubbub_trainer.workspace.Workspace.recall_update",
+    "hubbub_trainer.workspace.Workspace.advance",
+    "hubbub_trainer.workspace.Workspace.note_round",
+    "benchmarks.peers.hubbub_rounds.VectorLearner.train",
+)
+"""Where a trainer computes on its own model, none of which calls another."""
+
+
+class VectorLearner:
+    """Knows its update beforehand; shows the model of each round that it is given to go on from."""
+
+    samples = 1
+
+    def __init__(self, contest: Contest, place: int, see: Callable[[Theta], None]) -> None:
+        self._contest = contest
+        self._place = place
+        self._see = see
+
+    def train(
+        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
+    ) -> Training:
+        del steps, seed, progress
+        self._see(theta)
+        return Training(theta + self._contest.update(self._place), memory)
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+        del theta, memory
+        return Score(correct=0, total=1, loss=0.0)
+
+
+class VectorTask:
+    name = "vectors"
+
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
+        self._rounds = [0] * contest.clients
+        self._after_first: Theta | None = None
+        self._digests: set[bytes] = set()
+
+    def count_parameters(self) -> int:
+        return self._contest.parameters
+
+    def initial_model(self, seed: int) -> Theta:
+        del seed
+        return np.zeros(self._contest.parameters, dtype=np.float32)
+
+    def learner(self, *, index: int, clients: int, seed: int) -> VectorLearner:
+        del clients, seed
+        return VectorLearner(self._contest, index, partial(self._see, index))
+
+    def after_first_round(self) -> Theta:
+        """The model that all clients went on from; they must have had the same."""
+        if self._after_first is None or len(self._digests) != 1:
+            raise SumIsWrong(f"clients went on from {len(self._digests)} models")
+        return self._after_first
+
+    def _see(self, place: int, theta: Theta) -> None:
+        """Keep one client's second model, and of the others' only what tells them apart: memory is measured."""
+        self._rounds[place] += 1
+        if self._rounds[place] != 2:
+            return
+        self._digests.add(hashlib.sha256(theta.tobytes()).digest())
+        if place == 0:
+            self._after_first = theta.copy()
+
+
+def measure_hubbub(
+    contest: Contest, strategy: str, *, wire: str = WIRE, count: int = ROUNDS, amqp_url: str | None = None
+) -> PeerCost:
+    """Run `count` rounds, over RabbitMQ if its URL is given, and keep the medians of all but the first."""
+    memory = MemoryWatch()
+    task, parties = VectorTask(contest), make_parties(clients=contest.clients, servers=SERVERS)
+    manifest = draw_up_manifest(
+        task,
+        roster=parties.roster,
+        strategy=strategy,
+        rho=RHO,
+        local_steps=1,
+        rounds=count,
+        seed=0,
+        wire=wire,
+        alpha_max=LARGEST,
+    )
+    meter = Meter(frozenset(manifest.clients))
+    with ExitStack() as stack:
+        for name in _ASIDE:
+            stack.enter_context(_put_aside(name, meter.attribution))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=partial(AttributingLoop, meter.attribution)))
+        runner.run(_run(manifest, parties, task, meter, amqp_url))
+    error, allowed = _compare(contest, strategy, task.after_first_round())
+    return PeerCost(
+        system=f"Hubbub {strategy}",
+        version=f"hubbub {__version__}",
+        setting=f"wire {wire}, {SERVERS} aggregators" + ("" if strategy == "sum" else f", ρ = {RHO}"),
+        parameters=contest.parameters,
+        clients=contest.clients,
+        **_summarise(manifest, meter.readings),
+        servers=SERVERS,
+        memory_bytes=memory.grown_bytes(),
+        largest_error=check_error(strategy, error, allowed),
+        allowed_error=allowed,
+        measured=contest.parameters,
+    )
+
+
+@contextmanager
+def _put_aside(name: str, attribution: Attribution) -> Iterator[None]:
+    original = patch(name).get_original()[0]
+
+    def aside(*arguments: object, **named: object) -> object:
+        with attribution.put_aside():
+            return original(*arguments, **named)
+
+    with patch(name, aside):
+        yield
+
+
+async def _run(manifest: Manifest, parties: Parties, task: VectorTask, meter: Meter, amqp_url: str | None) -> None:
+    connect = await _open(parties, amqp_url)
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder, named_parties():
+        async with start_federation(
+            manifest,
+            parties=parties,
+            folder=Path(folder),
+            load_task=lambda _: task,
+            demo_seed=0,
+            connect=lambda party, topology: CountingTransport(meter, party, connect(party, topology)),
+            observer=meter.observe,
+        ) as federation:
+            state, run = await federation.run(manifest)
+    if state is not runs.State.COMPLETED:
+        raise ProtocolError(f"the run {state.value}: {run.reason}")
+
+
+async def _open(parties: Parties, amqp_url: str | None) -> Connect:
+    if amqp_url is None:
+        broker = MemoryBroker()
+        return lambda _, topology: MemoryTransport(broker, topology)
+    await declare_topology(
+        amqp_url, merge(topology_for(party.name, party.role) for party in parties.roster.parties)
+    )
+    return lambda party, topology: RabbitMqTransport(amqp_url, topology, connection_name=party)
+
+
+class _Measured(TypedDict):
+    up_bytes: int
+    down_bytes: int
+    others_bytes: int
+    client_s: float
+    server_s: float
+    others_s: float
+    wall_s: float
+    payload_bytes: float
+    wire_bytes: int
+
+
+def _summarise(manifest: Manifest, readings: Sequence[Reading]) -> _Measured:
+    pairs = list(pairwise(readings))
+
+    def spent(names: Sequence[str]) -> float:
+        return median(
+            sum(after.spent_s.get(name, 0.0) - before.spent_s.get(name, 0.0) for name in names) / len(names)
+            for before, after in pairs
+        )
+
+    return _Measured(
+        up_bytes=round(median(after.up_bytes - before.up_bytes for before, after in pairs)),
+        down_bytes=round(median(after.down_bytes - before.down_bytes for before, after in pairs)),
+        others_bytes=round(median(after.others_bytes - before.others_bytes for before, after in pairs)),
+        client_s=spent(manifest.clients),
+        server_s=spent(manifest.aggregators),
+        others_s=spent([manifest.coordinator]),
+        wall_s=median(after.protocol_s for _, after in pairs),
+        payload_bytes=median(after.payload_bytes for _, after in pairs),
+        wire_bytes=round(median(after.wire_bytes for _, after in pairs)),
+    )
+
+
+def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, float]:
+    """How far the model after the first round, which began with zeros, is from plain arithmetic, and may be."""
+    if strategy == "sum":
+        unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
+        total = contest.add_up()
+        return float(np.abs(theta - total).max()), contest.clients * unit / 2 + _half_digit(total)
+    chosen, counts, alpha = np.zeros(contest.parameters), np.zeros(contest.parameters, dtype=np.int8), 0.0
+    for place in range(contest.clients):
+        compressed = top_binary(contest.update(place), count_kept(contest.parameters, RHO))
+        chosen += compressed.signs
+        counts += compressed.signs != 0
+        alpha += compressed.alpha / contest.clients
+    expected = chosen * alpha / contest.clients
+    error = np.abs(theta - expected)
+    # SecUnion may lose an index that several chose, and then nothing is added there.
+    error[counts > 1] = np.minimum(error, np.abs(theta))[counts > 1]
+    unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
+    return float(error.max()), unit + _half_digit(expected)
+
+
+def _half_digit(values: NDArray[np.float64]) -> float:
+    """What float32 may lose of the largest of these numbers."""
+    return float(np.spacing(np.float32(np.abs(values).max())))

@@ -1,0 +1,102 @@
+"""Every system in turn, each in a process of its own, so that neither memory nor settings are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from rich.console import Console
+
+from benchmarks.peers.ckks import measure_ckks
+from benchmarks.peers.contest import Contest, PeerCost, PeerMissing, draw_up_contest
+from benchmarks.peers.hubbub_rounds import ROUNDS, STRATEGIES, WIRE, measure_hubbub
+from benchmarks.peers.paillier import SLOTS, measure_paillier
+from benchmarks.peers.report import PeersReport
+from benchmarks.steps import CLIENTS
+
+if TYPE_CHECKING:  # flwr need not be installed.
+    from benchmarks.peers.flower_deployed import DeployedRounds
+
+T = TypeVar("T")
+Call: TypeAlias = Callable[[Callable[[], PeerCost]], PeerCost]
+
+LENET, ALEXNET, LARGE = 61_706, 1_756_426, 25_000_000
+_FEWEST_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure."""
+
+    parameters: tuple[int, ...]
+    paillier: int
+    """Models that are longer are measured on a part, and scaled up."""
+    paillier_part: int = 100 * SLOTS
+    rounds: int = ROUNDS
+    wire: str = WIRE
+    deployed: int | None = None
+    """How many elements a deployed round of Flower has."""
+
+
+FULL = Plan(parameters=(LENET, ALEXNET), paillier=LENET, deployed=ALEXNET)
+QUICK = Plan(parameters=(LENET, ALEXNET), paillier=0, paillier_part=10 * SLOTS, rounds=3)
+
+
+def call_apart(call: Callable[[], T]) -> T:
+    """In a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(call).result()
+
+
+def measure_peers(plan: Plan, report: PeersReport, console: Console, call: Call = call_apart) -> None:
+    """Measure everything in the plan; a peer that is not there is left out with a remark."""
+    for parameters in plan.parameters:
+        with draw_up_contest(parameters, CLIENTS) as contest:
+            for name, measure in _list_systems(plan, contest):
+                with console.status(f"{name}, N = {parameters:,}"):
+                    report.costs += _attempt(name, partial(call, measure), report)
+    if plan.deployed is None:
+        report.remarks.append("A deployed round of Flower was left out.")
+    else:
+        with console.status("Flower as processes"):
+            measure_deployed = partial(_measure_deployed, plan.deployed)
+            report.deployed += _attempt("Flower as processes", measure_deployed, report)
+
+
+def _list_systems(plan: Plan, contest: Contest) -> Iterator[tuple[str, Callable[[], PeerCost]]]:
+    for strategy in STRATEGIES:
+        count = plan.rounds if contest.parameters < LARGE else _FEWEST_ROUNDS
+        yield f"Hubbub {strategy}", partial(measure_hubbub, contest, strategy, wire=plan.wire, count=count)
+    yield "Flower SecAgg+", partial(_measure_flower, contest)
+    yield "CKKS", partial(measure_ckks, contest)
+    part = None if contest.parameters <= plan.paillier else plan.paillier_part
+    yield "Paillier", partial(measure_paillier, contest, measured=part)
+
+
+def _attempt(name: str, measure: Callable[[], T], report: PeersReport) -> list[T]:
+    try:
+        return [measure()]
+    except PeerMissing as error:
+        report.remarks.append(f"{name} was left out: {error}")
+        return []
+
+
+def _measure_flower(contest: Contest) -> PeerCost:
+    try:
+        from benchmarks.peers.flower import measure_flower  # noqa: PLC0415  (flwr need not be installed.)
+    except ImportError as error:
+        raise PeerMissing(f"flwr does not import ({error}): see docs/flower.md on how to install it") from None
+    return measure_flower(contest)
+
+
+def _measure_deployed(parameters: int) -> DeployedRounds:
+    try:
+        from benchmarks.peers.flower_deployed import make_environment, measure_deployed  # noqa: PLC0415
+    except ImportError as error:
+        raise PeerMissing(f"flwr does not import ({error}): see docs/flower.md on how to install it") from None
+    with make_environment() as programs, draw_up_contest(parameters, CLIENTS) as contest:
+        return measure_deployed(contest, programs)

@@ -1,0 +1,92 @@
+"""What the parties of one process publish and spend, read at the end of every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from benchmarks.peers.attribution import Attribution, belonging_to
+from hubbub.ids import PartyId
+from hubbub.runtime.runner import Moment
+from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub_coordinator.accounts import account
+from hubbub_coordinator.phases import round as rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that was spent and sent up to the end of a round, and what that round came to."""
+
+    spent_s: dict[str, float]
+    up_bytes: int
+    down_bytes: int
+    others_bytes: int
+    protocol_s: float
+    payload_bytes: float
+    wire_bytes: int
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts what is published, and is read at the end of every round."""
+
+    clients: frozenset[PartyId]
+    attribution: Attribution = field(default_factory=Attribution)
+    up_bytes: int = 0
+    down_bytes: int = 0
+    others_bytes: int = 0
+    readings: list[Reading] = field(default_factory=list)
+
+    def count(self, sender: PartyId, address: Address, size: int) -> None:
+        if sender in self.clients:
+            self.up_bytes += size
+        elif address.routing_key in self.clients:
+            self.down_bytes += size
+        else:
+            self.others_bytes += size
+
+    def observe(self, moment: Moment) -> None:
+        ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
+        if ended and isinstance(moment.data, rounds.Round):
+            whole = account(moment.data)
+            reading = Reading(
+                spent_s=self.attribution.read(),
+                up_bytes=self.up_bytes,
+                down_bytes=self.down_bytes,
+                others_bytes=self.others_bytes,
+                protocol_s=whole.protocol_s,
+                payload_bytes=sum(cost.payload_bits for cost in whole.costs.values()) / 8,
+                wire_bytes=sum(cost.wire_bytes for cost in whole.costs.values()),
+            )
+            self.readings.append(reading)
+
+
+class CountingTransport(Transport):
+    """Another transport, with what a party publishes through it counted, and what its connection does named."""
+
+    def __init__(self, meter: Meter, party: PartyId, inner: Transport) -> None:
+        self._meter = meter
+        self._party = party
+        self._inner = inner
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        self._meter.count(self._party, address, len(body))
+        await self._inner.publish(address, body)
+
+    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
+        await self._inner.subscribe(queue, handler, prefetch=prefetch)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    @property
+    def condition(self) -> Condition:
+        return self._inner.condition
+
+    async def count_waiting(self, queue: str) -> int:
+        return await self._inner.count_waiting(queue)
+
+    async def __aenter__(self) -> Self:
+        with belonging_to(self._party):
+            await self._inner.__aenter__()
+        return self

@@ -1,0 +1,19 @@
+"""What the benchmarks measure of processes is a real run of them."""
+
+from __future__ import annotations
+
+from benchmarks.deployed import measure_processes
+
+from support.private_node import PrivateNode
+
+
+def test_rounds_of_processes_are_timed_and_counted(private_node: PrivateNode) -> None:
+    found = measure_processes(1_000, 2, private_node.url)
+
+    assert (found.clients, found.servers, found.rounds) == (5, 2, 2)
+    assert 0 < found.fastest_s <= found.protocol_s <= found.slowest_s
+    assert found.protocol_s <= found.round_s
+    assert 0 < found.payload_bytes < found.wire_bytes
+    assert found.aggregator_s > 0 < found.trainer_s
+    # An interpreter with numpy and cryptography takes tens of megabytes.
+    assert min(found.aggregator_bytes, found.trainer_bytes) > 2**24
