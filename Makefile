@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 TODAY := $(shell date +%F)
+GET_PEERS := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 
-.PHONY: demo test check format docs bench paper soak clean
+.PHONY: demo test check format docs bench bench-peers paper soak images test-containers package clean
 
 demo: $(READY)
 	@$(BIN)/hubbub demo $(ARGS)
@@ -27,8 +28,15 @@ format: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/draw_states.py
 
+# All of it takes about half an hour; ARGS=--quick half a minute. Peers that cannot be installed are left out.
 bench: $(READY)
+	$(if $(findstring --quick,$(ARGS)),,@$(GET_PEERS) || echo "The peers' packages could not be installed; those are left out.")
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# A round beside other systems' on the same vectors; their packages are an extra.
+bench-peers: $(READY)
+	@$(GET_PEERS)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 # The paper's experiments, kept in docs/results: MNIST to 98 % for every strategy (about a quarter of an hour), and the
 # first five rounds of CIFAR-10 (half an hour).
@@ -47,6 +55,18 @@ soak: $(READY)
 	HUBBUB_SOAK=.soak.json $(BIN)/python -m pytest tests/soak $(ARGS)
 	$(BIN)/python tools/plot_soak.py .soak.json
 	rm .soak.json
+
+# The three services' images, wherever a Docker API answers.
+images:
+	@tools/containers/build.sh $(ARGS)
+
+# The images, and docker-compose.yml for real: a run from its start to its end. Minutes.
+test-containers: $(READY) images
+	HUBBUB_CONTAINERS=1 $(BIN)/python -m pytest tests/containers $(ARGS)
+
+# What is released of the last commit, in dist: wheel, sdist, SBOM, checksums. The same commit gives the same bytes.
+package: $(READY)
+	$(BIN)/python tools/package.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,9 +17,9 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS, PREFIX, decode, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.shares import SetReceived, ShareChunk
+from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import SumChunk
+from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
 from hubbub.runtime.post import sign
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import ACK, DeadLetter, Delivery, Handler, Transport, Verdict, reject
@@ -58,6 +58,12 @@ PAYLOAD_SAMPLES = 16
 NEVER_SAID = {"run-refused", "party-failed", "order-refused", "set-refused"}
 # They are said only where a client has lost something.
 AFTER_A_LOSS = {SnapshotRequested.kind, ModelVouched.kind, SnapshotChunk.kind}
+# Each wire has its own for shares and sums.
+ON_THE_WIRE = {
+    "paper": {ShareChunk.kind, SumChunk.kind},
+    "compact": {DenseShareChunk.kind, ShareSeed.kind, PartialChunk.kind, MaskedChunk.kind},
+}
+SUMS = {SumChunk.kind, MaskedChunk.kind}
 
 
 def flip_bits(frame: bytes) -> Iterator[bytes]:
@@ -95,7 +101,7 @@ class Flipper:
             if kind == SetReceived.kind and not self.kinds & NEVER_SAID:
                 for frame in self._make_complaints():
                     await self._deliver_flipped(name, handler, frame)
-            if kind == SumChunk.kind and not self.kinds & AFTER_A_LOSS:
+            if kind in SUMS and not self.kinds & AFTER_A_LOSS:
                 for frame in self._make_talk_of_loss(name):
                     await self._deliver_flipped(name, handler, frame)
             return await handler(delivery)
@@ -125,11 +131,14 @@ class Flipper:
                 yield encode(sign_as(self.manifest, envelope))
 
 
+@pytest.mark.parametrize("wire", ON_THE_WIRE)
 @aio
-async def test_no_message_is_taken_with_any_bit_flipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_message_is_taken_with_any_bit_flipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wire: str
+) -> None:
     """Every kind of message that a run has, at the moment when the true one is due: the first round is void."""
     caplog.set_level(logging.ERROR)
-    manifest = draw_up(min_clients=3)
+    manifest = draw_up(min_clients=3, wire=wire)
     flipper = Flipper(manifest)
     async with corrupt_federation(
         manifest,
@@ -141,7 +150,8 @@ async def test_no_message_is_taken_with_any_bit_flipped(tmp_path: Path, caplog: 
         state, run = await scene.run()
 
         assert (state, run.released, run.void) == (runs.State.COMPLETED, 1, 1)
-        assert flipper.kinds == KINDS.keys()
+        (others,) = (kinds for name, kinds in ON_THE_WIRE.items() if name != wire)
+        assert flipper.kinds == KINDS.keys() - others
         assert scene.refused() == flipper.refused
         assert flipper.verdicts == {reject(reason) for reason in AT_THE_EDGE}
         assert scene.has_models({2: EVERYBODY})

@@ -16,6 +16,7 @@ from hubbub.crypto.sealing import Kem, seal_overhead
 from hubbub.errors import MalformedMessage
 from hubbub.messages.base import Message
 from hubbub.messages.codec import decode, encode
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunRefused
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
 from hubbub.runtime.runner import Moment, Runner
@@ -42,15 +43,19 @@ HOLD_S = 3600.0
 """The run is held for as long as it takes to throw everything."""
 PARAMETERS = 40
 TASK = SyntheticTask(PARAMETERS)
-MANIFEST = make_manifest(
-    clients=3,
-    servers=2,
-    strategy="sec-union",
-    parameters=PARAMETERS,
-    rho=0.5,
-    rounds=2,
-    task=TASK.name,
-    initial_model_sha256=digest(TASK.initial_model(7)),
+COMPACT, PAPER = (
+    make_manifest(
+        clients=3,
+        servers=2,
+        strategy="sec-union",
+        wire=wire,
+        parameters=PARAMETERS,
+        rho=0.5,
+        rounds=2,
+        task=TASK.name,
+        initial_model_sha256=digest(TASK.initial_model(7)),
+    )
+    for wire in ("compact", "paper")
 )
 Service = Coordinator | Aggregator | Trainer
 
@@ -74,12 +79,14 @@ class Scene:
 
     def frames_to(self, service: Service) -> list[bytes]:
         name = service.runner.identity.name
-        return [each.frame for each in self.recording if each.address.routing_key == name]
+        return [each.frame for each in self.recording if each.address.routing_key.partition(".")[0] == name]
 
 
 @asynccontextmanager
-async def held_run(folder: Path) -> AsyncIterator[tuple[Scene, asyncio.Task[tuple[runs.State, runs.Run]]]]:
-    silence, parties = Silence((0, 2), patience_s=HOLD_S), parties_of(MANIFEST)
+async def held_run(
+    folder: Path, manifest: Manifest
+) -> AsyncIterator[tuple[Scene, asyncio.Task[tuple[runs.State, runs.Run]]]]:
+    silence, parties = Silence((0, 2), patience_s=HOLD_S), parties_of(manifest)
     recording: Recording = []
     waiting = asyncio.Event()
 
@@ -89,7 +96,7 @@ async def held_run(folder: Path) -> AsyncIterator[tuple[Scene, asyncio.Task[tupl
             waiting.set()
 
     async with start_federation(
-        MANIFEST,
+        manifest,
         parties=parties,
         folder=folder,
         load_task=HeldTask(TASK, silence).load,
@@ -97,7 +104,7 @@ async def held_run(folder: Path) -> AsyncIterator[tuple[Scene, asyncio.Task[tupl
         connect=connect_recorded(recording),
         observer=watch,
     ) as federation:
-        running = asyncio.create_task(federation.run(MANIFEST))
+        running = asyncio.create_task(federation.run(manifest))
         await waiting.wait()
         try:
             yield Scene(federation, parties, recording, silence), running
@@ -111,16 +118,16 @@ def is_last_word(frame: bytes) -> bool:
     return isinstance(decode(frame).body, RunEnded | RunRefused | PartyFailed)
 
 
-def frames_of_loss() -> list[bytes]:
+def frames_of_loss(manifest: Manifest) -> list[bytes]:
     """What clients say to each other when one of them has lost something, which nobody has in this run."""
-    sender, recipient, _ = MANIFEST.clients
+    sender, recipient, _ = manifest.clients
     said: dict[Message, bytes] = {
         SnapshotRequested(after=0, giver=recipient): b"",
         ModelVouched(vouchers=(Voucher(round=2, released=2, model_hmac="4d" * 32),)): b"",
         SnapshotChunk(index=0): bytes(4 * PARAMETERS + seal_overhead(Kem.X25519)),
     }
     return [
-        encode(make_envelope(body, sender=sender, recipient=recipient, manifest=MANIFEST, payload=payload))
+        encode(make_envelope(body, sender=sender, recipient=recipient, manifest=manifest, payload=payload))
         for body, payload in said.items()
     ]
 
@@ -144,7 +151,7 @@ def is_alive(service: Service) -> bool:
 
 def test_a_damaged_frame_is_refused_by_every_service_and_changes_nothing(tmp_path: Path) -> None:
     async def run() -> None:
-        async with held_run(tmp_path) as (scene, running):
+        async with held_run(tmp_path, COMPACT) as (scene, running):
             for number, (name, service) in enumerate(scene.services.items()):
                 before = snapshot(service)
                 mutator = Mutator(number, scene.frames_to(service))
@@ -156,7 +163,7 @@ def test_a_damaged_frame_is_refused_by_every_service_and_changes_nothing(tmp_pat
             scene.silence.lift_all()
             state, _ = await running
             assert state is runs.State.COMPLETED
-            assert len(set(scene.federation.model_digests(MANIFEST).values())) == 1
+            assert len(set(scene.federation.model_digests(COMPACT).values())) == 1
 
     asyncio.run(run())
 
@@ -165,10 +172,11 @@ def test_whatever_a_party_signs_no_service_breaks(tmp_path: Path) -> None:
     """These may be obeyed where the party has the right to say them, and so a scene does not last."""
 
     async def act(number: int) -> None:
-        async with held_run(tmp_path / str(number)) as (scene, _):
+        manifest = (COMPACT, PAPER)[number % 2]
+        async with held_run(tmp_path / str(number), manifest) as (scene, _):
             for name, service in scene.services.items():
                 corpus = [frame for frame in scene.frames_to(service) if not is_last_word(frame)]
-                mutator = Mutator(number, [*corpus, *(frames_of_loss() if name == "trainer" else ())])
+                mutator = Mutator(number, [*corpus, *(frames_of_loss(manifest) if name == "trainer" else ())])
                 for _ in range(A_SCENE // 3 + 1):
                     frame = mutator.rephrase(mutator.pick(), scene.parties)
                     verdict = await throw(service.runner, frame)

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.broker
 
 HEADING = "health and metrics at "
 ROUNDS = 2
+SHARES = ("dense-share-chunk", "share-seed")
 
 
 class Metrics:
@@ -142,8 +143,13 @@ def add_up(parties: Sequence[Metrics], name: str, **labels: str) -> float:
 @pytest.mark.parametrize("phase", ["union", "signs"])
 def test_what_one_side_sent_the_other_received(scraped: dict[Role, list[Metrics]], phase: str) -> None:
     clients, servers = scraped[Role.CLIENT], scraped[Role.AGGREGATOR]
+    flows = (
+        *((kind, clients, servers) for kind in SHARES),
+        ("partial-chunk", servers, servers),
+        ("masked-chunk", servers, clients),
+    )
 
-    for kind, senders, recipients in (("share-chunk", clients, servers), ("sum-chunk", servers, clients)):
+    for kind, senders, recipients in flows:
         sent = add_up(senders, "hubbub_wire_bytes_total", direction="sent", kind=kind, phase=phase)
         received = add_up(recipients, "hubbub_wire_bytes_total", direction="received", kind=kind, phase=phase)
         assert sent == received > 0
@@ -155,15 +161,21 @@ def test_what_one_side_sent_the_other_received(scraped: dict[Role, list[Metrics]
 def test_the_coordinator_is_told_what_the_parties_counted(scraped: dict[Role, list[Metrics]]) -> None:
     (coordinator,) = scraped[Role.COORDINATOR]
 
-    for direction, senders in (("up", Role.CLIENT), ("down", Role.AGGREGATOR)):
+    for directions, senders in ((["up"], Role.CLIENT), (["down", "across"], Role.AGGREGATOR)):
         for name in ("union", "signs", "factors"):
             sent = add_up(scraped[senders], "hubbub_payload_bytes_total", direction="sent", counts_as=name)
-            reported = coordinator.total(
-                "hubbub_reported_payload_bytes_total", direction=direction, counts_as=name
-            )
-            assert sent == reported > 0
-    arrived = add_up(scraped[Role.AGGREGATOR], "hubbub_wire_bytes_total", direction="received", kind="share-chunk")
-    assert arrived == coordinator.total("hubbub_reported_wire_bytes_total", direction="up")
+            reported = [
+                coordinator.total("hubbub_reported_payload_bytes_total", direction=each, counts_as=name)
+                for each in directions
+            ]
+            assert sent == sum(reported)
+            assert all(reported)
+    for direction, kinds in (("up", SHARES), ("across", ["partial-chunk"])):
+        arrived = sum(
+            add_up(scraped[Role.AGGREGATOR], "hubbub_wire_bytes_total", direction="received", kind=kind)
+            for kind in kinds
+        )
+        assert arrived == coordinator.total("hubbub_reported_wire_bytes_total", direction=direction)
 
 
 def test_every_party_is_ready_and_has_counted_the_run(scraped: dict[Role, list[Metrics]]) -> None:

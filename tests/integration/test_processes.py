@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,10 +90,12 @@ def test_payload_is_what_the_formula_predicts_and_a_clean_run_leaves_no_dead_let
     cost = eight.read_cost(run)
 
     n, c, s = manifest.parameters, len(manifest.clients), len(manifest.aggregators)
-    # Each way, every client and aggregator exchange N signs of 4 bits (m = 11) and one factor of 32.
+    # Of every client to one aggregator, of all aggregators but one to that one, and of that one to every client:
+    # N signs, two in 7 bits (m = 11), and one factor of 32. To all other aggregators go seeds of 256 bits.
+    vectors = 2 * c + s - 1
     assert {name: each.payload_bits for name, each in cost.rounds[1].items()} == {
-        "signs": 2 * c * s * n * 4,
-        "factors": 2 * c * s * 32,
+        "signs": vectors * math.ceil(n / 2) * 7 + (s - 1) * c * 256,
+        "factors": vectors * 32,
     }
     for each in (*cost.rounds[1].values(), *cost.rounds[2].values(), *cost.total.values()):
         assert each.payload_bits == each.predicted_bits

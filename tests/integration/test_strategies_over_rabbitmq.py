@@ -13,13 +13,13 @@ pytestmark = pytest.mark.broker
 @pytest.mark.parametrize(("clients", "servers"), SIZES)
 @aio
 async def test_secure_strategies_over_rabbitmq(tmp_path: Path, amqp_url: str, clients: int, servers: int) -> None:
-    manifests = draw_up(SECURE, clients, servers)
+    manifests = draw_up(SECURE, clients, servers, wires=["compact"])
     async with connections(amqp_url, manifests[0]) as connect:
         await check_runs(manifests, tmp_path, connect)
 
 
 @aio
 async def test_baselines_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
-    manifests = draw_up(BASELINES, 5, 2)
+    manifests = draw_up(BASELINES, 5, 2, wires=["compact"])
     async with connections(amqp_url, manifests[0]) as connect:
         await check_runs(manifests, tmp_path, connect)

@@ -113,6 +113,19 @@ METHODS: dict[str, dict[str, object]] = {
     },
     "sec-union, all indices": {"strategy": "sec-union", "q": 3, "rho": 1.0},
     "sec-union, one index": {"strategy": "sec-union", "q": 3, "rho": 0.001},
+    # Of 1,003 indices the last block is short in all of these; 100 of them are six blocks, one block or fourteen.
+    **{
+        f"sec-union, blocks of {block}, q = {q}, {wire}": {
+            "strategy": "sec-union",
+            "q": q,
+            "block": block,
+            "wire": wire,
+        }
+        for block, q in ((16, 1), (16, 2), (100, 3), (7, 9))
+        for wire in ("paper", "compact")
+    },
+    "sec-union, blocks, mean": {"strategy": "sec-union", "q": 2, "block": 16, "alpha_rule": "mean"},
+    "sec-union, all blocks": {"strategy": "sec-union", "q": 3, "block": 17, "rho": 1.0},
     "topbinary-sep, all indices": {"strategy": "topbinary-sep", "rho": 1.0},
 }
 
@@ -277,14 +290,21 @@ async def test_a_client_left_out_keeps_its_update_and_the_history_equals_the_pla
     assert forgetful.digest() != expected[5], "that it keeps its update makes a difference here"
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize(("strategy", "block"), [*((name, 1) for name in sorted(STRATEGIES)), ("sec-union", 16)])
 @aio
 async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_later(
-    tmp_path: Path, strategy: str
+    tmp_path: Path, strategy: str, block: int
 ) -> None:
     """But for sums of numbers, which nobody keeps: what it says later, it counts anew."""
     manifest = manifest_for(
-        clients=4, servers=2, rounds_wanted=4, min_clients=3, strategy=strategy, q=2, chunk_bytes=1_024
+        clients=4,
+        servers=2,
+        rounds_wanted=4,
+        min_clients=3,
+        strategy=strategy,
+        q=2,
+        block=block,
+        chunk_bytes=1_024,
     )
     silent = {2: 3, 3: 0}
     silence = Silence(*((index, number) for number, index in silent.items()))
@@ -388,18 +408,20 @@ async def test_two_phases_go_through_the_same_services(tmp_path: Path) -> None:
 
 
 TWO_PHASES = sorted(
-    (name, phase.name)
+    (name, phase.name, block)
+    for block in (1, 16)
     for name, strategy in STRATEGIES.items()
     for phase in strategy.phases
     if len(strategy.phases) > 1 and not (strategy.repeats and phase is strategy.phases[-1])
+    if block == 1 or name == "sec-union"
 )
 """But for a sum that is void after its union: that ends the run."""
 
 
-@pytest.mark.parametrize(("strategy", "phase"), TWO_PHASES)
+@pytest.mark.parametrize(("strategy", "phase", "block"), TWO_PHASES)
 @aio
 async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
-    tmp_path: Path, strategy: str, phase: str
+    tmp_path: Path, strategy: str, phase: str, block: int
 ) -> None:
     """A member that is missing in the union could be left out, were the others enough; later it cannot."""
     manifest = manifest_for(
@@ -409,6 +431,7 @@ async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
         min_clients=3 if phase == "union" else 2,
         strategy=strategy,
         q=2,
+        block=block,
         chunk_bytes=1_024,
     )
     void, absent = 2, manifest.clients[1]

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
 from hubbub.protocol.ring import Residues
@@ -158,9 +157,9 @@ def test_an_inbox_that_overflows_keeps_the_newest_messages() -> None:
 
 
 def test_a_client_that_draws_a_second_share_set_after_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw_anew(vault: Vault, key: Key, phase: str) -> tuple[SetId, AesCtrStream]:
+    def draw_anew(vault: Vault, key: Key, phase: str) -> tuple[SetId, bytes]:
         del vault, key, phase
-        return SetId(secrets.token_hex(16)), AesCtrStream(secrets.token_bytes(32))
+        return SetId(secrets.token_hex(16)), secrets.token_bytes(32)
 
     monkeypatch.setattr(drawn, "recall_outbox", draw_anew)
     # The seventh is its first share.

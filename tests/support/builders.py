@@ -21,9 +21,18 @@ from hubbub.messages.rounds import (
     VoidPhase,
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
-from hubbub.messages.shares import Receipt, SetReceived, SetRefused, ShareChunk, VectorClaim, declare
+from hubbub.messages.shares import (
+    DenseShareChunk,
+    Receipt,
+    SetReceived,
+    SetRefused,
+    ShareChunk,
+    ShareSeed,
+    VectorClaim,
+    declare,
+)
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
-from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.trust.signed import sign_run_key
@@ -65,6 +74,8 @@ def make_manifest(*, clients: int = 3, servers: int = 2, **overrides: object) ->
         ),
         "min_clients": default_min_clients(clients),
         "strategy": "no-union",
+        # Where every aggregator gets and sends the same, as most tests that act as one have it.
+        "wire": "paper",
         "rho": 0.1,
         "parameters": 100,
         "task": "synthetic",
@@ -186,6 +197,18 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         ),
         RoundDropped(training_s=1.5, traffic=()),
         ShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
+        DenseShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
+        ShareSeed(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT),
+        PartialChunk(
+            members=manifest.clients, vectors=claims, transcript=TRANSCRIPT, signature="5a" * 64, index=0
+        ),
+        MaskedChunk(
+            members=manifest.clients,
+            vectors=claims,
+            transcript=TRANSCRIPT,
+            signatures=("5a" * 64, "5b" * 64),
+            index=0,
+        ),
         SetReceived(receipt=receipt),
         SetRefused(client=manifest.clients[0], set_id=SET_ID, reason=RejectReason.WRONG_LENGTH),
         SumChunk(members=manifest.clients, vectors=claims, wrapped_key=WRAPPED_KEY, index=0),

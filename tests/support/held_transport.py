@@ -4,7 +4,7 @@ import asyncio
 
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
-from hubbub.messages.shares import ShareChunk
+from hubbub.messages.shares import ShareChunk, ShareSeed
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
@@ -24,7 +24,7 @@ class Hold:
     async def wait(self, body: bytes) -> None:
         envelope = decode(body)
         gate = self._gates.get((envelope.sender, envelope.round, envelope.phase))
-        if gate is not None and isinstance(envelope.body, ShareChunk):
+        if gate is not None and isinstance(envelope.body, ShareChunk | ShareSeed):
             await gate.wait()
 
     def missing(self, number: int, phase: str) -> set[PartyId]:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
+from hubbub.protocol.modes import WireMode
 from hubbub.runtime.telemetry import log_as_json
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
@@ -85,6 +86,7 @@ def measure_run(
     strategy: str = "sec-union",
     clients: int = 3,
     rounds: int = 2,
+    wire: WireMode = "compact",
 ) -> Measured:
     """Run to the end, in chunks so small that a share set has several."""
     parties = make_parties(clients=clients, servers=2)
@@ -96,6 +98,7 @@ def measure_run(
         local_steps=2,
         rounds=rounds,
         seed=DEMO_SEED,
+        wire=wire,
     )
     manifest = Manifest.model_validate(drawn_up.model_dump() | {"chunk_bytes": MIN_CHUNK_BYTES})
 

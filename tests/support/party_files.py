@@ -48,9 +48,12 @@ class PartyFiles:
         return settings
 
 
-def write_party_files(folder: Path, roles: Mapping[PartyId, Role]) -> PartyFiles:
-    """Make parties, each an organisation of its own, and write all that they need."""
-    parties = gather([new_identity(name, role, name) for name, role in roles.items()])
+def write_party_files(
+    folder: Path, roles: Mapping[PartyId, Role], organisations: Mapping[PartyId, str] | None = None
+) -> PartyFiles:
+    """Make parties, each an organisation of its own unless told otherwise, and write all that they need."""
+    whose = organisations or {}
+    parties = gather([new_identity(name, role, whose.get(name, name)) for name, role in roles.items()])
     tokens = Tokens(read=secrets.token_urlsafe(32), change=secrets.token_urlsafe(32))
     files = PartyFiles(folder, parties, tokens)
     for identity in parties.identities.values():

@@ -72,6 +72,8 @@ class Member:
     signs: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     alpha: float = 0.0
     marks: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    blocks: list[int] = field(default_factory=list)
+    """Those that it chose, where blocks are chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Method:
     q: int = 1
     alpha_rule: str = "norm"
     feedback: str = "lost"
+    block: int = 1
 
 
 class PlainFederation:
@@ -157,6 +160,11 @@ class PlainFederation:
     def _compress(self, member: Member, key: bytes) -> None:
         """D = sgn(Top-k(X)), and α by the rule; ties go to the lower index."""
         x = member.x
+        if self._method.block > 1:
+            member.blocks = choose_blocks(x, self._method.block, self._kept // self._method.block)
+            count = math.ceil(x.size / self._method.block)
+            member.marks = draw_marks(np.array(member.blocks, dtype=np.int64), count, self._method, key)
+            return
         kept = np.lexsort((np.arange(x.size), -np.abs(x)))[: self._kept]
         member.signs = np.zeros(x.size, dtype=np.int64)
         member.signs[kept] = np.sign(x[kept]).astype(np.int64)
@@ -200,7 +208,10 @@ class PlainFederation:
 
     def _aggregate_securely(self, members: Sequence[Member]) -> None:
         """SepAgg on V, with α in fixed point (section 3.2)."""
-        self._unite(members)
+        if self._method.block > 1:
+            self._unite_blocks(members)
+        else:
+            self._unite(members)
         factors = [self._q.write(member.alpha) for member in members]
         inside = np.isin(np.arange(self.theta.size), self.union)
         for member, factor in zip(members, factors, strict=True):
@@ -240,6 +251,20 @@ class PlainFederation:
         alone = int(np.count_nonzero(choosers == 1))
         self.alone_share = alone / np.count_nonzero(choosers) if choosers.any() else None
 
+    def _unite_blocks(self, members: Sequence[Member]) -> None:
+        """V is whole blocks, and everybody speaks about all of it: a plus or a minus, and α over V."""
+        total = np.sum([member.marks for member in members], axis=0) % 2**self._method.q
+        block_of = [index // self._method.block for index in range(self.theta.size)]
+        self.union = np.array([i for i, block in enumerate(block_of) if total[block]], dtype=np.int64)
+        for member in members:
+            member.signs = np.zeros(self.theta.size, dtype=np.int64)
+            for index in self.union:
+                member.signs[index] = -1 if member.x[index] < 0 else 1
+            said = member.x[self.union]
+            member.alpha = self._choose_alpha(said, np.arange(said.size))
+        choosers = [sum(block in member.blocks for member in members) for block in set(block_of)]
+        self.alone_share = choosers.count(1) / (len(choosers) - choosers.count(0)) if any(choosers) else None
+
     def _step(self, members: Sequence[Member], alpha: float) -> None:
         directions = np.sum([member.signs for member in members], axis=0)[self.union]
         mean_signs = directions.astype(np.float32) / np.float32(len(members))
@@ -250,6 +275,14 @@ class PlainFederation:
     def digest(self) -> str:
         """SHA-256 of θ as little-endian float32."""
         return hashlib.sha256(self.theta.astype("<f4").tobytes()).hexdigest()
+
+
+def choose_blocks(x: Floats, block: int, count: int) -> list[int]:
+    """The blocks of largest norm, none of them all zeros, ascending; ties go to the lower one."""
+    starts = range(0, x.size, block)
+    norms = [math.fsum(float(value) ** 2 for value in x[start : start + block]) for start in starts]
+    largest = sorted(range(len(norms)), key=lambda place: (-norms[place], place))[:count]
+    return sorted(place for place in largest if norms[place] > 0)
 
 
 def draw_marks(chosen: Integers, n: int, method: Method, key: bytes) -> Integers:

@@ -30,6 +30,7 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
             q=manifest.q,
             alpha_rule=manifest.alpha_rule,
             feedback=manifest.feedback,
+            block=manifest.block,
         ),
         marks_key=marks_key,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,8 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientInput
-from hubbub.strategies.secure import SecureRound, SecureStrategy, Signs
+from hubbub.strategies.marks import Signs
+from hubbub.strategies.secure import SecureRound, SecureStrategy
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
@@ -185,6 +186,10 @@ class Witness:
     said: dict[tuple[PartyId, int, str], Said] = field(default_factory=dict)
     signs_of: dict[tuple[PartyId, int], Signs] = field(default_factory=dict)
     shares: dict[Place, bytes] = field(default_factory=dict)
+    seeds: dict[Place, bytes] = field(default_factory=dict)
+    """What shares follow from on the compact wire."""
+    partials: dict[Place, bytes] = field(default_factory=dict)
+    """Sums on their way to a combiner."""
     sums: dict[Place, bytes] = field(default_factory=dict)
     contributions: dict[Place, bytes] = field(default_factory=dict)
     run_keys: dict[PartyId, SealingKey] = field(default_factory=dict)
@@ -195,6 +200,7 @@ class Witness:
         """Look at everything that is compressed, dealt, sealed or derived from now on."""
         self._watch_clients(patch)
         self._watch_seals(patch)
+        self._watch_compact_seals(patch)
         self._watch_group(patch)
 
     def _watch_clients(self, patch: pytest.MonkeyPatch) -> None:
@@ -202,6 +208,7 @@ class Witness:
 
         def begin_watched(strategy: SecureStrategy, parameters: Parameters, mine: ClientInput) -> SecureRound:
             begun = begin(strategy, parameters, mine)
+            assert isinstance(begun, SecureRound)
             self.inputs.append(mine)
             self.signs.append(begun._signs)
             self.factors.append(begun._factor)
@@ -242,6 +249,25 @@ class Witness:
         patch.setattr(RunSeals, "seal_share", seal_share_watched)
         patch.setattr(RunSeals, "encrypt_sum", encrypt_sum_watched)
         patch.setattr(RunSeals, "seal_contribution", seal_contribution_watched)
+
+    def _watch_compact_seals(self, patch: pytest.MonkeyPatch) -> None:
+        seal_seed, seal_partial, accept = RunSeals.seal_seed, RunSeals.seal_partial, RunSeals.accept
+
+        def seal_seed_watched(seals: RunSeals, stage: Stage, to: PartyId, set_id: SetId, seed: bytes) -> bytes:
+            self.seeds[Place(stage.round, stage.phase, seals._me, to)] = seed
+            return seal_seed(seals, stage, to, set_id, seed)
+
+        def seal_partial_watched(seals: RunSeals, stage: Stage, to: PartyId, chunk: int, packed: bytes) -> bytes:
+            self.partials[Place(stage.round, stage.phase, seals._me, to, chunk)] = packed
+            return seal_partial(seals, stage, to, chunk, packed)
+
+        def accept_watched(seals: RunSeals, publics: Mapping[PartyId, bytes]) -> None:
+            self._keep_key(seals)  # Who always combines seals nothing.
+            accept(seals, publics)
+
+        patch.setattr(RunSeals, "seal_seed", seal_seed_watched)
+        patch.setattr(RunSeals, "seal_partial", seal_partial_watched)
+        patch.setattr(RunSeals, "accept", accept_watched)
 
     def _keep_key(self, seals: RunSeals) -> None:
         """Copy a run's key, which its owner is going to erase."""

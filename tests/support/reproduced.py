@@ -39,6 +39,7 @@ def make_run(
         strategy=method.strategy,
         q=method.q,
         feedback=method.feedback,
+        block=method.block,
         seed=seed,
         finished=True,
         reached=accuracies[-1] >= target,

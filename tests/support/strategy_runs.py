@@ -6,14 +6,16 @@ kind of traffic and each direction, are its share of the formula, which is writt
 
 import asyncio
 import json
+import math
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.modes import WireMode
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
@@ -46,13 +48,20 @@ def count_rounds(servers: int) -> int:
     return 2 if servers == 2 else 1
 
 
-def draw_up(strategies: Sequence[str], clients: int, servers: int) -> list[Manifest]:
-    """A run for each strategy, all of the same parties, whose names nobody else on the broker has."""
+def draw_up(
+    strategies: Sequence[str],
+    clients: int,
+    servers: int,
+    wires: Sequence[WireMode] = ("paper", "compact"),
+    block: int = 1,
+) -> list[Manifest]:
+    """A run for each strategy and wire, all of the same parties, whose names nobody else on the broker has."""
     suffix = uuid4().hex[:12]
-    return [draw_up_one(strategy, clients, servers, suffix) for strategy in strategies]
+    drawn = [draw_up_one(strategy, clients, servers, suffix, wire) for strategy in strategies for wire in wires]
+    return [Manifest.model_validate({**dict(each), "block": block}) for each in drawn]
 
 
-def draw_up_one(strategy: str, clients: int, servers: int, suffix: str) -> Manifest:
+def draw_up_one(strategy: str, clients: int, servers: int, suffix: str, wire: WireMode) -> Manifest:
     return make_manifest(
         clients=clients,
         servers=servers,
@@ -60,6 +69,7 @@ def draw_up_one(strategy: str, clients: int, servers: int, suffix: str) -> Manif
         aggregators=tuple(PartyId(f"aggregator-{number}-{suffix}") for number in range(servers)),
         coordinator=PartyId(f"coordinator-{suffix}"),
         strategy=strategy,
+        wire=wire,
         q=Q,
         parameters=N,
         task=TASK.name,
@@ -87,15 +97,23 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
     if manifest.strategy in baselines:
         return *baselines[manifest.strategy], True
     sums = {"signs": signs_bits * union_size, "factors": 32}
-    marks = {"sec-union": Q * N, "partial-sec-union": counts_bits * N}
+    if manifest.block > 1:
+        sums["signs"] = counts_bits * union_size
+    marks = {"sec-union": Q * count_marks(manifest), "partial-sec-union": counts_bits * N}
     if manifest.strategy in marks:
         sums["union"] = marks[manifest.strategy]
     return sums, sums, False
 
 
+def count_marks(manifest: Manifest) -> int:
+    return math.ceil(N / manifest.block)
+
+
 def expected_shares(manifest: Manifest, union_size: int) -> dict[Share, int]:
     up, down, one_server = bits_by_kind(manifest, union_size)
     servers = manifest.aggregators[:1] if one_server else manifest.aggregators
+    if manifest.wire == "compact" and not one_server:
+        return expected_compact(manifest, union_size)
     shares = {(client, "up", kind): len(servers) * up[kind] for client in manifest.clients for kind in up}
     shares |= {(server, "down", kind): len(manifest.cohort) * down[kind] for server in servers for kind in down}
     if manifest.strategy == "plaintext-union":
@@ -104,13 +122,67 @@ def expected_shares(manifest: Manifest, union_size: int) -> dict[Share, int]:
     return shares
 
 
+DENSE_WORDS = {
+    2: (1, 1),
+    3: (17, 27),
+    5: (3, 7),
+    6: (5, 13),
+    8: (1, 3),
+    9: (5, 16),
+    11: (2, 7),
+    17: (7, 29),
+    2**32: (1, 32),
+}
+"""How many residues make a number of how many bits, written out a second time."""
+
+
+def dense_bits(n: int, m: int) -> int:
+    digits, bits = DENSE_WORDS[m]
+    return math.ceil(n / digits) * bits
+
+
+def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
+    """One full share, seeds that count as the phase's first vector, S - 1 sums across, one sum to each client."""
+    clients, servers = manifest.clients, manifest.aggregators
+    signs_modulus = len(clients) + 1 if manifest.block > 1 else 2 * len(clients) + 1
+    signs = {"signs": dense_bits(union_size, signs_modulus), "factors": 32}
+    marks = {
+        "sec-union": dense_bits(count_marks(manifest), 2**Q),
+        "partial-sec-union": dense_bits(N, len(clients) + 1),
+    }
+    phases = [{"union": marks[manifest.strategy]}] if manifest.strategy in marks else []
+    shares = Counter[Share]()
+    for phase in [*phases, signs]:
+        # Which server combines goes round with round and phase; over all servers it is what one of them sends.
+        for kind, bits in phase.items():
+            seeds = 256 * (len(servers) - 1) if kind != "factors" else 0
+            shares.update({(client, "up", kind): bits + seeds for client in clients})
+            shares[PartyId("combiner"), "down", kind] = len(clients) * bits
+            shares[PartyId("others"), "across", kind] = (len(servers) - 1) * bits
+    if manifest.strategy == "plaintext-union":
+        shares.update({(client, "up", "union"): N for client in clients})
+        shares[PartyId("combiner"), "down", "union"] = len(clients) * N
+    return dict(shares)
+
+
+def by_part(manifest: Manifest, counted: Mapping[Share, int]) -> dict[Share, int]:
+    """On the compact wire aggregators take turns: one sends down, all others across."""
+    if manifest.wire != "compact" or manifest.strategy in BASELINES:
+        return dict(counted)
+    found = Counter[Share]()
+    parts = {"down": "combiner", "across": "others"}
+    for (party, direction, kind), bits in counted.items():
+        found[PartyId(parts.get(direction, party)), direction, kind] += bits
+    return dict(found)
+
+
 def check_bits(manifest: Manifest, data: rounds.Round, result: Account) -> None:
     measured = Counter[Share]()
     for party, row in data.traffic:
         measured[party, row.direction, row.counts_as] += row.payload_bits
     # A party that counts arriving wire bytes reports no payload in that direction.
     counted = {share: bits for share, bits in measured.items() if bits}
-    assert counted == expected_shares(manifest, result.union_size)
+    assert by_part(manifest, counted) == expected_shares(manifest, result.union_size)
     by_kind = Counter[str]()
     for (_, _, kind), bits in counted.items():
         by_kind[kind] += bits

@@ -39,7 +39,7 @@ from hubbub_trainer import snapshots
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
-from hubbub_trainer.workspace import model_hmac
+from hubbub_trainer.workspace import digest, model_hmac
 from support.parties import parties_of, run_keys_of, seals_beside
 from support.saboteur import DoomedStore, Saboteur
 from support.stand_in import StandIn, stand_in
@@ -401,7 +401,7 @@ class Scene:
         voucher = Voucher(
             round=number,
             released=number if released is None else released,
-            model_hmac=model_hmac(group, model),
+            model_hmac=model_hmac(group, digest(model)),
         )
         for client in self.by_hand if by is None else by:
             await self.say(self.parties[client], ModelVouched(vouchers=(voucher,)), round_number=0, phase="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import tomllib
@@ -12,16 +13,19 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.dense import Word, word_of
 from hubbub.runtime.settings import ServiceSettings
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
+from hubbub.trust import seals
 from hubbub.trust.identity import PRIVATE_SUFFIX
-from hubbub_aggregator.__main__ import AggregatorSettings
+from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_cli.main import app
 from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api.app import create_routes
@@ -33,7 +37,7 @@ from support.parties import COORDINATOR, identity_of, roster_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", "examples", ".ci")
+FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", "examples", "compose", "k8s", ".ci")
 TOP_FILES = re.compile(r"[A-Z]+\.md|Makefile|LICENSE|pyproject\.toml|constraints\.txt")
 SETTINGS: tuple[type[ServiceSettings], ...] = (CoordinatorSettings, AggregatorSettings, TrainerSettings)
 # Read outside the settings classes: by the data sets' cache, and by the tests.
@@ -159,7 +163,7 @@ def test_every_service_started_has_a_main_module(page: Page) -> None:
 @every_page
 def test_every_make_target_exists(page: Page) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     calls = [shlex.split(line) for line in page.commands if line.startswith("make ")]
 
     asked = {word for call in calls for word in call[1:] if "=" not in word}
@@ -312,6 +316,32 @@ def test_protocol_lists_every_field_of_the_manifest() -> None:
     section = PROTOCOL.text.split("## The manifest, and the run id")[1].split("\n## ")[0]
 
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(Manifest.model_fields)
+
+
+def test_protocol_gives_the_words_that_dense_residues_are_packed_in() -> None:
+    section = PROTOCOL.text.split("### What n residues take")[1].split("\n### ")[0]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \|", section, re.MULTILINE)
+
+    assert len(rows) >= 4
+    for m, digits, bits in rows:
+        assert word_of(int(m)) == Word(digits=int(digits), bits=int(bits)), m
+
+
+def test_protocol_lists_every_purpose_that_keys_of_streams_are_derived_for() -> None:
+    section = PROTOCOL.text.split("### Streams")[1].split("\n### ")[0]
+    source = inspect.getsource(seals).split("# Streams -")[1]
+
+    assert set(re.findall(r"`(hubbub/1 [a-z ]+)`", section)) == set(re.findall(r'"(hubbub/1 [a-z ]+)"', source))
+
+
+def test_the_readmes_plan_is_what_the_command_prints() -> None:
+    block = next(text for _, text in read(ROOT / "README.md").blocks if text.startswith("N = "))
+    asked = ["plan", "--params", "61706", "--rounds", "17"]
+
+    printed = CliRunner().invoke(app, asked, env={"COLUMNS": "100"}).stdout
+
+    lines = {line.rstrip() for line in printed.splitlines()} | {"..."}
+    assert [line for line in block.splitlines() if line not in lines] == []
 
 
 def test_running_lists_every_reason_to_refuse() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from hubbub.protocol.modes import WireMode
 
 Place = Literal["commit", "file", "publish", "ack"]
 """Where a party can die: at a commit, at a change to a file or its sync, when it sends, when it acknowledges."""
@@ -147,13 +149,15 @@ class History:
     strategy: str
     min_clients: int
     operations: tuple[Operation, ...]
+    wire: WireMode = "paper"
 
     def __str__(self) -> str:
         """The call that plays it again."""
         lines = "".join(f"            {each!r},\n" for each in self.operations)
         return (
             f"play(\n    History(\n        seed={self.seed},\n        strategy={self.strategy!r},\n"
-            f"        min_clients={self.min_clients},\n        operations=(\n{lines}        ),\n    )\n)"
+            f"        min_clients={self.min_clients},\n        operations=(\n{lines}        ),\n"
+            f"        wire={self.wire!r},\n    )\n)"
         )
 
 
@@ -182,6 +186,7 @@ def draw(seed: int) -> History:
         strategy=dice.choice(STRATEGIES),
         min_clients=dice.choice((2, 2, 3)),
         operations=tuple(_draw_one(dice) for _ in range(count)),
+        wire=dice.choice(get_args(WireMode)),
     )
 
 

@@ -27,9 +27,10 @@ TASK = QuickTask(PARAMETERS)
 
 
 @cache
-def _manifest(strategy: str, min_clients: int) -> Manifest:
+def _manifest(strategy: str, min_clients: int, wire: str) -> Manifest:
     return make_manifest(
         strategy=strategy,
+        wire=wire,
         q=2,
         rho=0.25,
         min_clients=min_clients,
@@ -44,7 +45,7 @@ def _manifest(strategy: str, min_clients: int) -> Manifest:
 
 def play(history: History) -> Ledger:
     """Play a history from the first start to the end, and return what was seen and what must not be."""
-    return play_run(history, _manifest(history.strategy, history.min_clients), TASK)
+    return play_run(history, _manifest(history.strategy, history.min_clients, history.wire), TASK)
 
 
 def play_run(history: History, manifest: Manifest, task: Task, plot: Plot = lambda *_: None) -> Ledger:
