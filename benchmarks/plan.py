@@ -54,7 +54,7 @@ FULL = Plan(
     peers=peers.FULL,
     training=TrainingPlan(repeats=7, lenet_steps=100, alexnet_steps=5),
     audience=Audience(
-        streams=500, requests_per_s=200, parameters=LENET, pairs=15, rounds_per_run=7, runs_listed=10_000, pages=21
+        streams=500, requests_per_s=200, parameters=LENET, pairs=31, rounds_per_run=9, runs_listed=10_000, pages=21
     ),
     rabbitmq=True,
 )

@@ -32,12 +32,14 @@ Stamp = tuple[int, int]
 """How much had happened, and what was forgotten, when an answer was given."""
 
 
-Question = tuple[str, bytes]
-"""A path and its query."""
+Question = tuple[str, bytes, RunId]
+"""A path, its query, and the run that both are about."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
+    """An answer, and what it depends on."""
+
     stamp: Stamp
     at_s: float
     """By the coordinator's clock, which may be set."""
@@ -47,7 +49,7 @@ class _Held:
     body: Message
 
 
-Promise = asyncio.Future[_Held | None]
+Promise = asyncio.Future[Held | None]
 
 
 class Remembering:
@@ -62,21 +64,19 @@ class Remembering:
         self._app = app
         self._coordinator = coordinator
         self._moment_s = moment_s
-        self._held: dict[Question, _Held] = {}
+        self._held: dict[Question, Held] = {}
         self._promised: dict[Question, Promise] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer from memory, or pass the request on and remember what is said."""
-        found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-        if found is None:
+        question = find_question(scope)
+        if question is None:
             await self._app(scope, receive, send)
             return
-        question = (scope["path"], scope["query_string"])
-        run = RunId(found["run"] or _find_run(question[1]))
-        known = self._recall(question, run)
+        known = self.recall(question)
         if known is None and question in self._promised:
             # Or what another made who waited with us, if the one that was to make it went away.
-            known = await asyncio.shield(self._promised[question]) or self._recall(question, run)
+            known = await asyncio.shield(self._promised[question]) or self.recall(question)
         if known is not None:
             await send({**known.start})  # Others put headers on it on the way out.
             await send(known.body)
@@ -84,19 +84,22 @@ class Remembering:
         promise: Promise = asyncio.get_running_loop().create_future()
         try:
             await self._wait_for_turn(question, promise)
-            await self._pass_on(question, run, promise, (scope, receive, send))
+            await self._pass_on(question, promise, (scope, receive, send))
         finally:
             if not promise.done():
-                promise.set_result(
-                    None
-                )  # It is none to be held, or came to nothing: everybody asks for themselves.
+                # It is none to be held, or came to nothing: everybody asks for themselves.
+                promise.set_result(None)
 
-    def _recall(self, question: Question, run: RunId) -> _Held | None:
+    def recall(self, question: Question) -> Held | None:
         """The answer that was given last, if it still holds."""
         held = self._held.get(question)
-        if held is None or held.stamp != self._stamp(run):
+        if held is None or held.stamp != self._stamp(question):
             return None
         return held if 0 <= self._coordinator.now_s() - held.at_s < GOOD_FOR_S else None
+
+    def find_promise(self, question: Question) -> Promise | None:
+        """What will be the next answer, if somebody who asked for the same waits for their turn."""
+        return self._promised.get(question)
 
     async def _wait_for_turn(self, question: Question, promise: Promise) -> None:
         """Let a moment pass since the last answer; who asks meanwhile is promised the next."""
@@ -111,11 +114,9 @@ class Remembering:
             # Who comes later than this may not be told what is seen now.
             del self._promised[question]
 
-    async def _pass_on(
-        self, question: Question, run: RunId, promise: Promise, request: tuple[Scope, Receive, Send]
-    ) -> None:
+    async def _pass_on(self, question: Question, promise: Promise, request: tuple[Scope, Receive, Send]) -> None:
         # From before the answer is made: what happens meanwhile may be in it or not.
-        stamp, at_s, made_s = self._stamp(run), self._coordinator.now_s(), asyncio.get_running_loop().time()
+        stamp, at_s, made_s = self._stamp(question), self._coordinator.now_s(), asyncio.get_running_loop().time()
         scope, receive, send = request
         start: Message = {}
 
@@ -126,23 +127,32 @@ class Remembering:
             elif message.get("more_body", False):
                 start = {}
             elif start.get("status") == HTTPStatus.OK:
-                answer = _Held(stamp, at_s, made_s, start, message)
+                answer = Held(stamp, at_s, made_s, start, message)
                 self._hold(question, answer)
                 promise.set_result(answer)
             await send(message)
 
         await self._app(scope, receive, send_and_hold)
 
-    def _stamp(self, run: RunId) -> Stamp:
-        return self._coordinator.count_steps(run), self._coordinator.news.forgotten
+    def _stamp(self, question: Question) -> Stamp:
+        return self._coordinator.count_steps(question[2]), self._coordinator.news.forgotten
 
-    def _hold(self, question: Question, answer: _Held) -> None:
+    def _hold(self, question: Question, answer: Held) -> None:
         self._held.pop(question, None)
         if len(answer.body["body"]) > LONGEST:
             return
         self._held[question] = answer
         if len(self._held) > HELD:
             del self._held[next(iter(self._held))]
+
+
+def find_question(scope: Scope) -> Question | None:
+    """What a request asks for, if the answer is one that can be held."""
+    if scope["type"] != "http" or scope["method"] != "GET":
+        return None
+    path, query = scope["path"], scope["query_string"]
+    found = _PATH.fullmatch(path)
+    return (path, query, RunId(found["run"] or _find_run(query))) if found else None
 
 
 def _find_run(query: bytes) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import cast
 
 import httpx
@@ -13,53 +11,12 @@ from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import RunId
 from hubbub_coordinator.api.remembering import GOOD_FOR_S, HELD, LONGEST, Remembering
-from hubbub_coordinator.service import ANY_RUN, Coordinator
+from hubbub_coordinator.service import Coordinator
 from support.aio import aio
+from support.clockwork import Clockwork, Router
 
 ONE, TWO = RunId("1" * 64), RunId("2" * 64)
 RUN = f"/api/v1/runs/{ONE}"
-
-
-@dataclass
-class Clockwork:
-    """As much of a coordinator as its answers depend on."""
-
-    steps: Counter[RunId] = field(default_factory=Counter)
-    time_s: float = 100.0
-    forgotten: int = 0
-
-    @property
-    def news(self) -> Clockwork:
-        return self
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def count_steps(self, run: RunId) -> int:
-        return self.steps[run]
-
-    def step(self, run: RunId) -> None:
-        self.steps[run] += 1
-        self.steps[ANY_RUN] += 1
-
-
-@dataclass
-class Router:
-    """Answers with how often it was asked."""
-
-    status: int = 200
-    filling: int = 0
-    pieces: int = 1
-    asked: int = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
-        self.asked += 1
-        headers = [(b"content-type", b"text/plain")]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        for piece in range(self.pieces):
-            body = f"{self.asked}".encode().ljust(self.filling)
-            await send({"type": "http.response.body", "body": body, "more_body": piece + 1 < self.pieces})
 
 
 class Scene:
