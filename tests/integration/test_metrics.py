@@ -74,10 +74,12 @@ async def test_a_party_is_ready_while_the_broker_is_there_and_alive_all_the_time
             heard = await asyncio.to_thread(service.wait_for_message, HEADING)
             page = heard.removeprefix(HEADING)
 
-            async def wait_for(status: int) -> httpx.Response:
-                # Another process tells nobody when it becomes ready.
-                while (answer := await client.get(f"{page}/readyz")).status_code != status:  # noqa: ASYNC110
+            async def wait_for(status: int, named: str = "") -> httpx.Response:
+                # Another process tells nobody when it becomes ready, and it loses its connections one by one.
+                answer = await client.get(f"{page}/readyz")
+                while answer.status_code != status or named not in answer.text:
                     await asyncio.sleep(0.05)
+                    answer = await client.get(f"{page}/readyz")
                 assert (await client.get(f"{page}/healthz")).status_code == httpx.codes.OK
                 return answer
 
@@ -86,7 +88,7 @@ async def test_a_party_is_ready_while_the_broker_is_there_and_alive_all_the_time
             await wait_for(httpx.codes.OK)
             first = Metrics((await client.get(f"{page}/metrics")).text)
             await proxy.refuse()
-            away = await wait_for(httpx.codes.SERVICE_UNAVAILABLE)
+            away = await wait_for(httpx.codes.SERVICE_UNAVAILABLE, inbox(name))
             await proxy.resume()
             await wait_for(httpx.codes.OK)
             last = Metrics((await client.get(f"{page}/metrics")).text)

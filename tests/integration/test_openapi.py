@@ -50,14 +50,17 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
 def known(live: LiveCoordinator) -> list[RunId]:
     """A run that is over, and three that are paused after their second round."""
     over = live.submit(make_run(1, rounds=1))
-    paused = [live.submit(make_run(number, rounds=3)) for number in (2, 3, 4)]
-    for run in paused:
+    live.wait_until(over, "completed")
+    paused = []
+    # One after the other: who is silent still takes one of the few places to train in.
+    for number in (2, 3, 4):
+        run = live.submit(make_run(number, rounds=3))
         live.wait_until(run, "round 2 collecting")
         live.pause(run)
-    live.silence.lift(2)
-    live.wait_until(over, "completed")
-    for run in paused:
+        live.silence.lift(2)
         live.wait_until(run, "paused")
+        live.silence.hold_again(2)
+        paused.append(run)
     return [over, *paused]
 
 

@@ -25,6 +25,12 @@ class Silence:
             if held == number:
                 gate.set()
 
+    def hold_again(self, number: int) -> None:
+        """From now on, as at first: for a run after another."""
+        for (_, held), gate in self._gates.items():
+            if held == number:
+                gate.clear()
+
     def lift_all(self) -> None:
         for gate in self._gates.values():
             gate.set()
