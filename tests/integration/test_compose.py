@@ -19,6 +19,7 @@ from support.compose_file import ROOT, read_env_file, read_services
 from support.container_network import find_obstacle
 from support.container_root import HOST
 from support.private_node import server_scripts
+from support.thorough import only_thorough
 
 TRAINERS = [f"trainer-{number}" for number in range(1, 6)]
 PARTIES = ["coordinator", "aggregator-1", "aggregator-2", *TRAINERS]
@@ -124,6 +125,7 @@ def test_to_bring_it_up_again_changes_nothing(trial: Trial) -> None:
     assert [run["run"] for run in runs["items"]] == [trial.run]
 
 
+@only_thorough
 def test_in_the_cluster_every_queue_is_at_three_nodes(containers: None, tmp_path: Path) -> None:
     del containers
     variables = QUICK | read_env_file(ROOT / "compose" / "cluster.env")

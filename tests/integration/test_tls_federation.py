@@ -17,6 +17,7 @@ from support.guarded_broker import GuardedBroker
 from support.one_process import run_in_one_process
 from support.private_node import NodeTls, PrivateNode, server_scripts
 from support.processes import ProcessFederation
+from support.thorough import part_of
 
 pytestmark = pytest.mark.broker
 
@@ -36,7 +37,7 @@ def draw_up(roster: Roster) -> Manifest:
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", part_of([2, 0], 0))
 def test_eight_parties_with_logins_of_their_own_train_over_tls_what_they_train_in_memory(
     request: pytest.FixtureRequest, tmp_path: Path, workers: int
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from support.held_transport import Hold, connect_held
 from support.parties import parties_of
 from support.plain_federation import PlainFederation
 from support.plain_run import run_plainly
+from support.thorough import part_of
 from support.two_phases import NAME, TwoPhases
 
 TASK = SyntheticTask(1_003)
@@ -103,6 +105,8 @@ async def test_every_round_equals_the_plaintext_algorithm(tmp_path: Path, client
 
 # Every strategy -----------------------------------------------------------------------------------------
 
+BLOCKS = ((16, 1), (16, 2), (100, 3), (7, 9))
+"""Of how many indices, and q."""
 METHODS: dict[str, dict[str, object]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     **{f"sec-union, q = {q}": {"strategy": "sec-union", "q": q} for q in (2, 9, 32)},
@@ -121,8 +125,7 @@ METHODS: dict[str, dict[str, object]] = {
             "block": block,
             "wire": wire,
         }
-        for block, q in ((16, 1), (16, 2), (100, 3), (7, 9))
-        for wire in ("paper", "compact")
+        for (block, q), wire in part_of([*product(BLOCKS, ("paper", "compact"))], 0, 3, 4, 7)
     },
     "sec-union, blocks, mean": {"strategy": "sec-union", "q": 2, "block": 16, "alpha_rule": "mean"},
     "sec-union, all blocks": {"strategy": "sec-union", "q": 3, "block": 17, "rho": 1.0},

@@ -129,7 +129,7 @@ def test_without_a_rabbitmq_server_the_rest_is_measured_and_the_report_says_so(
 
     monkeypatch.setattr(parts, "start_broker", find_none)
 
-    shown = run(plan=replace(TINY, parameters=(640,), chunk_sizes=(), rabbitmq=True))
+    shown = run("--only", "rounds", plan=replace(TINY, parameters=(640,), chunk_sizes=(), rabbitmq=True))
 
     assert "RabbitMQ was left out: no rabbitmq-server is installed. On Debian: apt-get install" in shown
     assert "A round's time" in shown
