@@ -12,7 +12,7 @@ from types import ModuleType, UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -243,7 +243,7 @@ def test_everything_that_is_kept_is_read_back_as_it_was(kind: Kind[Any, Any], sh
     shapes = Shapes((kind.data, *kind.events))
 
     @given(values_of(shape))
-    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=15)
     def check(value: object) -> None:
         read = shapes.load(shapes.name_of(value), shapes.dump(value))
         assert read == value

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hubbub.crypto.sealing import (
@@ -57,7 +57,6 @@ def refusal(reason: RejectReason) -> Iterator[None]:
 
 @both_kems
 @given(plaintext=st.binary(max_size=300), info=st.binary(max_size=300))
-@settings(deadline=None)
 def test_the_owner_opens_what_was_sealed_and_the_overhead_is_as_stated(
     kem: Kem, plaintext: bytes, info: bytes
 ) -> None:
@@ -83,7 +82,6 @@ def test_sealing_twice_gives_different_bytes(kem: Kem) -> None:
 @given(bit=st.integers(0, 8 * 2000))
 @example(bit=255)  # X25519 ignores the top bit of a point; the seal does not.
 @example(bit=8 * 1120 - 1)
-@settings(deadline=None)
 def test_a_flipped_bit_anywhere_breaks_the_seal(kem: Kem, bit: int) -> None:
     with refusal(RejectReason.BROKEN_SEAL):
         KEYS[kem].open(flipped(SEALED[kem], bit), INFO)

@@ -64,7 +64,7 @@ def sum_up(vectors: Sequence[Vector], inputs: Sequence[tuple[Residues, ...]], se
     return sums
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     length=st.integers(0, 700),
     modulus=st.sampled_from([2, 3, 4, 6, 8, 11, 17, 21, 101, 2**16 + 1, 2**31 + 5, 2**32]),

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.errors import BadUpdate, ConfigurationError
@@ -49,7 +49,6 @@ def test_rho_outside_its_range_is_refused(rho: float) -> None:
         count_kept(100, rho)
 
 
-@settings(deadline=None)
 @given(values=vectors, data=st.data())
 def test_top_k_is_the_head_of_a_stable_sort(values: list[float], data: st.DataObject) -> None:
     x = as_update(values)
@@ -84,7 +83,6 @@ def test_update_with_nan_or_infinity_is_refused_wherever_it_is(bad: float, at: i
         top_binary(x, 5)
 
 
-@settings(deadline=None)
 @given(values=vectors, data=st.data())
 def test_top_binary_keeps_the_signs_of_the_largest_and_the_norm(values: list[float], data: st.DataObject) -> None:
     x = as_update(values)

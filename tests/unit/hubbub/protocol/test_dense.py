@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
@@ -73,7 +73,6 @@ def test_packing_agrees_with_plain_integers(m: int, n: int) -> None:
     assert unpack_dense(packed, n, m).tolist() == x.tolist()
 
 
-@settings(deadline=None)
 @given(m=moduli, data=st.data())
 def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([0, m - 1]) | st.integers(0, m - 1), max_size=150))
@@ -142,7 +141,6 @@ def outcome(read: Callable[[bytes, int, int], object], data: bytes, n: int, m: i
     return None
 
 
-@settings(deadline=None)
 @given(m=moduli, n=st.integers(0, 40), data=st.data())
 def test_check_refuses_exactly_what_unpacking_refuses(m: int, n: int, data: st.DataObject) -> None:
     size = dense.dense_bytes(n, m)
@@ -184,7 +182,6 @@ def test_of_all_strings_exactly_one_for_each_vector_is_accepted(m: int, n: int) 
     assert len(accepted) == m**n
 
 
-@settings(deadline=None)
 @given(m=moduli, n=st.integers(0, 40), data=st.data())
 def test_any_string_is_refused_unless_packing_gives_it_back(m: int, n: int, data: st.DataObject) -> None:
     size = dense.dense_bytes(n, m)

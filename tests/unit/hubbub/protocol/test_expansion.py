@@ -2,7 +2,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
@@ -18,7 +18,6 @@ edges = [2, 3, 8, 11, 63, 64, 65, 128, 201, 255, 256, 257, 2**31 + 1, 2**32]
 moduli = st.sampled_from(edges) | st.integers(2, 300) | st.integers(2, 2**32)
 
 
-@settings(deadline=None)
 @given(m=moduli, n=st.integers(0, 200), seed=st.integers(0, 2**32))
 def test_expansion_agrees_with_plain_integers_and_takes_no_byte_more(m: int, n: int, seed: int) -> None:
     data = np.random.default_rng(seed).bytes(40 * n + 1000)

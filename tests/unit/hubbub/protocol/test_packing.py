@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
@@ -25,7 +25,6 @@ def test_packing_agrees_with_one_long_integer(m: int, n: int) -> None:
     assert unpack(packed, n, m).tolist() == x.tolist()
 
 
-@settings(deadline=None)
 @given(m=st.integers(2, 2**32), data=st.data())
 def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([0, m - 1]) | st.integers(0, m - 1), max_size=150))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
@@ -59,7 +59,6 @@ def test_negative_length_is_refused() -> None:
         ring.sample(ByteStream(b""), -1, 11)
 
 
-@settings(deadline=None)
 @given(m=moduli, n=st.integers(0, 200), seed=st.integers(0, 2**32))
 def test_sample_is_the_first_accepted_words_and_takes_no_byte_more(m: int, n: int, seed: int) -> None:
     data = np.random.default_rng(seed).bytes(40 * n + 1000)
@@ -109,7 +108,6 @@ def test_the_uniformity_test_would_notice_modulo_bias() -> None:
     assert against_uniform(counts) > bound(11)
 
 
-@settings(deadline=None)
 @given(m=moduli, data=st.data())
 def test_addition_and_subtraction_agree_with_plain_integers(m: int, data: st.DataObject) -> None:
     edges = st.sampled_from([0, 1, m // 2, m - 1]) | st.integers(0, m - 1)

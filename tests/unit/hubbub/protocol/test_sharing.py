@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,7 +29,6 @@ def secure_sum(inputs: list[Residues], m: int, servers: int, stream: AesCtrStrea
     return recombine(sums, m)
 
 
-@settings(deadline=None)
 @given(m=moduli, clients=st.integers(1, 8), servers=st.integers(2, 5), n=st.integers(0, 50), data=st.data())
 def test_secure_sum_is_the_plain_sum(m: int, clients: int, servers: int, n: int, data: st.DataObject) -> None:
     value = st.sampled_from([0, m - 1]) | st.integers(0, m - 1)
@@ -41,7 +40,6 @@ def test_secure_sum_is_the_plain_sum(m: int, clients: int, servers: int, n: int,
     assert total.tolist() == plain_ring.add(inputs, m)
 
 
-@settings(deadline=None)
 @given(m=moduli, servers=st.integers(2, 4), n=st.integers(0, 30), seed=st.integers(0, 2**32))
 def test_split_agrees_with_plain_integers(m: int, servers: int, n: int, seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
@@ -79,7 +79,6 @@ def unmask(masked: bytes, n: int, m: int, clients: int) -> list[int]:
     return values
 
 
-@settings(deadline=None)
 @given(m=moduli, clients=st.integers(1, 8), servers=st.integers(2, 4), n=st.integers(0, 50), data=st.data())
 def test_the_unmasked_sum_is_the_plain_sum(
     m: int, clients: int, servers: int, n: int, data: st.DataObject

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
 from hubbub.protocol import unions
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.ring import Residues
 from hubbub.protocol.sharing import accumulate, recombine, split
 from support.statistics import against_uniform, bound
@@ -26,7 +27,7 @@ def choices(clients: int, n: int) -> st.SearchStrategy[list[Signs]]:
 cohorts = st.tuples(st.integers(2, 7), st.integers(0, 40)).flatmap(lambda size: choices(*size))
 
 
-def secure_sum(marks: list[Residues], m: int, key: bytes) -> Residues:
+def secure_sum(marks: list[Digits], m: int, key: bytes) -> Residues:
     """Through real shares, two servers."""
     stream = AesCtrStream(key)
     sums = [np.zeros(marks[0].size, dtype=np.uint32) for _ in range(2)]
@@ -41,7 +42,6 @@ def counts_of(cohort: list[Signs]) -> list[int]:
     return [sum(1 for signs in cohort if signs[index] != 0) for index in range(cohort[0].size)]
 
 
-@settings(deadline=None)
 @given(cohort=cohorts, key=st.binary(min_size=32, max_size=32))
 def test_partial_sec_union_sums_to_the_counts_and_so_to_the_union(cohort: list[Signs], key: bytes) -> None:
     total = secure_sum([unions.mark(signs) for signs in cohort], len(cohort) + 1, key)
@@ -51,7 +51,6 @@ def test_partial_sec_union_sums_to_the_counts_and_so_to_the_union(cohort: list[S
     assert unions.indices_of(total).tolist() == [index for index, count in enumerate(counts) if count]
 
 
-@settings(deadline=None)
 @given(cohort=cohorts, q=st.integers(1, 32), key=st.binary(min_size=32, max_size=32))
 def test_sec_union_is_the_union_less_the_cancellations(cohort: list[Signs], q: int, key: bytes) -> None:
     stream = AesCtrStream(key[::-1])
@@ -65,7 +64,6 @@ def test_sec_union_is_the_union_less_the_cancellations(cohort: list[Signs], q: i
     assert all(counts_of(cohort)[index] >= 2 for index in cancelled)
 
 
-@settings(deadline=None)
 @given(cohort=cohorts, key=st.binary(min_size=32, max_size=32))
 def test_with_one_bit_marks_are_ones_and_even_counts_vanish(cohort: list[Signs], key: bytes) -> None:
     marks = [unions.mark_at_random(signs, 1, AesCtrStream(key)) for signs in cohort]

@@ -180,7 +180,7 @@ REFUSALS = {"malformed", "unknown-version", "unknown-kind", "not-in-roster", "ba
 
 
 @given(body=st.sampled_from(FOR_COORDINATOR), payload=st.binary(max_size=40), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_flipped_bit_of_any_frame_is_let_in(body: Message, payload: bytes, data: st.DataObject) -> None:
     frame = bytearray(frame_of(body, payload=payload))
     bit = data.draw(st.integers(0, 8 * len(frame) - 1), label="bit")

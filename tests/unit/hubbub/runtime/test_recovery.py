@@ -98,7 +98,7 @@ async def take_and_restart(fed: Sequence[Fed]) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([KEY, OTHER]), EVENTS), max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_machines_timers_and_jobs_are_what_they_were_after_any_events(fed: Sequence[Fed]) -> None:
     asyncio.run(take_and_restart(fed))
 
@@ -435,7 +435,7 @@ async def live_through(lives: Sequence[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 30), max_size=5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nor_do_many_deaths_also_while_recovering(lives: Sequence[int]) -> None:
     asyncio.run(live_through(lives))
 
