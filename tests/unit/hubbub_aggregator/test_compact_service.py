@@ -243,6 +243,7 @@ async def a_sum_of_a_round_to_come(scene: CompactScene) -> None:
 
 async def a_second_sum(scene: CompactScene) -> None:
     await scene.send_partial(SECOND, 0)
+    await scene.digest()
     await scene.send_partial(SECOND, 1, members=CLIENTS[1:])
 
 
@@ -338,6 +339,7 @@ async def test_a_sum_of_a_phase_that_is_over_is_late_and_changes_nothing(
         await scene.send_partial(SECOND, 1, over, members=CLIENTS[1:])
 
         await scene.play_round(4 if over == 3 else 3)
+        await scene.digest()
 
         assert scene.dead() == []
         assert scene.late(PartialChunk.kind) == 2

@@ -33,7 +33,7 @@ from support.aggregator_scene import (
     scene_of,
     send_plain,
 )
-from support.aio import aio
+from support.aio import aio, until
 from support.deaths import Fate, live_through
 
 pytestmark = pytest.mark.usefixtures("crew_size")
@@ -62,6 +62,13 @@ async def play_run(scene: Scene) -> None:
     await scene.coordinator.hear(PhaseReleased)
     await scene.command(DONE)
     await settle(scene)
+    # A message is settled first, and what it makes superfluous is forgotten then.
+    await until(lambda: {run_of(scene, table) for table in ("secrets", "events")} == {((ANOTHER.run_id,),)})
+
+
+def run_of(scene: Scene, table: str) -> tuple[tuple[object, ...], ...]:
+    """The runs that something is left of in a table."""
+    return tuple(read_rows(scene.folder, f"SELECT DISTINCT run FROM {table}"))  # noqa: S608
 
 
 # The proposal, the keys, six chunks and their checks, the order, the release that it told, the sum and the end:

@@ -77,6 +77,7 @@ async def test_before_it_has_everybodys_keys_nothing_of_a_round_is_taken(tmp_pat
     async with scene_of(tmp_path) as scene, scene.start():
         keys = await scene.propose()
         await scene.send_chunk(CLIENTS[0], 0)
+        await scene.digest()
         await scene.close(1)
         await scene.order(VoidPhase(reason="too few"), 1)
         await scene.command(RunKeys(keys=keys))
