@@ -29,7 +29,6 @@ from hubbub.protocol.dense import Digits, pack_dense, unpack_digits
 from hubbub.protocol.encoding import DENSE
 from hubbub.protocol.expansion import expand_digits
 from hubbub.protocol.layout import Chunk, Vector, plan_chunks
-from hubbub.protocol.residues import Residues
 from hubbub.protocol.totals import begin_total
 from hubbub.strategies.base import Phase
 from hubbub.strategies.wire import PhaseWire
@@ -196,7 +195,7 @@ class PhaseSteps:
         adding = self._begin_adding(server)
         return [adding.add(index, chunk) for index, chunk in enumerate(self.plan)]
 
-    def unmask(self) -> list[Residues]:
+    def unmask(self) -> list[Digits]:
         """What a client makes of the combined sum."""
         return self._compact.decode_chunks(self.plan, self.vectors, self._clients, self.combined.__getitem__)
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Collection, Sequence
 from functools import partial
 
+import numpy as np
+
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.shares import declare
@@ -74,9 +76,10 @@ class Releasing:
         for place, client in enumerate(data.manifest.clients):
             release = await asyncio.to_thread(gathering.finish, place)
             vectors = release.vectors
+            wide = [each.astype(np.uint32, copy=False) for each in release.values]
             sum_key, wrapped = keys[client]
             for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
-                pieces = [release.values[piece.vector][piece.elements] for piece in chunk]
+                pieces = [wide[piece.vector][piece.elements] for piece in chunk]
                 packed = await asyncio.to_thread(pack_chunk, chunk, vectors, pieces)
                 payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
                 await self._send_sum(key, data, client, vectors, wrapped, index, payload)

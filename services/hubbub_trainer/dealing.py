@@ -11,8 +11,9 @@ import numpy as np
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId
 from hubbub.protocol.compact import share_masked, unmask
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Vector, pack_chunk, unpack_chunk
-from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.ring import RandomStream, Residues, word_type
 from hubbub.strategies.base import Phase
 from hubbub.trust.seals import Place, Stage, derive_seed, mask_stream, share_stream
 
@@ -21,7 +22,7 @@ def deal_chunk(
     phase: Phase,
     chunk: Chunk,
     vectors: Sequence[Vector],
-    values: Sequence[Residues],
+    values: Sequence[Digits],
     servers: int,
     stream: RandomStream,
 ) -> list[bytes]:
@@ -66,7 +67,7 @@ class Compact:
         index: int,
         chunk: Chunk,
         vectors: Sequence[Vector],
-        values: Sequence[Residues],
+        values: Sequence[Digits],
         *,
         me: PartyId,
         secret: bytes,
@@ -86,9 +87,9 @@ class Compact:
         vectors: Sequence[Vector],
         members: Sequence[PartyId],
         read: Callable[[int], bytes],
-    ) -> list[Residues]:
+    ) -> list[Digits]:
         """Take the members' masks off the sum, chunk by chunk; `read(index)` gives a chunk's payload."""
-        sums: list[Residues] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+        sums: list[Digits] = [np.empty(vector.length, dtype=word_type(vector.modulus)) for vector in vectors]
         for index, chunk in enumerate(plan):
             masks = [partial(self._mask, member, index) for member in members]
             for piece, total in unmask(chunk, vectors, read(index), masks):

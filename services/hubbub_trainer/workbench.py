@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,8 +19,8 @@ from hubbub.machine.effects import Job, Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, declare
 from hubbub.messages.traffic import Traffic, count_payload, count_seeds
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import Residues
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.post import Post
 from hubbub.runtime.spool import ChunkRef, Spool
@@ -64,7 +64,7 @@ class Outgoing:
     secret: bytes = field(repr=False)
     """What its shares follow from."""
     vectors: tuple[Vector, ...]
-    values: tuple[Residues, ...] = field(repr=False)
+    values: tuple[Digits, ...] = field(repr=False)
     weight: int
     transcript: str
 
@@ -305,7 +305,7 @@ class Workbench:
         mine.note_sums(phase, members, release)
         mine.absorbed.append(phase)
 
-    def _read_sums(self, key: Key, data: Round, phase_name: str) -> list[Residues]:
+    def _read_sums(self, key: Key, data: Round, phase_name: str) -> Sequence[Digits]:
         wire = wire_of(data.manifest, phase_name)
         if wire.compact:
             return self._read_masked(key, data, wire)
@@ -322,7 +322,7 @@ class Workbench:
         vectors = sums[servers[0]].vectors
         return recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read)
 
-    def _read_masked(self, key: Key, data: Round, wire: PhaseWire[PartyId]) -> list[Residues]:
+    def _read_masked(self, key: Key, data: Round, wire: PhaseWire[PartyId]) -> Sequence[Digits]:
         combiner = wire.combiner(key.round)
         one = data.sums[wire.phase.name][combiner]
         place = place_of(key, wire.phase.name)

@@ -10,6 +10,7 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.protocol import leakage, signs, unions
 from hubbub.protocol.aggregate import apply_sum
 from hubbub.protocol.compression import top_binary
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.ring import Residues
 from hubbub.protocol.sharing import accumulate, recombine, split
 from hubbub.strategies.planner import Question, plan
@@ -107,7 +108,7 @@ def choose(clients: int, n: int, k: int, seed: int) -> list[NDArray[np.int8]]:
     return cohort
 
 
-def sum_securely(marks: list[Residues], m: int, key: int) -> Residues:
+def sum_securely(marks: list[Digits], m: int, key: int) -> Residues:
     stream = AesCtrStream(bytes([key]) * 32)
     sums = [np.zeros(marks[0].size, dtype=np.uint32) for _ in range(2)]
     for x in marks:
@@ -179,7 +180,7 @@ def test_plaintext_union_is_an_or_by_the_first_server() -> None:
     total = np.zeros(3000, dtype=np.uint32)
 
     for each in cohort:
-        phase.combine(total, unions.mark(each), 2)
+        phase.combine(total, unions.mark(each).astype(np.uint32), 2)
 
     assert phase.aggregators(["first", "second", "third"]) == ("first",)
     assert np.array_equal(unions.indices_of(total), np.flatnonzero(np.any(cohort, axis=0)))

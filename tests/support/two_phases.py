@@ -8,8 +8,8 @@ import numpy as np
 from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, secure_sum_bits
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientInput, Conclusion, Indices, Phase, Release
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
@@ -33,7 +33,7 @@ class TwoPhasesRound:
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         return (count_vector(self._parameters),) if phase == "count" else self._inner.vectors(phase)
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         if phase == "count":
             return (np.ones(COUNT_ELEMENTS, dtype=np.uint32),)
         return self._inner.contribute(phase)

@@ -11,6 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
@@ -167,7 +168,7 @@ class Manifest(Claim):
     @property
     def protocol_parameters(self) -> Parameters:
         """The numbers that the protocol's maths takes."""
-        return Parameters(
+        return _parameters_of(
             parameters=self.parameters,
             clients=len(self.cohort),
             servers=len(self.aggregators),
@@ -206,6 +207,10 @@ class Manifest(Claim):
     def run_id(self) -> RunId:
         """SHA-256 of the canonical form."""
         return RunId(hashlib.sha256(self.canonical).hexdigest())
+
+
+_parameters_of = lru_cache(maxsize=64)(Parameters)
+"""They are asked for with every message, and it takes exact fractions to check them."""
 
 
 def organisations_in(cohort: Iterable[CohortMember], clients: Collection[str]) -> set[PartyId]:

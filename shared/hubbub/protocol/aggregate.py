@@ -15,7 +15,7 @@ from hubbub.protocol.fixed_point import FixedPoint
 
 
 def apply_sum(
-    theta: NDArray[np.float32], signs_sum: NDArray[np.int32], alpha_sum: float, members: int
+    theta: NDArray[np.float32], signs_sum: NDArray[np.signedinteger], alpha_sum: float, members: int
 ) -> NDArray[np.float32]:
     """Step to the next model; `theta` is left as it is. Slices of a model may be stepped one by one."""
     if members < 1:
@@ -33,7 +33,9 @@ def apply_sum(
     return updated
 
 
-def check_sums(signs_sum: NDArray[np.int32], factors_sum: int, members: int, fixed_point: FixedPoint) -> None:
+def check_sums(
+    signs_sum: NDArray[np.signedinteger], factors_sum: int, members: int, fixed_point: FixedPoint
+) -> None:
     """Refuse sums that no inputs of `members` clients can have: an aggregator has shifted them.
 
     The check reads sums and public parameters only, so that a refusal tells nothing about a client's own

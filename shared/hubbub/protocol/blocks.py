@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
 from hubbub.protocol import compression
 from hubbub.protocol.compression import AlphaRule
-from hubbub.protocol.residues import BLOCK, Residues, check_modulus
+from hubbub.protocol.dense import Digits
+from hubbub.protocol.residues import BLOCK, check_modulus
 
 MAX_BLOCK = 1024
 """The union then takes a thousandth of N marks: nothing is left to be saved, and V would only get coarser."""
@@ -90,13 +91,14 @@ def modulus(clients: int) -> int:
     return m
 
 
-def to_ring(spoken: Signs) -> Residues:
+def to_ring(spoken: Signs) -> Digits:
     """1 for a plus, 0 for a minus."""
-    pluses: Residues = (spoken > 0).astype(np.uint32)
+    # A truth value is a byte of 0 or 1.
+    pluses: Digits = (spoken > 0).view(np.uint8)
     return pluses
 
 
-def from_ring(pluses: Residues, members: int) -> NDArray[np.int32]:
+def from_ring(pluses: Digits, members: int) -> NDArray[np.int32]:
     """D = 2p - M, for the M members whose signs are in the sum; more pluses than members are refused.
 
     Where all C take part every residue is possible, so that a refusal can tell nothing about the sum.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.encoding import DENSE
 from hubbub.protocol.layout import Chunk, Piece, Vector, split_payload
-from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.ring import RandomStream
 from hubbub.protocol.totals import Total, begin_total
 
 Streams = Callable[[Vector], RandomStream]
@@ -25,7 +25,7 @@ Streams = Callable[[Vector], RandomStream]
 def share_masked(
     chunk: Chunk,
     vectors: Sequence[Vector],
-    values: Sequence[Residues],
+    values: Sequence[Digits],
     *,
     mask: Streams,
     seeded: Sequence[Streams],

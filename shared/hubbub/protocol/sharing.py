@@ -11,22 +11,25 @@ chunk by chunk.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hubbub.errors import ConfigurationError
-from hubbub.protocol.ring import RandomStream, Residues, add_into, check_residues, sample, subtract_into
+from hubbub.protocol.dense import Digits, check_digits
+from hubbub.protocol.ring import RandomStream, Residues, add_into, sample, subtract_into
 
 MIN_SERVERS = 2
 
 
-def split(x: Residues, m: int, servers: int, stream: RandomStream) -> list[Residues]:
+def split(x: Digits, m: int, servers: int, stream: RandomStream) -> list[Residues]:
     """Make one share of `x` for each server (Alg. 1, first block); `x` is left as it is.
 
     The stream must be secret and fresh: whoever knows its bytes reads `x` from the last share. For a long
     vector, slices of some 2^16 elements are fastest: getting fresh memory costs more than the arithmetic.
     """
     check_servers(servers)
-    check_residues(x, m)
+    check_digits(x, m)
     shares = [sample(stream, x.size, m) for _ in range(servers - 1)]
-    last = x.copy()
+    last = x.astype(np.uint32)
     for share in shares:
         subtract_into(last, share, m)
     return [*shares, last]

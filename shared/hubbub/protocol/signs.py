@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import LocalError
-from hubbub.protocol.residues import Residues, check_modulus, check_residues
+from hubbub.protocol.dense import Digits, check_digits
+from hubbub.protocol.residues import check_modulus
+from hubbub.protocol.ring import word_type
 
 Signs: TypeAlias = NDArray[np.int8] | NDArray[np.int16] | NDArray[np.int32]
 
@@ -22,21 +24,23 @@ def modulus(clients: int) -> int:
     return m
 
 
-def to_ring(signs: Signs, clients: int) -> Residues:
+def to_ring(signs: Signs, clients: int) -> Digits:
     """T(x) = x, or x + (2C + 1) if x is negative (Eq. 11)."""
     m = modulus(clients)
     if signs.size and max(int(signs.max()), -int(signs.min())) > clients:
         raise LocalError(f"a sign is outside [-{clients}, {clients}], the values that T is defined for")
-    # A negative value wraps to 2^32 + x; adding m wraps it back, to m + x.
-    residues = signs.astype(np.uint32)
-    residues += (signs < 0) * np.uint32(m)
+    # A negative value wraps to 2^b + x; adding m wraps it back, to m + x.
+    residues = signs.astype(word_type(m))
+    residues += (signs < 0) * residues.dtype.type(m)
     return residues
 
 
-def from_ring(residues: Residues, clients: int) -> NDArray[np.int32]:
-    """T⁻¹(x) = x, or x - (2C + 1) if x is above C (Eq. 12)."""
+def from_ring(residues: Digits, clients: int) -> NDArray[np.signedinteger]:
+    """T⁻¹(x) = x, or x - (2C + 1) if x is above C (Eq. 12); as wide as the residues are."""
     m = modulus(clients)
-    check_residues(residues, m)
-    signs = (residues > np.uint32(clients)) * np.uint32(m)
+    check_digits(residues, m)
+    kind = residues.dtype.type
+    signs = (residues > kind(clients)) * kind(m)
+    # What is below zero wraps, as it does in the signed type of the same width.
     np.subtract(residues, signs, out=signs)
-    return signs.view(np.int32)
+    return signs.view(f"i{signs.itemsize}")

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
-from hubbub.protocol.ring import RandomStream, Residues, sample
+from hubbub.protocol.dense import Digits
+from hubbub.protocol.ring import RandomStream, sample, word_type
 
 MAX_Q = 32
 
@@ -25,26 +26,29 @@ def check_q(q: int) -> None:
         raise ConfigurationError(f"q is {q}; marks of SecUnion have from 1 to {MAX_Q} bits")
 
 
-def mark(signs: NDArray[np.int8]) -> Residues:
+def mark(signs: NDArray[np.int8]) -> Digits:
     """B_i: 1 at every index that the client chose."""
-    marks: Residues = (signs != 0).astype(np.uint32)
+    # A truth value is a byte of 0 or 1.
+    marks: Digits = (signs != 0).view(np.uint8)
     return marks
 
 
-def mark_at_random(signs: NDArray[np.int8], q: int, stream: RandomStream) -> Residues:
+def mark_at_random(signs: NDArray[np.int8], q: int, stream: RandomStream) -> Digits:
     """A_i: a uniform non-zero element of Z_{2^q} at every index that the client chose.
 
     With q = 1 there is only one non-zero element, so nothing is random and every even number of marks cancels.
     """
     check_q(q)
     marks = mark(signs)
-    if q > 1:
-        chosen = indices_of(marks)
-        marks[chosen] += sample(stream, chosen.size, 2**q - 1)
-    return marks
+    if q == 1:
+        return marks
+    chosen = indices_of(marks)
+    at_random = np.zeros(signs.size, dtype=word_type(2**q))
+    at_random[chosen] = sample(stream, chosen.size, 2**q - 1) + np.uint32(1)
+    return at_random
 
 
-def indices_of(total: Residues) -> NDArray[np.int64]:
+def indices_of(total: Digits) -> NDArray[np.int64]:
     """V: the indices whose marks do not add up to zero, ascending."""
     # numpy looks for what is true several times as fast as for what is not zero.
     return np.flatnonzero(total != 0).astype(np.int64, copy=False)
@@ -59,7 +63,7 @@ def check_union(union_size: int, members: int, kept: int, *, of: str = "indices"
         )
 
 
-def check_directions(counts: Residues, directions: NDArray[np.int32]) -> None:
+def check_directions(counts: Digits, directions: NDArray[np.signedinteger]) -> None:
     """Refuse sums of signs that the counts of choosers do not allow: |D| > B, or of the other parity."""
     magnitudes = np.abs(directions)
     if (magnitudes > counts).any() or ((magnitudes ^ counts.astype(np.int32)) & 1).any():
@@ -68,7 +72,7 @@ def check_directions(counts: Residues, directions: NDArray[np.int32]) -> None:
         )
 
 
-def check_counts(counts: Residues, members: int) -> None:
+def check_counts(counts: Digits, members: int) -> None:
     """Refuse counts of choosers that exceed the members (PartialSecUnion)."""
     largest = int(counts.max(initial=0))
     if largest > members:

@@ -43,6 +43,7 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import sharing
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
 
@@ -56,13 +57,13 @@ class Release:
     """What an aggregator gives a client at the end of a phase."""
 
     vectors: tuple[Vector, ...]
-    values: tuple[Residues, ...] = field(repr=False)
+    values: tuple[Digits, ...] = field(repr=False)
 
 
 class Gathering(Protocol):
     """A server's side of a phase in which it computes on whole vectors."""
 
-    def add(self, values: Sequence[Residues], weight: int) -> None:
+    def add(self, values: Sequence[Digits], weight: int) -> None:
         """Take in one member's vectors; the members come in manifest order."""
 
     def finish(self, client: int) -> Release:
@@ -79,7 +80,7 @@ class Phase:
         """Which of the manifest's aggregators take part, in order."""
         return tuple(named)
 
-    def deal(self, values: Residues, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
+    def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
         """Split a client's values into one share for each aggregator."""
         return sharing.split(values, modulus, servers, stream)
 
@@ -115,10 +116,10 @@ class PlainPhase(Phase):
         """The first one."""
         return tuple(named[:1])
 
-    def deal(self, values: Residues, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
+    def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
         """Hide nothing."""
         del modulus, servers, stream
-        return [values]
+        return [values.astype(np.uint32, copy=False)]
 
     def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
         """There is one total."""
@@ -162,7 +163,7 @@ class ClientRound(Protocol):
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """What this client sends in a phase; known once the phases before it are absorbed."""
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         """This client's values, one vector for each of `vectors(phase)`."""
 
     def restricted_to(self, phase: str) -> tuple[Indices, ...]:

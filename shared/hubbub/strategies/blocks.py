@@ -16,11 +16,11 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import aggregate, blocks, compression, costs, unions
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientInput, Conclusion, Indices, Release, Theta, admit_exactly, admit_up_to
 from hubbub.strategies.compressed import add_up, require
-from hubbub.strategies.marks import SIGNS, SecUnion, Signs
+from hubbub.strategies.marks import SIGNS, Found, SecUnion, Signs
 
 REVEALS = "where all members' signs agree on V, every client knows everybody's sign there"
 """To clients; servers learn |V|, as they do without blocks."""
@@ -60,7 +60,7 @@ class BlockRound:
             return signs_vectors(self._parameters, self._say().support.size)
         return (union_vector(self._union, self._parameters),)
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         """The marks; or whether each sign is a plus, and Q(α_i)."""
         if phase != SIGNS.name:
             return (self._marks,)
@@ -79,15 +79,15 @@ class BlockRound:
         else:
             self._absorb_union(release.values[0], members)
 
-    def _absorb_union(self, total: Residues, members: int) -> None:
-        parameters, active = self._parameters, unions.indices_of(total)
-        unions.check_union(active.size, members, parameters.kept_blocks, of="blocks")
-        self._alone = self._union.alone_share(parameters, total, self._marks, members)
-        support = blocks.indices_in(active, parameters.block, parameters.parameters)
+    def _absorb_union(self, total: Digits, members: int) -> None:
+        parameters, active = self._parameters, Found.of(total)
+        unions.check_union(active.support.size, members, parameters.kept_blocks, of="blocks")
+        self._alone = self._union.alone_share(parameters, active, self._marks, members)
+        support = blocks.indices_in(active.support, parameters.block, parameters.parameters)
         alpha = blocks.scale(self._wanted, support, rule=parameters.alpha_rule)
         self._spoken = _Spoken(support, blocks.speak(self._wanted, support), parameters.fixed_point.to_ring(alpha))
 
-    def _absorb_signs(self, pluses: Residues, factor: int, members: int) -> None:
+    def _absorb_signs(self, pluses: Digits, factor: int, members: int) -> None:
         directions, support = blocks.from_ring(pluses, members), self._say().support
         aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)

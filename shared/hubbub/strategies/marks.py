@@ -11,12 +11,28 @@ from numpy.typing import NDArray
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs, leakage, unions
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.ring import RandomStream, Residues
-from hubbub.strategies.base import Phase, PlainPhase
+from hubbub.strategies.base import Indices, Phase, PlainPhase
 
 SIGNS = Phase("signs")
 """What follows the union, if there is one."""
 Signs = NDArray[np.int8]
+Directions = NDArray[np.signedinteger]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """V, and what the marks of each of its indices add up to."""
+
+    support: Indices
+    sums: Digits
+
+    @staticmethod
+    def of(total: Digits) -> Found:
+        """All indices whose marks do not add up to zero."""
+        support = unions.indices_of(total)
+        return Found(support, total[support])
 
 
 class Union(Protocol):
@@ -29,16 +45,16 @@ class Union(Protocol):
     def modulus(self, parameters: Parameters) -> int:
         """The ring of the marks."""
 
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
         """Mark the indices where `chosen` is not zero."""
 
-    def check(self, total: Residues, members: int) -> None:
+    def check(self, total: Digits, members: int) -> None:
         """Refuse marks that the members cannot add up to."""
 
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+    def check_signs(self, counts: Digits, directions: Directions) -> None:
         """Refuse sums of signs that do not fit the marks at the same indices."""
 
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+    def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """The share of V's indices that a single client chose, as far as one client can tell."""
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
@@ -55,25 +71,24 @@ class SecUnion:
         """2^q."""
         return int(2**parameters.q)
 
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
         """R uniform in Z*_{2^q}."""
         return unions.mark_at_random(chosen, parameters.q, stream)
 
-    def check(self, total: Residues, members: int) -> None:
+    def check(self, total: Digits, members: int) -> None:
         """Random marks add up to anything."""
 
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+    def check_signs(self, counts: Digits, directions: Directions) -> None:
         """Random marks tell no counts."""
 
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+    def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """An estimate from our own marks: see `leakage.estimate_alone_share`."""
-        size = int(np.count_nonzero(total))
-        if not size:
+        if not found.support.size:
             return None
         return leakage.estimate_alone_share(
-            kept=int(np.count_nonzero(marks)),
-            matched=int(np.count_nonzero((total == marks) & (marks != 0))),
-            union_size=size,
+            kept=int(np.count_nonzero(marks != 0)),
+            matched=int(np.count_nonzero(found.sums == marks[found.support])),
+            union_size=found.support.size,
             members=members,
             q=parameters.q,
         )
@@ -93,24 +108,24 @@ class PartialSecUnion:
         """C + 1."""
         return parameters.clients + 1
 
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
         """B_i."""
         del parameters, stream
         return unions.mark(chosen)
 
-    def check(self, total: Residues, members: int) -> None:
+    def check(self, total: Digits, members: int) -> None:
         """Nobody chooses an index twice."""
         unions.check_counts(total, members)
 
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+    def check_signs(self, counts: Digits, directions: Directions) -> None:
         """T signs of ±1 add up to at most t, and to an odd number if t is odd."""
         unions.check_directions(counts, directions)
 
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+    def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """Exactly."""
         del parameters, marks, members
-        size = np.count_nonzero(total)
-        return float(np.count_nonzero(total == 1) / size) if size else None
+        size = found.support.size
+        return float(np.count_nonzero(found.sums == 1) / size) if size else None
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
         """2·S·C·N·⌈log2(C + 1)⌉."""
@@ -138,20 +153,20 @@ class PlaintextUnion:
         del parameters
         return 2
 
-    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Residues:
+    def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
         """B_i."""
         del parameters, stream
         return unions.mark(chosen)
 
-    def check(self, total: Residues, members: int) -> None:
+    def check(self, total: Digits, members: int) -> None:
         """Any bits can be."""
 
-    def check_signs(self, counts: Residues, directions: NDArray[np.int32]) -> None:
+    def check_signs(self, counts: Digits, directions: Directions) -> None:
         """Bits tell no counts."""
 
-    def alone_share(self, parameters: Parameters, total: Residues, marks: Residues, members: int) -> float | None:
+    def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """The union tells clients nothing of it."""
-        del parameters, total, marks, members
+        del parameters, found, marks, members
         return None
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:

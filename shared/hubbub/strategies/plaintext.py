@@ -17,6 +17,7 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import compression, costs, signs
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import (
@@ -42,7 +43,7 @@ def _to_bits(values: NDArray[np.float32]) -> Residues:
     return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
 
 
-def _from_bits(residues: Residues) -> NDArray[np.float32]:
+def _from_bits(residues: Digits) -> NDArray[np.float32]:
     values = np.ascontiguousarray(residues).view(np.float32)
     if not np.isfinite(values).all():
         raise PeerError(RejectReason.IMPOSSIBLE_SUM, "a float that was sent is NaN or infinite")
@@ -61,7 +62,7 @@ class _Averaging:
         self._weight = 0
         self._release: Release | None = None
 
-    def add(self, values: Sequence[Residues], weight: int) -> None:
+    def add(self, values: Sequence[Digits], weight: int) -> None:
         self._total += np.multiply(_from_bits(values[0]), weight, dtype=np.float64)
         self._weight += weight
 
@@ -100,7 +101,7 @@ class FedAvgRound:
         del phase
         return (_update_vector(self._parameters),)
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         """U_i."""
         del phase
         return (_to_bits(self._wanted),)
@@ -169,7 +170,7 @@ def _sent_vectors(parameters: Parameters) -> tuple[Vector, ...]:
 
 
 def _read_sent(
-    parameters: Parameters, values: Sequence[Residues]
+    parameters: Parameters, values: Sequence[Digits]
 ) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
     """A client's α, its indices and its signs."""
     indices = np.flatnonzero(values[1])
@@ -190,7 +191,7 @@ class _DirectSum:
         self._members = 0
         self._release: Release | None = None
 
-    def add(self, values: Sequence[Residues], weight: int) -> None:
+    def add(self, values: Sequence[Digits], weight: int) -> None:
         del weight
         alpha, indices, directions = _read_sent(self._parameters, values)
         self._total[indices] += alpha * directions
@@ -224,7 +225,7 @@ class _SeparateSum:
         self._chosen = np.zeros(parameters.parameters, dtype=np.bool_)
         self._release: Release | None = None
 
-    def add(self, values: Sequence[Residues], weight: int) -> None:
+    def add(self, values: Sequence[Digits], weight: int) -> None:
         del weight
         alpha, indices, directions = _read_sent(self._parameters, values)
         self._alpha += alpha
@@ -285,7 +286,7 @@ class TopBinaryRound:
         del phase
         return _sent_vectors(self._parameters)
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         """α_i, V_i and the signs on it."""
         del phase
         chosen = np.zeros(self._parameters.parameters, dtype=np.uint32)

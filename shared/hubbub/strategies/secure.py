@@ -14,8 +14,8 @@ import numpy as np
 from hubbub.parameters import Parameters
 from hubbub.protocol import aggregate, compression, costs, signs, unions
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
@@ -29,7 +29,7 @@ from hubbub.strategies.base import (
 )
 from hubbub.strategies.blocks import Blocks
 from hubbub.strategies.compressed import add_up, require
-from hubbub.strategies.marks import SIGNS, PartialSecUnion, PlaintextUnion, SecUnion, Union
+from hubbub.strategies.marks import SIGNS, Found, PartialSecUnion, PlaintextUnion, SecUnion, Union
 
 
 class SecureRound:
@@ -47,7 +47,7 @@ class SecureRound:
         self._signs = compressed.signs
         self._marks = union.mark(parameters, compressed.signs, mine.stream) if union else None
         self._support: Indices | None = None
-        self._counts: Residues | None = None
+        self._counts: Digits | None = None
         self._alone: float | None = None
         self._next: Theta | None = None
 
@@ -58,7 +58,7 @@ class SecureRound:
         length = self._parameters.parameters if self._support is None else self._support.size
         return _signs_vectors(self._parameters, length)
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         """The marks; or T(D_i) on V and Q(α_i)."""
         if self._marks is not None and phase != SIGNS.name:
             return (self._marks,)
@@ -80,15 +80,15 @@ class SecureRound:
         else:
             self._absorb_signs(release.values[0], int(release.values[1][0]), members)
 
-    def _absorb_union(self, union: Union, total: Residues, members: int) -> None:
+    def _absorb_union(self, union: Union, total: Digits, members: int) -> None:
         union.check(total, members)
-        support = unions.indices_of(total)
-        unions.check_union(support.size, members, self._parameters.kept)
+        found = Found.of(total)
+        unions.check_union(found.support.size, members, self._parameters.kept)
         if self._marks is not None:
-            self._alone = union.alone_share(self._parameters, total, self._marks, members)
-        self._support, self._counts = support, total[support]
+            self._alone = union.alone_share(self._parameters, found, self._marks, members)
+        self._support, self._counts = found.support, found.sums
 
-    def _absorb_signs(self, total: Residues, factor: int, members: int) -> None:
+    def _absorb_signs(self, total: Digits, factor: int, members: int) -> None:
         directions = signs.from_ring(total, self._parameters.clients)
         aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)

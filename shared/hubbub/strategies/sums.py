@@ -29,9 +29,9 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import compression, costs, unions
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.reals import Units
-from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
@@ -43,7 +43,7 @@ from hubbub.strategies.base import (
     admit_up_to,
 )
 from hubbub.strategies.compressed import check_length, require
-from hubbub.strategies.marks import PartialSecUnion
+from hubbub.strategies.marks import Found, PartialSecUnion
 
 UNION = PartialSecUnion()
 VALUES = Phase("values")
@@ -60,8 +60,7 @@ class SumRound:
         self._sparse = sparse
         self._numbers = parameters.signed_fixed_point
         self._units, self._changed = self._take(mine.update)
-        self._counts: Residues | None = None
-        self._support: Indices | None = None
+        self._found: Found | None = None
         self._next: Theta | None = None
 
     def _take(self, update: Theta) -> tuple[Units, int]:
@@ -78,18 +77,18 @@ class SumRound:
         """N marks; or the numbers, on V if there is one."""
         if phase == UNION.phase.name:
             return (_union_vector(self._parameters),)
-        length = self._parameters.parameters if self._support is None else self._support.size
+        length = self._parameters.parameters if self._found is None else self._found.support.size
         return (_values_vector(self._parameters, length),)
 
-    def contribute(self, phase: str) -> tuple[Residues, ...]:
+    def contribute(self, phase: str) -> tuple[Digits, ...]:
         """1 wherever there is something to add; or the numbers."""
         if phase == UNION.phase.name:
             return (unions.mark(np.sign(self._units).astype(np.int8)),)
-        return (self._numbers.to_ring(self._units if self._support is None else self._units[self._support]),)
+        return (self._numbers.to_ring(self._units if self._found is None else self._units[self._found.support]),)
 
     def restricted_to(self, phase: str) -> tuple[Indices, ...]:
         """V, when numbers are added on it alone."""
-        return () if phase != VALUES.name or self._support is None else (self._support,)
+        return () if phase != VALUES.name or self._found is None else (self._found.support,)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V; or the sum, which is the next model."""
@@ -97,35 +96,35 @@ class SumRound:
         if phase == UNION.phase.name:
             self._absorb_union(release.values[0], members)
         else:
-            self._absorb_values(self._numbers.from_ring(release.values[0]), members)
+            self._absorb_values(self._numbers.from_ring(release.values[0].astype(np.uint32, copy=False)), members)
 
-    def _absorb_union(self, total: Residues, members: int) -> None:
+    def _absorb_union(self, total: Digits, members: int) -> None:
         UNION.check(total, members)
-        support = unions.indices_of(total)
-        unions.check_union(support.size, members, self._parameters.kept)
-        self._counts, self._support = total, support
+        found = Found.of(total)
+        unions.check_union(found.support.size, members, self._parameters.kept)
+        self._found = found
 
     def _absorb_values(self, sums: Units, members: int) -> None:
-        if self._support is None or self._counts is None:
+        if self._found is None:
             self._numbers.check_sums(sums, members)
             self._next = self._numbers.to_reals(sums).astype(np.float32)
             return
-        counts = self._counts[self._support]
+        counts = self._found.sums.astype(np.uint32, copy=False)
         self._numbers.check_sums(sums, counts)
         if ((counts == 1) & (sums == 0)).any():
             raise PeerError(RejectReason.IMPOSSIBLE_SUM, "one member alone has an index, and adds nothing to it")
         self._next = np.zeros(self._parameters.parameters, dtype=np.float32)
-        self._next[self._support] = self._numbers.to_reals(sums)
+        self._next[self._found.support] = self._numbers.to_reals(sums)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """The model is the sum. Nothing is kept, also by a client that was left out: next time it counts anew."""
         theta = require(self._next)
         nothing = np.zeros_like(theta)
         changed = self._changed if took_part else 0
-        if self._support is None or self._counts is None:
+        if self._found is None:
             return Conclusion(theta, nothing, self._parameters.parameters, changed=changed)
-        alone = UNION.alone_share(self._parameters, self._counts, self._counts, self._parameters.clients)
-        return Conclusion(theta, nothing, self._support.size, alone, changed=changed)
+        alone = UNION.alone_share(self._parameters, self._found, self._found.sums, self._parameters.clients)
+        return Conclusion(theta, nothing, self._found.support.size, alone, changed=changed)
 
     def __repr__(self) -> str:
         return f"<SumRound of {self._parameters.parameters} numbers>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from hubbub.messages.rounds import PhaseReleased, PhaseVoided, RoundApplied
 from hubbub.messages.runs import RunEnded, RunJoined
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.sums import SumChunk, VoidNotice
-from hubbub.protocol.ring import Residues
+from hubbub.protocol.dense import Digits
 from hubbub.strategies.registry import find_strategy
 from hubbub_trainer.learning.task import Task
 from support.plain_run import run_plainly
@@ -105,7 +105,7 @@ class Ledger:
             self.blame(f"{client} dealt other values of round {key.round}, {phase}, after a restart")
 
     def note_sum(
-        self, client: PartyId, key: Key, phase: str, members: frozenset[PartyId], sums: list[Residues]
+        self, client: PartyId, key: Key, phase: str, members: frozenset[PartyId], sums: Sequence[Digits]
     ) -> None:
         """A client has recombined a sum; it must be that of its members' values."""
         parts = [self.said.get((member, key.round, phase)) for member in sorted(members)]

@@ -9,7 +9,7 @@ import os
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar, copy_context
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import Voucher
-from hubbub.protocol.ring import Residues
+from hubbub.protocol.dense import Digits
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Verdict
 from hubbub.transport.memory import _Taken
@@ -404,11 +404,11 @@ class World:
 
         async def send_watched(bench: Workbench, key: Key, phase: str) -> SharesSent:
             mine = bench._open_round(key).client_round
-            said = Said(mine.vectors(phase), mine.contribute(phase))
+            said = Said.by(mine, phase)
             ledger.note_said(bench.me, key, phase, said)
             return await send_shares(bench, key, phase)
 
-        def read_watched(bench: Workbench, key: Key, data: Round, phase: str) -> list[Residues]:
+        def read_watched(bench: Workbench, key: Key, data: Round, phase: str) -> Sequence[Digits]:
             sums = read_sums(bench, key, data, phase)
             members = next(iter(data.sums[phase].values())).members
             ledger.note_sum(bench.me, key, phase, members, sums)

@@ -23,6 +23,7 @@ from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, decla
 from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.messages.sums import Release as Claim
 from hubbub.protocol import signs
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release
@@ -39,6 +40,7 @@ from support.aio import aio
 from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest
 from support.parties import identity_of, roster_of
 from support.plain_dense import word
+from support.recorder import Said
 from support.trainer_scene import Scene, scene_of
 from support.wrapping import Wrapping
 
@@ -327,7 +329,7 @@ async def test_the_shares_add_up_to_the_masked_input(tmp_path: Path) -> None:
         assert np.count_nonzero(chosen) == PARAMETERS.kept
 
 
-Absorbed = list[tuple[PartyId, str, tuple[Residues, ...]]]
+Absorbed = list[tuple[PartyId, str, tuple[Digits, ...]]]
 
 
 @pytest.fixture
@@ -355,7 +357,7 @@ def contributed(scene: Scene, phase: str, members: tuple[PartyId, ...]) -> list[
     """The sum over those members that are real: the others' inputs are zero."""
     rounds = [scene.trainers[client]._spaces.open(scene.manifest.run_id).rounds[1] for client in scene.real]
     mine = [each.client_round for client, each in zip(scene.real, rounds, strict=True) if client in members]
-    return compact_round.add(mine[0].vectors(phase), [each.contribute(phase) for each in mine])
+    return compact_round.add(mine[0].vectors(phase), [Said.by(each, phase).values for each in mine])
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,18 @@ from hubbub.protocol import signs
 LARGEST_COHORT = 2**31 - 1
 
 
-@pytest.mark.parametrize("clients", [2, 5, 100])
-def test_every_value_of_a_small_cohort_goes_there_and_back(clients: int) -> None:
+@pytest.mark.parametrize(
+    ("clients", "narrowest"), [(2, "u1"), (5, "u1"), (127, "u1"), (128, "u2"), (32_767, "u2"), (32_768, "u4")]
+)
+def test_every_value_of_a_cohort_goes_there_and_back_in_the_narrowest_type(clients: int, narrowest: str) -> None:
     values = list(range(-clients, clients + 1))
 
-    residues = signs.to_ring(np.array(values, dtype=np.int16), clients)
+    residues = signs.to_ring(np.array(values, dtype=np.int32), clients)
 
     assert residues.tolist() == [value % (2 * clients + 1) for value in values]
-    assert residues.dtype == np.uint32
+    assert residues.dtype == narrowest
     assert signs.from_ring(residues, clients).tolist() == values
+    assert signs.from_ring(residues.astype(np.uint32), clients).tolist() == values
 
 
 @given(clients=st.integers(2, LARGEST_COHORT), data=st.data())
