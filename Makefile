@@ -52,7 +52,7 @@ soak: $(READY)
 	HUBBUB_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest tests/fuzz --show-capture=no $(ARGS)
 	HUBBUB_API_EXAMPLES=500 $(BIN)/python -m pytest tests/integration/test_openapi.py --show-capture=no $(ARGS)
 	HUBBUB_THOROUGH=1 $(BIN)/python -m pytest tests/integration/test_kills.py tests/integration/test_compose.py \
-		tests/integration/test_tls_federation.py tests/simulation/test_against_plaintext.py $(ARGS)
+		tests/integration/test_shards.py tests/integration/test_tls_federation.py tests/simulation/test_against_plaintext.py $(ARGS)
 	HUBBUB_CONSUMER_TIMEOUT_S=60 $(BIN)/python -m pytest tests/integration/test_consumer_timeout.py $(ARGS)
 	HUBBUB_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation/test_faults.py --show-capture=no $(ARGS)
 	HUBBUB_SOAK=.soak.json $(BIN)/python -m pytest tests/soak $(ARGS)

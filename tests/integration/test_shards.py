@@ -20,6 +20,7 @@ from hubbub_trainer.planning import draw_up_manifest
 from support.one_process import run_in_one_process
 from support.party_files import write_party_files
 from support.processes import ProcessFederation, ServiceProcess, SharedBroker, wait_until
+from support.thorough import part_of
 
 pytestmark = pytest.mark.broker
 
@@ -80,7 +81,7 @@ def check_digests(
     assert len(set(digests.values())) == 1
 
 
-@pytest.mark.parametrize("wire", ["compact", "paper"])
+@pytest.mark.parametrize("wire", part_of(["compact", "paper"], 0))
 def test_run_with_workers_ends_with_the_model_of_one_process_and_costs_the_same(
     federation: ProcessFederation, amqp_url: str, tmp_path: Path, wire: str
 ) -> None:
