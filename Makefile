@@ -13,7 +13,7 @@ demo: $(READY)
 	@$(BIN)/hubbub demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

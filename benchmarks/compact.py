@@ -164,7 +164,7 @@ class PhaseSteps:
         self._stage = Stage(RunId("0" * 64), ROUND, "signs")
         self._compact = Compact(self._stage, bytes(KEY_BYTES))
         self._secrets = {client: bytes([place]) * KEY_BYTES for place, client in enumerate(self._clients)}
-        self.values = tuple(ring.sample(stream, vector.length, vector.modulus) for vector in self.vectors)
+        self.values = tuple(_draw(stream, vector) for vector in self.vectors)
         self._dealt = {client: self.deal(client) for client in self._clients}
         self._partials: dict[PartyId, list[bytes]] = {}
         for server in self._others:
@@ -250,3 +250,8 @@ class PhaseSteps:
             self.deal(client)
         for server in (*self._others, self._combiner):
             self.add(server)
+
+
+def _draw(stream: AesCtrStream, vector: Vector) -> Digits:
+    """Values as a client holds them."""
+    return ring.sample(stream, vector.length, vector.modulus).astype(ring.word_type(vector.modulus))

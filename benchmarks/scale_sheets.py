@@ -32,9 +32,9 @@ def lay_out_compact(parameters: int, timings: Sequence[CompactTiming]) -> Sheet:
     note = (
         f"C = {CLIENTS}, S = {SERVERS}, m = {2 * CLIENTS + 1} and a factor; the processor's time of one thread. "
         "Stream is what a step draws from AES-CTR, counted while it runs; copied is what goes into it and comes "
-        "out of it, as it lies in memory (a client's residues four bytes each, what travels packed); both per "
-        "element. Raw is filling as many bytes with AES-CTR and copying as many with numpy, into memory that is "
-        f"there already. The last row, {SHARE_AND_ADD}, is all {CLIENTS} clients dealing and all {SERVERS} "
+        "out of it, as it lies in memory (a client's residues in the narrowest type, what travels packed); both "
+        "per element. Raw is filling as many bytes with AES-CTR and copying as many with numpy, into memory that "
+        f"is there already. The last row, {SHARE_AND_ADD}, is all {CLIENTS} clients dealing and all {SERVERS} "
         "aggregators adding, one of them with the others' sums; rows above it are one step of one party. From "
         "*deal* on, steps go chunk by chunk, as the services do."
     )

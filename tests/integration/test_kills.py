@@ -260,7 +260,7 @@ def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Fate]]:
         (aggregator, halt("phase", "summing", "SumSent", 4, "signs")),
         (coordinator, halt("round", "applying", "UpdateApplied", 5)),
     ]
-    return part_of(every_phase, 1, 2, 5)
+    return part_of(every_phase, 2, 5)
 
 
 @pytest.mark.broker
