@@ -44,6 +44,7 @@ paper: $(READY)
 	$(BIN)/hubbub reproduce mnist --seeds 0,1,2 --out docs/results/$(TODAY)-mnist $(ARGS)
 	$(BIN)/hubbub reproduce cifar10 --max-rounds 5 --out docs/results/$(TODAY)-cifar10 $(ARGS)
 
+LONGEST := broker_outages compose kills shards strategies tls_federation
 # A million mutated messages at the codec and at every service (about a quarter of an hour), what `make test` takes a
 # part of, phases longer than a broker's patience of a minute, ten thousand simulated histories with faults (about half
 # an hour), every party killed at every transition, and two hundred rounds with random kills, drawn in docs/results
@@ -51,8 +52,8 @@ paper: $(READY)
 soak: $(READY)
 	HUBBUB_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest tests/fuzz --show-capture=no $(ARGS)
 	HUBBUB_API_EXAMPLES=500 $(BIN)/python -m pytest tests/integration/test_openapi.py --show-capture=no $(ARGS)
-	HUBBUB_THOROUGH=1 $(BIN)/python -m pytest tests/integration/test_kills.py tests/integration/test_compose.py \
-		tests/integration/test_shards.py tests/integration/test_tls_federation.py tests/simulation/test_against_plaintext.py $(ARGS)
+	HUBBUB_THOROUGH=1 $(BIN)/python -m pytest tests/adversary/test_recording.py tests/simulation/test_against_plaintext.py \
+		$(LONGEST:%=tests/integration/test_%.py) $(ARGS)
 	HUBBUB_CONSUMER_TIMEOUT_S=60 $(BIN)/python -m pytest tests/integration/test_consumer_timeout.py $(ARGS)
 	HUBBUB_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation/test_faults.py --show-capture=no $(ARGS)
 	HUBBUB_SOAK=.soak.json $(BIN)/python -m pytest tests/soak $(ARGS)

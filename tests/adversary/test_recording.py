@@ -44,6 +44,7 @@ from support.recorder import (
     WireTap,
 )
 from support.statistics import against_each_other, against_uniform, bound, joint_counts
+from support.thorough import part_of
 
 TWO_PHASES = Scenario("sec-union", clients=3, servers=2, rounds=2)
 SCENARIOS = (
@@ -53,7 +54,7 @@ SCENARIOS = (
 )
 
 
-@pytest.fixture(scope="module", params=SCENARIOS, ids=str)
+@pytest.fixture(scope="module", params=part_of(SCENARIOS, 0, 1), ids=str)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     found: list[Recorded] = []
 

@@ -20,7 +20,7 @@ from hubbub_trainer.planning import draw_up_manifest
 from support.one_process import run_in_one_process
 from support.party_files import write_party_files
 from support.processes import ProcessFederation, ServiceProcess, SharedBroker, wait_until
-from support.thorough import part_of
+from support.thorough import only_thorough, part_of
 
 pytestmark = pytest.mark.broker
 
@@ -122,6 +122,7 @@ def test_run_whose_workers_are_killed_again_and_again_ends_with_the_model_of_one
     assert not any(put_aside.values()), "what comes twice is not refused"
 
 
+@only_thorough
 def test_head_that_is_killed_takes_its_workers_along_and_goes_on_with_others(
     federation: ProcessFederation, tmp_path: Path
 ) -> None:

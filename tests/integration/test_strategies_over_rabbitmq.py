@@ -19,6 +19,14 @@ async def test_secure_strategies_over_rabbitmq(tmp_path: Path, amqp_url: str, cl
 
 
 @aio
+async def test_blocks_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
+    """203 indices are 25 blocks of 8 and one of 3."""
+    manifests = draw_up(["sec-union"], 5, 2, wires=["compact"], block=8)
+    async with connections(amqp_url, manifests[0]) as connect:
+        await check_runs(manifests, tmp_path, connect)
+
+
+@aio
 async def test_baselines_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
     manifests = draw_up(BASELINES, 5, 2, wires=["compact"])
     async with connections(amqp_url, manifests[0]) as connect:

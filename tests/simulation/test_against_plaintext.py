@@ -112,7 +112,7 @@ METHODS: dict[str, dict[str, object]] = {
     **{f"sec-union, q = {q}": {"strategy": "sec-union", "q": q} for q in (2, 9, 32)},
     **{
         f"{name}, {field} = {value}": {"strategy": name, field: value}
-        for name in ("sec-union", "partial-sec-union", "topbinary-direct")
+        for name in part_of(("sec-union", "partial-sec-union", "topbinary-direct"), 0)
         for field, value in (("alpha_rule", "mean"), ("feedback", "paper"))
     },
     "sec-union, all indices": {"strategy": "sec-union", "q": 3, "rho": 1.0},
