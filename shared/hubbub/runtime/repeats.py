@@ -98,11 +98,6 @@ class RepeatingProtocol(HttpToolsProtocol):
         if not self._unread:
             super().shutdown()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what was asked."""
-        self._later = b""
-        super().connection_lost(exc)
-
     def on_message_begin(self) -> None:
         """Let the application know by what it can recognise the request."""
         super().on_message_begin()
