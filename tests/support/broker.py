@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from hubbub.transport.rabbitmq import declare_topology, remove_topology
 from hubbub.transport.topology import Topology
+from support import debian
 from support.private_node import PrivateNode, answers_amqp, server_scripts
 
 if TYPE_CHECKING:
@@ -158,14 +159,7 @@ def install_server(policy: Path = Path("/usr/sbin/policy-rc.d")) -> None:
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "rabbitmq-server"]):
-            subprocess.run(
-                ["apt-get", "-qq", *command],  # noqa: S607  (found through PATH by `which` above)
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                stdout=subprocess.DEVNULL,
-                timeout=300,
-                check=True,
-            )
+        debian.install("rabbitmq-server")
     finally:
         if forbid:
             policy.unlink()

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, sync_playwright
 
+from support import debian
+
 PROGRAM_VARIABLE = "HUBBUB_TEST_CHROMIUM"
 LOOKS, LOOK_AGAIN_MS = 100, 50
 PROGRAMS = ("/usr/bin/chromium", "chromium", "google-chrome")
@@ -86,14 +88,7 @@ def from_debian_package() -> str:
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise UnavailableError("not root on Debian, so nothing can be installed")
     try:
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-            subprocess.run(
-                ["apt-get", "-qq", *command],  # noqa: S607  (found through PATH by `which` above)
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                stdout=subprocess.DEVNULL,
-                timeout=300,
-                check=True,
-            )
+        debian.install("chromium")
     except (subprocess.SubprocessError, OSError) as error:
         raise UnavailableError(f"apt-get could not install chromium: {error}") from error
     return from_installed_program()

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import debian
+
 # `os.unshare` and `os.setns` came with Python 3.12.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
@@ -175,14 +177,7 @@ def _install(packages: list[str]) -> None:
     if shutil.which("apt-get") is None:
         raise UnavailableError(f"{' and '.join(packages)} must be installed, and this is not Debian")
     try:
-        for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-            subprocess.run(
-                ["apt-get", "-qq", *command],  # noqa: S607  (found through PATH by `which` above)
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                stdout=subprocess.DEVNULL,
-                timeout=300,
-                check=True,
-            )
+        debian.install(*packages)
     except (subprocess.SubprocessError, OSError) as error:
         raise UnavailableError(f"apt-get could not install {' '.join(packages)}: {error}") from error
 

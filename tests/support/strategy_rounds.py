@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from hubbub.crypto.stream import AesCtrStream
+from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol.ring import Residues, check_residues
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta
@@ -85,3 +87,22 @@ def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound])
     for vector, values in zip(vectors, sums, strict=True):
         check_residues(values, vector.modulus)  # Or it could not be packed.
     return Release(vectors, tuple(sums))
+
+
+# Sums as somebody might have made them ------------------------------------------------------------------
+
+
+def absorb(client: ClientRound, phase: str, values: Sequence[Residues], members: int) -> None:
+    """Give a client these sums."""
+    client.absorb(phase, Release(client.vectors(phase), tuple(values)), members)
+
+
+def refusal(client: ClientRound, phase: str, values: Sequence[Residues], members: int) -> RejectReason:
+    """Why a client does not take these sums."""
+    with pytest.raises(PeerError) as caught:
+        absorb(client, phase, values, members)
+    return caught.value.reason
+
+
+def factor(value: int = 0) -> Residues:
+    return np.array([value], np.uint32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,11 +14,10 @@ from hubbub.crypto.sealing import SUM_OVERHEAD
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, declare
+from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
 from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.messages.sums import Release as Claim
 from hubbub.protocol import signs
@@ -27,7 +25,7 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release
-from hubbub.transport.base import Address, Transport
+from hubbub.transport.base import Transport
 from hubbub.trust.signed import sign_release
 from hubbub_trainer.events import SumArrived
 from hubbub_trainer.intake import read_masked, read_sum
@@ -38,11 +36,11 @@ from hubbub_trainer.workspace import OpenRound, digest
 from support import compact_round
 from support.aio import aio
 from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest
+from support.clogged import Clogged
 from support.parties import identity_of, roster_of
 from support.plain_dense import word
 from support.recorder import Said
 from support.trainer_scene import Scene, scene_of
-from support.wrapping import Wrapping
 
 TASK = SyntheticTask(1_003)
 
@@ -461,23 +459,6 @@ def check_sets(scene: Scene) -> None:
     assert sent
     for place, copies in sent.items():
         assert len(set(copies)) == 1, place
-
-
-class Clogged(Wrapping):
-    """Takes so many seeds and chunks, and then hangs."""
-
-    def __init__(self, inner: Transport, messages: int) -> None:
-        super().__init__(inner)
-        self._left = messages
-        self.stuck = asyncio.Event()
-
-    async def publish(self, address: Address, body: bytes) -> None:
-        if isinstance(decode(body).body, ShareChunk | ShareSeed):
-            if not self._left:
-                self.stuck.set()
-                await asyncio.Event().wait()
-            self._left -= 1
-        await super().publish(address, body)
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])

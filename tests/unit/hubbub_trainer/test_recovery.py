@@ -18,17 +18,15 @@ import pytest
 from hubbub import disk
 from hubbub.crypto.group import GroupSecret
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
-from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.runtime import runner
 from hubbub.runtime.participant import STATE_FILE
 from hubbub.store.vault import Vault
-from hubbub.transport.base import Address, Transport
+from hubbub.transport.base import Transport
 from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -36,9 +34,9 @@ from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task,
 from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest
+from support.clogged import Clogged
 from support.saboteur import Point, Saboteur
 from support.trainer_scene import DEMO_SEED, Scene, scene_of
-from support.wrapping import Wrapping
 
 TASK = SyntheticTask(1_003)
 
@@ -400,23 +398,6 @@ async def test_training_that_came_to_its_end_is_never_done_again(tmp_path: Path,
 
 
 # Sharing ------------------------------------------------------------------------------------------------
-
-
-class Clogged(Wrapping):
-    """Takes so many chunks of shares, and then hangs."""
-
-    def __init__(self, inner: Transport, chunks: int) -> None:
-        super().__init__(inner)
-        self._left = chunks
-        self.stuck = asyncio.Event()
-
-    async def publish(self, address: Address, body: bytes) -> None:
-        if isinstance(decode(body).body, ShareChunk):
-            if not self._left:
-                self.stuck.set()
-                await asyncio.Event().wait()
-            self._left -= 1
-        await super().publish(address, body)
 
 
 def count_copies(scene: Scene) -> dict[int, int]:

@@ -18,7 +18,7 @@ from hubbub.protocol.modes import WireMode
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Theta
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from support.plain_federation import Method, choose_blocks, draw_marks
-from support.strategy_rounds import N, add_up, draw, key_of, make_input, play, setting
+from support.strategy_rounds import N, absorb, add_up, draw, factor, key_of, make_input, play, refusal, setting
 
 SEC_UNION = find_strategy("sec-union")
 THETA = draw(99)
@@ -262,20 +262,6 @@ def marks_at(places: Sequence[int], value: int = 1) -> NDArray[np.uint32]:
     marks = np.zeros(LAST + 1, np.uint32)
     marks[list(places)] = value
     return marks
-
-
-def absorb(client: ClientRound, phase: str, values: Sequence[NDArray[np.uint32]], members: int) -> None:
-    client.absorb(phase, Release(client.vectors(phase), tuple(values)), members)
-
-
-def refusal(client: ClientRound, phase: str, values: Sequence[NDArray[np.uint32]], members: int) -> RejectReason:
-    with pytest.raises(PeerError) as caught:
-        absorb(client, phase, values, members)
-    return caught.value.reason
-
-
-def factor(value: int = 0) -> NDArray[np.uint32]:
-    return np.array([value], np.uint32)
 
 
 @pytest.mark.parametrize("members", [2, 5])

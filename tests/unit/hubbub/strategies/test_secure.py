@@ -18,7 +18,7 @@ from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.secure import SecureStrategy
 from support.plain_federation import Method, draw_marks
-from support.strategy_rounds import N, add_up, draw, key_of, make_input, play, setting
+from support.strategy_rounds import N, absorb, add_up, draw, factor, key_of, make_input, play, refusal, setting
 
 SECURE = tuple(name for name, strategy in STRATEGIES.items() if isinstance(strategy, SecureStrategy))
 UNIONS = tuple(name for name in SECURE if name != "no-union")
@@ -309,20 +309,6 @@ def marks_at(indices: Sequence[int], value: int = 1) -> NDArray[np.uint32]:
     marks = np.zeros(N, np.uint32)
     marks[list(indices)] = value
     return marks
-
-
-def absorb(client: ClientRound, phase: str, values: Sequence[NDArray[np.uint32]], members: int) -> None:
-    client.absorb(phase, Release(client.vectors(phase), tuple(values)), members)
-
-
-def refusal(client: ClientRound, phase: str, values: Sequence[NDArray[np.uint32]], members: int) -> RejectReason:
-    with pytest.raises(PeerError) as caught:
-        absorb(client, phase, values, members)
-    return caught.value.reason
-
-
-def factor(value: int = 0) -> NDArray[np.uint32]:
-    return np.array([value], np.uint32)
 
 
 @every_union
