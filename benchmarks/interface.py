@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 
 from benchmarks.crowd import Seen
 from benchmarks.steps import CLIENTS, RHO, SERVERS
-from hubbub.errors import ProtocolError
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
@@ -207,9 +206,7 @@ class Stage:
         """Run so many rounds, and account for them."""
         self.accounts = []
         manifest = self._draw_up(count)
-        state, run = await self.federation.run(manifest)
-        if state is not runs.State.COMPLETED:
-            raise ProtocolError(f"the run {state.value}: {run.reason}")
+        await self.federation.complete(manifest)
         return manifest.run_id
 
     def _draw_up(self, count: int) -> Manifest:

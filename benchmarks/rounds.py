@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.steps import CLIENTS, RHO, SERVERS
-from hubbub.errors import ProtocolError
 from hubbub.runtime.runner import Moment
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
-from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import Connect, start_federation
 from hubbub_local.parties import make_parties
@@ -89,9 +87,7 @@ async def _run(parameters: int, count: int, connect: Connect | None) -> list[Acc
             connect=connect,
             observer=note,
         ) as federation:
-            state, run = await federation.run(manifest)
-    if state is not runs.State.COMPLETED:
-        raise ProtocolError(f"the run {state.value}: {run.reason}")
+            await federation.complete(manifest)
     return accounts
 
 

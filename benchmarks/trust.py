@@ -21,7 +21,6 @@ from unittest.mock import patch
 
 from benchmarks.steps import CLIENTS, RHO, SERVERS
 from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
-from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import ClosePhase
@@ -32,7 +31,6 @@ from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub_coordinator.phases import round as rounds
-from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
 from hubbub_local.parties import make_parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -232,6 +230,4 @@ async def _run(parameters: int, strategy: str, meter: _Meter) -> None:
             connect=connect,
             observer=meter.observe,
         ) as federation:
-            state, run = await federation.run(manifest)
-    if state is not runs.State.COMPLETED:
-        raise ProtocolError(f"the run {state.value}: {run.reason}")
+            await federation.complete(manifest)

@@ -28,7 +28,6 @@ from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.metering import CountingTransport, Meter, Reading
 from benchmarks.steps import RHO, SERVERS
 from hubbub import __version__
-from hubbub.errors import ProtocolError
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.compression import count_kept, top_binary
 from hubbub.protocol.reals import SignedFixedPoint
@@ -36,7 +35,6 @@ from hubbub.strategies.base import Theta
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
-from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Connect, start_federation
 from hubbub_local.parties import Parties, make_parties
 from hubbub_trainer.learning.task import ProgressCallback, Score, Training
@@ -186,9 +184,7 @@ async def _run(manifest: Manifest, parties: Parties, task: VectorTask, meter: Me
             connect=lambda party, topology: CountingTransport(meter, party, connect(party, topology)),
             observer=meter.observe,
         ) as federation:
-            state, run = await federation.run(manifest)
-    if state is not runs.State.COMPLETED:
-        raise ProtocolError(f"the run {state.value}: {run.reason}")
+            await federation.complete(manifest)
 
 
 async def _open(parties: Parties, amqp_url: str | None) -> Connect:

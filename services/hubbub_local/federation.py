@@ -16,6 +16,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment, Observer
@@ -53,6 +54,12 @@ class Federation:
         for ended in self._ended:
             await ended[run].wait()
         return self.coordinator.find_run(run)
+
+    async def complete(self, manifest: Manifest) -> None:
+        """Run a manifest to its end, and refuse any end but the one that was hoped for."""
+        state, run = await self.run(manifest)
+        if state is not runs.State.COMPLETED:
+            raise ProtocolError(f"the run {state.value}: {run.reason}")
 
     def model_digests(self, manifest: Manifest) -> dict[PartyId, str]:
         """The digest that each trainer wrote to its own folder when the run ended."""
