@@ -143,7 +143,7 @@ def test_nothing_is_installed_unless_root_on_debian(
 
 def run_and_look(policy: Path, seen: list[tuple[str, bool]]) -> Callable[..., None]:
     def run(command: list[str], **_: object) -> None:
-        seen.append((command[2], policy.exists()))
+        seen.append((next(word for word in command if word in {"update", "install"}), policy.exists()))
 
     return run
 
