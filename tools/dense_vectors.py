@@ -1,13 +1,21 @@
-"""Dense residues and expanded streams for tests/vectors."""
+"""Words of residues and expanded streams for tests/vectors."""
 
 import numpy as np
 from message_vectors import Json, key_for
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError
-from hubbub.protocol.dense import dense_bits, pack_dense, unpack_dense, word_of
-from hubbub.protocol.expansion import expand
-from hubbub.protocol.packing import pack
+from hubbub.protocol.dense import (
+    count_words,
+    dense_bits,
+    pack_dense,
+    pack_words,
+    unpack_dense,
+    word_of,
+    words_type,
+)
+from hubbub.protocol.ring import sample
+from hubbub.protocol.totals import begin_total
 
 MODULI = (2, 3, 5, 6, 7, 11, 17, 21, 32, 201, 255, 256, 257, 1000, 2**16, 2**31 + 1, 2**32 - 1, 2**32)
 
@@ -16,14 +24,14 @@ def dense_files() -> dict[str, Json]:
     """Make every file's content, by name."""
     return {
         "dense_0": {"cases": [_dense_case(m, n) for m in MODULI for n in (0, 1, 13, 67)]},
-        "dense_bad": {"cases": [case for m in (2, 6, 11, 17, 21, 201) for case in _bad_cases(m, 13)]},
+        "dense_bad": {"cases": [case for m in (2, 6, 11, 17, 21, 201, 257) for case in _bad_cases(m, 13)]},
         "expansion_0": {"cases": [_expansion_case(m, n) for m in MODULI for n in (1, 21)]},
     }
 
 
 def _dense_case(m: int, n: int) -> Json:
     """Record a vector and its packed form; the largest residue is always there."""
-    x = expand(AesCtrStream(key_for(f"dense {m} {n}")), n, m)
+    x = sample(AesCtrStream(key_for(f"dense {m} {n}")), n, m)
     x[: min(n, 1)] = m - 1
     word = word_of(m)
     sizes = {"digits": word.digits, "bits": word.bits}
@@ -31,21 +39,23 @@ def _dense_case(m: int, n: int) -> Json:
 
 
 def _expansion_case(m: int, n: int) -> Json:
-    """Record the vector that the stream of one key stands for."""
+    """Record the words that the stream of one key stands for, as they are packed."""
     key = key_for(f"expansion {m}")
-    return {"m": m, "n": n, "key": key.hex(), "residues": expand(AesCtrStream(key), n, m).tolist()}
+    total = begin_total(n, m)
+    total.add_expanded(AesCtrStream(key))
+    return {"m": m, "n": n, "key": key.hex(), "packed": total.pack().hex()}
 
 
 def _bad_cases(m: int, n: int) -> list[Json]:
     """Spoil one packed vector in every way that can be told."""
-    x = expand(AesCtrStream(key_for(f"bad dense {m} {n}")), n, m)
+    x = sample(AesCtrStream(key_for(f"bad dense {m} {n}")), n, m)
     packed, word = pack_dense(x, m), word_of(m)
     spoiled = {"short": packed[:-1], "trailing byte": packed + b"\x00", "empty": b""}
     if m**word.digits < 2**word.bits:
         # The first word becomes the smallest that is no number of so many digits.
-        words = np.zeros(-(-n // word.digits), dtype=np.uint32)
+        words = np.zeros(count_words(n, m), dtype=words_type(m))
         words[0] = m**word.digits
-        spoiled["residue out of range"] = pack(words, 2**word.bits)
+        spoiled["word out of range"] = pack_words(words, m)
     if n % word.digits:
         spoiled["digit after the last"] = pack_dense(np.append(x, np.uint32(1)), m)
     if dense_bits(n, m) % 8:

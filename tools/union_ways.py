@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from hubbub.parameters import Parameters
 from hubbub.protocol import aggregate, compression
+from hubbub.protocol.dense import dense_bits
 from hubbub_trainer.learning.task import Task, Training
 
 CLIENTS, SERVERS = 5, 2
 SEED_BITS = 256
-WORD_BITS = 32
 COARSE_Q = 8
 # The references' union loses nothing.
 EXACT = 32
@@ -26,15 +26,6 @@ Mask = NDArray[np.bool_]
 
 
 # What the compact wire carries ----------------------------------------------------------------------------
-
-
-def dense_bits(n: int, m: int) -> int:
-    """N residues of Z_m, g to a word of w ≤ 32 bits, with the g that wastes least."""
-    if m & (m - 1) == 0:
-        return n * (m.bit_length() - 1)
-    widths = {g: int(m**g - 1).bit_length() for g in range(1, WORD_BITS)}
-    g = min((g for g, w in widths.items() if w <= WORD_BITS), key=lambda g: widths[g] / g)
-    return -(-n // g) * widths[g]
 
 
 def phase_bits(*vectors: tuple[int, int]) -> int:

@@ -7,6 +7,7 @@ more if there were more is shown each time, with one key more.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -26,8 +27,10 @@ from hubbub.strategies.wire import wire_of
 from hubbub.trust.seals import Place as StreamPlace
 from hubbub.trust.seals import Stage, mask_stream, share_stream
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from support import compact_words
 from support.aio import aio
-from support.compact_eavesdropper import CompactEavesdropper, CompactLoot, Parts
+from support.compact_eavesdropper import CompactEavesdropper, CompactLoot
+from support.compact_words import Parts
 from support.eavesdropper import Search
 from support.opposed_task import OpposedTask
 from support.recorded_run import TASK, Recorded, Scenario, listen_to
@@ -124,10 +127,11 @@ def test_with_every_aggregators_key_inputs_are_still_masked_and_with_the_group_s
     for (client, number, phase), said in recorded.witness.said.items():
         shares = eavesdropper.read_shares(loot, client, number, phase)
         masked = eavesdropper.add(number, phase, list(shares.values()))
-        assert not any(map(np.array_equal, masked, said.values))
+        spoken = compact_words.to_words(said.values, said.vectors)
+        assert not any(map(np.array_equal, masked, spoken))
         mask = eavesdropper.mask(mask_key(recorded, number), client, number, phase)
         bare = eavesdropper.subtract(number, phase, masked, mask)
-        assert all(map(np.array_equal, bare, said.values))
+        assert all(map(np.array_equal, bare, spoken))
 
 
 # The masked sum ---------------------------------------------------------------------------------------------
@@ -138,7 +142,8 @@ def test_the_masked_sum_is_not_the_sum_and_is_it_to_who_has_the_group_secret(rec
     eavesdropper, _ = attack(recorded)
 
     for number, phase in eavesdropper.vectors:
-        total = recorded.witness.add_up(manifest.clients, number, phase)
+        sums = recorded.witness.add_up(manifest.clients, number, phase)
+        total = compact_words.to_words(sums, eavesdropper.vectors[number, phase])
         masked = eavesdropper.read_masked(number, phase)
         assert not any(map(np.array_equal, masked, total))
         masks = [
@@ -193,14 +198,11 @@ class World:
     """A run in which the first two clients chose the same half of all indices, with opposite signs."""
 
     recorded: Recorded
-    chosen: Residues
-
-    @property
-    def modulus(self) -> int:
-        return self.recorded.manifest.protocol_parameters.signs_modulus
+    modulus: int = 8
 
     def at(self, parts: Parts) -> Residues:
-        return parts[0][self.chosen]
+        """The lowest bits of the words of signs, to which every one of their digits contributes."""
+        return (parts[0] % np.uint64(self.modulus)).astype(np.uint32)
 
 
 @pytest.fixture(scope="module")
@@ -208,14 +210,12 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, World]:
     """Two runs whose sums are the same, in which two honest clients' inputs are swapped."""
     scenario = Scenario("no-union", clients=3, servers=3, rounds=1)
     found = []
-    for task in (OpposedTask(6_001), SwappedTask(6_001)):
+    for task in (OpposedTask(100_001), SwappedTask(100_001)):
         recorded = listen(scenario, tmp_path_factory.mktemp("world"), task, rho=0.5, chunk_bytes=4_096)
-        signs = recorded.witness.signs_of[recorded.manifest.clients[0], 1]
-        found.append(World(recorded, np.flatnonzero(signs).astype(np.uint32)))
+        found.append(World(recorded))
     first, second = found
     clients = first.recorded.manifest.clients, second.recorded.manifest.clients
     sums = [each.recorded.witness.add_up(names, 1, "signs") for each, names in zip(found, clients, strict=True)]
-    assert np.array_equal(first.chosen, second.chosen)
     assert np.array_equal(sums[0][0], sums[1][0])
     inputs = [each.recorded.witness.said[names[0], 1, "signs"] for each, names in zip(found, clients, strict=True)]
     assert not np.array_equal(inputs[0].values[0], inputs[1].values[0])
@@ -305,7 +305,8 @@ def test_with_a_clients_secret_all_but_one_learn_the_sum_and_nothing_else(
         total = eavesdropper.subtract(
             1, "signs", eavesdropper.read_masked(1, "signs"), eavesdropper.add(1, "signs", masks)
         )
-        assert np.array_equal(total[0], witness.add_up(manifest.clients, 1, "signs")[0])
+        sums = witness.add_up(manifest.clients, 1, "signs")
+        assert np.array_equal(total[0], compact_words.to_words(sums, eavesdropper.vectors[1, "signs"])[0])
 
         shares = list(eavesdropper.read_shares(loot, manifest.clients[0], 1, "signs").values())
         unmasked = eavesdropper.subtract(1, "signs", eavesdropper.add(1, "signs", shares), masks[0])
@@ -329,7 +330,8 @@ def look_for_compact(recorded: Recorded) -> Search:
     for (client, number, phase), said in witness.said.items():
         add_packed(search, f"input of {client}", recorded, phase, said)
         mask = eavesdropper.mask(mask_key(recorded, number), client, number, phase)
-        add_packed(search, f"mask of {client}", recorded, phase, Said(said.vectors, tuple(mask)))
+        for chunk in wire_of(manifest, phase).plan(said.vectors):
+            search.add_bytes(f"mask of {client}, packed", compact_words.pack(chunk, said.vectors, mask))
     for number, phase in eavesdropper.vectors:
         total = witness.add_up(manifest.clients, number, phase)
         add_packed(search, f"sum of {phase}", recorded, phase, Said(eavesdropper.vectors[number, phase], total))
@@ -399,15 +401,20 @@ def test_no_client_writes_down_a_seed_a_share_or_a_key_of_masks(recorded: Record
         assert secrets.find(*every_version(recorded.ears.past[client])) == set()
 
 
-def test_an_aggregator_spools_what_it_was_sent_as_it_came_sealed(recorded: Recorded) -> None:
+def test_an_aggregator_keeps_what_it_was_sent_as_it_came_sealed(recorded: Recorded) -> None:
+    """Shares and sums in the spool; seeds in its events, of which those of an open phase are in the state file."""
     eavesdropper, _ = attack(recorded)
     sealed = eavesdropper.sealed
-    came = {each.ciphertext for kind in (sealed.shares, sealed.seeds, sealed.partials) for each in kind.values()}
     disks = [recorded.ears.disk[name].items() for name in recorded.manifest.aggregators]
+    past = [recorded.ears.past[name].items() for name in recorded.manifest.aggregators]
 
     spooled = {data for disk in disks for path, data in disk if path.suffix == ".chunk"}
+    states = b"".join(data for files in past for path, all_data in files if is_state(path) for data in all_data)
 
-    assert spooled == came
+    assert spooled == {each.ciphertext for kind in (sealed.shares, sealed.partials) for each in kind.values()}
+    seeds = [base64.urlsafe_b64encode(each.ciphertext) for each in sealed.seeds.values()]
+    assert seeds
+    assert all(seed in states for seed in seeds)
 
 
 def every_version(files: dict[Path, list[bytes]]) -> list[bytes]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-
-import numpy as np
 
 from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import PeerError
@@ -20,10 +18,8 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunProposed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed
 from hubbub.messages.sums import MaskedChunk, PartialChunk
-from hubbub.protocol import dense
-from hubbub.protocol.expansion import expand
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.ring import RandomStream
 from hubbub.strategies.wire import wire_of
 from hubbub.trust.seals import (
     Place as StreamPlace,
@@ -37,10 +33,11 @@ from hubbub.trust.seals import (
     mask_stream,
     share_stream,
 )
+from support import compact_words
+from support.compact_words import Parts
 from support.eavesdropper import Sealed
-from support.recorder import EVERYBODY, Place, add_residues
+from support.recorder import EVERYBODY, Place
 
-Parts = list[Residues]
 Phase = tuple[int, str]
 """A round, and a phase of it."""
 
@@ -155,40 +152,18 @@ class CompactEavesdropper:
     def expand(
         self, phase: str, vectors: Sequence[Vector], stream: Callable[[StreamPlace], RandomStream]
     ) -> Parts:
-        values = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
-        for index, chunk in enumerate(wire_of(self.manifest, phase).plan(vectors)):
-            for piece in chunk:
-                vector = vectors[piece.vector]
-                drawn = stream(StreamPlace(vector.name, vector.modulus, index))
-                values[piece.vector][piece.elements] = expand(drawn, piece.stop - piece.start, vector.modulus)
-        return values
+        return compact_words.expand(wire_of(self.manifest, phase).plan(vectors), vectors, stream)
 
     def _put_together(self, home: Place, opened: Mapping[Place, bytes]) -> Parts:
         vectors = self.vectors[home.round, home.phase]
-        values = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
-        for index, chunk in enumerate(wire_of(self.manifest, home.phase).plan(vectors)):
-            packed = opened[Place(home.round, home.phase, home.sender, home.recipient, index)]
-            at = 0
-            for piece in chunk:
-                count, modulus = piece.stop - piece.start, vectors[piece.vector].modulus
-                size = dense.dense_bytes(count, modulus)
-                values[piece.vector][piece.elements] = dense.unpack_dense(packed[at : at + size], count, modulus)
-                at += size
-        return values
+        plan = wire_of(self.manifest, home.phase).plan(vectors)
+        return compact_words.unpack(plan, vectors, lambda index: opened[replace(home, chunk=index)])
 
     def add(self, number: int, phase: str, parts: Sequence[Parts]) -> Parts:
-        return [
-            add_residues([part[place] for part in parts], vector.modulus)
-            for place, vector in enumerate(self.vectors[number, phase])
-        ]
+        return compact_words.add(self.vectors[number, phase], parts)
 
     def subtract(self, number: int, phase: str, whole: Parts, part: Parts) -> Parts:
-        return [
-            ((one.astype(np.uint64) + np.uint64(vector.modulus) - other) % np.uint64(vector.modulus)).astype(
-                np.uint32
-            )
-            for one, other, vector in zip(whole, part, self.vectors[number, phase], strict=True)
-        ]
+        return compact_words.subtract(self.vectors[number, phase], whole, part)
 
 
 @dataclass(slots=True)

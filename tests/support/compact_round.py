@@ -1,6 +1,6 @@
 """The aggregators' side of a round on the compact wire, for real trainers: what was dealt, and one masked sum.
 
-Clients made by hand have an input of zero, so that what they add to a masked sum is their mask.
+Clients made by hand have digits of zero as input, so that what they add to a masked sum is their mask.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
-
 from hubbub.ids import PartyId, Role
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
 from hubbub.messages.sums import MaskedChunk, Release
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.expansion import expand
-from hubbub.protocol.layout import Vector, pack_chunk, unpack_chunk
-from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import RandomStream
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.seals import Place, mask_stream, share_stream
 from hubbub.trust.signed import sign_release
+from support import compact_words
+from support.compact_words import Parts
 from support.parties import identity_of
-from support.recorder import add_residues
 from support.stand_in import StandIn
 from support.trainer_scene import Scene
 
@@ -66,7 +63,7 @@ def sent_sets(scene: Scene, client: PartyId) -> dict[tuple[PartyId, int, str, st
 
 async def hear_set(
     scene: Scene, client: PartyId, number: int, phase: str
-) -> tuple[tuple[Vector, ...], str, dict[PartyId, list[Residues]]]:
+) -> tuple[tuple[Vector, ...], str, dict[PartyId, Parts]]:
     """Wait for a client's whole set; its vectors, its transcript, and each aggregator's share of it."""
     way = wire(scene, phase)
     holder = way.full_share_holder(client, number)
@@ -86,11 +83,9 @@ async def hear_set(
         for server in way.servers
         if server != holder
     }
-    shares[holder] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
-    for index, chunk in enumerate(plan):
-        ((_, _, packed), *_) = sent[holder, number, phase, "dense-share-chunk", index]
-        for piece, values in unpack_chunk(chunk, vectors, packed, DENSE):
-            shares[holder][piece.vector][piece.elements] = values
+    shares[holder] = compact_words.unpack(
+        plan, vectors, lambda index: sent[holder, number, phase, "dense-share-chunk", index][0][2]
+    )
     return vectors, body.transcript, shares
 
 
@@ -121,13 +116,13 @@ def _expand(
     phase: str,
     vectors: Sequence[Vector],
     copies: Sequence[Sent],
-) -> list[Residues]:
+) -> Parts:
     ((_, _, seed), *_) = copies
     stage = scene.stage(number, phase)
     return _whole(scene, phase, vectors, partial(share_stream, stage, seed, client, server))
 
 
-def mask_of(scene: Scene, client: PartyId, number: int, phase: str, vectors: Sequence[Vector]) -> list[Residues]:
+def mask_of(scene: Scene, client: PartyId, number: int, phase: str, vectors: Sequence[Vector]) -> Parts:
     """What a client's input is masked with, by the group secret as everybody has it."""
     group = scene.peers.agree()
     group.advance_to(number)
@@ -135,20 +130,8 @@ def mask_of(scene: Scene, client: PartyId, number: int, phase: str, vectors: Seq
     return _whole(scene, phase, vectors, partial(mask_stream, stage, group.key_for("masks"), client))
 
 
-def _whole(
-    scene: Scene, phase: str, vectors: Sequence[Vector], stream: Callable[[Place], RandomStream]
-) -> list[Residues]:
-    values = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
-    for index, chunk in enumerate(wire(scene, phase).plan(vectors)):
-        for piece in chunk:
-            vector = vectors[piece.vector]
-            drawn = stream(Place(vector.name, vector.modulus, index))
-            values[piece.vector][piece.elements] = expand(drawn, piece.stop - piece.start, vector.modulus)
-    return values
-
-
-def add(vectors: Sequence[Vector], parts: Sequence[Sequence[Residues]]) -> list[Residues]:
-    return [add_residues([part[place] for part in parts], vector.modulus) for place, vector in enumerate(vectors)]
+def _whole(scene: Scene, phase: str, vectors: Sequence[Vector], stream: Callable[[Place], RandomStream]) -> Parts:
+    return compact_words.expand(wire(scene, phase).plan(vectors), vectors, stream)
 
 
 # The masked sum -------------------------------------------------------------------------------------------
@@ -162,7 +145,7 @@ async def masked_chunks(
     vectors, transcript, _ = sets[0]
     parts = [share for _, _, shares in sets for share in shares.values()]
     parts += [mask_of(scene, client, number, phase, vectors) for client in members if client not in scene.real]
-    total = add(vectors, parts)
+    total = compact_words.add(vectors, parts)
     way = wire(scene, phase)
     signatures = tuple(sign(scene, server, number, phase, members, vectors, transcript) for server in way.servers)
     return [
@@ -174,7 +157,7 @@ async def masked_chunks(
                 signatures=signatures,
                 index=index,
             ),
-            pack_chunk(chunk, vectors, [total[piece.vector][piece.elements] for piece in chunk], DENSE),
+            compact_words.pack(chunk, vectors, total),
         )
         for index, chunk in enumerate(way.plan(vectors))
     ]

@@ -1,7 +1,7 @@
 """A real aggregator of three on the compact wire; the other two, and everybody else, are made by hand.
 
-What they deal and add is computed whole vector by whole vector, with numpy's remainders: of the code under test
-only the streams and the packing are used, which have test vectors of their own.
+What they deal and add is computed whole vector by whole vector: of the code under test only the streams and the
+packing are used, which have test vectors of their own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-
-import numpy as np
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, Role, SetId
@@ -21,14 +19,12 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, SignedReceipt, declare
 from hubbub.messages.sums import MaskedChunk, PartialChunk, Release
-from hubbub.protocol import ring
 from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.expansion import expand
-from hubbub.protocol.layout import Chunk, pack_chunk, plan_chunks, unpack_chunk
-from hubbub.protocol.ring import Residues
+from hubbub.protocol.layout import Chunk, plan_chunks
 from hubbub.transport.memory import MemoryBroker
-from hubbub.trust.seals import Place, Stage, share_stream
+from hubbub.trust.seals import Stage, share_stream
 from hubbub.trust.signed import check_release, sign_release
+from support import compact_words
 from support.aggregator_scene import Scene
 from support.builders import (
     TRANSCRIPT,
@@ -38,6 +34,7 @@ from support.builders import (
     make_receipt,
     make_vectors,
 )
+from support.compact_words import Parts, Words
 from support.parties import identity_of, roster_of, sign_receipts
 from support.stand_in import StandIn, stand_in
 
@@ -66,17 +63,13 @@ VECTORS = make_vectors(manifest_where(combines=True))
 PLAN = plan_chunks(VECTORS, 256, DENSE)
 
 
-def cut(values: Sequence[Residues], chunk: Chunk) -> bytes:
-    return pack_chunk(chunk, VECTORS, [values[piece.vector][piece.elements] for piece in chunk], DENSE)
+def cut(words: Sequence[Words], chunk: Chunk) -> bytes:
+    return compact_words.pack(chunk, VECTORS, words)
 
 
-def add(parts: Sequence[Sequence[Residues]]) -> list[Residues]:
+def add(parts: Sequence[Sequence[Words]]) -> Parts:
     """Add whole vectors."""
-    columns = zip(*parts, strict=True)
-    return [
-        (np.sum(np.stack(column).astype(np.uint64), axis=0) % np.uint64(vector.modulus)).astype(np.uint32)
-        for column, vector in zip(columns, VECTORS, strict=True)
-    ]
+    return compact_words.add(VECTORS, parts)
 
 
 @dataclass(frozen=True)
@@ -92,10 +85,9 @@ class Deal:
         return SetId(self._draw("set")[:16].hex())
 
     @property
-    def values(self) -> list[Residues]:
-        """What all shares add up to: an input under its mask."""
-        stream = AesCtrStream(self._draw("values"))
-        return [ring.sample(stream, vector.length, vector.modulus) for vector in VECTORS]
+    def values(self) -> Parts:
+        """What all shares add up to: an input under its mask, which may be anything."""
+        return compact_words.expand(PLAN, VECTORS, lambda place: AesCtrStream(self._draw(f"values at {place}")))
 
     @property
     def holder(self) -> PartyId:
@@ -106,27 +98,16 @@ class Deal:
     def seed(self, server: PartyId) -> bytes:
         return self._draw(f"seed {server}")
 
-    def share(self, server: PartyId) -> list[Residues]:
+    def share(self, server: PartyId) -> Parts:
         if server != self.holder:
             return self._expand(server)
         rest = add([self._expand(each) for each in self.manifest.aggregators if each != server])
-        return [
-            ((value.astype(np.uint64) + np.uint64(vector.modulus) - other) % np.uint64(vector.modulus)).astype(
-                np.uint32
-            )
-            for value, other, vector in zip(self.values, rest, VECTORS, strict=True)
-        ]
+        return compact_words.subtract(VECTORS, self.values, rest)
 
-    def _expand(self, server: PartyId) -> list[Residues]:
-        values = [np.empty(vector.length, dtype=np.uint32) for vector in VECTORS]
+    def _expand(self, server: PartyId) -> Parts:
         stage = Stage(self.manifest.run_id, self.number, PHASE)
-        for index, chunk in enumerate(PLAN):
-            for piece in chunk:
-                vector = VECTORS[piece.vector]
-                place = Place(vector.name, vector.modulus, index)
-                stream = share_stream(stage, self.seed(server), self.client, server, place)
-                values[piece.vector][piece.elements] = expand(stream, piece.stop - piece.start, vector.modulus)
-        return values
+        stream = partial(share_stream, stage, self.seed(server), self.client, server)
+        return compact_words.expand(PLAN, VECTORS, stream)
 
     def _draw(self, what: str) -> bytes:
         return hashlib.sha256(f"{what} of {self.client} in {self.number}".encode()).digest()
@@ -215,7 +196,7 @@ class CompactScene(Scene):
 
     # What aggregators send --------------------------------------------------------------------------------
 
-    def partial(self, server: PartyId, number: int = 1, members: Sequence[PartyId] = CLIENTS) -> list[Residues]:
+    def partial(self, server: PartyId, number: int = 1, members: Sequence[PartyId] = CLIENTS) -> Parts:
         """An aggregator's sum, added here."""
         return add([self.deal(member, number).share(server) for member in members])
 
@@ -298,8 +279,7 @@ class CompactScene(Scene):
             for index, chunk in enumerate(PLAN):
                 body, payload = chunks[index]
                 self._check_claims(body, number, members)
-                for piece, values in unpack_chunk(chunk, VECTORS, payload, DENSE):
-                    assert np.array_equal(values, expected[piece.vector][piece.elements])
+                assert payload == cut(expected, chunk)
         assert not [
             each
             for party in self.others.values()

@@ -124,13 +124,13 @@ def expected_shares(manifest: Manifest, union_size: int) -> dict[Share, int]:
 
 DENSE_WORDS = {
     2: (1, 1),
-    3: (17, 27),
-    5: (3, 7),
-    6: (5, 13),
+    3: (40, 64),
+    5: (24, 56),
+    6: (17, 44),
     8: (1, 3),
-    9: (5, 16),
-    11: (2, 7),
-    17: (7, 29),
+    9: (20, 64),
+    11: (16, 56),
+    17: (15, 62),
     2**32: (1, 32),
 }
 """How many residues make a number of how many bits, written out a second time."""

@@ -33,6 +33,19 @@ def apply_sum(
     return updated
 
 
+def apply_sum_on(
+    support: NDArray[np.int64],
+    theta: NDArray[np.float32],
+    signs_sum: NDArray[np.signedinteger],
+    alpha_sum: float,
+    members: int,
+) -> NDArray[np.float32]:
+    """Step to a model that differs from `theta` at these indices alone."""
+    updated = theta.copy()
+    updated[support] = apply_sum(theta[support], signs_sum, alpha_sum, members)
+    return updated
+
+
 def check_sums(
     signs_sum: NDArray[np.signedinteger], factors_sum: int, members: int, fixed_point: FixedPoint
 ) -> None:

@@ -1,10 +1,13 @@
 """SecureSum with seeds and masks: Alg. 1 of Beguier et al. for less traffic, chunk by chunk.
 
     client i    M_i = PRG(group secret; i), R_{i,j} = PRG(seed_{i,j}) for all servers j but one,
-                and that one's R_{i,f} = X_i + M_i - Σ_j R_{i,j} mod m                          share_masked
-    server j    R_j = Σ_i R_{i,j} mod m, over what it was sent or expands itself                accumulate_chunk
-    combiner    Y = Σ_j R_j = Σ_i (X_i + M_i) mod m                                             accumulate_chunk
-    client      Z = Y - Σ_i M_i = Σ_i X_i mod m                                                 unmask
+                and that one's R_{i,f} = X_i + M_i - Σ_j R_{i,j}                                share_masked
+    server j    R_j = Σ_i R_{i,j}, over what it was sent or expands itself                      accumulate_chunk
+    combiner    Y = Σ_j R_j = Σ_i (X_i + M_i)                                                   accumulate_chunk
+    client      Z = Y - Σ_i M_i = Σ_i X_i                                                       unmask
+
+X_i and all that follows are vectors of words mod 2^w, each of which holds g residues mod m (`dense`). The
+residues of a sum are the sums of the residues if these stay below m; where m is a power of two they may wrap.
 
 Any S - 1 of a client's shares are, to whoever cannot tell AES from random, independent and uniform, and so is Y to
 whoever lacks the group secret. Every piece of every vector has a stream of its own, so chunks come in any order.

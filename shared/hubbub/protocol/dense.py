@@ -1,40 +1,40 @@
-"""Residues as bits without loss: g digits of Z_m make one word of w bits, the words are packed.
+"""Residues as words: g digits of Z_m make one element of Z_{2^w}, in which shares are drawn, added and packed.
 
-A word is the integer Σ x[i]·m^i over its g digits, the first lowest, in w = bits of m^g - 1. For each m the g
-is taken for which w/g comes closest to log2 m while w is at most 32. The last word is filled up with digits 0,
-and the words are packed as residues mod 2^w are (`packing`), so that a vector has exactly one packed form.
+A word is the integer Σ x[i]·m^i over its g digits, the first lowest; m^g ≤ 2^w, and the last word of a vector is
+filled up with digits 0. Where the digits of several vectors add up to less than m at every place, their words add
+up to the word of the sums: no digit carries into the next. So a sum of vectors is a sum of words mod 2^w, in which
+nothing has to be reduced, every word is as good a share as any other, and only who reads the sum makes digits of
+it. Who adds vectors of a ring that is no power of two must see to it that their sums stay below m, without
+wrapping; a sum that does not is refused where it shows.
+
+Of all words of up to 64 bits those are looked at whose bits are a multiple of 8, then of 4, of 2, then all,
+until one takes at most 3 % more than log2 m bits a digit; of these the one that takes the fewest, and of equal
+ones the longest. Where m is a power of two a word is one digit, so that nothing is lost and sums may wrap.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import count, takewhile
-from typing import NoReturn
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
-from hubbub.protocol.fields import BYTE_BITS, SLACK, Bytes
-from hubbub.protocol.packing import (
-    Elements,
-    block_elements,
-    check_padding,
-    new_bytes,
-    new_elements,
-    pack_block,
-    padded,
-    read_bytes,
-    unpack_block,
-)
+from hubbub.protocol.fields import BYTE_BITS, SLACK, UNSIGNED, WORD_BITS, Bytes
+from hubbub.protocol.packing import block_elements, check_padding, read_bytes, read_elements, write_elements
 from hubbub.protocol.radix import Radix, container_bits
 from hubbub.protocol.residues import Residues, check_modulus, element_bits
 from hubbub.protocol.ring import word_type
 
-MAX_WORD_BITS = 32
+MAX_LOSS_PERCENT = 3
+"""So much more than log2 m bits may a digit take for the sake of words that end on whole bytes."""
 
 Digits = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 """A vector over Z_m in any unsigned type; the narrowest is a quarter of `Residues` for m ≤ 256."""
+
+Words = NDArray[np.unsignedinteger]
+"""A vector over Z_{2^w}, in the narrowest type; bits from the w-th on matter to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,44 @@ class Word:
 
 @cache
 def word_of(m: int) -> Word:
-    """Choose the word that takes the fewest bits per digit, the shortest of those that take equally many."""
+    """Choose the word of a ring."""
+    if is_power_of_two(m):
+        return Word(1, element_bits(m))
+    for step in (8, 4, 2, 1):
+        words = [Word(_digits_in(bits, m), bits) for bits in range(step, WORD_BITS + 1, step)]
+        best = min((word for word in words if word.digits), key=lambda word: (word.bits / word.digits, -word.bits))
+        # In whole numbers, so that everybody comes to the same word: w ≤ 1.03·g·log2 m.
+        if 2 ** (100 * best.bits) <= m ** ((100 + MAX_LOSS_PERCENT) * best.digits):
+            break
+    return best
+
+
+def _digits_in(bits: int, m: int) -> int:
+    """The largest g with m^g ≤ 2^bits."""
+    return next(digits for digits in count() if m ** (digits + 1) > 2**bits)
+
+
+def is_power_of_two(m: int) -> bool:
+    """Whether residues mod m take whole bits; refuses what is no modulus."""
     check_modulus(m)
-    fitting = takewhile(lambda digits: (m**digits - 1).bit_length() <= MAX_WORD_BITS, count(1))
-    words = [Word(digits, (m**digits - 1).bit_length()) for digits in fitting]
-    return min(words, key=lambda word: (word.bits / word.digits, word.digits))
+    return m & (m - 1) == 0
+
+
+def count_words(n: int, m: int) -> int:
+    """⌈n/g⌉."""
+    if n < 0:
+        raise ConfigurationError(f"a vector cannot have {n} elements")
+    return -(-n // word_of(m).digits)
+
+
+def words_type(m: int) -> np.dtype[np.unsignedinteger]:
+    """The narrowest type that holds a word; its bytes mean the same on every machine."""
+    return UNSIGNED[container_bits(word_of(m).bits)]
 
 
 def dense_bits(n: int, m: int) -> int:
     """Count the bits that n residues take: ⌈n/g⌉·w."""
-    if n < 0:
-        raise ConfigurationError(f"a vector cannot have {n} elements")
-    word = word_of(m)
-    return -(-n // word.digits) * word.bits
+    return count_words(n, m) * word_of(m).bits
 
 
 def dense_bytes(n: int, m: int) -> int:
@@ -78,90 +103,35 @@ def check_digits(x: Digits, m: int) -> None:
         raise LocalError(f"a value in a vector over Z_{m} is {m} or more; reduce it first")
 
 
-def pack_dense(x: Digits, m: int) -> bytes:
-    """Write the residues, g of them in w bits."""
+# Digits and words -----------------------------------------------------------------------------------------------
+
+
+def to_words(x: Digits, m: int) -> Words:
+    """Make words of residues."""
     check_digits(x, m)
-    word, radix = word_of(m), _radix_of(m)
-    packed = new_bytes(-(-x.size // word.digits), word.bits)
-    for start, words, raw in _blocks(x.size, m):
-        digits = radix.view(raw, words.size)
-        block = x[start : start + digits.size]
-        digits[: block.size] = block
-        digits[block.size :] = 0
-        radix.merge(raw, words)
-        pack_block(words, packed[start // word.digits * word.bits // BYTE_BITS :], word.bits)
-    return packed[: dense_bytes(x.size, m)].tobytes()
+    words, radix = np.empty(count_words(x.size, m), dtype=words_type(m)), _radix_of(m)
+    for part, digits, raw in _blocks(x, words, m):
+        room = radix.view(raw, part.size)
+        room[: digits.size] = digits
+        room[digits.size :] = 0
+        radix.merge(raw, part)
+    return words
 
 
-def check_dense(data: bytes | bytearray | memoryview, n: int, m: int) -> None:
-    """Refuse what `unpack_dense` refuses, without reading single residues: words in range are made of them."""
-    raw = _check_frame(data, n, m)
-    word = word_of(m)
-    if m**word.digits == 2**word.bits:
-        return
-    for start, words, _ in _blocks(n, m):
-        used = min(words.size, -(-(n - start) // word.digits))
-        _read_words(raw[start // word.digits * word.bits // BYTE_BITS :], words, word.bits)
-        _check_words(words, used, m)
-        # Digits after the last residue would make the last word longer.
-        rest = n - start - (used - 1) * word.digits
-        if rest < word.digits and int(words[used - 1]) >= m**rest:
-            _refuse_padding()
-
-
-def unpack_dense(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
-    """Read n residues and refuse, as the sender's fault, anything that `pack_dense` cannot have written."""
-    return unpack_digits(data, n, m).astype(np.uint32, copy=False)
-
-
-def unpack_digits(data: bytes | bytearray | memoryview, n: int, m: int) -> Digits:
-    """Read as `unpack_dense` does, into the narrowest type."""
-    return read_digits(_check_frame(data, n, m), n, m)
-
-
-def _check_frame(data: bytes | bytearray | memoryview, n: int, m: int) -> Bytes:
-    """The bytes, if they are as many as n residues take and end in zero bits."""
-    raw = read_bytes(data, dense_bytes(n, m), f"{n} residues mod {m}, {word_of(m).digits} to a word,")
-    check_padding(raw, dense_bits(n, m))
-    return raw
-
-
-def read_digits(packed: Bytes, n: int, m: int) -> Digits:
-    """Read n residues, whatever the bits after the last word are."""
+def from_words(words: Words, n: int, m: int) -> Digits:
+    """Make n residues of a sum of words, in the narrowest type; a sum that no residues have is refused."""
     word, radix = word_of(m), _radix_of(m)
     x = np.empty(n, dtype=word_type(m))
-    for start, words, raw in _blocks(n, m):
-        _read_words(packed[start // word.digits * word.bits // BYTE_BITS :], words, word.bits)
-        block = x[start : start + words.size * word.digits]
-        _check_words(words, -(-block.size // word.digits), m)
-        radix.split(words, raw)
-        digits = radix.view(raw, words.size)
-        block[:] = digits[: block.size]
-        if digits[block.size :].any():
-            _refuse_padding()
+    for part, digits, raw in _blocks(x, words, m):
+        whole = part & part.dtype.type(2**word.bits - 1)
+        if int(whole.max()) >= m**word.digits:
+            raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"no {word.digits} residues mod {m} make this word")
+        radix.split(whole, raw)
+        read = radix.view(raw, part.size)
+        digits[:] = read[: digits.size]
+        if read[digits.size :].any():
+            raise PeerError(RejectReason.IMPOSSIBLE_SUM, "the digits after the last residue are not all zero")
     return x
-
-
-def _refuse_padding() -> NoReturn:
-    raise PeerError(RejectReason.NONZERO_PADDING, "the digits after the last residue are not all zero")
-
-
-def _read_words(packed: Bytes, words: Elements, bits: int) -> None:
-    # A copy, because the bytes may end within a word.
-    copied = new_bytes(words.size, bits)
-    part = packed[: words.size * bits // BYTE_BITS]
-    copied[: part.size] = part
-    unpack_block(copied, words, bits)
-
-
-def _check_words(words: Elements, used: int, m: int) -> None:
-    word = word_of(m)
-    # What follows was not in the bytes at all.
-    words[used:] = 0
-    if m**word.digits != 2**word.bits and int(words.max()) >= m**word.digits:
-        raise PeerError(
-            RejectReason.RESIDUE_OUT_OF_RANGE, f"a packed word is not made of {word.digits} residues mod {m}"
-        )
 
 
 @cache
@@ -169,11 +139,53 @@ def _radix_of(m: int) -> Radix:
     return Radix(m, word_of(m).digits, container_bits(element_bits(m)))
 
 
-def _blocks(n: int, m: int) -> Iterator[tuple[int, Elements, Bytes]]:
-    """For each block its first element, and room for its words and for the digits of these, used again."""
+def _blocks(x: Digits, words: Words, m: int) -> Iterator[tuple[Words, Digits, Bytes]]:
+    """For each block its words and its digits, and room for these and for those that fill up the last word."""
     word, radix = word_of(m), _radix_of(m)
-    total, size = -(-n // word.digits), block_elements(radix.lane_bits)
-    words = new_elements(min(total, size), word.bits)
-    digits = np.empty(words.size * radix.number_bytes + SLACK, dtype=np.uint8)
-    for start in range(0, total, size):
-        yield start * word.digits, words[: padded(min(total - start, size))], digits
+    size = block_elements(radix.lane_bits)
+    raw = np.empty(min(words.size, size) * radix.number_bytes + SLACK, dtype=np.uint8)
+    for start in range(0, words.size, size):
+        yield words[start : start + size], x[start * word.digits : (start + size) * word.digits], raw
+
+
+# Words and bytes ------------------------------------------------------------------------------------------------
+
+
+def pack_words(words: Words, m: int) -> bytes:
+    """Write words of a ring with w bits each."""
+    bits = word_of(m).bits
+    return write_elements(words & words.dtype.type(2**bits - 1), bits)
+
+
+def read_frame(data: bytes | bytearray | memoryview, n: int, m: int) -> Bytes:
+    """The bytes, if they are as many as n residues, or a share of them, take, and end in zero bits.
+
+    Any words may be a share, so that there is nothing else to refuse.
+    """
+    raw = read_bytes(data, dense_bytes(n, m), f"{n} residues mod {m}, {word_of(m).digits} to a word,")
+    check_padding(raw, dense_bits(n, m))
+    return raw
+
+
+def read_words(data: bytes | bytearray | memoryview, n: int, m: int) -> Iterator[tuple[slice, Words]]:
+    """Read the words of n residues, block by block, each with its place; the next one overwrites it.
+
+    What `read_frame` refuses is refused, as the sender's fault, before the first.
+    """
+    yield from read_elements(read_frame(data, n, m), count_words(n, m), word_of(m).bits)
+
+
+# Digits and bytes -----------------------------------------------------------------------------------------------
+
+
+def pack_dense(x: Digits, m: int) -> bytes:
+    """Write the residues, g of them in w bits."""
+    return pack_words(to_words(x, m), m)
+
+
+def unpack_dense(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
+    """Read n residues, and refuse anything that `pack_dense` cannot have written."""
+    words = np.empty(count_words(n, m), dtype=words_type(m))
+    for place, part in read_words(data, n, m):
+        words[place] = part
+    return from_words(words, n, m).astype(np.uint32, copy=False)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from hubbub.protocol import dense, packing, residues
+from hubbub.protocol.fields import BYTE_BITS
 from hubbub.protocol.residues import Residues
 
 ALIGNMENT = 64
-"""Numbers: this many of any width end on a whole 64-bit word."""
+"""Residues: this many of any width end on a whole 64-bit word."""
 
 
 class Encoding(Protocol):
@@ -24,7 +25,7 @@ class Encoding(Protocol):
         """Bytes that n residues take, the last one padded."""
 
     def fitting(self, room: int, m: int) -> int:
-        """How many residues, ending on a whole 64-bit word, fit into so many bytes."""
+        """How many residues, ending on a whole byte, fit into so many bytes."""
 
     def pack(self, x: Residues, m: int) -> bytes:
         """Write residues."""
@@ -33,7 +34,7 @@ class Encoding(Protocol):
         """Read n residues, or refuse with `PeerError` what cannot have been written."""
 
     def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """Refuse what `unpack` would."""
+        """Refuse what cannot be a share of n residues."""
 
 
 class WholeBits:
@@ -76,21 +77,21 @@ class Dense:
         return dense.dense_bytes(n, m)
 
     def fitting(self, room: int, m: int) -> int:
-        """A multiple of 64·g."""
+        """A multiple of 8·g: eight words end on a whole byte."""
         word = dense.word_of(m)
-        return room * 8 // word.bits // ALIGNMENT * ALIGNMENT * word.digits
+        return room // word.bits * BYTE_BITS * word.digits
 
     def pack(self, x: Residues, m: int) -> bytes:
-        """As digits."""
+        """In words."""
         return dense.pack_dense(x, m)
 
     def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """As digits."""
+        """In words."""
         return dense.unpack_dense(data, n, m)
 
     def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """By whole words."""
-        dense.check_dense(data, n, m)
+        """By its length and end: any word may be a share."""
+        dense.read_frame(data, n, m)
 
 
 WHOLE_BITS: Encoding = WholeBits()

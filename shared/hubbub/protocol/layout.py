@@ -2,8 +2,8 @@
 
 A phase moves a few vectors over different rings side by side: the signs over Z_{2C+1} and, in the same
 messages, the factor over Z_{2^32}. Both ends cut them alike from their lengths and rings alone, so a chunk
-carries nothing but its number. A piece ends on a whole 64-bit word, except the last of its vector, and is packed
-to whole bytes; several short pieces share a chunk.
+carries nothing but its number. A piece ends on a whole byte, except the last of its vector, and is packed to
+whole bytes; several short pieces share a chunk.
 """
 
 from __future__ import annotations

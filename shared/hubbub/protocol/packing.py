@@ -3,9 +3,9 @@
 Bit i of the stream is bit i mod 8 of byte ⌊i / 8⌋, and an element starts with its lowest bit; the last byte
 is padded with zeros. A vector's packed form is the integer Σ x[i]·2^(b·i), little-endian.
 
-Two steps serve every width b from 1 to 32, each a handful of vector operations on 64-bit words:
+Two steps serve every width b from 1 to 64, each a handful of vector operations on 64-bit words:
 
-1. *Fold*: elements sit in containers of 8, 16 or 32 bits, so a 64-bit word holds 8, 4 or 2 of them. Closing
+1. *Fold*: elements sit in containers of 8 to 64 bits, so a 64-bit word holds 8, 4, 2 or 1 of them. Closing
    the gaps between neighbours, then between pairs, then between fours leaves one dense field of w = 8b, 4b or
    2b bits in each word.
 2. *Join*: the fields are put end to end (`fields`).
@@ -13,6 +13,8 @@ Two steps serve every width b from 1 to 32, each a handful of vector operations 
 Unpacking runs the same steps backwards. 64 elements always fill b whole words, and a block is a multiple of
 that.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +35,7 @@ Elements = NDArray[np.unsignedinteger]
 def pack(x: Residues, m: int) -> bytes:
     """Write the residues with ⌈log2 m⌉ bits each."""
     check_residues(x, m)
-    bits = element_bits(m)
-    size = block_elements(bits)
-    packed = new_bytes(x.size, bits)
-    buffer = new_elements(min(x.size, size), bits)
-    for start in range(0, x.size, size):
-        block = x[start : start + size]
-        elements = buffer[: padded(block.size)]
-        elements[: block.size] = block
-        elements[block.size :] = 0
-        pack_block(elements, packed[start * bits // BYTE_BITS :], bits)
-    return packed[: packed_bytes(x.size, m)].tobytes()
+    return write_elements(x, element_bits(m))
 
 
 def unpack(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
@@ -52,22 +44,40 @@ def unpack(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
     raw = read_bytes(data, packed_bytes(n, m), f"{n} residues mod {m}")
     check_padding(raw, n * bits)
     x = np.empty(n, dtype=np.uint32)
-    # Copied block by block, because `data` may start at any address and end within a word. What is left over
-    # in the last word belongs to elements after the n-th, which nobody reads.
-    size = block_elements(bits)
-    packed = new_bytes(min(n, size), bits)
-    buffer = new_elements(min(n, size), bits)
-    for start in range(0, n, size):
-        block = x[start : start + size]
-        elements = buffer[: padded(block.size)]
-        read = raw[start * bits // BYTE_BITS : (start + elements.size) * bits // BYTE_BITS]
-        packed[: read.size] = read
-        unpack_block(packed, elements, bits)
-        block[:] = elements[: block.size]
+    for place, elements in read_elements(raw, n, bits):
+        x[place] = elements
     # Where m is a power of two the bits cannot hold anything larger.
     if n and m != 2**bits and int(x.max()) >= m:
         raise PeerError(RejectReason.RESIDUE_OUT_OF_RANGE, f"a packed value is {m} or more, no residue mod {m}")
     return x
+
+
+def write_elements(x: Elements, bits: int) -> bytes:
+    """Write elements of 0 to 2^bits - 1 with so many bits each, up to 64."""
+    size = block_elements(bits)
+    packed, buffer = _new_bytes(x.size, bits), _new_elements(min(x.size, size), bits)
+    for start in range(0, x.size, size):
+        block = x[start : start + size]
+        elements = buffer[: _padded(block.size)]
+        elements[: block.size] = block
+        elements[block.size :] = 0
+        _pack_block(elements, packed[start * bits // BYTE_BITS :], bits)
+    return packed[: -(-x.size * bits // BYTE_BITS)].tobytes()
+
+
+def read_elements(raw: Bytes, n: int, bits: int) -> Iterator[tuple[slice, Elements]]:
+    """Undo `write_elements`, block by block: each with its place; the next one overwrites it."""
+    size = block_elements(bits)
+    # Copied block by block, because the bytes may start at any address and end within a word. What is left over
+    # in the last word belongs to elements after the n-th, which nobody reads.
+    packed, buffer = _new_bytes(min(n, size), bits), _new_elements(min(n, size), bits)
+    for start in range(0, n, size):
+        stop = min(n, start + size)
+        elements = buffer[: _padded(stop - start)]
+        read = raw[start * bits // BYTE_BITS : (start + elements.size) * bits // BYTE_BITS]
+        packed[: read.size] = read
+        _unpack_block(packed, elements, bits)
+        yield slice(start, stop), elements[: stop - start]
 
 
 def read_bytes(data: bytes | bytearray | memoryview, expected: int, what: str) -> Bytes:
@@ -90,22 +100,22 @@ def block_elements(bits: int) -> int:
     return _BLOCK_BITS // container_bits(bits)
 
 
-def padded(n: int) -> int:
+def _padded(n: int) -> int:
     """Round up to the elements that fill whole words."""
     return -(-n // WORD_BITS) * WORD_BITS
 
 
-def new_bytes(n: int, bits: int) -> Bytes:
+def _new_bytes(n: int, bits: int) -> Bytes:
     """Make room for n elements packed, rounded up to whole words, and for what a join writes after them."""
-    return np.empty(padded(n) * bits // BYTE_BITS + SLACK, dtype=np.uint8)
+    return np.empty(_padded(n) * bits // BYTE_BITS + SLACK, dtype=np.uint8)
 
 
-def new_elements(n: int, bits: int) -> Elements:
+def _new_elements(n: int, bits: int) -> Elements:
     """Make room for n elements in containers, rounded up to what fills whole words."""
-    return np.empty(padded(n), dtype=UNSIGNED[container_bits(bits)])
+    return np.empty(_padded(n), dtype=UNSIGNED[container_bits(bits)])
 
 
-def pack_block(elements: Elements, out: Bytes, bits: int) -> None:
+def _pack_block(elements: Elements, out: Bytes, bits: int) -> None:
     """Write a multiple of 64 elements into the first bytes of `out`; overwrites `elements`."""
     container = container_bits(bits)
     words = elements.view(_WORD)
@@ -114,7 +124,7 @@ def pack_block(elements: Elements, out: Bytes, bits: int) -> None:
     join_fields(words, out, bits * WORD_BITS // container)
 
 
-def unpack_block(packed: Bytes, elements: Elements, bits: int) -> None:
+def _unpack_block(packed: Bytes, elements: Elements, bits: int) -> None:
     """Read a multiple of 64 elements from the first bytes; all of them are 0 to 2^bits - 1."""
     container = container_bits(bits)
     words = elements.view(_WORD)

@@ -1,7 +1,10 @@
-"""Signs as residues mod 2C + 1: T and its inverse (Beguier et al., section 3.2.3).
+"""Signs as residues mod 2C + 1 (Beguier et al., section 3.2.3), in two ways.
 
 T takes [-C, C] to [0, 2C], negative values to the upper half. The sum of C signs lies in [-C, C] again, so
 that T⁻¹ of the sum mod 2C + 1 is the sum. C is the cohort's size, also when fewer clients take part.
+
+Words of digits (`dense`) need sums that do not wrap. There a sign is sent as x + 1, which is 0, 1 or 2: M
+members' add up to at most 2M, and the sum of the signs is that less M.
 """
 
 from typing import TypeAlias
@@ -9,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import LocalError
+from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.protocol.dense import Digits, check_digits
 from hubbub.protocol.residues import check_modulus
 from hubbub.protocol.ring import word_type
@@ -43,4 +46,23 @@ def from_ring(residues: Digits, clients: int) -> NDArray[np.signedinteger]:
     signs = (residues > kind(clients)) * kind(m)
     # What is below zero wraps, as it does in the signed type of the same width.
     np.subtract(residues, signs, out=signs)
+    return signs.view(f"i{signs.itemsize}")
+
+
+def to_digits(signs: Signs, clients: int) -> Digits:
+    """X + 1, for a sum that does not wrap."""
+    if signs.size and max(int(signs.max()), -int(signs.min())) > 1:
+        raise LocalError("a sign is -1, 0 or 1")
+    digits = signs.astype(word_type(modulus(clients)))
+    digits += digits.dtype.type(1)
+    return digits
+
+
+def from_digits(total: Digits, members: int) -> NDArray[np.signedinteger]:
+    """The sum of as many signs as there are members; refuses what these cannot add up to."""
+    largest = int(total.max(initial=0))
+    if largest > 2 * members:
+        raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"a sum of {members} signs lies outside ±{members}")
+    signs = total - total.dtype.type(members)
+    # What is below zero wraps, as it does in the signed type of the same width.
     return signs.view(f"i{signs.itemsize}")

@@ -7,9 +7,8 @@ It is all the arithmetic of compact mode, for any length and in any order of the
     combiner      the aggregators' partial sums: the masked sum
     client        the masked sum, minus the members' masks: the sum
 
-Elements are kept in the narrowest type that holds a sum of two and are reduced only before they could overflow,
-so that for m = 11 every 25th addition takes the trouble. Bits are kept packed: over Z_2 addition, and
-subtraction, is XOR.
+It is kept as words mod 2^w (`dense`), which overflow as they should, so that adding is one pass over few numbers.
+Bits are kept packed: over Z_2 addition, and subtraction, is XOR.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +16,20 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from hubbub.errors import LocalError
-from hubbub.protocol.dense import Digits, check_digits, dense_bytes, pack_dense, unpack_digits
-from hubbub.protocol.expansion import expand_digits, expand_packed, is_power_of_two
-from hubbub.protocol.fields import BYTE_BITS, UNSIGNED
-from hubbub.protocol.packing import block_elements, check_padding, read_bytes
-from hubbub.protocol.ring import RandomStream, reduce_words, word_type
+from hubbub.protocol.dense import (
+    Digits,
+    check_digits,
+    count_words,
+    dense_bytes,
+    from_words,
+    pack_words,
+    read_frame,
+    read_words,
+    to_words,
+    words_type,
+)
+from hubbub.protocol.expansion import expand_bits, expand_words
+from hubbub.protocol.ring import RandomStream
 
 
 class Total(ABC):
@@ -35,7 +43,6 @@ class Total(ABC):
 
     def add(self, x: Digits) -> None:
         """Add a vector that is at hand, of any unsigned type."""
-        check_digits(x, self._m)
         if x.size != self._n:
             raise LocalError(f"a vector of {x.size} elements cannot be added to {self._n}")
         self._add(x)
@@ -57,66 +64,46 @@ class Total(ABC):
 
     @abstractmethod
     def pack(self) -> bytes:
-        """Write the sum as dense residues."""
+        """Write the sum as words."""
 
     @abstractmethod
     def values(self) -> Digits:
-        """The sum, in the narrowest type that holds residues mod m; a copy."""
+        """The sum, in the narrowest type that holds residues mod m; a copy.
+
+        A sum that no residues make is refused: somebody has shifted it.
+        """
 
 
 def begin_total(n: int, m: int) -> Total:
     """Begin with zeros."""
-    return _Bits(n, m) if m == 2 else _Lanes(n, m)  # noqa: PLR2004 - the ring of bits.
+    return _Bits(n, m) if m == 2 else _Words(n, m)  # noqa: PLR2004 - the ring of bits.
 
 
-class _Lanes(Total):
+class _Words(Total):
     def __init__(self, n: int, m: int) -> None:
         super().__init__(n, m)
-        # Where m is a power of two an overflow changes no residue.
-        self._wraps = is_power_of_two(m)
-        largest = m - 1 if self._wraps else 2 * m - 1
-        self._lanes = np.zeros(n, dtype=next(kind for kind in UNSIGNED.values() if largest <= np.iinfo(kind).max))
-        self._largest = 0
+        self._words = np.zeros(count_words(n, m), dtype=words_type(m))
 
     def _add(self, x: Digits) -> None:
-        self._make_room(self._m - 1)
-        np.add(self._lanes, x, out=self._lanes, dtype=self._lanes.dtype, casting="same_kind")
+        self._words += to_words(x, self._m)
 
     def add_packed(self, data: bytes | bytearray | memoryview) -> None:
-        self._add(unpack_digits(data, self._n, self._m))
+        for place, words in read_words(data, self._n, self._m):
+            self._words[place] += words
 
     def add_expanded(self, stream: RandomStream) -> None:
-        self._add(expand_digits(stream, self._n, self._m))
+        for place, words in expand_words(stream, self._n, self._m):
+            self._words[place] += words
 
     def subtract_expanded(self, stream: RandomStream) -> None:
-        x = expand_digits(stream, self._n, self._m)
-        if self._wraps:
-            self._lanes -= x
-            return
-        # m - x is positive: nothing falls below zero.
-        np.subtract(x.dtype.type(self._m), x, out=x)
-        self._make_room(self._m)
-        self._lanes += x
-
-    def _make_room(self, addend: int) -> None:
-        """Reduce, if this much more could overflow a lane."""
-        if not self._wraps and self._largest + addend > np.iinfo(self._lanes.dtype).max:
-            self._reduce()
-        self._largest += addend
-
-    def _reduce(self) -> None:
-        size = block_elements(BYTE_BITS * self._lanes.itemsize)
-        for start in range(0, self._n, size):
-            reduce_words(self._lanes[start : start + size], self._m)
-        self._largest = self._m - 1
+        for place, words in expand_words(stream, self._n, self._m):
+            self._words[place] -= words
 
     def pack(self) -> bytes:
-        self._reduce()
-        return pack_dense(self._lanes, self._m)
+        return pack_words(self._words, self._m)
 
     def values(self) -> Digits:
-        self._reduce()
-        return self._lanes.astype(word_type(self._m))
+        return from_words(self._words, self._n, self._m)
 
 
 class _Bits(Total):
@@ -125,16 +112,15 @@ class _Bits(Total):
         self._packed = np.zeros(dense_bytes(n, m), dtype=np.uint8)
 
     def _add(self, x: Digits) -> None:
+        check_digits(x, self._m)
         # numpy packs bytes fifty times as fast as wider types.
         self._packed ^= np.packbits(x.astype(np.uint8, copy=False), bitorder="little")
 
     def add_packed(self, data: bytes | bytearray | memoryview) -> None:
-        raw = read_bytes(data, self._packed.size, f"{self._n} residues mod {self._m}")
-        check_padding(raw, self._n)
-        self._packed ^= raw
+        self._packed ^= read_frame(data, self._n, self._m)
 
     def add_expanded(self, stream: RandomStream) -> None:
-        self._packed ^= expand_packed(stream, self._n, self._m)
+        self._packed ^= expand_bits(stream, self._n)
 
     def subtract_expanded(self, stream: RandomStream) -> None:
         self.add_expanded(stream)

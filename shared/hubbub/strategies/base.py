@@ -13,9 +13,11 @@ is described by three small functions on residues, which act chunk by chunk:
     combine    one more share into the running total of an aggregator
     recombine  the aggregators' totals to what the clients decode
 
-Additive sharing is the default for all three, and memory is that of a chunk. A phase in which a server computes
-on whole vectors of single clients (the plaintext baselines do) gives a `Gathering` instead, which is fed one
-client after the other and says what is released to whom; it may have other vectors than were sent.
+Additive sharing is the default for all three, and memory is that of a chunk. Such a phase may travel compactly,
+where residues are added as digits of words (`hubbub.protocol.dense`): in a ring that is no power of two the
+members' values have to add up to less than m, without wrapping. A phase in which a server computes on whole
+vectors of single clients (the plaintext baselines do) gives a `Gathering` instead, which is fed one client after
+the other and says what is released to whom; it may have other vectors than were sent.
 
 How other protocols fit
     *Practical Secure Aggregation* (Bonawitz et al., 2017) has one server, so four phases on the first aggregator.

@@ -91,8 +91,7 @@ class BlockRound:
         directions, support = blocks.from_ring(pluses, members), self._say().support
         aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)
-        self._next = self._theta.copy()
-        self._next[support] = aggregate.apply_sum(self._theta[support], directions, alpha, members)
+        self._next = aggregate.apply_sum_on(support, self._theta, directions, alpha, members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Move on; what was said of V leaves the accumulator, all else stays in it."""

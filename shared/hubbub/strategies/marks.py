@@ -23,16 +23,20 @@ Directions = NDArray[np.signedinteger]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """V, and what the marks of each of its indices add up to."""
+    """V, and what the marks of all indices add up to."""
 
     support: Indices
-    sums: Digits
+    total: Digits
 
     @staticmethod
     def of(total: Digits) -> Found:
         """All indices whose marks do not add up to zero."""
-        support = unions.indices_of(total)
-        return Found(support, total[support])
+        return Found(unions.indices_of(total), total)
+
+    @property
+    def sums(self) -> Digits:
+        """What the marks of each index of V add up to."""
+        return self.total.take(self.support)
 
 
 class Union(Protocol):
@@ -51,8 +55,11 @@ class Union(Protocol):
     def check(self, total: Digits, members: int) -> None:
         """Refuse marks that the members cannot add up to."""
 
+    def counts(self, found: Found) -> Digits | None:
+        """How many members chose each index of V, if the marks tell."""
+
     def check_signs(self, counts: Digits, directions: Directions) -> None:
-        """Refuse sums of signs that do not fit the marks at the same indices."""
+        """Refuse sums of signs that do not fit the counts at the same indices."""
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """The share of V's indices that a single client chose, as far as one client can tell."""
@@ -78,16 +85,20 @@ class SecUnion:
     def check(self, total: Digits, members: int) -> None:
         """Random marks add up to anything."""
 
-    def check_signs(self, counts: Digits, directions: Directions) -> None:
+    def counts(self, found: Found) -> Digits | None:
         """Random marks tell no counts."""
+
+    def check_signs(self, counts: Digits, directions: Directions) -> None:
+        """There are none."""
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """An estimate from our own marks: see `leakage.estimate_alone_share`."""
         if not found.support.size:
             return None
+        chosen = marks != 0
         return leakage.estimate_alone_share(
-            kept=int(np.count_nonzero(marks != 0)),
-            matched=int(np.count_nonzero(found.sums == marks[found.support])),
+            kept=int(np.count_nonzero(chosen)),
+            matched=int(np.count_nonzero((found.total == marks) & chosen)),
             union_size=found.support.size,
             members=members,
             q=parameters.q,
@@ -117,6 +128,10 @@ class PartialSecUnion:
         """Nobody chooses an index twice."""
         unions.check_counts(total, members)
 
+    def counts(self, found: Found) -> Digits | None:
+        """The sum of the marks."""
+        return found.sums
+
     def check_signs(self, counts: Digits, directions: Directions) -> None:
         """T signs of ±1 add up to at most t, and to an odd number if t is odd."""
         unions.check_directions(counts, directions)
@@ -125,7 +140,7 @@ class PartialSecUnion:
         """Exactly."""
         del parameters, marks, members
         size = found.support.size
-        return float(np.count_nonzero(found.sums == 1) / size) if size else None
+        return float(np.count_nonzero(found.total == 1) / size) if size else None
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
         """2·S·C·N·⌈log2(C + 1)⌉."""
@@ -161,8 +176,11 @@ class PlaintextUnion:
     def check(self, total: Digits, members: int) -> None:
         """Any bits can be."""
 
-    def check_signs(self, counts: Digits, directions: Directions) -> None:
+    def counts(self, found: Found) -> Digits | None:
         """Bits tell no counts."""
+
+    def check_signs(self, counts: Digits, directions: Directions) -> None:
+        """There are none."""
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """The union tells clients nothing of it."""

@@ -29,7 +29,7 @@ from hubbub.strategies.base import (
 )
 from hubbub.strategies.blocks import Blocks
 from hubbub.strategies.compressed import add_up, require
-from hubbub.strategies.marks import SIGNS, Found, PartialSecUnion, PlaintextUnion, SecUnion, Union
+from hubbub.strategies.marks import SIGNS, Directions, Found, PartialSecUnion, PlaintextUnion, SecUnion, Union
 
 
 class SecureRound:
@@ -49,7 +49,7 @@ class SecureRound:
         self._support: Indices | None = None
         self._counts: Digits | None = None
         self._alone: float | None = None
-        self._next: Theta | None = None
+        self._moves: tuple[Directions, float, int] | None = None
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """N marks; or the signs on V, and the factor in the same messages."""
@@ -59,21 +59,19 @@ class SecureRound:
         return _signs_vectors(self._parameters, length)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """The marks; or T(D_i) on V and Q(α_i)."""
+        """The marks; or D_i on V, as residues, and Q(α_i)."""
         if self._marks is not None and phase != SIGNS.name:
             return (self._marks,)
-        on_support = self._signs if self._support is None else self._signs[self._support]
-        return (
-            signs.to_ring(on_support, self._parameters.clients),
-            np.array([self._factor], dtype=np.uint32),
-        )
+        on_support = self._signs if self._support is None else self._signs.take(self._support)
+        encode = signs.to_digits if self._parameters.wire == "compact" else signs.to_ring
+        return encode(on_support, self._parameters.clients), np.array([self._factor], dtype=np.uint32)
 
     def restricted_to(self, phase: str) -> tuple[Indices, ...]:
         """V, in the signs phase."""
         return () if phase != SIGNS.name or self._support is None else (self._support,)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in V; or D and α, and apply U."""
+        """Take in V; or D and α, with which U is applied at the end."""
         admit_exactly(self.vectors(phase), release.vectors)
         if self._union and phase == self._union.phase.name:
             self._absorb_union(self._union, release.values[0], members)
@@ -86,18 +84,26 @@ class SecureRound:
         unions.check_union(found.support.size, members, self._parameters.kept)
         if self._marks is not None:
             self._alone = union.alone_share(self._parameters, found, self._marks, members)
-        self._support, self._counts = found.support, found.sums
+        self._support, self._counts = found.support, union.counts(found)
 
     def _absorb_signs(self, total: Digits, factor: int, members: int) -> None:
-        directions = signs.from_ring(total, self._parameters.clients)
+        directions = self._decode_signs(total, members)
         aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)
-        if self._support is None or self._union is None or self._counts is None:
-            self._next = aggregate.apply_sum(self._theta, directions, alpha, members)
-            return
-        self._union.check_signs(self._counts, directions)
-        self._next = self._theta.copy()
-        self._next[self._support] = aggregate.apply_sum(self._theta[self._support], directions, alpha, members)
+        if self._union is not None and self._counts is not None:
+            self._union.check_signs(self._counts, directions)
+        self._moves = directions, alpha, members
+
+    def _decode_signs(self, total: Digits, members: int) -> Directions:
+        if self._parameters.wire == "compact":
+            return signs.from_digits(total, members)
+        return signs.from_ring(total, self._parameters.clients)
+
+    def _apply(self, directions: Directions, alpha: float, members: int) -> Theta:
+        """U: the model moves on V."""
+        if self._support is None:
+            return aggregate.apply_sum(self._theta, directions, alpha, members)
+        return aggregate.apply_sum_on(self._support, self._theta, directions, alpha, members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Move on; what was sent leaves the accumulator, what was not stays in it.
@@ -105,7 +111,7 @@ class SecureRound:
         To the paper's letter α·D leaves it as a whole, also at indices that SecUnion lost, and so is gone. But a
         client knows V: with feedback only α·D on V leaves, and what was lost comes back next round.
         """
-        theta = require(self._next)
+        theta = self._apply(*require(self._moves))
         size = self._parameters.parameters if self._support is None else self._support.size
         if not took_part:
             # Our marks are not in the sum, so that it tells us nothing about ourselves.

@@ -115,7 +115,7 @@ def test_the_wire_that_is_planned_is_named_and_the_papers_cost_is_beside_its_own
 
     row = next(line for line in text.splitlines() if "no-union" in line)
     assert "on the compact wire" in text
-    assert row.split()[2:6] == ["290.20", "KB", "602.68", "KB"]
+    assert row.split()[2:6] == ["290.23", "KB", "602.68", "KB"]
 
 
 def test_on_the_papers_wire_costs_stand_there_once() -> None:

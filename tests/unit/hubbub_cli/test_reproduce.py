@@ -45,7 +45,7 @@ def test_the_wire_is_the_papers_unless_told_otherwise(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         sent.append(json.loads(result.stdout)["results"][0]["total_bytes"] * 8)
 
-    assert sent == [2 * 2 * 2 * (300 * 3 + 32), 5 * (100 * 7 + 32) + 2 * 256]
+    assert sent == [2 * 2 * 2 * (300 * 3 + 32), 5 * (13 * 56 + 32) + 2 * 256]
 
 
 @pytest.mark.usefixtures("small_task")

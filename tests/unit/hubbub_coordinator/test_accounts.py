@@ -97,15 +97,15 @@ COMPACT = replace(
             (client, row)
             for client in (ONE, TWO, THREE)
             for row in (
-                Traffic(counts_as="signs", direction="up", payload_bits=310 + 256),
+                Traffic(counts_as="signs", direction="up", payload_bits=288 + 256),
                 Traffic(counts_as="factors", direction="up", payload_bits=32),
                 Traffic(counts_as="signs", direction="down", wire_bytes=500),
             )
         ),
-        (MANIFEST.aggregators[1], Traffic(counts_as="signs", direction="across", payload_bits=310)),
+        (MANIFEST.aggregators[1], Traffic(counts_as="signs", direction="across", payload_bits=288)),
         (MANIFEST.aggregators[1], Traffic(counts_as="factors", direction="across", payload_bits=32)),
         (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="across", wire_bytes=400)),
-        (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="down", payload_bits=3 * 310)),
+        (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="down", payload_bits=3 * 288)),
         (MANIFEST.aggregators[0], Traffic(counts_as="factors", direction="down", payload_bits=3 * 32)),
     ),
 )
@@ -113,7 +113,7 @@ COMPACT = replace(
 
 def test_payload_of_a_full_round_on_the_compact_wire_is_its_formula_to_the_bit() -> None:
     """C + C + S - 1 = 7 vectors, and a seed of 256 bits from each client, which counts as the signs."""
-    signs_bits, factors_bits = 7 * 310 + 3 * 256, 7 * 32
+    signs_bits, factors_bits = 7 * 288 + 3 * 256, 7 * 32
 
     assert costs(COMPACT) == {
         "signs": Cost(payload_bits=signs_bits, predicted_bits=signs_bits, wire_bytes=3 * 500 + 400),
@@ -124,7 +124,7 @@ def test_payload_of_a_full_round_on_the_compact_wire_is_its_formula_to_the_bit()
 def test_what_aggregators_send_each_other_is_told_apart() -> None:
     found = split_by_party(COMPACT)
 
-    assert found["signs", MANIFEST.aggregators[1], "across"] == (310, 0)
+    assert found["signs", MANIFEST.aggregators[1], "across"] == (288, 0)
     assert found["signs", MANIFEST.aggregators[0], "across"] == (0, 400)
     assert ("signs", MANIFEST.aggregators[1], "down") not in found
 
@@ -134,7 +134,7 @@ def test_other_strategies_are_counted_on_the_wire_of_the_run(wire: WireMode) -> 
     data = replace(FULL, manifest=make_manifest(clients=3, servers=2, parameters=100, wire=wire))
 
     union_bits = {"paper": 2 * 2 * 3 * 100, "compact": 7 * 100 + 3 * 256}[wire]
-    signs_bits = {"paper": 2 * 2 * 3 * (30 * 3 + 32), "compact": 7 * (3 * 31 + 32) + 3 * 256}[wire]
+    signs_bits = {"paper": 2 * 2 * 3 * (30 * 3 + 32), "compact": 7 * (2 * 48 + 32) + 3 * 256}[wire]
     assert predict_others(data)["sec-union"] == union_bits + signs_bits
     assert predict_others(data)["fedavg"] == 2 * 3 * 32 * 100
 

@@ -302,16 +302,16 @@ async def test_on_the_compact_wire_a_run_says_so_and_counts_what_goes_from_aggre
         run, cost = await scene.get(path), await scene.get(f"{path}/cost")
         first, second = (await scene.get(f"{path}/rounds"))["items"]
 
-    # In round 1 the second aggregator combines, in round 2 the first; who does not sends 92 words of 31 bits.
+    # In round 1 the second aggregator combines, in round 2 the first; who does not sends 59 words of 48 bits.
     assert (run["state"], run["wire"]) == ("completed", "compact")
     combiners = [phase["combiner"] for each in (first, second) for phase in each["phases"]]
     assert combiners == ["aggregator-2", "aggregator-1"]
     across = [row for row in cost["by_party"] if row["direction"] == "across" and row["payload_bits"]]
     assert [(row["round"], row["party"], row["counts_as"], row["payload_bits"]) for row in across] == [
-        *((1, "aggregator-1", "signs", 92 * 31), (1, "aggregator-1", "factors", 32)),
-        *((2, "aggregator-2", "signs", 92 * 31), (2, "aggregator-2", "factors", 32)),
+        *((1, "aggregator-1", "signs", 59 * 48), (1, "aggregator-1", "factors", 32)),
+        *((2, "aggregator-2", "signs", 59 * 48), (2, "aggregator-2", "factors", 32)),
     ]
-    signs_bits, factors_bits = 7 * 92 * 31 + 3 * 256, 7 * 32
+    signs_bits, factors_bits = 7 * 59 * 48 + 3 * 256, 7 * 32
     assert cost["total"]["signs"]["payload_bits"] == cost["total"]["signs"]["predicted_bits"] == 2 * signs_bits
     assert cost["other_strategies"]["no-union"]["rounds"] == dict.fromkeys(("1", "2"), signs_bits + factors_bits)
 

@@ -33,13 +33,13 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.round import Round
 from hubbub_trainer.workbench import Workbench
 from hubbub_trainer.workspace import OpenRound, digest
-from support import compact_round
+from support import compact_round, compact_words
 from support.aio import aio
 from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest
 from support.clogged import Clogged
 from support.parties import identity_of, roster_of
 from support.plain_dense import word
-from support.recorder import Said
+from support.recorder import Said, add_residues
 from support.trainer_scene import Scene, scene_of
 
 TASK = SyntheticTask(1_003)
@@ -74,9 +74,9 @@ VECTORS = (
 
 
 def last_size() -> int:
-    """Bytes of the second of two chunks, by the formula: whole 64-bit words of digits in the first."""
+    """Bytes of the second of two chunks, by the formula: whole bytes of words in the first."""
     digits, bits = word(VECTORS[0].modulus)
-    fitting = 256 * 8 // bits // 64 * 64 * digits
+    fitting = 256 * 8 // bits // 8 * 8 * digits
     rest = -(-(VECTORS[0].length - fitting) // digits) * bits
     return -(-rest // 8) + 4
 
@@ -317,14 +317,12 @@ async def test_the_shares_add_up_to_the_masked_input(tmp_path: Path) -> None:
 
         vectors, _, shares = await compact_round.hear_set(scene, ME, 1, "signs")
 
-        total = compact_round.add(vectors, list(shares.values()))
+        total = compact_words.add(vectors, shares.values())
         mask = compact_round.mask_of(scene, ME, 1, "signs", vectors)
         mine = scene.trainer._spaces.open(MANIFEST.run_id).rounds[1].client_round.contribute("signs")
-        for masked, cover, value, vector in zip(total, mask, mine, vectors, strict=True):
-            bare = (masked.astype(np.uint64) + np.uint64(vector.modulus) - cover) % np.uint64(vector.modulus)
-            assert np.array_equal(bare, value)
-        chosen = signs.from_ring(mine[0].astype(np.uint32), 3)
-        assert np.count_nonzero(chosen) == PARAMETERS.kept
+        bare = compact_words.subtract(vectors, total, mask)
+        assert all(map(np.array_equal, bare, compact_words.to_words(mine, vectors)))
+        assert np.count_nonzero(signs.from_digits(mine[0], 1)) == PARAMETERS.kept
 
 
 Absorbed = list[tuple[PartyId, str, tuple[Digits, ...]]]
@@ -355,7 +353,11 @@ def contributed(scene: Scene, phase: str, members: tuple[PartyId, ...]) -> list[
     """The sum over those members that are real: the others' inputs are zero."""
     rounds = [scene.trainers[client]._spaces.open(scene.manifest.run_id).rounds[1] for client in scene.real]
     mine = [each.client_round for client, each in zip(scene.real, rounds, strict=True) if client in members]
-    return compact_round.add(mine[0].vectors(phase), [Said.by(each, phase).values for each in mine])
+    said = [Said.by(each, phase).values for each in mine]
+    return [
+        add_residues([values[place] for values in said], vector.modulus)
+        for place, vector in enumerate(mine[0].vectors(phase))
+    ]
 
 
 @pytest.mark.parametrize(

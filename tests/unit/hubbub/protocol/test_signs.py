@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.errors import ConfigurationError, LocalError
+from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 from hubbub.protocol import signs
+from hubbub.protocol.ring import word_type
 
 LARGEST_COHORT = 2**31 - 1
 
@@ -62,3 +63,44 @@ def test_cohort_whose_ring_is_too_large_is_refused() -> None:
     assert signs.modulus(LARGEST_COHORT) == 2**32 - 1
     with pytest.raises(ConfigurationError, match="modulus"):
         signs.modulus(LARGEST_COHORT + 1)
+
+
+# Without wrapping -------------------------------------------------------------------------------------------
+
+
+@given(
+    clients=st.integers(2, 127) | st.sampled_from([128, 32_767, 32_768]),
+    columns=st.lists(st.lists(st.integers(-1, 1), min_size=2, max_size=8), max_size=20),
+)
+def test_digits_of_members_add_up_without_wrapping_and_give_the_sum(
+    clients: int, columns: list[list[int]]
+) -> None:
+    members = min([clients, *map(len, columns)])
+    inputs = np.array([column[:members] for column in columns], dtype=np.int8).reshape(-1, members).T
+
+    digits = [signs.to_digits(x, clients) for x in inputs]
+    total = np.zeros(inputs.shape[1], dtype=np.uint32)
+    for each in digits:
+        total += each
+
+    assert all(each < signs.modulus(clients) for each in total.tolist())
+    assert {each.dtype for each in digits} == {np.dtype(word_type(signs.modulus(clients)))}
+    found = signs.from_digits(total, members)
+    assert found.tolist() == inputs.sum(axis=0, dtype=np.int64).tolist()
+
+
+@pytest.mark.parametrize(("clients", "members"), [(5, 3), (127, 2), (127, 126)])
+def test_sum_of_digits_that_so_many_members_cannot_have_is_refused(clients: int, members: int) -> None:
+    kind = word_type(signs.modulus(clients))
+    assert signs.from_digits(np.array([0, 2 * members], dtype=kind), members).tolist() == [-members, members]
+
+    with pytest.raises(PeerError, match=f"sum of {members} signs") as caught:
+        signs.from_digits(np.array([0, 2 * members + 1], dtype=kind), members)
+
+    assert caught.value.reason is RejectReason.IMPOSSIBLE_SUM
+
+
+@pytest.mark.parametrize("value", [-128, -2, 2, 127])
+def test_what_is_no_sign_makes_no_digit(value: int) -> None:
+    with pytest.raises(LocalError, match="-1, 0 or 1"):
+        signs.to_digits(np.array([0, value], dtype=np.int8), 127)

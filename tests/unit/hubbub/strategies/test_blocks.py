@@ -386,8 +386,8 @@ def test_other_vectors_are_refused(phase: str, declared: tuple[Vector, ...], rea
     [
         # 2·S·C·(⌈N/b⌉·q, |V|·⌈log2(C + 1)⌉, 32)
         ("paper", {"union": 20 * 3_857, "signs": 20 * 8_000 * 3, "factors": 20 * 32}),
-        # (2C + S - 1)·(3,857, ⌈8,000/5⌉·13, 32), and a seed of each client in each phase
-        ("compact", {"union": 11 * 3_857 + 1_280, "signs": 11 * 1_600 * 13 + 1_280, "factors": 11 * 32}),
+        # (2C + S - 1)·(3,857, ⌈8,000/17⌉·44, 32), and a seed of each client in each phase
+        ("compact", {"union": 11 * 3_857 + 1_280, "signs": 11 * 471 * 44 + 1_280, "factors": 11 * 32}),
     ],
 )
 def test_what_lenet_costs_in_blocks_of_sixteen(wire: WireMode, expected: dict[str, int]) -> None:

@@ -87,12 +87,12 @@ def test_what_can_be_run_is_planned_as_it_predicts_itself(name: str, wire: WireM
 
 
 def test_the_compact_wire_is_planned_unless_told_otherwise() -> None:
-    """C + C + S - 1 = 11 vectors; 61,706 bits, ⌈18,253/2⌉ words of 7 bits, 32 bits; 5 seeds in either phase."""
+    """C + C + S - 1 = 11 vectors; 61,706 bits, ⌈18,253/16⌉ words of 56 bits, 32 bits; 5 seeds in either phase."""
     row = plan(ask(union_size=18_253)).row("sec-union")
 
     assert row.phases == {
         "union": 11 * 61_706 + 5 * 256,
-        "signs": 11 * 9_127 * 7 + 5 * 256,
+        "signs": 11 * 1_141 * 56 + 5 * 256,
         "factors": 11 * 32,
     }
 

@@ -104,8 +104,8 @@ def test_every_run_is_done_kept_and_reported_and_the_cache_goes(tmp_path: Path) 
     [
         # Two clients: 300 signs mod 5 of 3 bits, a factor of 32; a share to and a sum from each of two servers.
         ("paper", 2 * 2 * 2 * (300 * 3 + 32)),
-        # Three signs mod 5 take 7 bits. C + C + S - 1 = 5 vectors, and a seed of each client.
-        ("compact", 5 * (100 * 7 + 32) + 2 * 256),
+        # 24 signs mod 5 take 56 bits. C + C + S - 1 = 5 vectors, and a seed of each client.
+        ("compact", 5 * (13 * 56 + 32) + 2 * 256),
     ],
 )
 def test_a_round_costs_the_formula_of_its_wire(wire: WireMode, bits: int, tmp_path: Path) -> None:
