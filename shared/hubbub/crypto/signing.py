@@ -4,6 +4,7 @@ What is signed is bound to this protocol and to a domain, so that a signature gi
 another.
 """
 
+from functools import lru_cache
 from typing import NoReturn
 
 from cryptography.exceptions import InvalidSignature
@@ -66,13 +67,20 @@ class SigningKey:
 
 def verify(public: bytes, signature: bytes, domain: str, message: bytes) -> bool:
     """Say whether the owner of `public` signed this message for this purpose; a bad key signs nothing."""
-    if _weakness(public) is not None:
+    key = _load(public)
+    if key is None:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, bind(_PROTOCOL, domain, message))
+        key.verify(signature, bind(_PROTOCOL, domain, message))
     except InvalidSignature:
         return False
     return True
+
+
+@lru_cache(maxsize=1024)
+def _load(public: bytes) -> Ed25519PublicKey | None:
+    """The key, unless it is a bad one; a roster's keys are asked for again and again."""
+    return Ed25519PublicKey.from_public_bytes(public) if _weakness(public) is None else None
 
 
 def check_public_key(public: bytes) -> None:
