@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, SetId
@@ -43,7 +43,7 @@ class PhaseEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkArrived:
-    """A chunk of a share set, whose vectors the manifest admits."""
+    """A chunk of a share set, whose vectors the manifest admits, or the seed that a whole set follows from."""
 
     client: PartyId
     set_id: SetId
@@ -53,8 +53,10 @@ class ChunkArrived:
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
-    seeded: bool = False
-    """The whole set follows from a seed, which is its one chunk."""
+    seed: bytes = field(default=b"", repr=False)
+    """Sealed, and the one chunk of its set; it is so short that it stays here."""
+    checked: bool = False
+    """Whether it was opened already and is well-formed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

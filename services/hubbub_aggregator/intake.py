@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hubbub.crypto.sealing import Kem, seal_overhead
 from hubbub.crypto.stream import KEY_BYTES as SEED_BYTES
@@ -11,11 +11,12 @@ from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase
-from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed
+from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, SignedReceipt
 from hubbub.messages.sums import PartialChunk, Release
 from hubbub.messages.traffic import share_wire_bytes
 from hubbub.protocol.layout import Vector, check_payload
 from hubbub.runtime.intake import check_members
+from hubbub.runtime.shelved import Shelved
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.roster import Roster
@@ -43,8 +44,14 @@ def read_share(
         index=index,
         chunks=chunks,
         wire_bytes=share_wire_bytes(sizes, size),
-        seeded=isinstance(body, ShareSeed),
+        seed=_seed_in(envelope) if isinstance(body, ShareSeed) else b"",
     )
+
+
+def _seed_in(envelope: Envelope) -> bytes:
+    if isinstance(envelope, Shelved):
+        raise PeerError(RejectReason.UNEXPECTED, f"{envelope.kind} goes to the inbox, not where chunks go")
+    return envelope.payload
 
 
 def _check_form(me: PartyId, wire: PhaseWire[PartyId], envelope: Envelope) -> None:
@@ -107,9 +114,15 @@ def read_partial(
     )
 
 
-def read_order(roster: Roster, envelope: Envelope, body: ClosePhase) -> CloseOrdered:
-    """An order proves itself by the aggregators' receipts, so every signature is checked."""
+def read_order(
+    roster: Roster, envelope: Envelope, body: ClosePhase, ours: Collection[SignedReceipt] = ()
+) -> CloseOrdered:
+    """An order proves itself by the aggregators' receipts, so every signature is checked.
+
+    Those in `ours` we gave for this very phase ourselves, signature and all.
+    """
     for signed in body.receipts:
-        check_receipt(roster, envelope.run, envelope.round, envelope.phase, signed)
+        if signed not in ours:
+            check_receipt(roster, envelope.run, envelope.round, envelope.phase, signed)
     receipts = tuple(signed.receipt for signed in body.receipts)
     return CloseOrdered(members=body.members, receipts=receipts)

@@ -9,16 +9,14 @@ this too; the journal is what still knows after a crash.
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hubbub.errors import PeerError, RejectReason, StorageFailed
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
-from hubbub.store.sqlite import open_database
+from hubbub.store.state_file import StateFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,10 @@ CREATE TABLE IF NOT EXISTS sets (
 
 
 class Journal:
-    """An SQLite file that syncs on every commit."""
+    """Two tables in the party's file, which syncs on every commit."""
 
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._database = open_database(path)
+    def __init__(self, file: StateFile | Path) -> None:
+        self._file = StateFile.of(file)
         for table in (VERDICTS, SETS):
             self._write(table, ())
 
@@ -105,20 +102,13 @@ class Journal:
         return SetId(rows[0][0]) if rows else None
 
     def _write(self, statement: str, row: tuple[str | int, ...]) -> None:
-        with self._lock:
-            try:
-                self._database.execute(statement, row)
-            except sqlite3.Error as error:
-                raise StorageFailed(f"the journal could not be written: {error}") from None
+        with self._file.using() as database:
+            database.execute(statement, row)
 
     def _read(self, query: str, row: tuple[str | int, ...]) -> list[tuple[str, ...]]:
-        with self._lock:
-            try:
-                return self._database.execute(query, row).fetchall()
-            except sqlite3.Error as error:
-                raise StorageFailed(f"the journal could not be read: {error}") from None
+        with self._file.using() as database:
+            return database.execute(query, row).fetchall()
 
     def close(self) -> None:
         """Close the file, once whoever is using it is done."""
-        with self._lock:
-            self._database.close()
+        self._file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hubbub.errors import PeerError
 from hubbub.ids import PartyId
@@ -10,9 +11,12 @@ from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.wire import PhaseWire
 from hubbub.trust.seals import RunSeals, Stage
-from hubbub_aggregator.events import ChunkBroken, ChunkChecked
+from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked
 from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
 from hubbub_aggregator.summing import check_chunk
+
+AT_ONCE_BYTES = 2**19
+"""What is longer is opened in a thread: others wait for whoever looks at what arrives."""
 
 SealOf = Callable[[Key], tuple[RunSeals, Stage]]
 
@@ -38,13 +42,33 @@ class Openings:
     def seed(self, key: Key, client: PartyId, share_set: ShareSet) -> bytes:
         """The seed that a client's whole share follows from."""
         seals, stage = self._seal_of(key)
-        sealed = self._spool.read(key, ChunkRef(client, share_set.set_id, 0))
-        return seals.open_seed(stage, client, share_set.set_id, sealed)
+        return seals.open_seed(stage, client, share_set.set_id, share_set.seed)
 
     def partial(self, key: Key, server: PartyId, index: int) -> bytes:
         """A chunk of another aggregator's sum."""
         seals, stage = self._seal_of(key)
         return seals.open_partial(stage, server, index, self._spool.read(key, name_partial(server, index)))
+
+    def look_into(
+        self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes | None
+    ) -> ChunkArrived:
+        """Note that what arrived is good, if that can be told at once; what is not is left to `check`.
+
+        On the compact wire any words may be a share, so that to open one is to check it, and takes less time than
+        its signature took. A payload that is not at hand, or is long, waits for its turn all the same.
+        """
+        seals, stage = self._seal_of(key)
+        try:
+            if event.seed:
+                seals.open_seed(stage, event.client, event.set_id, event.seed)
+            elif wire.compact and payload is not None and len(payload) <= AT_ONCE_BYTES:
+                share = seals.open_share(stage, event.client, event.set_id, event.index, payload)
+                check_chunk(wire.plan(event.vectors)[event.index], event.vectors, share, wire.encoding)
+            else:
+                return event
+        except PeerError:
+            return event
+        return replace(event, checked=True)
 
     def check(self, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
         """Look at what arrived of a share set: whether it opens, and every value of it is in its ring."""

@@ -8,19 +8,19 @@ from pathlib import Path
 
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
-from hubbub.machine.effects import Effect, Job, Key
+from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, VoidPhase
 from hubbub.messages.runs import RunEnded, RunProposed
-from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed
+from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, SignedReceipt
 from hubbub.messages.sums import PartialChunk
 from hubbub.runtime.clock import Clock
 from hubbub.runtime.edge import Refusal
 from hubbub.runtime.intake import check_sender, find_disagreements
-from hubbub.runtime.participant import STATE_FILE, Participant
+from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import NO_HELPERS, Fed, Live, Observer
 from hubbub.runtime.shelved import Shelved
 from hubbub.runtime.spool import ChunkRef, Payload
@@ -80,7 +80,9 @@ class Aggregator(Participant):
             helpers=crew.helpers if crew else NO_HELPERS,
             counters=crew.counters if crew else None,
         )
-        self.journal = Journal(folder / STATE_FILE)
+        self.journal = Journal(self._file)
+        self._receipts: dict[Key, set[SignedReceipt]] = {}
+        """Those that this process has signed, by phase."""
         self._crew = crew
         if crew is not None:
             crew.report_to(self)
@@ -144,7 +146,8 @@ class Aggregator(Participant):
             case PartialChunk():
                 return self._receive_partial(data, envelope, body, size)
             case ClosePhase():
-                return self._receive_order(data, envelope, read_order(self.runner.roster, envelope, body))
+                ours = self._receipts.get(_phase_of(envelope), set())
+                return self._receive_order(data, envelope, read_order(self.runner.roster, envelope, body, ours))
             case VoidPhase(reason=reason):
                 return self._receive_order(data, envelope, VoidOrdered(reason=reason))
         raise PeerError(RejectReason.UNEXPECTED, f"an aggregator takes no {envelope.kind}")
@@ -168,7 +171,11 @@ class Aggregator(Participant):
     ) -> Sequence[Fed]:
         over = self._is_over(data, envelope)
         event = read_share(data.me, data.manifest, self.runner.roster.kem, envelope, body, size)
-        return self._ignore(envelope) if over else [(self._phase_key(data, envelope), event)]
+        if over:
+            return self._ignore(envelope)
+        key, wire = self._phase_key(data, envelope), wire_of(data.manifest, envelope.phase)
+        payload = None if isinstance(envelope, Shelved) else envelope.payload
+        return [(key, self._bench.look_into(key, wire, event, payload))]
 
     def _receive_partial(
         self, data: Membership, envelope: Envelope, body: PartialChunk, size: int
@@ -176,7 +183,7 @@ class Aggregator(Participant):
         """Another aggregator's sum; our own position moves on when we close, before all sums are here."""
         over = self._is_over(data, envelope)
         event = read_partial(data.me, data.manifest, self.runner.roster, envelope, body, size)
-        key = Key("phase", envelope.run, envelope.round, envelope.phase)
+        key = _phase_of(envelope)
         if over and key not in self.runner.machines:
             return self._ignore(envelope)
         return [(self._phase_key(data, envelope), event)]
@@ -184,7 +191,7 @@ class Aggregator(Participant):
     def _receive_order(
         self, data: Membership, envelope: Envelope, event: CloseOrdered | VoidOrdered
     ) -> Sequence[Fed]:
-        key = Key("phase", envelope.run, envelope.round, envelope.phase)
+        key = _phase_of(envelope)
         if key in self.runner.machines:
             return [(key, event)]
         # A void ends the whole round, so it is for every aggregator, whatever phases it takes part in.
@@ -213,7 +220,7 @@ class Aggregator(Participant):
 
     def _phase_key(self, data: Membership, envelope: Envelope) -> Key:
         """The machine of the phase that is open now, set up when the first message of it arrives."""
-        key = Key("phase", envelope.run, envelope.round, envelope.phase)
+        key = _phase_of(envelope)
         if key not in self.runner.machines:
             wire = wire_of(data.manifest, envelope.phase)
             start = Accumulation(
@@ -230,32 +237,37 @@ class Aggregator(Participant):
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
-        """Spool and journal, in a thread: both wait for the disk."""
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+        """Spool and journal."""
+        match effect:
+            case accumulation.RecordSet():
+                self.journal.record_set(key, effect.client, effect.set_id)
+            case accumulation.SpoolChunk():
+                self._spool.write(key, ChunkRef(effect.client, effect.set_id, effect.index), payload)
+            case accumulation.SpoolPartial():
+                self._spool.write(key, name_partial(effect.aggregator, effect.index), payload)
+            case accumulation.RecordRelease():
+                self._record_release(key, effect.members)
+            case accumulation.RecordVoid():
+                self.journal.record(key, ())
+            case _:
+                raise LocalError(f"an aggregator keeps no {effect!r}")
+
+    async def perform(self, key: Key, effect: Effect) -> None:
+        """Remember runs and their keys, and give receipts."""
         match effect:
             case membership.RememberRun():
                 await asyncio.to_thread(self._remember_run, key.run)
             case membership.AcceptKeys():
                 self._accept_keys(key.run, effect.publics)
-            case accumulation.RecordSet():
-                await asyncio.to_thread(self.journal.record_set, key, effect.client, effect.set_id)
             case accumulation.GiveReceipt():
                 await self._give_receipt(key, effect.receipt)
-            case accumulation.SpoolChunk():
-                ref = ChunkRef(effect.client, effect.set_id, effect.index)
-                await asyncio.to_thread(self._spool.write, key, ref, payload)
-            case accumulation.SpoolPartial():
-                ref = name_partial(effect.aggregator, effect.index)
-                await asyncio.to_thread(self._spool.write, key, ref, payload)
-            case accumulation.RecordRelease():
-                await asyncio.to_thread(self._record_release, key, effect.members)
-            case accumulation.RecordVoid():
-                await asyncio.to_thread(self.journal.record, key, ())
             case _:
                 raise LocalError(f"an aggregator has no effect {effect!r}")
 
     async def _give_receipt(self, key: Key, receipt: Receipt) -> None:
         signed = sign_receipt(self.runner.identity, key.run, key.round, key.phase, receipt)
+        self._receipts.setdefault(key, set()).add(signed)
         coordinator = self._accumulation(key).manifest.coordinator
         body = SetReceived(receipt=signed)
         await self.runner.post.send(key, to=coordinator, role=Role.COORDINATOR, body=body)
@@ -271,7 +283,6 @@ class Aggregator(Participant):
         """Check a chunk, or add and release."""
         match job:
             case accumulation.CheckChunk():
-                # A seed is small, and comes to the inbox.
                 if self._crew is not None and not job.share_set.seeded:
                     return await self._crew.check(key, job)
                 return await self._bench.check(key, wire_of(self._accumulation(key).manifest, key.phase), job)
@@ -289,12 +300,13 @@ class Aggregator(Participant):
         """Forget the chunks of what is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)
+            self._receipts.pop(key, None)
             drop_keys(self._vault, key)
         elif self._crew is not None:
             self._crew.dismiss(key.run)
         return super().retire(key, live)
 
-    def close(self) -> None:
-        """Close what is open on disk."""
-        super().close()
-        self.journal.close()
+
+def _phase_of(envelope: Envelope) -> Key:
+    """Which machine a message of a phase is about."""
+    return Key("phase", envelope.run, envelope.round, envelope.phase)

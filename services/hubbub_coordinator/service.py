@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hubbub.errors import ConfigurationError, HubbubError, LocalError, PeerError, RejectReason
 from hubbub.ids import RunId
-from hubbub.machine.effects import Effect, Job, Key
+from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
@@ -262,9 +262,13 @@ class Coordinator:
             raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
         return [(key, event)]
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+        """Its events rely on nothing but themselves."""
+        del key, payload
+        raise LocalError(f"the coordinator keeps no {effect!r}")
+
+    async def perform(self, key: Key, effect: Effect) -> None:
         """Remember a run, or open a round of it."""
-        del payload
         match effect:
             case runs.RememberRun():
                 await asyncio.to_thread(self._tombstones.add, key.run)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 from hubbub.ids import Role, RunId
-from hubbub.machine.effects import Effect, Job, Key
+from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import GroupContribution, RunKey
 from hubbub.messages.manifest import Manifest
@@ -21,7 +21,7 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
-from hubbub.runtime.spool import ChunkRef, Payload
+from hubbub.runtime.spool import Payload
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
@@ -217,26 +217,22 @@ class Trainer(Participant):
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
-        """Set up rounds, spool what arrives, save the model."""
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+        """Spool what arrives."""
         match effect:
             case standing.KeepContribution():
-                await self._keep(key, group.name_part(effect.client), payload)
+                self._spool.write(key, group.name_part(effect.client), payload)
             case rounds.SpoolSum():
                 ref = name_sum(effect.aggregator, effect.index)
-                await self._keep(place_of(key, effect.phase), ref, payload)
+                self._spool.write(place_of(key, effect.phase), ref, payload)
             case catchup.KeepSnapshot():
                 ref = snapshots.name_chunk(effect.client, effect.number, effect.index)
-                await self._keep(snapshots.place_of(key), ref, payload)
-            case catchup.DropSnapshot():
-                self._spool.drop(snapshots.place_of(key), effect.client)
+                self._spool.write(snapshots.place_of(key), ref, payload)
             case _:
-                await self._perform_in_run(key, effect)
+                raise LocalError(f"a trainer keeps no {effect!r}")
 
-    async def _keep(self, place: Key, ref: ChunkRef, payload: Payload) -> None:
-        await asyncio.to_thread(self._spool.write, place, ref, payload)
-
-    async def _perform_in_run(self, key: Key, effect: Effect) -> None:
+    async def perform(self, key: Key, effect: Effect) -> None:
+        """Set up rounds, save the model."""
         match effect:
             case standing.RememberRun():
                 await asyncio.to_thread(self._remember, key.run)
@@ -254,6 +250,8 @@ class Trainer(Participant):
                 await asyncio.to_thread(self._save_model, key)
             case standing.EndorseModel():
                 await asyncio.to_thread(self._endorse_model, key, effect.number)
+            case catchup.DropSnapshot():
+                self._spool.drop(snapshots.place_of(key), effect.client)
             case _:
                 raise LocalError(f"a trainer has no effect {effect!r}")
 

@@ -205,21 +205,22 @@ class Workbench:
     # Shares and sums ------------------------------------------------------------------------------------
 
     async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
-        data = self._find_round(key)
-        mine = await asyncio.to_thread(self._open_round, key)
-        transcript = await asyncio.to_thread(mine.transcript_of, phase_name)
-        set_id, secret = await asyncio.to_thread(drawn.recall_outbox, self._vault, key, phase_name)
-        outgoing = Outgoing(
-            wire=wire_of(data.manifest, phase_name),
+        outgoing = await asyncio.to_thread(self._make_outgoing, key, phase_name)
+        send = self._send_compact if outgoing.wire.compact else self._send_in_full
+        return SharesSent(traffic=await send(key, outgoing))
+
+    def _make_outgoing(self, key: Key, phase_name: str) -> Outgoing:
+        mine = self._open_round(key)
+        set_id, secret = drawn.recall_outbox(self._vault, key, phase_name)
+        return Outgoing(
+            wire=wire_of(self._find_round(key).manifest, phase_name),
             set_id=set_id,
             secret=secret,
             vectors=mine.client_round.vectors(phase_name),
             values=mine.client_round.contribute(phase_name),
             weight=mine.client_round.weight,
-            transcript=transcript,
+            transcript=mine.transcript_of(phase_name),
         )
-        send = self._send_compact if outgoing.wire.compact else self._send_in_full
-        return SharesSent(traffic=await send(key, outgoing))
 
     async def _send_in_full(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
         """A share to every aggregator."""
@@ -239,17 +240,11 @@ class Workbench:
         phase = out.wire.phase.name
         holder = out.wire.full_share_holder(self.me, key.round)
         seeded = [server for server in out.wire.servers if server != holder]
-        compact = await asyncio.to_thread(self._make_compact, key, phase)
-        seals, stage = self._seal_of(key, phase)
-        for server in seeded:
-            seed = compact.seed_for(out.secret, server)
-            payload = await asyncio.to_thread(seals.seal_seed, stage, server, out.set_id, seed)
-            body = ShareSeed(
-                set_id=out.set_id,
-                vectors=declare(out.vectors),
-                weight=out.weight,
-                transcript=out.transcript,
-            )
+        compact, seeds = await asyncio.to_thread(self._seal_seeds, key, out, seeded)
+        body = ShareSeed(
+            set_id=out.set_id, vectors=declare(out.vectors), weight=out.weight, transcript=out.transcript
+        )
+        for server, payload in zip(seeded, seeds, strict=True):
             await self._send_share(key, phase, server, body, payload)
         deal = partial(compact.deal_chunk, me=self.me, secret=out.secret, seeded=seeded)
         async with overlapping() as overlap:
@@ -258,6 +253,13 @@ class Workbench:
                 await overlap.begin(self._send_chunk, key, out, DenseShareChunk, holder, index, share)
         full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
         return (*full, *count_seeds(out.vectors, copies=len(seeded)))
+
+    def _seal_seeds(self, key: Key, out: Outgoing, servers: Sequence[PartyId]) -> tuple[Compact, list[bytes]]:
+        compact = self._make_compact(key, out.wire.phase.name)
+        seals, stage = self._seal_of(key, out.wire.phase.name)
+        return compact, [
+            seals.seal_seed(stage, server, out.set_id, compact.seed_for(out.secret, server)) for server in servers
+        ]
 
     async def _send_chunk(
         self, key: Key, out: Outgoing, kind: type[ShareChunk], server: PartyId, index: int, share: bytes

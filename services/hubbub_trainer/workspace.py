@@ -21,6 +21,8 @@ from hubbub.crypto.secret import ClientSecret
 from hubbub.disk import sync_folder, write_whole
 from hubbub.errors import LocalError, StorageFailed
 from hubbub.ids import PartyId
+from hubbub.protocol.dense import Digits
+from hubbub.protocol.fields import BYTE_BITS
 from hubbub.protocol.ring import word_type
 from hubbub.strategies.base import ClientRound, Indices, Release, Theta
 from hubbub_trainer.kept_model import FILE, KeptModel
@@ -43,10 +45,20 @@ def model_hmac(group: GroupSecret, model_sha256: str) -> str:
     return hmac.digest(group.key_for("model"), bytes.fromhex(model_sha256), "sha256").hex()
 
 
-def _narrowed(indices: Indices) -> NDArray[np.signedinteger]:
-    """Ascending indices for a digest, in four bytes each where the last one fits, otherwise in eight."""
-    fits = not indices.size or int(indices[-1]) <= np.iinfo(np.int32).max
-    return np.ascontiguousarray(indices, dtype="<i4" if fits else "<i8")
+def _shortened(indices: Indices) -> tuple[str, NDArray[np.uint8] | NDArray[np.signedinteger]]:
+    """Ascending indices for a digest: as they are, or as bits up to the last of them where that is shorter."""
+    end = int(indices[-1]) + 1 if indices.size else 0
+    if end > BYTE_BITS * indices.nbytes:
+        return "indices", np.ascontiguousarray(indices, dtype="<i8")
+    marked = np.zeros(end, dtype=np.uint8)
+    marked[indices] = 1
+    return "bits", np.packbits(marked, bitorder="little")
+
+
+def _packed(residues: Digits, modulus: int) -> Digits:
+    """Residues for a digest, in as few bytes as their ring needs; bits are packed."""
+    narrow = residues.astype(word_type(modulus), copy=False)
+    return np.packbits(narrow, bitorder="little") if modulus == 2 else narrow  # noqa: PLR2004 - the ring of bits.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,15 +79,17 @@ class OpenRound:
         if phase not in self.transcripts:
             lists = self.client_round.restricted_to(phase)
             noted = self.transcript.copy()
-            noted.note(len(lists), *(_narrowed(each) for each in lists))
+            noted.note(len(lists))
+            for each in lists:
+                noted.note(each.size, *_shortened(each))
             self.transcripts[phase] = noted.digest(phase)
         return self.transcripts[phase]
 
     def note_sums(self, phase: str, members: Sequence[PartyId], release: Release) -> None:
-        """Note what a phase released, to everybody alike; each residue in as few bytes as its ring needs."""
+        """Note what a phase released, to everybody alike."""
         self.transcript.note(phase, len(members), *members, len(release.vectors))
         for vector, values in zip(release.vectors, release.values, strict=True):
-            self.transcript.note(vector.modulus, values.astype(word_type(vector.modulus), copy=False))
+            self.transcript.note(vector.modulus, values.size, _packed(values, vector.modulus))
 
     def __repr__(self) -> str:
         return "<OpenRound>"

@@ -58,7 +58,7 @@ class SqlitePlace(Place):
 
     def clean_up(self) -> None:
         for store in self._opened:
-            store._database.close()
+            store._file._database.close()
 
 
 class PostgresPlace(Place):

@@ -21,7 +21,7 @@ from support.one_process import run_in_one_process
 from support.plain_run import run_plainly
 from support.private_node import PrivateNode
 from support.processes import ProcessFederation, SharedBroker
-from support.thorough import part_of
+from support.thorough import only_thorough, part_of
 from support.transitions import WHY_NOT, WHY_SELDOM, Row, is_certain, list_rows, list_states, record_rows
 
 DEMO_SEED = 7
@@ -181,6 +181,7 @@ def test_void_round_and_a_pause_with_deaths_in_them_are_followed_by_the_rounds_t
     assert set(digests.values()) == {plain.digest()}
 
 
+@only_thorough
 @pytest.mark.broker
 def test_client_that_misses_the_end_and_dies_over_it_comes_to_hold_the_model_of_the_others(
     amqp_url: str, tmp_path: Path, nursery: Nursery
@@ -254,9 +255,9 @@ def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Fate]]:
     every_phase = [
         (coordinator, halt("run", "enrolling", "PartyJoined")),
         (coordinator, halt("run", "agreeing", "PartyReady")),
-        (aggregator, halt("phase", "collecting", "ChunkChecked", 1, "union")),
+        (aggregator, halt("phase", "collecting", "ChunkArrived", 1, "union")),
         (aggregator, halt("phase", "summing", "SumSent", 2, "union")),
-        (aggregator, halt("phase", "collecting", "ChunkChecked", 3, "signs")),
+        (aggregator, halt("phase", "collecting", "ChunkArrived", 3, "signs")),
         (aggregator, halt("phase", "summing", "SumSent", 4, "signs")),
         (coordinator, halt("round", "applying", "UpdateApplied", 5)),
     ]

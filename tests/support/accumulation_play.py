@@ -66,6 +66,7 @@ class Play:
         weight: int = 1,
         transcript: str = TRANSCRIPT,
         seeded: bool = False,
+        checked: bool = False,
     ) -> None:
         self.feed(
             ChunkArrived(
@@ -77,7 +78,8 @@ class Play:
                 index=index,
                 chunks=1 if seeded else CHUNKS,
                 wire_bytes={"signs": 10},
-                seeded=seeded,
+                seed=b"sealed" if seeded else b"",
+                checked=checked,
             )
         )
 

@@ -10,16 +10,18 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from hubbub.machine.effects import Key
-from hubbub.runtime.runner import Live, Moment, Observer, Runner
+from hubbub.runtime.runner import Moment, Observer, Runner
+from hubbub.store.base import Draft
 from hubbub.transport.base import Verdict
 
 FATES = "MORTAL_FATES"
@@ -32,7 +34,7 @@ class Point(StrEnum):
     BEFORE = "before"
     """Nothing has happened."""
     PERSISTED = "persisted"
-    """What the event relies on is on disk; the event is not."""
+    """What the event relies on is written; the event is not kept."""
     KEPT = "kept"
     """The event is on disk; nothing has left."""
     PERFORMED = "performed"
@@ -127,7 +129,7 @@ class Mortal:
 def inhabit(mortal: Mortal) -> None:
     """Watch every transition that the process's runner takes."""
     start, take, keep = Runner.start, Runner._take, Runner._keep
-    settle, accept = Runner._settle, Runner._accept
+    write, settle, accept = Runner._write, Runner._settle, Runner._accept
 
     async def start_watched(self: Runner, **options: Any) -> None:
         self._observer = _watched(mortal, self._observer)
@@ -141,11 +143,13 @@ def inhabit(mortal: Mortal) -> None:
         # Whoever waits for more than that the event is kept has a delivery to acknowledge.
         mortal.finish(delivered=turn is not None and not turn.when_kept)
 
-    async def keep_watched(self: Runner, key: Key, live: Live, event: object, cause: str) -> int:
-        mortal.meet(Point.PERSISTED)
-        sequence = await keep(self, key, live, event, cause)
+    async def keep_watched(self: Runner, *event: Any) -> int:
+        sequence = await keep(self, *event)
         mortal.meet(Point.KEPT)
         return sequence
+
+    def write_watched(self: Runner, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
+        return write(self, drafts, [*relied_on, partial(mortal.meet, Point.PERSISTED)])
 
     async def settle_watched(self: Runner) -> None:
         await settle(self)
@@ -160,6 +164,7 @@ def inhabit(mortal: Mortal) -> None:
         "start": start_watched,
         "_take": take_watched,
         "_keep": keep_watched,
+        "_write": write_watched,
         "_settle": settle_watched,
         "_accept": accept_watched,
     }

@@ -201,19 +201,25 @@ class ProbeShell:
         del size, now_s
         return self.events(envelope)
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+        del key
+        assert isinstance(effect, Keep)
+        self.effect(effect)
+        self.done.append(effect.text)
+        self.payloads.append(payload)
+
+    async def perform(self, key: Key, effect: Effect) -> None:
         del key
         if isinstance(effect, SetUp):
             assert self.runner
             await self.runner.set_up(effect.key, Data())
             return
-        assert isinstance(effect, Note | Keep)
+        assert isinstance(effect, Note)
         self.entered.set()
         if self.gate:
             await self.gate.wait()
         self.effect(effect)
         self.done.append(effect.text)
-        self.payloads.append(payload)
 
     async def work(self, key: Key, job: Job) -> object:
         del key

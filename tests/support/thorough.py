@@ -16,4 +16,4 @@ def part_of(everything: Sequence[T], *places: int) -> list[T]:
     return list(everything) if THOROUGH else [everything[place] for place in places]
 
 
-only_thorough = pytest.mark.skipif(not THOROUGH, reason="takes a minute of many processes: make soak")
+only_thorough = pytest.mark.skipif(not THOROUGH, reason="takes a minute, or many processes: make soak")

@@ -119,6 +119,7 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.AGGREGATOR, "run", "pledged", "Proposed"): _ASKED_AGAIN,
         Row(Role.AGGREGATOR, "run", "pledged", "Ended"): "the run ends before it began",
         Row(Role.AGGREGATOR, "run", "joined", "KeysArrived"): _CAME_TWICE,
+        Row(Role.AGGREGATOR, "phase", "collecting", "ChunkChecked"): "takes long chunks, or the paper's wire",
         Row(Role.AGGREGATOR, "phase", "summing", "CloseOrdered"): _CAME_TWICE,
         Row(Role.AGGREGATOR, "phase", "awaiting", "CloseOrdered"): _CAME_TWICE,
         Row(Role.AGGREGATOR, "phase", "awaiting", "PartialArrived"): _EARLY,

@@ -66,10 +66,16 @@ class ShareSet:
     weight: int
     transcript: str
     chunks: int
-    seeded: bool = False
+    seed: bytes = field(default=b"", repr=False)
+    """What the whole set follows from, sealed, if it was not sent in full."""
     arrived: frozenset[int] = field(default_factory=frozenset)
     checked: frozenset[int] = field(default_factory=frozenset)
     spoilt: bool = False
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the set follows from a seed."""
+        return bool(self.seed)
 
     @property
     def complete(self) -> bool:
@@ -189,9 +195,12 @@ class SumAndRelease(Job):
 
 
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
-    """Spool a chunk and have it checked; the same chunk again changes nothing, nor does one of a spoilt set."""
+    """Spool a chunk and have it checked, if it was not when it came; a seed is not spooled, the event holds it.
+
+    The same chunk again changes nothing, nor does one of a spoilt set.
+    """
     known = data.sets.get(event.client)
-    declared = (event.set_id, event.vectors, event.weight, event.transcript, event.seeded)
+    declared = (event.set_id, event.vectors, event.weight, event.transcript, bool(event.seed))
     if known and (known.set_id, known.vectors, known.weight, known.transcript, known.seeded) != declared:
         raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
     share_set = known or ShareSet(
@@ -200,18 +209,18 @@ def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation
         weight=event.weight,
         transcript=event.transcript,
         chunks=event.chunks,
-        seeded=event.seeded,
+        seed=event.seed,
     )
     if share_set.spoilt or event.index in share_set.arrived:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, arrived=share_set.arrived | {event.index})
     totals = _add_up(data.wire_bytes, event.wire_bytes)
     data = replace(_with_set(data, event.client, share_set), wire_bytes=totals)
-    effects = (
-        SpoolChunk(event.client, event.set_id, event.index),
-        CheckChunk(event.client, share_set, event.index),
-    )
-    return Step(State.COLLECTING, data, effects)
+    spool = () if event.seed else (SpoolChunk(event.client, event.set_id, event.index),)
+    if event.checked:
+        result = confirm(data, ChunkChecked(client=event.client, index=event.index))
+        return replace(result, effects=(*spool, *result.effects))
+    return Step(State.COLLECTING, data, (*spool, CheckChunk(event.client, share_set, event.index)))
 
 
 def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
@@ -242,7 +251,7 @@ def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
     """A chunk is not what it claims to be: the set gets no receipt, the others are unharmed."""
     share_set = data.sets[event.client]
-    if share_set.spoilt:
+    if share_set.spoilt or event.index in share_set.checked:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, spoilt=True)
     effects = (

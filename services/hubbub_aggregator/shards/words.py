@@ -1,7 +1,7 @@
 """What a head and a worker say to each other: typed words, each a line of its type's name and JSON.
 
-No payload and no secret is in a word. Payloads lie on the disk that both share, and a worker reads the keys of a
-run from the party's folder itself.
+No secret is in a word, and no payload but seeds, which are sealed. Payloads lie on the disk that both share, and a
+worker reads the keys of a run from the party's folder itself.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
-from hubbub.machine.effects import Effect, Job, Key
+from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import is_final
 from hubbub.messages.envelope import Envelope
@@ -24,6 +24,7 @@ from hubbub.runtime.spool import Payload, Spool
 from hubbub.runtime.telemetry import Counters
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.sqlite import SqliteStore
+from hubbub.store.state_file import StateFile
 from hubbub.store.vault import Vault
 from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
@@ -61,8 +62,9 @@ class Participant(ABC):
         self._over: set[Key] = set()
         self._seals: dict[RunId, RunSeals] = {}
         self._audit = AuditLog(folder / "audit.jsonl", identity.name)
-        self._vault = Vault(folder / STATE_FILE)
-        self._store = SqliteStore(folder / STATE_FILE)
+        self._file = StateFile(folder / STATE_FILE)
+        self._vault = Vault(self._file)
+        self._store = SqliteStore(self._file)
         self.runner = Runner(
             identity=identity,
             roster=roster,
@@ -82,7 +84,11 @@ class Participant(ABC):
         """Check a message and make its event."""
 
     @abstractmethod
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+        """Put on disk what an event relies on."""
+
+    @abstractmethod
+    async def perform(self, key: Key, effect: Effect) -> None:
         """Do an effect."""
 
     @abstractmethod
@@ -206,4 +212,3 @@ class Participant(ABC):
         """Close what is open on disk."""
         self._audit.close()
         self._store.close()
-        self._vault.close()

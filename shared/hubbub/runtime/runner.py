@@ -5,7 +5,8 @@ queue, and one task takes them in order, so a machine is never stepped twice at 
 
     1. the step is computed: nothing has happened yet
     2. what the event relies on is put on disk (`Persist`); if that refuses, the event has not happened
-    3. the event is kept in the store and the step is taken: now it has happened, whatever comes
+    3. the event is kept in the store, at once with what lies in the same file, and the step is taken: now it has
+       happened, whatever comes
     4. all other effects are done in the order that the handler gave them, again and again until they succeed
     5. jobs and timers are started, other machines are told
     6. the entry is marked as done, and the delivery that caused it is acknowledged
@@ -144,8 +145,14 @@ class Shell(Protocol):
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         """Check a message and turn it into events, or raise `PeerError`."""
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
-        """Do an effect of this service; `payload` is that of the delivery that caused it."""
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+        """Put on disk what an event relies on, or refuse it; `payload` is that of the delivery that caused it.
+
+        It is called in a thread. What is written to the store's own file is kept with the event, or not at all.
+        """
+
+    async def perform(self, key: Key, effect: Effect) -> None:
+        """Do an effect of this service that follows from an event."""
 
     async def work(self, key: Key, job: Job) -> object:
         """Do a job and return the event that it comes back as."""
@@ -464,7 +471,7 @@ class Runner:
 
     async def _finish_again(self, entry: Entry, result: Step[Any, Any], told: set[str]) -> None:
         with context(run=entry.key.run, round=entry.key.round, phase=entry.key.phase):
-            bug = await self._perform_surely(entry.key, result.effects, b"")
+            bug = await self._perform_surely(entry.key, result.effects)
             for cause, effect in _causes(entry.sequence, result.effects):
                 if isinstance(effect, Tell) and cause not in told:
                     self._told.append(_Told(effect.to, effect.event, cause))
@@ -547,16 +554,12 @@ class Runner:
             raise MachineOver(f"{type(event).__name__} is for {key}, which is over or never began")
         with context(run=key.run, round=key.round, phase=key.phase):
             result = step(live.kind.table, live.state, live.data, event)
-            payload: Payload = turn.payload if turn else b""
-            for effect in result.effects:
-                if isinstance(effect, Persist):
-                    await self._shell.perform(key, effect, payload)
-            sequence = await self._keep(key, live, event, cause)
+            sequence = await self._keep(key, live, event, cause, result.effects, turn.payload if turn else b"")
             moment = self._enter(sequence, key, live, event, result)
             self._witness(moment)
             if turn and turn.when_kept and not turn.done.done():
                 turn.done.set_result(None)
-            bug = await self._perform_surely(key, result.effects, payload)
+            bug = await self._perform_surely(key, result.effects)
             for effect_cause, effect in _causes(sequence, result.effects):
                 self._launch(key, effect, effect_cause)
             if bug is None:
@@ -576,20 +579,34 @@ class Runner:
         live.state, live.data = result.state, result.data
         return Moment(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)
 
-    async def _keep(self, key: Key, live: Live, event: object, cause: str) -> int:
+    async def _keep(
+        self, key: Key, live: Live, event: object, cause: str, effects: Sequence[Effect], payload: Payload
+    ) -> int:
         drafts = [] if live.kept else [self._beginning(key, live.data)]
         drafts.append(Draft(key, self._shapes.name_of(event), self._shapes.dump(event), cause))
-        sequence = await self._append(drafts)
+        relied_on = [effect for effect in effects if isinstance(effect, Persist)]
+        sequence = await self._append(
+            drafts, [partial(self._shell.persist, key, each, payload) for each in relied_on]
+        )
         live.kept = True
         self._count_entries(live, len(drafts))
         self._last_event_at_s = self._clock.now_s()
         return sequence
 
-    async def _append(self, drafts: Sequence[Draft]) -> int:
+    async def _append(self, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]] = ()) -> int:
         began_s = time.monotonic()
-        sequence = await asyncio.to_thread(self._store.append, drafts)
+        sequence = await asyncio.to_thread(self._write, drafts, relied_on)
         self._counters.kept(time.monotonic() - began_s)
         return sequence
+
+    def _write(self, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
+        """Keep entries together with what they rely on; if that refuses, none of it has happened."""
+        if not relied_on:
+            return self._store.append(drafts)
+        with self._store.together():
+            for persist in relied_on:
+                persist()
+            return self._store.append(drafts)
 
     def _count_entries(self, live: Live, count: int) -> None:
         live.entries += count
@@ -624,7 +641,7 @@ class Runner:
 
     # The effects ----------------------------------------------------------------------------------------
 
-    async def _perform_surely(self, key: Key, effects: Sequence[Effect], payload: Payload) -> Exception | None:
+    async def _perform_surely(self, key: Key, effects: Sequence[Effect]) -> Exception | None:
         """Do what follows from an event that has happened, until it is done: there is no way back.
 
         An effect that a bug keeps from being done holds nothing else up. It is tried again after a restart.
@@ -634,7 +651,7 @@ class Runner:
             if isinstance(effect, Persist):
                 continue
             try:
-                await self._surely(type(effect).__name__, partial(self._perform, key, effect, payload))
+                await self._surely(type(effect).__name__, partial(self._perform, key, effect))
             except Exception as error:
                 log.exception("a bug: %s of %s could not be done", type(effect).__name__, key)
                 self._counters.broken()
@@ -653,7 +670,7 @@ class Runner:
             else:
                 return
 
-    async def _perform(self, key: Key, effect: Effect, payload: Payload) -> None:
+    async def _perform(self, key: Key, effect: Effect) -> None:
         match effect:
             case Job() | SetTimer() | CancelTimer() | Tell():
                 pass  # Launched once the step is taken.
@@ -664,7 +681,7 @@ class Runner:
             case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
                 await self._note_refusal(Refusal(reason, explanation, kind, sender, key.run))
             case _:
-                await self._shell.perform(key, effect, payload)
+                await self._shell.perform(key, effect)
 
     def _launch(self, key: Key, effect: Effect, cause: str) -> None:
         match effect:

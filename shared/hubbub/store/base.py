@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
@@ -48,6 +49,13 @@ class EventStore(ABC):
     @abstractmethod
     def append(self, drafts: Sequence[Draft]) -> int:
         """Keep entries, all or none; they are on disk when this returns the number of the last (0 of none)."""
+
+    def together(self) -> AbstractContextManager[object]:
+        """What is appended inside, once, is kept together with what others write to the same file, or none of it.
+
+        A store in a place of its own has nothing to keep it together with.
+        """
+        return nullcontext()
 
     @abstractmethod
     def mark_done(self, sequence: int) -> None:

@@ -7,14 +7,13 @@ never go on from half of it.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
-from hubbub.store.sqlite import open_database, overwrite_deleted
+from hubbub.store.state_file import StateFile
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS secrets (
@@ -58,9 +57,8 @@ class LentVault:
 class Vault:
     """Named secrets of each run; what is deleted is overwritten in the file."""
 
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._database = open_database(path)
+    def __init__(self, file: StateFile | Path) -> None:
+        self._file = StateFile.of(file)
         self._stale = False
         """Whether something was replaced that is not overwritten yet."""
         self._execute(SCHEMA)
@@ -94,24 +92,16 @@ class Vault:
         self._overwrite()
 
     def _overwrite(self) -> None:
-        with self._lock:
-            try:
-                overwrite_deleted(self._database)
-                self._stale = False
-            except sqlite3.Error as error:
-                raise StorageFailed(f"a secret could not be overwritten: {error}") from None
+        self._file.overwrite_deleted()
+        self._stale = False
 
     def _execute(self, statement: str, *values: str | bytes) -> list[tuple[bytes, ...]]:
-        with self._lock:
-            try:
-                return self._database.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
-                raise StorageFailed(f"the secrets of a run could not be kept or read: {error}") from None
+        with self._file.using() as database:
+            return database.execute(statement, values).fetchall()
 
     def __repr__(self) -> str:
         return "<Vault>"
 
     def close(self) -> None:
         """Close the file, once whoever is using it is done."""
-        with self._lock:
-            self._database.close()
+        self._file.close()

@@ -24,7 +24,10 @@ from hubbub_aggregator.events import (
 from hubbub_aggregator.phases.accumulation import (
     KIND,
     CheckChunk,
+    GiveReceipt,
     RecordRelease,
+    RecordSet,
+    SpoolChunk,
     SpoolPartial,
     State,
     SumAndRelease,
@@ -362,6 +365,59 @@ def test_what_is_over_is_not_taken_up_again(play: Play, state: State) -> None:
     play.order(play.manifest.clients)
 
     assert KIND.resume(state, play.data) == ()
+
+
+# Seeds --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def empty() -> Play:
+    return Play(make_manifest(clients=4, servers=3, min_clients=3, wire="compact"), combiner=ME)
+
+
+def test_a_seed_that_was_opened_when_it_came_earns_its_receipt_at_once(empty: Play) -> None:
+    client = empty.manifest.clients[0]
+
+    empty.chunk(client, 0, seeded=True, checked=True)
+
+    assert [type(effect) for effect in empty.effects] == [RecordSet, GiveReceipt]
+    assert empty.data.sets[client].complete
+    assert empty.data.sets[client].seed == b"sealed"
+    assert KIND.resume(empty.state, empty.data) == ()
+
+
+def test_a_chunk_that_was_opened_when_it_came_is_spooled_and_the_last_one_earns_the_receipt(empty: Play) -> None:
+    client = empty.manifest.clients[0]
+
+    empty.chunk(client, 0, checked=True)
+    assert [type(effect) for effect in empty.effects] == [SpoolChunk]
+    assert KIND.resume(empty.state, empty.data) == ()
+    empty.chunk(client, 1, checked=True)
+
+    assert [type(effect) for effect in empty.effects] == [SpoolChunk, RecordSet, GiveReceipt]
+    assert empty.data.sets[client].complete
+
+
+def test_a_seed_that_was_not_opened_is_looked_at_after_a_restart(empty: Play) -> None:
+    client = empty.manifest.clients[0]
+
+    empty.chunk(client, 0, seeded=True)
+
+    check = CheckChunk(client, empty.data.sets[client], 0)
+    assert empty.effects == (check,)
+    assert KIND.resume(empty.state, empty.data) == (check,)
+
+
+def test_what_is_broken_after_a_good_one_was_taken_spoils_nothing(empty: Play) -> None:
+    client = empty.manifest.clients[0]
+    empty.chunk(client, 0, seeded=True, checked=True)
+    before = empty.data
+
+    empty.chunk(client, 0, seeded=True)
+    empty.feed(ChunkBroken(client=client, index=0, reason=RejectReason.BROKEN_SEAL, explanation="it is shut"))
+
+    assert empty.data == before
+    assert empty.effects == ()
 
 
 # Sets that are broken -------------------------------------------------------------------------------------

@@ -7,19 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.errors import RejectReason
+from hubbub.crypto.sealing import Kem, seal_overhead
+from hubbub.crypto.stream import KEY_BYTES as SEED_BYTES
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
+from hubbub.machine.effects import Key
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, VoidPhase
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, declare
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.traffic import Traffic
+from hubbub.runtime.shelved import Shelved
+from hubbub.strategies.wire import PhaseWire
 from hubbub.trust.signed import sign_release
+from hubbub_aggregator import opening
+from hubbub_aggregator.intake import read_share
+from hubbub_aggregator.opening import Openings
+from hubbub_aggregator.phases.accumulation import CheckChunk
 from support import plain_dense
 from support.aggregator_scene import OTHER as PAPER_OTHER
 from support.aggregator_scene import running_scene
 from support.aio import aio
-from support.builders import TRANSCRIPT
+from support.builders import TRANSCRIPT, make_envelope
 from support.compact_scene import (
     CLIENTS,
     ME,
@@ -364,9 +373,12 @@ async def seal_seed_as_a_share(scene: CompactScene) -> PartyId:
     return client
 
 
-async def leave_the_ring(scene: CompactScene) -> PartyId:
+async def seal_a_share_as_a_sum(scene: CompactScene) -> PartyId:
     client = scene.owes_all()
-    await scene.send_full(client, 0, share=b"\xff" * len(cut(scene.partial(ME), PLAN[0])))
+    deal, seals = scene.deal(client), scene.seals[scene.run][client]
+    sealed = seals.seal_partial(scene.stage(), ME, 0, cut(deal.share(ME), PLAN[0]))
+    body = DenseShareChunk(set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=0)
+    await scene.send(client, body, sealed)
     return client
 
 
@@ -375,7 +387,7 @@ async def leave_the_ring(scene: CompactScene) -> PartyId:
     [
         (spoil_seed, RejectReason.BROKEN_SEAL),
         (seal_seed_as_a_share, RejectReason.BROKEN_SEAL),
-        (leave_the_ring, RejectReason.RESIDUE_OUT_OF_RANGE),
+        (seal_a_share_as_a_sum, RejectReason.BROKEN_SEAL),
     ],
 )
 @both
@@ -395,13 +407,62 @@ async def test_a_spoilt_set_earns_no_receipt_and_the_others_are_added(
         await scene.play_round(1, tuple(each for each in CLIENTS if each != client))
 
 
+@aio
+async def test_a_spoilt_seed_after_a_good_one_takes_nothing_from_the_sum(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=False) as scene:
+        await scene.deal_all(1, CLIENTS)
+        await spoil_seed(scene)
+        await scene.digest()
+
+        await scene.order_close(1, CLIENTS)
+        await scene.check_release(1, CLIENTS)
+
+
+@aio
+async def test_seeds_are_not_spooled(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=False) as scene:
+        await scene.deal_all(1, CLIENTS)
+
+        assert {path.name.split(".")[0] for path in scene.spooled()} == {scene.owes_all()}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["short", "long"])
+@aio
+async def test_a_chunk_is_checked_at_once_if_it_is_at_hand_and_short_and_by_a_job_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crew_size: int, *, at_once: bool
+) -> None:
+    checked = list[CheckChunk]()
+    check = Openings.check
+
+    def check_watched(self: Openings, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> object:
+        checked.append(job)
+        return check(self, key, wire, job)
+
+    monkeypatch.setattr(Openings, "check", check_watched)
+    monkeypatch.setattr(opening, "AT_ONCE_BYTES", 2**19 if at_once else 0)
+    async with running_compact(tmp_path, combines=True) as scene:
+        await scene.play_round(1)
+
+        looked_at = [] if at_once and not crew_size else [(scene.owes_all(), index) for index in range(len(PLAN))]
+    assert sorted((job.client, job.index) for job in checked) == looked_at
+
+
+def test_a_seed_that_came_where_chunks_go_is_refused(tmp_path: Path) -> None:
+    manifest = manifest_where(combines=True)
+    client = next(each for each in CLIENTS if Deal(manifest, each, 1).holder != ME)
+    body = ShareSeed(set_id=Deal(manifest, client, 1).set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT)
+    envelope = make_envelope(body, sender=client, recipient=ME, manifest=manifest, phase=PHASE)
+    shelved = Shelved.of(envelope, tmp_path / "staged", SEED_BYTES + seal_overhead(Kem.X25519))
+
+    with pytest.raises(PeerError, match="goes to the inbox") as refused:
+        read_share(ME, manifest, Kem.X25519, shelved, body, 200)
+
+    assert refused.value.reason is RejectReason.UNEXPECTED
+
+
 async def seal_for_another_round(scene: CompactScene) -> None:
     packed = cut(scene.partial(SECOND), PLAN[0])
     await scene.send(SECOND, scene.make_partial(SECOND, 0), scene.seal_partial(SECOND, 0, packed, 2))
-
-
-async def send_no_residues(scene: CompactScene) -> None:
-    await scene.send_partial(SECOND, 0, packed=b"\xff" * len(cut(scene.partial(SECOND), PLAN[0])))
 
 
 async def send_over_other_members(scene: CompactScene) -> None:
@@ -412,7 +473,6 @@ async def send_over_other_members(scene: CompactScene) -> None:
     ("spoil", "reason"),
     [
         (seal_for_another_round, RejectReason.BROKEN_SEAL),
-        (send_no_residues, RejectReason.RESIDUE_OUT_OF_RANGE),
         (send_over_other_members, RejectReason.CONTRADICTION),
     ],
 )

@@ -2,6 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, RunId, SetId
 from hubbub.machine.effects import Key
+from hubbub.store.base import Draft
+from hubbub.store.sqlite import SqliteStore
+from hubbub.store.state_file import StateFile
 from hubbub_aggregator.journal import Journal, Verdict
 
 KEY = Key("phase", RunId("a" * 64), 1, "signs")
@@ -21,6 +26,7 @@ ELSEWHERE = [
 MEMBERS = (PartyId("client-1"), PartyId("client-2"))
 MORE = (*MEMBERS, PartyId("client-3"))
 CLIENT = MEMBERS[0]
+EVENT = Draft(KEY, "SomethingHappened", "{}")
 SET, OTHER_SET = SetId("1" * 32), SetId("2" * 32)
 
 
@@ -185,11 +191,11 @@ def test_every_phase_of_every_round_and_run_has_its_own_set(journal: Journal, ot
 
 def test_every_commit_is_synced(journal: Journal) -> None:
     full = 2
-    assert journal._database.execute("PRAGMA synchronous").fetchone() == (full,)
-    assert journal._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert journal._file._database.execute("PRAGMA synchronous").fetchone() == (full,)
+    assert journal._file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     journal.record_set(KEY, CLIENT, SET)
     journal.record(KEY, MEMBERS)
-    assert not journal._database.in_transaction
+    assert not journal._file._database.in_transaction
 
 
 @pytest.mark.parametrize(
@@ -203,10 +209,10 @@ def test_a_corrupt_file_is_a_clear_error(path: Path, content: bytes) -> None:
 
 
 def test_a_file_that_takes_nothing_more_is_a_clear_error(journal: Journal) -> None:
-    journal._database.execute("PRAGMA query_only = ON")
-    with pytest.raises(LocalError, match="the journal could not be written"):
+    journal._file._database.execute("PRAGMA query_only = ON")
+    with pytest.raises(LocalError, match=r"journal\.sqlite cannot be used: .*write to the file"):
         journal.record(KEY, MEMBERS)
-    with pytest.raises(LocalError, match="the journal could not be written"):
+    with pytest.raises(LocalError, match=r"journal\.sqlite cannot be used: .*write to the file"):
         journal.record_set(KEY, CLIENT, SET)
 
 
@@ -216,6 +222,63 @@ def test_a_table_of_another_shape_is_refused_rather_than_misread(path: Path) -> 
         database.execute("CREATE TABLE verdicts (something TEXT)")
     database.close()
     journal = Journal(path)
-    with pytest.raises(LocalError, match="the journal could not be read"):
+    with pytest.raises(LocalError, match=r"journal\.sqlite cannot be used: .*move it away"):
         journal.record(KEY, MEMBERS)
     journal.close()
+
+
+# Together with events ------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_kept_together_with_the_event_that_relies_on_it(path: Path) -> None:
+    file = StateFile(path)
+    store, journal = SqliteStore(file), Journal(file)
+    with store.together():
+        journal.record_set(KEY, CLIENT, SET)
+        number = store.append([EVENT])
+        with closing(sqlite3.connect(path)) as another:
+            assert another.execute("SELECT * FROM sets").fetchall() == [], "nothing is kept yet"
+    file.close()
+
+    again = StateFile(path)
+    assert [entry.sequence for entry in SqliteStore(again).read()] == [number]
+    assert Journal(again).find_set(KEY, CLIENT) == SET
+    again.close()
+
+
+def test_if_the_event_is_not_kept_neither_is_the_entry(path: Path) -> None:
+    file = StateFile(path)
+    store, journal = SqliteStore(file), Journal(file)
+    before = store.append([EVENT])
+    store.mark_done(before)
+
+    def keep_what_is_no_text() -> None:
+        with store.together():
+            journal.record_set(KEY, CLIENT, SET)
+            store.append([replace(EVENT, body="\ud800")])
+
+    with pytest.raises(UnicodeEncodeError):
+        keep_what_is_no_text()
+
+    assert journal.find_set(KEY, CLIENT) is None
+    assert [entry.sequence for entry in store.read()] == [before]
+    store.append([EVENT])
+    assert [entry.done for entry in store.read()] == [True, False], "what was done is not forgotten"
+    store.close()
+
+
+def test_if_the_entry_is_refused_nothing_else_is_kept(path: Path) -> None:
+    file = StateFile(path)
+    store, journal = SqliteStore(file), Journal(file)
+    journal.record_set(KEY, CLIENT, SET)
+
+    def release_and_take_another_set() -> None:
+        with store.together():
+            journal.record(KEY, MEMBERS)
+            journal.record_set(KEY, CLIENT, OTHER_SET)
+
+    with pytest.raises(PeerError, match="another share set"):
+        release_and_take_another_set()
+
+    assert journal.find(KEY) is None
+    store.close()

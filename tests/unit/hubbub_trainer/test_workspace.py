@@ -8,14 +8,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hubbub.crypto.group import Transcript
 from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import StorageFailed
-from hubbub.strategies.base import Theta
+from hubbub.ids import PartyId
+from hubbub.parameters import Parameters
+from hubbub.protocol.layout import Vector
+from hubbub.strategies.base import ClientInput, Release, Theta
+from hubbub.strategies.registry import find_strategy
 from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import Workspace, clean_up, digest, drop_update, has_model
+from hubbub_trainer.workspace import (
+    OpenRound,
+    Workspace,
+    _shortened,
+    clean_up,
+    digest,
+    drop_update,
+    has_model,
+)
 
 TASK = SyntheticTask(30)
 INITIAL = TASK.initial_model(7)
@@ -187,3 +203,47 @@ def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:
 def test_cleaning_up_what_never_was_is_fine(tmp_path: Path) -> None:
     clean_up(tmp_path / "never")
     assert not (tmp_path / "never").exists()
+
+
+# What a transcript notes --------------------------------------------------------------------------------------
+
+
+@given(
+    indices=st.sets(st.integers(0, 200), max_size=60)
+    | st.sets(st.integers(0, 2**20), max_size=5)
+    | st.sets(st.integers(2**31, 2**40), max_size=3)
+)
+def test_index_lists_are_noted_in_the_shorter_of_two_ways_from_which_they_can_be_told(indices: set[int]) -> None:
+    ascending = np.array(sorted(indices), dtype=np.int64)
+
+    how, noted = _shortened(ascending)
+
+    if how == "bits":
+        assert noted.nbytes <= ascending.nbytes
+        read = np.flatnonzero(np.unpackbits(noted.view(np.uint8), bitorder="little")).tolist()
+    else:
+        assert ascending[-1] // 8 >= ascending.nbytes - 1
+        read = noted.tolist()
+    assert read == ascending.tolist()
+
+
+@pytest.mark.parametrize("modulus", [2, 11, 300, 2**32])
+def test_sums_that_differ_in_one_place_or_in_length_have_other_transcripts(modulus: int) -> None:
+    values = np.array([place % modulus for place in range(100)], dtype=np.uint32)
+    changed = values.copy()
+    changed[99] = (int(changed[99]) + 1) % modulus
+    longer = np.append(values, np.uint32(0))
+    # Any that is restricted to nothing.
+    zeros = filled(0.0)
+    client_round = find_strategy("no-union").begin(
+        Parameters(parameters=zeros.size, clients=2, servers=2, rho=0.5),
+        ClientInput(theta=zeros, update=zeros, accumulator=zeros, samples=1, stream=AesCtrStream(bytes(32))),
+    )
+
+    transcripts = set()
+    for each in (values, changed, longer, values.astype(np.uint64).astype(np.uint32)):
+        mine = OpenRound(client_round, None, Transcript(bytes(32)))
+        mine.note_sums("signs", [PartyId("client-1")], Release((Vector("signs", each.size, modulus),), (each,)))
+        transcripts.add(mine.transcript_of("next"))
+
+    assert len(transcripts) == 3, "the first and the last are the same"

@@ -118,10 +118,13 @@ class Guest(Participant):
         self._joined(run, Answer)
         return [(run, Ended())]
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
         del payload
         assert isinstance(effect, RememberRun)
         self._remember_run(key.run)
+
+    async def perform(self, key: Key, effect: Effect) -> None:
+        raise NotImplementedError
 
     async def work(self, key: Key, job: Job) -> object:
         raise NotImplementedError

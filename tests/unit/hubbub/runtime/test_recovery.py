@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hubbub.errors import LocalError, StorageFailed, UnexpectedEvent
 from hubbub.ids import Role
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, Publish, Record, SetTimer, Tell
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunJoined, RunRefused
@@ -159,8 +159,8 @@ async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_re
             assert machines == {KEY: Live(service_kind, State.BUSY, Data(steps=1, job="think"), kept=True)}
             order.append("restored")
 
-        async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
-            del key, effect, payload
+        async def perform(self, key: Key, effect: Effect) -> None:
+            del key, effect
             order.append("effect")
 
         async def work(self, key: Key, job: Job) -> object:
@@ -178,7 +178,7 @@ async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_re
 
 
 @aio
-async def test_effects_that_were_not_done_are_done_again_without_a_payload_and_persistent_ones_are_not() -> None:
+async def test_effects_that_were_not_done_are_done_again_and_what_was_relied_on_is_not() -> None:
     disk = Disk()
 
     def hold(effect: Note | Keep) -> None:
@@ -190,7 +190,6 @@ async def test_effects_that_were_not_done_are_done_again_without_a_payload_and_p
         await service.runner.feed_until_kept(KEY, Go(effects))
     async with again(disk) as service:
         assert service.shell.done == ["first", "stuck", "last"]
-        assert service.shell.payloads == [b""] * 3
         await service.runner.feed(KEY, Go())
     async with again(disk) as service:
         assert service.shell.done == [], "they were marked as done"
@@ -284,9 +283,14 @@ class MortalShell(ProbeShell):
 
     life: Life = field(kw_only=True)
 
-    async def perform(self, key: Key, effect: Effect, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
         self.life.pass_by(f"before {effect}")
-        await super().perform(key, effect, payload)
+        super().persist(key, effect, payload)
+        self.life.pass_by(f"after {effect}")
+
+    async def perform(self, key: Key, effect: Effect) -> None:
+        self.life.pass_by(f"before {effect}")
+        await super().perform(key, effect)
         self.life.pass_by(f"after {effect}")
 
     async def work(self, key: Key, job: Job) -> object:

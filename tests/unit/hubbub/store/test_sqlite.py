@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[SqliteStore]:
     store = SqliteStore(path)
     yield store
-    store._database.close()
+    store._file._database.close()
 
 
 def draft(body: str) -> Draft:
@@ -71,7 +71,7 @@ def run(command: list[str]) -> str:
 
 APPEND_AND_SAY = """
 store = SqliteStore(Path(sys.argv[1]))
-store._database.execute(sys.argv[2])
+store._file._database.execute(sys.argv[2])
 for number in range(3):
     store.append([draft("first"), draft("second")])
     os.write(1, b"appended")
@@ -109,10 +109,10 @@ def test_a_sync_has_returned_before_append_returns(path: Path, setting: str, syn
 
 def test_the_store_itself_asks_for_full_syncs(store: SqliteStore) -> None:
     full = 2
-    assert store._database.execute("PRAGMA synchronous").fetchone() == (full,)
-    assert store._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._file._database.execute("PRAGMA synchronous").fetchone() == (full,)
+    assert store._file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.append([draft("first")])
-    assert not store._database.in_transaction
+    assert not store._file._database.in_transaction
 
 
 def test_what_was_appended_is_there_after_kill_9(path: Path) -> None:
@@ -135,15 +135,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_full_file_takes_all_or_nothing_and_goes_on_when_there_is_room(store: SqliteStore, path: Path) -> None:
     first = store.append([draft("first")])
     store.mark_done(first)
-    (pages,) = store._database.execute("PRAGMA page_count").fetchone()
-    store._database.execute(f"PRAGMA max_page_count = {pages + 20}")
+    (pages,) = store._file._database.execute("PRAGMA page_count").fetchone()
+    store._file._database.execute(f"PRAGMA max_page_count = {pages + 20}")
 
     for _ in range(2):
         with pytest.raises(StorageFailed, match=r"events\.sqlite cannot be used: .*full; make room on its disk"):
             store.append([draft("lost"), draft(MEGABYTE)])
     assert bodies(store) == ["first"]
 
-    store._database.execute("PRAGMA max_page_count = 1000000")
+    store._file._database.execute("PRAGMA max_page_count = 1000000")
     store.append([draft("second"), draft(MEGABYTE)])
     again = SqliteStore(path)
     assert [(entry.body, entry.done) for entry in again.read()] == [
@@ -272,7 +272,7 @@ def test_damage_in_the_middle_of_a_file_is_found_when_it_is_opened(path: Path) -
 
 def test_a_store_of_a_later_version_is_refused_and_left_alone(store: SqliteStore, path: Path) -> None:
     store.append([draft("first")])
-    store._database.execute("PRAGMA user_version = 2")
+    store._file._database.execute("PRAGMA user_version = 2")
     with pytest.raises(
         ConfigurationError, match=r"events\.sqlite has version 2, and this Hubbub knows 1 at most: .*"
     ):
@@ -294,7 +294,7 @@ def test_a_file_that_another_process_holds_is_a_clear_error_and_free_again_later
 ) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    store._database.execute("PRAGMA busy_timeout = 0")
+    store._file._database.execute("PRAGMA busy_timeout = 0")
     with pytest.raises(StorageFailed, match="locked; stop the other process that is using it"):
         store.append([draft("first")])
     other.execute("COMMIT")
@@ -337,7 +337,7 @@ def test_what_is_dropped_is_in_no_file_any_more(store: SqliteStore, path: Path, 
 
     store.append([draft("open-sesame" * 1000), draft("open-sesame")])
     if not in_log_only:
-        store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store._file._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert found()
     store.drop([KEY])
     assert not found()
@@ -345,8 +345,8 @@ def test_what_is_dropped_is_in_no_file_any_more(store: SqliteStore, path: Path, 
 
 def test_it_is_closed_also_if_the_last_write_fails(store: SqliteStore) -> None:
     store.mark_done(store.append([draft("first")]))
-    store._database.execute("PRAGMA query_only = ON")
+    store._file._database.execute("PRAGMA query_only = ON")
     with pytest.raises(StorageFailed, match="readonly database; let this user write"):
         store.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        store._database.execute("SELECT 1")
+        store._file._database.execute("SELECT 1")

@@ -9,7 +9,8 @@ import pytest
 
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
-from hubbub.store.sqlite import SqliteStore, open_database
+from hubbub.store.sqlite import SqliteStore
+from hubbub.store.state_file import open_database
 from hubbub.store.vault import LentVault, Vault
 
 RUN, OTHER_RUN = RunId("ab" * 32), RunId("cd" * 32)
