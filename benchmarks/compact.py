@@ -1,9 +1,9 @@
 """The steps of a phase on the compact wire, each beside the raw stream and copies that it cannot do without.
 
 *The same bytes* of a step are two numbers. Its stream is what it draws from AES-CTR, counted while it runs. Its
-copies are what goes in and what comes out, each byte once, as it lies in memory: residues of a client are
-`uint32`, what travels is packed. The raw time is that of filling as many bytes with AES-CTR and of copying as many
-with numpy, both into memory that is there already, measured right beside the step.
+copies are what goes in and what comes out, each byte once, as it lies in memory: a client's residues in the
+narrowest type, words in theirs, what travels packed. The raw time is that of filling as many bytes with AES-CTR
+and of copying as many with numpy, both into memory that is there already, measured right beside the step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub.protocol import ring, signs
 from hubbub.protocol.compact import accumulate_chunk
-from hubbub.protocol.dense import Digits, pack_dense, unpack_digits
+from hubbub.protocol.dense import Digits, from_words, pack_dense, pack_words, to_words
 from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.expansion import expand_digits
 from hubbub.protocol.layout import Chunk, Vector, plan_chunks
 from hubbub.protocol.totals import begin_total
 from hubbub.strategies.base import Phase
@@ -140,13 +139,14 @@ def list_steps(n: int) -> list[CompactStep]:
 
 def _function_steps(n: int, m: int) -> list[CompactStep]:
     stream = AesCtrStream.from_os()
-    x: Digits = expand_digits(stream, n, m)
-    total, packed = begin_total(n, m), pack_dense(x, m)
+    x = ring.sample(stream, n, m).astype(ring.word_type(m))
+    total, words, packed = begin_total(n, m), to_words(x, m), pack_dense(x, m)
     return [
-        CompactStep("expand a seed", n, x.nbytes, partial(expand_digits, stream, n, m)),
-        CompactStep("add a mask", n, x.nbytes, partial(total.add_expanded, stream)),
-        CompactStep("pack densely", n, x.nbytes + len(packed), partial(pack_dense, x, m)),
-        CompactStep("unpack", n, x.nbytes + len(packed), partial(unpack_digits, packed, n, m)),
+        CompactStep("make words of digits", n, x.nbytes + words.nbytes, partial(to_words, x, m)),
+        CompactStep("make digits of words", n, x.nbytes + words.nbytes, partial(from_words, words, n, m)),
+        CompactStep("add a mask", n, words.nbytes, partial(total.add_expanded, stream)),
+        CompactStep("pack words", n, words.nbytes + len(packed), partial(pack_words, words, m)),
+        CompactStep("unpack and add", n, words.nbytes + len(packed), partial(total.add_packed, packed)),
     ]
 
 
@@ -253,5 +253,6 @@ class PhaseSteps:
 
 
 def _draw(stream: AesCtrStream, vector: Vector) -> Digits:
-    """Values as a client holds them."""
-    return ring.sample(stream, vector.length, vector.modulus).astype(ring.word_type(vector.modulus))
+    """Values as a client holds them: those of all clients add up without wrapping."""
+    values = (vector.modulus - 1) // CLIENTS + 1
+    return ring.sample(stream, vector.length, values).astype(ring.word_type(vector.modulus))

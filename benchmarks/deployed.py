@@ -53,6 +53,8 @@ class ProcessRounds:
     parameters: int
     clients: int
     servers: int
+    workers: int
+    """Of each aggregator; 0 where it is one process."""
     strategy: str
     rounds: int
     protocol_s: float
@@ -63,35 +65,47 @@ class ProcessRounds:
     payload_bytes: float
     wire_bytes: int
     aggregator_s: float
-    """The processor's time of one aggregator in a round."""
+    """The processor's time of one aggregator in a round, with its workers'."""
     trainer_s: float
     """Of one trainer, with training and evaluation."""
     aggregator_bytes: int
-    """The most that one had in memory, its interpreter and libraries included."""
+    """The most that a process of one had in memory, its interpreter and libraries included."""
     trainer_bytes: int
 
 
-def measure_processes(parameters: int, rounds: int, amqp_url: str) -> ProcessRounds:
+@dataclass(frozen=True, slots=True)
+class ProcessesPlan:
+    """What to run: the elements of a model, rounds after the first, and the workers of each aggregator."""
+
+    parameters: int
+    rounds: int
+    workers: int = 0
+
+
+def measure_processes(plan: ProcessesPlan, amqp_url: str) -> ProcessRounds:
     """Start everybody, run so many rounds and one before them that is left out, and end everybody."""
     parties = make_parties(clients=CLIENTS, servers=SERVERS)
-    topology = merge(topology_for(party.name, party.role) for party in parties.roster.parties)
+    workers = {role: plan.workers if role is Role.AGGREGATOR else 0 for role in Role}
+    topology = merge(
+        topology_for(party.name, party.role, workers=workers[party.role]) for party in parties.roster.parties
+    )
     asyncio.run(declare_topology(amqp_url, topology))
     manifest = draw_up_manifest(
-        SyntheticTask(parameters),
+        SyntheticTask(plan.parameters),
         roster=parties.roster,
         strategy=STRATEGY,
         rho=RHO,
         local_steps=1,
-        rounds=rounds + 1,
+        rounds=plan.rounds + 1,
         seed=0,
     )
     with tempfile.TemporaryDirectory(prefix="hubbub-processes-") as folder:
-        files = _PartyFiles(Path(folder), parties, amqp_url)
+        files = _PartyFiles(Path(folder), parties, amqp_url, plan.workers)
         with _started(files) as deployment:
-            return _follow(deployment, manifest)
+            return _follow(deployment, manifest, plan.workers)
 
 
-def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
+def _follow(deployment: _Deployment, manifest: Manifest, workers: int) -> ProcessRounds:
     deployment.submit(manifest)
     deployment.wait_for_rounds(manifest.run_id, 1)
     before_s = deployment.read_spent()
@@ -106,6 +120,7 @@ def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
         parameters=manifest.parameters,
         clients=len(manifest.clients),
         servers=len(manifest.aggregators),
+        workers=workers,
         strategy=manifest.strategy,
         rounds=len(views),
         protocol_s=statistics.median(protocol_s),
@@ -124,8 +139,9 @@ def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
 class _PartyFiles:
     """What every party is given: its identity, the roster, a policy or tokens, and where the broker is."""
 
-    def __init__(self, folder: Path, parties: Parties, amqp_url: str) -> None:
+    def __init__(self, folder: Path, parties: Parties, amqp_url: str, workers: int) -> None:
         self.folder = folder
+        self._workers = workers
         self.parties = parties
         self.tokens = {right: secrets.token_urlsafe(32) for right in ("read", "change")}
         self._amqp_url = amqp_url
@@ -157,6 +173,8 @@ class _PartyFiles:
             own = {"policy": self.folder / "policy.toml", "cache_folder": self.folder / "cache", "data": "digits"}
         else:
             own = {"roster_sha256": self.parties.roster.digest}
+        if role is Role.AGGREGATOR:
+            own |= {"workers": str(self._workers)}
         if role is Role.COORDINATOR:
             own |= {
                 "port": "0",
@@ -242,12 +260,15 @@ class _Deployment:
     # Processes ------------------------------------------------------------------------------------------
 
     def read_spent(self) -> dict[PartyId, float]:
-        """The processor's time of each process so far."""
-        return {name: _read_spent(process.pid) for name, process in self._processes.items()}
+        """The processor's time of each party's processes so far."""
+        return {name: sum(map(_read_spent, _family_of(each.pid))) for name, each in self._processes.items()}
 
     def read_sizes(self) -> dict[PartyId, int]:
-        """The most that each process has had in memory."""
-        return {name: read_memory("VmHWM", process.pid) or 0 for name, process in self._processes.items()}
+        """The most that a process of each party has had in memory."""
+        return {
+            name: max(read_memory("VmHWM", pid) or 0 for pid in _family_of(process.pid))
+            for name, process in self._processes.items()
+        }
 
     @property
     def _coordinator(self) -> PartyId:
@@ -270,6 +291,12 @@ class _Deployment:
                 told = "\n".join(f"{name}: {self._log_of(name).read_text('utf-8')[-500:]}" for name in dead)
                 raise ProtocolError(f"the processes did not get on within {timeout_s:g} s: {told or 'all alive'}")
             time.sleep(_LOOK_AGAIN_S)
+
+
+def _family_of(pid: int) -> list[int]:
+    """A process and those that its threads have started."""
+    children = [path.read_text("ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [pid, *(int(child) for each in children for child in each)]
 
 
 def _read_spent(pid: int) -> float:

@@ -42,7 +42,7 @@ from hubbub.messages.sums import MaskedChunk
 from hubbub.protocol.compact import unmask
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Piece, Vector
-from hubbub.protocol.residues import Residues
+from hubbub.protocol.ring import word_type
 from hubbub.runtime.post import sign
 from hubbub.strategies.base import Theta
 from hubbub.strategies.wire import wire_of
@@ -63,7 +63,6 @@ FEW_CHUNKS = 2
 CLIENT = "client"
 _GROUP_KEY = bytes(KEY_BYTES)
 _TRANSCRIPT = "0" * 64
-_SMALL = 2**8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +300,7 @@ class Crowd:
         return self._frame(self._phase, client, server, body, payload)
 
     def _make_share(
-        self, place: int, client: PartyId, index: int, chunk: Chunk, values: tuple[Residues, ...]
+        self, place: int, client: PartyId, index: int, chunk: Chunk, values: tuple[Digits, ...]
     ) -> bytes:
         here = tuple(Piece(piece.vector, 0, piece.stop - piece.start) for piece in chunk)
         share = self._compact.deal_chunk(
@@ -314,12 +313,12 @@ class Crowd:
         )
         return self._frame(self._phase, client, self._holder(client), body, payload)
 
-    def _draw_values(self, place: int, chunk: Chunk) -> tuple[Residues, ...]:
+    def _draw_values(self, place: int, chunk: Chunk) -> tuple[Digits, ...]:
         """Of each vector what a chunk holds of it; a chunk has at most one piece of a vector."""
         pieces = {piece.vector: piece for piece in chunk}
         return tuple(
-            _draw(place, pieces[number], vector.modulus) if number in pieces else np.empty(0, dtype=np.uint32)
-            for number, vector in enumerate(self._vectors)
+            self._draw(place, pieces[number]) if number in pieces else np.empty(0, dtype=np.uint8)
+            for number in range(len(self._vectors))
         )
 
     def _frame(self, key: Key, sender: PartyId, to: PartyId, body: Message, payload: bytes = b"") -> bytes:
@@ -368,26 +367,22 @@ class Crowd:
             self._checked.set()
         return ACK
 
+    def _draw(self, place: int, piece: Piece) -> Digits:
+        """A piece of a client's values: the same each time, so that it need not be kept. Sums do not wrap."""
+        modulus = self._vectors[piece.vector].modulus
+        generator = np.random.default_rng((place, piece.vector, piece.start))
+        values = (modulus - 1) // len(self.manifest.clients) + 1
+        return generator.integers(values, size=piece.stop - piece.start, dtype=word_type(modulus))
+
     def _mask(self, client: PartyId, index: int, vector: Vector) -> AesCtrStream:
         return mask_stream(self._stage, _GROUP_KEY, client, Place(vector.name, vector.modulus, index))
 
     def _compare(self, piece: Piece, got: Digits) -> None:
-        modulus = self._vectors[piece.vector].modulus
         total = np.zeros(got.size, dtype=np.uint32)
         for place in range(len(self.manifest.clients)):
-            # Words of 32 bits are added modulo 2^32 by themselves; small residues do not come near it.
-            total += _draw(place, piece, modulus)
-        if modulus < 2**32:
-            np.remainder(total, np.uint32(modulus), out=total)
+            total += self._draw(place, piece)
         if not np.array_equal(total, got):
             raise SumIsWrong(f"the sum of elements {piece.start} to {piece.stop} is wrong")
-
-
-def _draw(place: int, piece: Piece, modulus: int) -> Residues:
-    """A piece of a client's values: always the same, so that it need not be kept."""
-    generator = np.random.default_rng((place, piece.vector, piece.start))
-    kind = np.uint8 if modulus <= _SMALL else np.uint32
-    return generator.integers(modulus, size=piece.stop - piece.start, dtype=kind).astype(np.uint32, copy=False)
 
 
 def _secret_of(place: int) -> bytes:

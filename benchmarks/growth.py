@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log2
+from statistics import median
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from hubbub.protocol import signs
 Call = Callable[[Callable[[], PhaseCost]], PhaseCost]
 
 
+REPEATS = 3
+"""Times and memory differ from process to process: medians of so many are taken."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthPlan:
     """Which sizes to go through; what does not grow is C = 5, S = 2 and `parameters`."""
@@ -26,7 +31,7 @@ class GrowthPlan:
     servers: tuple[int, ...]
     parameters: int
     crowd: tuple[int, int] | None
-    """N and C of one more phase, for its memory: N is one of the lengths, C is as many as there ever are."""
+    """N and C of phases whose memory is compared with that of five clients; C is as many as there ever are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,8 @@ class Growth:
     by_length: list[PhaseCost]
     by_cohort: list[PhaseCost]
     by_servers: list[PhaseCost]
-    crowd: PhaseCost | None
+    crowd: tuple[PhaseCost, PhaseCost] | None
+    """Of few clients and of as many as there ever are."""
 
     @property
     def fits(self) -> list[Fit]:
@@ -64,17 +70,29 @@ class Growth:
 
 
 def measure_growth(plan: GrowthPlan, say: Callable[[str], None], call: Call = call_apart) -> Growth:
-    """Every phase in a process of its own, so that each begins with as little memory as the others."""
+    """Every phase several times, each in a process of its own, so that all begin with as little memory."""
 
     def measure(parameters: int, clients: int = CLIENTS, servers: int = SERVERS) -> PhaseCost:
         say(f"Growth, N = {parameters:,}, C = {clients}, S = {servers}")
-        return call(partial(measure_phase, parameters, clients, servers))
+        return _middle([call(partial(measure_phase, parameters, clients, servers)) for _ in range(REPEATS)])
 
     return Growth(
         by_length=[measure(length) for length in plan.lengths],
         by_cohort=[measure(plan.parameters, clients=clients) for clients in plan.cohorts],
         by_servers=[measure(plan.parameters, servers=servers) for servers in plan.servers],
-        crowd=measure(*plan.crowd) if plan.crowd else None,
+        crowd=(measure(plan.crowd[0]), measure(*plan.crowd)) if plan.crowd else None,
+    )
+
+
+def _middle(costs: Sequence[PhaseCost]) -> PhaseCost:
+    """The medians of what differs from time to time; bytes do not."""
+    told = [each.memory_bytes for each in costs if each.memory_bytes is not None]
+    return replace(
+        costs[0],
+        client_s=median(each.client_s for each in costs),
+        server_s=median(each.server_s for each in costs),
+        wall_s=median(each.wall_s for each in costs),
+        memory_bytes=int(median(told)) if told else None,
     )
 
 

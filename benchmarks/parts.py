@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -66,12 +66,15 @@ def _sizes(bench: Bench) -> None:
 
 
 def _processes(bench: Bench) -> None:
-    if bench.plan.processes is None or bench.amqp_url is None:
+    if not bench.plan.processes or bench.amqp_url is None:
         bench.leave_out("A round of eight processes")
         return
-    parameters, rounds = bench.plan.processes
-    bench.say(f"A round of eight processes over RabbitMQ, N = {parameters:,}")
-    bench.report.processes.append(measure_processes(parameters, rounds, bench.amqp_url))
+    for plan in bench.plan.processes:
+        helped = f", {plan.workers} workers for each aggregator" if plan.workers else ""
+        bench.say(f"A round of processes over RabbitMQ, N = {plan.parameters:,}{helped}")
+        # Who has no workers takes no broker that has their queues, so that these are on one of their own.
+        with start_broker() if plan.workers else nullcontext(bench.amqp_url) as amqp_url:
+            bench.report.processes.append(measure_processes(plan, amqp_url))
 
 
 def _growth(bench: Bench) -> None:

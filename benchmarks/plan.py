@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.deployed import ProcessesPlan
 from benchmarks.growth import GrowthPlan
 from benchmarks.interface import Audience
 from benchmarks.learning import TrainingPlan
@@ -27,8 +28,8 @@ class Plan:
     repeats: int
     series: Series
     sizes: SizesPlan | None
-    processes: tuple[int, int] | None
-    """N and rounds; it takes RabbitMQ."""
+    processes: tuple[ProcessesPlan, ...]
+    """They take RabbitMQ."""
     growth: GrowthPlan | None
     peers: peers.Plan | None
     training: TrainingPlan | None
@@ -43,7 +44,7 @@ FULL = Plan(
     repeats=9,
     series=Series(runs=3, rounds_per_run=5),
     sizes=SizesPlan(rounds={LENET: 5, ALEXNET: 5, LARGE: 3}),
-    processes=(ALEXNET, 5),
+    processes=(ProcessesPlan(ALEXNET, 5), ProcessesPlan(LARGE, 3), ProcessesPlan(LARGE, 3, workers=2)),
     growth=GrowthPlan(
         lengths=(10**5, 10**6, 10**7, 10**8),
         cohorts=(5, 10, 25, 50, 100),
@@ -65,7 +66,7 @@ QUICK = Plan(
     repeats=7,
     series=Series(runs=1, rounds_per_run=3),
     sizes=None,
-    processes=None,
+    processes=(),
     growth=GrowthPlan(lengths=(10**5, 10**6), cohorts=(), servers=(), parameters=10**5, crowd=None),
     peers=None,
     training=None,

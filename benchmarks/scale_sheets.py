@@ -73,6 +73,7 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
     rows = tuple(
         (
             f"{each.parameters:,}",
+            f"{each.workers}" if each.workers else "–",
             f"{each.protocol_s:.2f} s",
             f"{each.fastest_s:.2f}–{each.slowest_s:.2f}",
             f"{each.round_s:.2f} s",
@@ -86,23 +87,24 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
         for each in rounds
     )
     columns = (
-        *("N", "protocol", "range", "round", "payload", "wire"),
+        *("N", "workers", "protocol", "range", "round", "payload", "wire"),
         *("aggregator", "trainer", "aggregator's memory", "trainer's memory"),
     )
     first = rounds[0]
     note = (
         f"{first.clients} trainers, {first.servers} aggregators and a coordinator, each a process, over RabbitMQ "
-        f"on the same machine; {first.strategy}, medians of {first.rounds} rounds, one before them left out. "
-        "Protocol is the round less the slowest training and evaluation. Times of one aggregator and one trainer "
-        "are the processor's in a round; the trainer's holds training, top-k and evaluation. Memory is the most "
-        "that a process had, its interpreter and libraries included."
+        f"on the same machine; {first.strategy}, medians over rounds, the first left out. "
+        "With workers each aggregator is a head and so many processes more. Protocol is the round less the "
+        "slowest training and evaluation. Times of one aggregator, with its workers, and one trainer are the "
+        "processor's in a round; the trainer's holds training, top-k and evaluation. Memory is the most that one "
+        "of a party's processes had, its interpreter and libraries included."
     )
     return Sheet("A round of eight processes", columns, rows, note)
 
 
 def lay_out_growth(growth: Growth) -> Iterator[Sheet]:
     """What was measured, and the lines through it."""
-    crowd = [growth.crowd] if growth.crowd else []
+    crowd = growth.crowd or ()
     rows = tuple(_row(each) for each in (*growth.by_length, *growth.by_cohort, *growth.by_servers, *crowd))
     columns = ("N", "C", "S", "client", "aggregator", "link payload", "seeds", "link wire", "everybody", "memory")
     note = (
@@ -112,7 +114,7 @@ def lay_out_growth(growth: Growth) -> Iterator[Sheet]:
         "that are drawn when they are needed, without training and disk. Client and aggregator are the "
         "processor's time of one. Link is what one client sends and gets: packed, the seeds beside it, and as "
         "messages. Memory is by how much the process with all S aggregators, and whoever feeds them, grew at "
-        "most: more than any one aggregator."
+        "most: more than any one aggregator. Times and memory are medians of three."
     )
     yield Sheet("Growth", columns, rows, note)
     fits = tuple(map(_fit_row, growth.fits))

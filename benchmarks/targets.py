@@ -143,15 +143,14 @@ def _judge_memory(growth: Growth) -> Iterator[Target]:
             measured=f"{fit.slope:.2f} B an element and {show_bytes(max(0.0, fit.constant))}, of all aggregators",
             met=fit.slope <= ELEMENT_BYTES and most <= CONSTANT_BYTES,
         )
-    crowd = growth.crowd
-    alike = [each for each in growth.by_length if crowd and each.parameters == crowd.parameters]
-    if crowd and crowd.memory_bytes and alike and alike[0].memory_bytes:
-        few, many = alike[0].memory_bytes, crowd.memory_bytes
+    few, many = growth.crowd or (None, None)
+    if few and many and few.memory_bytes and many.memory_bytes:
         yield Target(
-            what=f"the same at C = {crowd.clients} as at C = {alike[0].clients}, N = {crowd.parameters:,}",
+            what=f"the same at C = {many.clients} as at C = {few.clients}, N = {many.parameters:,}",
             asked=f"the same: ≤ {ALIKE} times",
-            measured=f"{many / few:.2f} times ({show_bytes(many)} to {show_bytes(few)})",
-            met=many <= ALIKE * few,
+            measured=f"{many.memory_bytes / few.memory_bytes:.2f} times"
+            f" ({show_bytes(many.memory_bytes)} to {show_bytes(few.memory_bytes)})",
+            met=many.memory_bytes <= ALIKE * few.memory_bytes,
         )
 
 

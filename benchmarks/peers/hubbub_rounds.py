@@ -51,7 +51,6 @@ ROUNDS = 4
 _ASIDE = (
     "hubbub.strategies.secure.add_up",
     "hubbub.protocol.compression.top_binary",
-    "hubbub.protocol.aggregate.apply_sum",
     "hubbub.strategies.secure.SecureRound.conclude",
     "hubbub.strategies.sums.SumRound.conclude",
     "hubbub_trainer.workspace.Workspace.keep_update",

@@ -175,19 +175,19 @@ def test_the_steps_on_the_compact_wire_are_a_whole_secure_sum_and_draw_what_the_
 
     timings = {each.name: each for each in time_compact(1_000, 1)}
     whole = timings[SHARE_AND_ADD]
-    # A client draws a mask and a seeded share, which an aggregator draws again: a byte a sign, four a factor.
-    assert whole.stream_bytes == 5 * 3 * 1_004
-    # 500 words of 7 bits and 4 bytes make 442 bytes: dealt by five, read by two, two sums written and one read.
-    assert whole.copied_bytes == 5 * (1_004 + 442) + 5 * 442 + 3 * 442
-    assert timings["unmask"].stream_bytes == 5 * 1_004
+    # A client draws a mask and a seeded share, which an aggregator draws again: 8 bytes for 16 signs, 4 a factor.
+    assert whole.stream_bytes == 5 * 3 * (63 * 8 + 4)
+    # 63 words of 56 bits and 4 bytes make 445 bytes: dealt by five, read by two, two sums written and one read.
+    assert whole.copied_bytes == 5 * (1_004 + 445) + 5 * 445 + 3 * 445
+    assert timings["unmask"].stream_bytes == 5 * (63 * 8 + 4)
     assert all(each.ratio > 0 for each in timings.values())
 
 
 def test_a_fed_phase_is_added_by_real_aggregators_and_its_bytes_are_the_formulas() -> None:
     two, four = (measure_phase(5_000, 3, servers) for servers in (2, 4))
 
-    # 11 signs mod 7 take 31 bits; the factor takes 4 bytes: up and down.
-    assert two.link_payload_bytes == 2 * (-(-455 * 31 // 8) + 4)
+    # 17 signs mod 7 take 48 bits; the factor takes 4 bytes: up and down.
+    assert two.link_payload_bytes == 2 * (295 * 6 + 4)
     assert four.link_payload_bytes == two.link_payload_bytes
     assert (two.seed_bytes, four.seed_bytes) == (32, 96)
     assert two.link_payload_bytes + two.seed_bytes < two.link_wire_bytes < four.link_wire_bytes
@@ -216,7 +216,7 @@ def make_growth(*, crowd_bytes: int) -> Growth:
         by_length=[make_phase(10**power) for power in (5, 6, 7, 8)],
         by_cohort=[make_phase(10**6, clients) for clients in (5, 10, 100)],
         by_servers=[make_phase(10**6, servers=servers) for servers in (2, 5)],
-        crowd=make_phase(10**7, 100, memory=crowd_bytes),
+        crowd=(make_phase(10**7, memory=10**7), make_phase(10**7, 100, memory=crowd_bytes)),
     )
 
 
