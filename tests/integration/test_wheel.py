@@ -20,6 +20,7 @@ from types import ModuleType
 import pytest
 
 from hubbub import __version__
+from support.thorough import only_thorough
 
 ROOT = Path(__file__).parents[2]
 EPOCH = "1700000000"
@@ -206,6 +207,7 @@ def test_federation_without_torch_trains_a_task_without_torch(bare: Environment)
 # With it ----------------------------------------------------------------------------------------------------
 
 
+@only_thorough
 def test_demo_works_from_an_empty_folder(whole: Environment) -> None:
     done = whole.run("hubbub", "demo", "--data", "digits", *QUICK, "--json", "report.json")
 
@@ -218,6 +220,7 @@ def test_demo_works_from_an_empty_folder(whole: Environment) -> None:
     assert whole.run("hubbub", "--version").stdout == f"hubbub {__version__}\n"
 
 
+@only_thorough
 def test_sbom_lists_what_is_installed_in_the_versions_that_were_tested(whole: Environment, tmp_path: Path) -> None:
     # Checking it against CycloneDX's schema takes longer than all else, and is done with each release.
     sbom = tool.write_sbom(whole.folder, __version__, tmp_path / "sbom.json", EPOCH, validate=False)
