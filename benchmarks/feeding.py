@@ -2,8 +2,8 @@
 
 The aggregators are the very services: they take messages, spool, open, check, journal, add, combine and release.
 A client's share is drawn, dealt, sealed and signed chunk by chunk when it is sent, by the trainer's own functions,
-and what it holds is drawn again where the sum is checked; at most a few chunks are on their way at any time. So
-the memory that the process takes is that of its aggregators, and a vector may have any length.
+and what it holds is drawn again where the sum is checked; at most a few chunks are on their way at any time. So a
+vector may have any length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import numpy as np
 
 from benchmarks.peers.attribution import AttributingLoop, named_parties
 from benchmarks.peers.contest import SumIsWrong
-from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.metering import CountingTransport, Meter
 from benchmarks.peers.stopwatch import Stopwatch
 from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
@@ -85,8 +84,6 @@ class PhaseCost:
     all_bytes: int
     """Of all messages of everybody."""
     wall_s: float
-    memory_bytes: int | None
-    """By how much the process with all aggregators in it has grown, at most."""
 
 
 class NumbersTask:
@@ -111,16 +108,8 @@ class NumbersTask:
 def measure_phase(parameters: int, clients: int, servers: int) -> PhaseCost:
     """Run a phase in this process, best a fresh one, and say what it took."""
     parties = make_parties(clients=clients, servers=servers)
-    manifest = draw_up_manifest(
-        NumbersTask(parameters),
-        roster=parties.roster,
-        strategy="no-union",
-        rho=0.1,
-        local_steps=1,
-        rounds=1,
-        seed=0,
-    )
-    meter, memory = Meter(frozenset(manifest.clients)), MemoryWatch()
+    manifest = draw_up_phase(parties, parameters)
+    meter = Meter(frozenset(manifest.clients))
     with asyncio.Runner(loop_factory=partial(AttributingLoop, meter.attribution)) as runner:
         crowd = runner.run(_run(manifest, parties, meter))
     spent_s = meter.attribution.read()
@@ -135,7 +124,19 @@ def measure_phase(parameters: int, clients: int, servers: int) -> PhaseCost:
         link_wire_bytes=(meter.up_bytes + meter.down_bytes) // clients,
         all_bytes=meter.up_bytes + meter.down_bytes + meter.others_bytes,
         wall_s=crowd.wall_s,
-        memory_bytes=memory.grown_bytes(),
+    )
+
+
+def draw_up_phase(parties: Parties, parameters: int) -> Manifest:
+    """A run whose one phase is that of all signs."""
+    return draw_up_manifest(
+        NumbersTask(parameters),
+        roster=parties.roster,
+        strategy="no-union",
+        rho=0.1,
+        local_steps=1,
+        rounds=1,
+        seed=0,
     )
 
 
@@ -151,7 +152,7 @@ async def _run(manifest: Manifest, parties: Parties, meter: Meter) -> Crowd:
 
 
 class CarryingTransport(CountingTransport):
-    """Counts what is for clients that nobody looks at, and throws it away: waiting, it would take memory."""
+    """Counts what is for clients that nobody looks at, and throws it away."""
 
     def __init__(self, meter: Meter, party: PartyId, inner: Transport, ignored: frozenset[PartyId]) -> None:
         super().__init__(meter, party, inner)
@@ -229,6 +230,11 @@ class Crowd:
         self._stage = Stage(manifest.run_id, ROUND, PHASE)
         self._compact = Compact(self._stage, _GROUP_KEY)
         self._seals: dict[PartyId, RunSeals] = {}
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks a share has, and the sum."""
+        return len(self._plan)
 
     async def subscribe(self) -> None:
         """Let the coordinator and one client take what comes."""

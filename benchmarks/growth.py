@@ -1,4 +1,4 @@
-"""How a phase's time, bytes and memory grow with N, C and S, and how straight the lines are."""
+"""How a phase's time and bytes grow with N, C and S, and how straight the lines are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Callable[[Callable[[], PhaseCost]], PhaseCost]
 
 
 REPEATS = 3
-"""Times and memory differ from process to process: medians of so many are taken."""
+"""Times differ from process to process: medians of so many are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,6 @@ class GrowthPlan:
     cohorts: tuple[int, ...]
     servers: tuple[int, ...]
     parameters: int
-    crowd: tuple[int, int] | None
-    """N and C of phases whose memory is compared with that of five clients; C is as many as there ever are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +53,14 @@ class Growth:
     by_length: list[PhaseCost]
     by_cohort: list[PhaseCost]
     by_servers: list[PhaseCost]
-    crowd: tuple[PhaseCost, PhaseCost] | None
-    """Of few clients and of as many as there ever are."""
 
     @property
     def fits(self) -> list[Fit]:
         return list(_fit_all(self))
 
-    @property
-    def memory(self) -> Fit | None:
-        """Of the process with all aggregators in it, over N."""
-        told = _is_line(self.by_length) and all(each.memory_bytes is not None for each in self.by_length)
-        return _fit("memory", "N", "B", self.by_length, _length_of, _memory_of) if told else None
-
 
 def measure_growth(plan: GrowthPlan, say: Callable[[str], None], call: Call = call_apart) -> Growth:
-    """Every phase several times, each in a process of its own, so that all begin with as little memory."""
+    """Every phase several times, each in a process of its own, so that all begin alike."""
 
     def measure(parameters: int, clients: int = CLIENTS, servers: int = SERVERS) -> PhaseCost:
         say(f"Growth, N = {parameters:,}, C = {clients}, S = {servers}")
@@ -80,19 +70,16 @@ def measure_growth(plan: GrowthPlan, say: Callable[[str], None], call: Call = ca
         by_length=[measure(length) for length in plan.lengths],
         by_cohort=[measure(plan.parameters, clients=clients) for clients in plan.cohorts],
         by_servers=[measure(plan.parameters, servers=servers) for servers in plan.servers],
-        crowd=(measure(plan.crowd[0]), measure(*plan.crowd)) if plan.crowd else None,
     )
 
 
 def _middle(costs: Sequence[PhaseCost]) -> PhaseCost:
     """The medians of what differs from time to time; bytes do not."""
-    told = [each.memory_bytes for each in costs if each.memory_bytes is not None]
     return replace(
         costs[0],
         client_s=median(each.client_s for each in costs),
         server_s=median(each.server_s for each in costs),
         wall_s=median(each.wall_s for each in costs),
-        memory_bytes=int(median(told)) if told else None,
     )
 
 
@@ -106,8 +93,6 @@ def _fit_all(growth: Growth) -> Iterator[Fit]:
         yield _fit("bytes of everybody", "C", "B", growth.by_cohort, _cohort_of, lambda each: each.all_bytes)
         yield _fit("a client's time", "C", "s", growth.by_cohort, _cohort_of, lambda each: each.client_s)
         yield _fit("an aggregator's time", "C", "s", growth.by_cohort, _cohort_of, lambda each: each.server_s)
-    if growth.memory is not None:
-        yield growth.memory
 
 
 def _length_of(cost: PhaseCost) -> float:
@@ -116,10 +101,6 @@ def _length_of(cost: PhaseCost) -> float:
 
 def _cohort_of(cost: PhaseCost) -> float:
     return cost.clients
-
-
-def _memory_of(cost: PhaseCost) -> float:
-    return cost.memory_bytes or 0
 
 
 def _is_line(costs: Sequence[PhaseCost]) -> bool:
@@ -140,7 +121,12 @@ def _fit(
     place: Callable[[PhaseCost], float],
     value: Callable[[PhaseCost], float],
 ) -> Fit:
-    x, y = (np.array([read(each) for each in costs], dtype=np.float64) for read in (place, value))
+    return fit_line(what, over, unit, [place(each) for each in costs], [value(each) for each in costs])
+
+
+def fit_line(what: str, over: str, unit: str, places: Sequence[float], values: Sequence[float]) -> Fit:
+    """By least squares."""
+    x, y = np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
     slope, constant = np.polyfit(x, y, 1)
     residuals = y - (slope * x + constant)
     spread = float(((y - y.mean()) ** 2).sum())

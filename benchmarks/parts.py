@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks.broker import start_broker
 from benchmarks.compact import time_compact
 from benchmarks.deployed import measure_processes
+from benchmarks.footprint import measure_footprints
 from benchmarks.growth import measure_growth
 from benchmarks.interface import measure_load, time_pages
 from benchmarks.learning import make_contests, time_training
@@ -84,6 +85,13 @@ def _growth(bench: Bench) -> None:
     bench.report.growth = measure_growth(bench.plan.growth, bench.say)
 
 
+def _footprint(bench: Bench) -> None:
+    if bench.plan.footprint is None or bench.amqp_url is None:
+        bench.leave_out("An aggregator's memory")
+        return
+    bench.report.footprints = measure_footprints(bench.plan.footprint, bench.amqp_url, bench.say)
+
+
 def _peers(bench: Bench) -> None:
     if bench.plan.peers is None:
         bench.leave_out("The comparison with peers")
@@ -149,6 +157,7 @@ PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
         "sizes": _sizes,
         "processes": _processes,
         "growth": _growth,
+        "memory": _footprint,
         "peers": _peers,
         "steps": _steps,
         "rounds": _rounds,
@@ -159,7 +168,7 @@ PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
 )
 """By name, in the order in which they run."""
 
-ON_BROKER = frozenset({"sizes", "processes", "rounds"})
+ON_BROKER = frozenset({"sizes", "processes", "memory", "rounds"})
 
 
 def measure(

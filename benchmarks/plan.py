@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.deployed import ProcessesPlan
+from benchmarks.footprint import FootprintPlan
 from benchmarks.growth import GrowthPlan
 from benchmarks.interface import Audience
 from benchmarks.learning import TrainingPlan
@@ -31,6 +32,8 @@ class Plan:
     processes: tuple[ProcessesPlan, ...]
     """They take RabbitMQ."""
     growth: GrowthPlan | None
+    footprint: FootprintPlan | None
+    """It takes RabbitMQ."""
     peers: peers.Plan | None
     training: TrainingPlan | None
     audience: Audience | None
@@ -50,7 +53,9 @@ FULL = Plan(
         cohorts=(5, 10, 25, 50, 100),
         servers=(2, 3, 4, 5),
         parameters=10**6,
-        crowd=(10**7, 100),
+    ),
+    footprint=FootprintPlan(
+        lengths=(10**5, 10**6, 10**7, 10**8), parameters=10**6, cohorts=(5, 25, 100), crowd=(10**7, 100)
     ),
     peers=peers.FULL,
     training=TrainingPlan(repeats=7, lenet_steps=100, alexnet_steps=5),
@@ -67,7 +72,8 @@ QUICK = Plan(
     series=Series(runs=1, rounds_per_run=3),
     sizes=None,
     processes=(),
-    growth=GrowthPlan(lengths=(10**5, 10**6), cohorts=(), servers=(), parameters=10**5, crowd=None),
+    growth=GrowthPlan(lengths=(10**5, 10**6), cohorts=(), servers=(), parameters=10**5),
+    footprint=None,
     peers=None,
     training=None,
     audience=None,

@@ -28,9 +28,6 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 
-Value = Callable[[PhaseCost], float]
-"""What is drawn of a phase."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
@@ -50,34 +47,42 @@ def draw_plots(report: Report) -> list[Plot]:
 
 
 def _draw_all(report: Report) -> Iterator[Plot]:
-    growth = report.growth
+    growth, memory = report.growth, report.footprints
     if growth and len(growth.by_length) > 1:
-        yield _growth("growth-n", "A phase by N: C = 5, S = 2", growth.by_length, "N", lambda x: x.parameters)
+        sizes = [(each.parameters, each.peak_bytes) for each in memory.by_length] if memory else []
+        title = "A phase by N: C = 5, S = 2"
+        yield _growth("growth-n", title, "N", [(each.parameters, each) for each in growth.by_length], sizes)
     if growth and len(growth.by_cohort) > 1:
+        sizes = [(each.clients, each.peak_bytes) for each in memory.by_cohort] if memory else []
         title = f"A phase by C: N = {growth.by_cohort[0].parameters:,}, S = 2"
-        yield _growth("growth-c", title, growth.by_cohort, "C", lambda x: x.clients)
+        yield _growth("growth-c", title, "C", [(each.clients, each) for each in growth.by_cohort], sizes)
     if report.peers and report.peers.costs:
         longest = max(each.parameters for each in report.peers.costs)
         yield _peers([each for each in report.peers.costs if each.parameters == longest])
 
 
-def _growth(name: str, title: str, costs: Sequence[PhaseCost], label: str, place: Value) -> Plot:
-    series: tuple[tuple[str, str, Value], ...] = (
-        ("client", "processor time (s)", lambda each: each.client_s),
-        ("aggregator", "processor time (s)", lambda each: each.server_s),
-        ("everybody", "bytes sent (MiB)", lambda each: each.all_bytes / _MIB),
-        ("all aggregators", "peak memory (MiB)", lambda each: (each.memory_bytes or 0) / _MIB),
-    )
+def _growth(
+    name: str, title: str, label: str, costs: Sequence[tuple[int, PhaseCost]], sizes: Sequence[tuple[int, int]]
+) -> Plot:
+    """Time, bytes and, where it was measured, memory, each over its place."""
+    series: list[tuple[str, str, list[tuple[int, float]]]] = [
+        ("client", "processor time (s)", [(x, each.client_s) for x, each in costs]),
+        ("aggregator", "processor time (s)", [(x, each.server_s) for x, each in costs]),
+        ("everybody", "bytes sent (MiB)", [(x, each.all_bytes / _MIB) for x, each in costs]),
+    ]
+    if sizes:
+        series.append(("aggregator's process", "peak memory (MiB)", [(x, size / _MIB) for x, size in sizes]))
     units = list(dict.fromkeys(unit for _, unit, _ in series))
 
     def fill(panels: Sequence[Axes]) -> None:
-        x = [place(each) for each in costs]
-        for colour, (who, unit, value) in zip(_COLOURS, series, strict=True):
-            panel = panels[units.index(unit)]
-            panel.plot(x, [value(each) for each in costs], "o-", color=colour, label=who)
+        for colour, (who, unit, points) in zip(_COLOURS, series, strict=False):
+            panels[units.index(unit)].plot(*zip(*points, strict=True), "o-", color=colour, label=who)
         for panel, unit in zip(panels, units, strict=True):
             panel.set(xscale="log", yscale="log", xlabel=label, title=unit)
             panel.legend()
+        if sizes:
+            # The interpreter is most of it: from zero, not by powers of ten, of which it does not span one.
+            panels[-1].set(yscale="linear", ylim=(0, None))
 
     return Plot(name=name, title=title, svg=_draw(title, len(units), fill))
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from benchmarks.compact import CompactTiming
 from benchmarks.deployed import ProcessRounds
+from benchmarks.footprint import Footprints
 from benchmarks.growth import Growth
 from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.learning import TrainingTime
@@ -32,6 +33,7 @@ class Report:
     sizes: list[SizedRound] = field(default_factory=list)
     processes: list[ProcessRounds] = field(default_factory=list)
     growth: Growth | None = None
+    footprints: Footprints | None = None
     peers: PeersReport | None = None
     rounds: list[RoundTimes] = field(default_factory=list)
     trust: list[TrustCost] = field(default_factory=list)

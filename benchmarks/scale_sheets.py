@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.compact import SHARE_AND_ADD, CompactTiming
 from benchmarks.deployed import ProcessRounds
 from benchmarks.feeding import PhaseCost
+from benchmarks.footprint import Footprints
 from benchmarks.growth import Fit, Growth
 from benchmarks.sheet import Sheet, show_seconds
 from benchmarks.sizes import SizedRound
@@ -104,17 +105,15 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
 
 def lay_out_growth(growth: Growth) -> Iterator[Sheet]:
     """What was measured, and the lines through it."""
-    crowd = growth.crowd or ()
-    rows = tuple(_row(each) for each in (*growth.by_length, *growth.by_cohort, *growth.by_servers, *crowd))
-    columns = ("N", "C", "S", "client", "aggregator", "link payload", "seeds", "link wire", "everybody", "memory")
+    rows = tuple(_row(each) for each in (*growth.by_length, *growth.by_cohort, *growth.by_servers))
+    columns = ("N", "C", "S", "client", "aggregator", "link payload", "seeds", "link wire", "everybody")
     note = (
         "One phase of all N elements mod 2C + 1 and a factor. All S aggregators are the real service (messages, "
         "spool, opening, checking, journal, adding, combining, releasing) over the memory transport, in one fresh "
         "process for each row; clients are the trainer's own dealing, sealing, signing and unmasking, on values "
         "that are drawn when they are needed, without training and disk. Client and aggregator are the "
         "processor's time of one. Link is what one client sends and gets: packed, the seeds beside it, and as "
-        "messages. Memory is by how much the process with all S aggregators, and whoever feeds them, grew at "
-        "most: more than any one aggregator. Times and memory are medians of three."
+        "messages. Times are medians of three."
     )
     yield Sheet("Growth", columns, rows, note)
     fits = tuple(map(_fit_row, growth.fits))
@@ -125,6 +124,30 @@ def lay_out_growth(growth: Growth) -> Iterator[Sheet]:
         )
         names = ("of", "over", "slope", "constant", "R²", "largest residual")
         yield Sheet("Growth: straight lines", names, fits, note)
+
+
+def lay_out_footprints(footprints: Footprints) -> Sheet:
+    """An aggregator's memory."""
+    crowd = footprints.crowd or ()
+    # What stands in several series was measured once.
+    measured = dict.fromkeys((*footprints.by_length, *footprints.by_cohort, *crowd))
+    rows = tuple(
+        (
+            f"{each.parameters:,}",
+            f"{each.clients}",
+            show_bytes(each.idle_bytes),
+            show_bytes(each.peak_bytes),
+            show_bytes(each.grown_bytes),
+        )
+        for each in measured
+    )
+    note = (
+        "An aggregator as a process of its own over RabbitMQ, one of two, while one phase of all N elements mod "
+        "2C + 1 goes through it; interpreter and libraries included. Idle is once it is connected, peak is the "
+        "most until every client has the sum, as Linux accounts for it. Of the two aggregators the one that "
+        "took more; of three times the one in the middle."
+    )
+    return Sheet("An aggregator's memory", ("N", "C", "idle", "peak", "grown"), rows, note)
 
 
 def _row(cost: PhaseCost) -> tuple[str, ...]:
@@ -138,7 +161,6 @@ def _row(cost: PhaseCost) -> tuple[str, ...]:
         f"{cost.seed_bytes} B",
         f"{cost.link_wire_bytes:,} B",
         show_bytes(cost.all_bytes),
-        "" if cost.memory_bytes is None else show_bytes(cost.memory_bytes),
     )
 
 

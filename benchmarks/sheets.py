@@ -10,7 +10,13 @@ from benchmarks.learning import TrainingTime
 from benchmarks.peers.sheet import lay_out_peers
 from benchmarks.report import Report
 from benchmarks.rounds import RoundTimes
-from benchmarks.scale_sheets import lay_out_compact, lay_out_growth, lay_out_processes, lay_out_sizes
+from benchmarks.scale_sheets import (
+    lay_out_compact,
+    lay_out_footprints,
+    lay_out_growth,
+    lay_out_processes,
+    lay_out_sizes,
+)
 from benchmarks.sheet import Sheet, show_seconds
 from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
 from benchmarks.timing import ELEMENT_BYTES, Timing
@@ -37,6 +43,8 @@ def _lay_out_compact_wire(report: Report) -> Iterator[Sheet]:
         yield lay_out_processes(report.processes)
     if report.growth:
         yield from lay_out_growth(report.growth)
+    if report.footprints:
+        yield lay_out_footprints(report.footprints)
 
 
 def _lay_out_paper_wire(report: Report) -> Iterator[Sheet]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.compact import SHARE_AND_ADD
+from benchmarks.footprint import Footprints
 from benchmarks.growth import Growth
 from benchmarks.peers.contest import PeerCost
 from benchmarks.peers.sheet import BASE
@@ -18,7 +19,7 @@ FLOWER = "Flower SecAgg+"
 HUNDRED_MILLION = 10**8
 ELEMENT_BYTES = 4
 CONSTANT_BYTES = 256 * 2**20
-"""What a process with several aggregators may take for chunks that are on their way, and for its threads."""
+"""What a process may take for its interpreter, libraries and threads, and for chunks that are on their way."""
 ALL_OF_IT = "Flower's with making messages into bytes"
 STRAIGHT = 0.99
 ALIKE = 1.25
@@ -44,8 +45,7 @@ def lay_out_targets(report: Report) -> Sheet | None:
         "on the same vectors. Our times always hold the making of messages into bytes, signing, sealing and "
         "what is written to disk; Flower's, which writes nothing, are given without and with its bytes. Where a "
         f"word needs a number to be judged, it is this: a straight line has R² ≥ {STRAIGHT}; the same memory is "
-        f"at most {ALIKE} times as much; a constant is at most {show_bytes(CONSTANT_BYTES)}, all aggregators "
-        "together."
+        f"at most {ALIKE} times as much; a constant is at most {show_bytes(CONSTANT_BYTES)}."
     )
     return Sheet("Asked and measured", ("what", "asked", "measured", "met"), rows, note) if rows else None
 
@@ -55,8 +55,9 @@ def list_targets(report: Report) -> Iterator[Target]:
     yield from _judge_deployed(report)
     yield from _judge_steps(report)
     yield from _judge_framing(report)
+    if report.footprints:
+        yield from _judge_memory(report.footprints)
     if report.growth:
-        yield from _judge_memory(report.growth)
         yield from _judge_lines(report.growth)
         yield from _judge_links(report.growth)
 
@@ -133,36 +134,35 @@ def _judge_framing(report: Report) -> Iterator[Target]:
             )
 
 
-def _judge_memory(growth: Growth) -> Iterator[Target]:
-    fit = growth.memory
-    if fit is not None:
-        most = max((each.memory_bytes or 0) - ELEMENT_BYTES * each.parameters for each in growth.by_length)
+def _judge_memory(footprints: Footprints) -> Iterator[Target]:
+    line = footprints.line
+    if line is not None:
+        most = max(each.peak_bytes - ELEMENT_BYTES * each.parameters for each in footprints.by_length)
         yield Target(
             what="an aggregator's peak memory, over N",
             asked=f"≤ {ELEMENT_BYTES} B an element and a constant",
-            measured=f"{fit.slope:.2f} B an element and {show_bytes(max(0.0, fit.constant))}, of all aggregators",
-            met=fit.slope <= ELEMENT_BYTES and most <= CONSTANT_BYTES,
+            measured=f"{line.slope:.2f} B an element and {show_bytes(max(0.0, line.constant))}",
+            met=line.slope <= ELEMENT_BYTES and most <= CONSTANT_BYTES,
         )
-    few, many = growth.crowd or (None, None)
-    if few and many and few.memory_bytes and many.memory_bytes:
+    if footprints.crowd:
+        few, many = footprints.crowd
         yield Target(
             what=f"the same at C = {many.clients} as at C = {few.clients}, N = {many.parameters:,}",
             asked=f"the same: ≤ {ALIKE} times",
-            measured=f"{many.memory_bytes / few.memory_bytes:.2f} times"
-            f" ({show_bytes(many.memory_bytes)} to {show_bytes(few.memory_bytes)})",
-            met=many.memory_bytes <= ALIKE * few.memory_bytes,
+            measured=f"{many.peak_bytes / few.peak_bytes:.2f} times"
+            f" ({show_bytes(many.peak_bytes)} to {show_bytes(few.peak_bytes)})",
+            met=many.peak_bytes <= ALIKE * few.peak_bytes,
         )
 
 
 def _judge_lines(growth: Growth) -> Iterator[Target]:
     for fit in growth.fits:
-        if fit.what != "memory":
-            yield Target(
-                what=f"{fit.what} over {fit.over}",
-                asked=f"linear: R² ≥ {STRAIGHT}",
-                measured=f"R² = {fit.r_squared:.4f}",
-                met=fit.r_squared >= STRAIGHT,
-            )
+        yield Target(
+            what=f"{fit.what} over {fit.over}",
+            asked=f"linear: R² ≥ {STRAIGHT}",
+            measured=f"R² = {fit.r_squared:.4f}",
+            met=fit.r_squared >= STRAIGHT,
+        )
     if not growth.fits:
         return
     longest = max(each.parameters for each in growth.by_length)

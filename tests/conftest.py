@@ -72,12 +72,18 @@ def amqp_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def mortal_node(request: pytest.FixtureRequest) -> Iterator[PrivateNode]:
+def rabbitmq_server(request: pytest.FixtureRequest) -> None:
+    """A rabbitmq-server that nodes can be started from."""
     if server_scripts() is None:
         # Fails with what to do if there is no broker at all; may install one.
         request.getfixturevalue("amqp_url")
     if server_scripts() is None:
-        pytest.skip("killing a broker takes one of our own, and no rabbitmq-server is installed")
+        pytest.skip("this takes a broker of our own, and no rabbitmq-server is installed")
+
+
+@pytest.fixture(scope="session")
+def mortal_node(rabbitmq_server: None) -> Iterator[PrivateNode]:
+    del rabbitmq_server
     with PrivateNode() as node:
         yield node
 

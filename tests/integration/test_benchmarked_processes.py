@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from benchmarks.deployed import ProcessesPlan, measure_processes
+from benchmarks.footprint import FootprintPlan, measure_footprints
 
 from support.private_node import PrivateNode
 from support.thorough import part_of
 
 
+@pytest.fixture
+def lone_node(rabbitmq_server: None) -> Iterator[PrivateNode]:
+    """A broker of its own: an aggregator refuses one that has queues of workers which it does not have."""
+    del rabbitmq_server
+    with PrivateNode() as node:
+        yield node
+
+
 @pytest.mark.parametrize("workers", part_of([2, 0], 0))
-def test_rounds_of_processes_are_timed_and_counted(private_node: PrivateNode, workers: int) -> None:
-    found = measure_processes(ProcessesPlan(1_000, 2, workers), private_node.url)
+def test_rounds_of_processes_are_timed_and_counted(lone_node: PrivateNode, workers: int) -> None:
+    found = measure_processes(ProcessesPlan(1_000, 2, workers), lone_node.url)
 
     assert (found.clients, found.servers, found.workers, found.rounds) == (5, 2, workers, 2)
     assert 0 < found.fastest_s <= found.protocol_s <= found.slowest_s
@@ -20,3 +31,17 @@ def test_rounds_of_processes_are_timed_and_counted(private_node: PrivateNode, wo
     assert found.aggregator_s > 0 < found.trainer_s
     # An interpreter with numpy and cryptography takes tens of megabytes.
     assert min(found.aggregator_bytes, found.trainer_bytes) > 2**24
+
+
+def test_memory_of_aggregators_is_that_of_their_processes_while_a_sum_goes_through_them(
+    lone_node: PrivateNode,
+) -> None:
+    plan = FootprintPlan(lengths=(1_000,), parameters=1_000, cohorts=(5, 7), crowd=None)
+
+    found = measure_footprints(plan, lone_node.url, lambda _: None, repeats=1)
+
+    assert [(each.parameters, each.clients) for each in found.by_cohort] == [(1_000, 5), (1_000, 7)]
+    assert found.by_length == found.by_cohort[:1]
+    for each in found.by_cohort:
+        # An interpreter with numpy and cryptography takes tens of megabytes.
+        assert 2**24 < each.idle_bytes <= each.peak_bytes

@@ -12,6 +12,7 @@ from benchmarks import parts, steps
 from benchmarks import timing as timing_module
 from benchmarks.compact import SHARE_AND_ADD, PhaseSteps, time_compact
 from benchmarks.feeding import PhaseCost, measure_phase
+from benchmarks.footprint import Footprint, Footprints
 from benchmarks.growth import Growth
 from benchmarks.interface import Audience
 from benchmarks.learning import Contest, TrainingPlan, make_contests, prepare
@@ -195,7 +196,7 @@ def test_a_fed_phase_is_added_by_real_aggregators_and_its_bytes_are_the_formulas
     assert min(two.client_s, two.server_s, two.wall_s) > 0
 
 
-def make_phase(parameters: int, clients: int = 5, servers: int = 2, *, memory: int = 0) -> PhaseCost:
+def make_phase(parameters: int, clients: int = 5, servers: int = 2) -> PhaseCost:
     return PhaseCost(
         parameters=parameters,
         clients=clients,
@@ -207,21 +208,36 @@ def make_phase(parameters: int, clients: int = 5, servers: int = 2, *, memory: i
         link_wire_bytes=parameters + 1_000 * servers,
         all_bytes=2 * parameters * clients,
         wall_s=1.0,
-        memory_bytes=memory or 2**20 + parameters,
     )
 
 
-def make_growth(*, crowd_bytes: int) -> Growth:
+def make_growth() -> Growth:
     return Growth(
         by_length=[make_phase(10**power) for power in (5, 6, 7, 8)],
         by_cohort=[make_phase(10**6, clients) for clients in (5, 10, 100)],
         by_servers=[make_phase(10**6, servers=servers) for servers in (2, 5)],
-        crowd=(make_phase(10**7, memory=10**7), make_phase(10**7, 100, memory=crowd_bytes)),
+    )
+
+
+def make_footprint(parameters: int, clients: int = 5, *, peak_bytes: int = 0) -> Footprint:
+    return Footprint(
+        parameters=parameters,
+        clients=clients,
+        idle_bytes=2**26,
+        peak_bytes=peak_bytes or 2**26 + parameters,
+    )
+
+
+def make_footprints(*, crowd_bytes: int) -> Footprints:
+    return Footprints(
+        by_length=[make_footprint(10**power) for power in (5, 6, 7, 8)],
+        by_cohort=[make_footprint(10**6, clients) for clients in (5, 100)],
+        crowd=(make_footprint(10**7, peak_bytes=10**8), make_footprint(10**7, 100, peak_bytes=crowd_bytes)),
     )
 
 
 def test_lines_through_what_grew_are_fitted_and_judged() -> None:
-    growth = make_growth(crowd_bytes=11 * 10**6)
+    growth = make_growth()
 
     fits = {(fit.what, fit.over): fit for fit in growth.fits}
     assert fits["a client's time", "N"].slope == pytest.approx(2e-9)
@@ -229,23 +245,46 @@ def test_lines_through_what_grew_are_fitted_and_judged() -> None:
     assert fits["bytes of everybody", "C"].r_squared == pytest.approx(1)
     assert fits["bytes of everybody", "C"].largest_residual < 1e-9
     assert fits["elements of everybody", "C"].r_squared < 1
-    assert growth.memory is not None
-    assert growth.memory.slope == pytest.approx(1)
     assert all(target.met for target in list_targets(make_report(growth)) if "elements" not in target.what)
 
 
-def test_memory_that_grows_with_the_cohort_is_not_passed_over() -> None:
-    targets = list_targets(make_report(make_growth(crowd_bytes=10**9)))
+def test_memory_is_judged_by_the_element_and_by_the_crowd() -> None:
+    footprints = make_footprints(crowd_bytes=11 * 10**7)
 
-    assert [target.what for target in targets if not target.met and "C = 100 as at C = 5" in target.what]
+    by_element, by_crowd = list_targets(make_report(footprints=footprints))
+
+    assert footprints.line is not None
+    assert footprints.line.slope == pytest.approx(1)
+    assert (by_element.met, by_element.measured) == (True, "1.00 B an element and 64.00 MB")
+    assert (by_crowd.met, by_crowd.measured) == (True, "1.10 times (104.90 MB to 95.37 MB)")
 
 
-def make_report(growth: Growth) -> Report:
-    return Report(date="2026-01-01", command="", machine=describe_machine(), repeats=1, growth=growth)
+@pytest.mark.parametrize("what", ["by_length", "crowd"])
+def test_memory_that_is_not_what_is_asked_is_not_passed_over(what: str) -> None:
+    good = make_footprints(crowd_bytes=10**8)
+    bad = {
+        "by_length": [make_footprint(10**power, peak_bytes=5 * 10**power + 2**26) for power in (5, 6, 7, 8)],
+        "crowd": (make_footprint(10**7, peak_bytes=10**8), make_footprint(10**7, 100, peak_bytes=2 * 10**8)),
+    }
+
+    met = [target.met for target in list_targets(make_report(footprints=replace(good, **{what: bad[what]})))]
+
+    assert met == [what != "by_length", what != "crowd"]
+
+
+def make_report(growth: Growth | None = None, footprints: Footprints | None = None) -> Report:
+    return Report(
+        date="2026-01-01",
+        command="",
+        machine=describe_machine(),
+        repeats=1,
+        growth=growth,
+        footprints=footprints,
+    )
 
 
 def test_what_grew_is_drawn_beside_both_pages(tmp_path: Path) -> None:
-    written = save(make_report(make_growth(crowd_bytes=10**7)), tmp_path)
+    written = save(make_report(make_growth(), make_footprints(crowd_bytes=10**8)), tmp_path)
 
     pictures = [path.name for path in written if path.suffix == ".svg"]
     assert pictures == ["2026-01-01-bench-growth-n.svg", "2026-01-01-bench-growth-c.svg"]
@@ -253,7 +292,7 @@ def test_what_grew_is_drawn_beside_both_pages(tmp_path: Path) -> None:
         text = (tmp_path / page).read_text("utf-8")
         assert all(f"]({folder}{name})" in text for name in pictures)
         assert NO_PLOTS not in text
-        assert text.index("## Asked and measured") < text.index("## Growth")
+        assert text.index("## Asked and measured") < text.index("## Growth") < text.index("memory\n")
 
 
 def test_a_round_by_size_tells_payload_from_wire_and_from_everything() -> None:
