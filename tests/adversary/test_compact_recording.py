@@ -39,6 +39,7 @@ from support.statistics import against_each_other, against_uniform, bound, joint
 
 SCENARIOS = (
     Scenario("sec-union", clients=3, servers=3, rounds=2),
+    Scenario("sec-union", clients=3, servers=2, rounds=2, block=4),
     Scenario("no-union", clients=5, servers=2, rounds=1),
 )
 

@@ -57,9 +57,11 @@ class Scenario:
     clients: int
     servers: int
     rounds: int
+    block: int = 1
 
     def __str__(self) -> str:
-        return f"{self.strategy}, C={self.clients}, S={self.servers}"
+        blocks = f" in blocks of {self.block}" if self.block > 1 else ""
+        return f"{self.strategy}{blocks}, C={self.clients}, S={self.servers}"
 
     def draw_up(self, task: Task = TASK, **overrides: object) -> Manifest:
         """A run between parties whose names nobody else on a broker has."""
@@ -68,6 +70,7 @@ class Scenario:
             "cohort": make_cohort([PartyId(f"client-{number}-{suffix}") for number in range(self.clients)]),
             "aggregators": tuple(PartyId(f"aggregator-{number}-{suffix}") for number in range(self.servers)),
             "coordinator": PartyId(f"coordinator-{suffix}"),
+            "block": self.block,
             "strategy": self.strategy,
             "q": 3,
             "parameters": task.count_parameters(),

@@ -20,10 +20,12 @@ from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.parameters import Parameters
+from hubbub.protocol import blocks
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import ClientInput, ClientRound
-from hubbub.strategies.marks import Signs
+from hubbub.strategies.blocks import BlockRound
+from hubbub.strategies.marks import SIGNS, Signs
 from hubbub.strategies.secure import SecureRound, SecureStrategy
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -180,6 +182,18 @@ class Said:
         return Said(mine.vectors(phase), tuple(each.astype(np.uint32) for each in mine.contribute(phase)))
 
 
+def chosen_by(mine: ClientRound) -> Signs:
+    """The signs of what a client would send if it were for it alone; in blocks, those of its own blocks."""
+    if isinstance(mine, SecureRound):
+        return mine._signs
+    assert isinstance(mine, BlockRound)
+    parameters = mine._parameters
+    inside = blocks.indices_in(np.flatnonzero(mine._marks), parameters.block, parameters.parameters)
+    chosen = np.zeros(parameters.parameters, dtype=np.int8)
+    chosen[inside] = blocks.speak(mine._wanted, inside)
+    return chosen
+
+
 @dataclass(slots=True)
 class Witness:
     """The plaintexts and keys of a run, as the parties' own code has them in hand."""
@@ -211,20 +225,19 @@ class Witness:
     def _watch_clients(self, patch: pytest.MonkeyPatch) -> None:
         begin, send_shares = SecureStrategy.begin, Workbench._send_shares
 
-        def begin_watched(strategy: SecureStrategy, parameters: Parameters, mine: ClientInput) -> SecureRound:
+        def begin_watched(strategy: SecureStrategy, parameters: Parameters, mine: ClientInput) -> ClientRound:
             begun = begin(strategy, parameters, mine)
-            assert isinstance(begun, SecureRound)
             self.inputs.append(mine)
-            self.signs.append(begun._signs)
-            self.factors.append(begun._factor)
+            self.signs.append(chosen_by(begun))
             return begun
 
         async def send_watched(bench: Workbench, key: Key, phase: str) -> SharesSent:
             mine = bench._spaces.open(key.run).rounds[key.round].client_round
-            assert isinstance(mine, SecureRound)
             name = bench.me
-            self.said[name, key.round, phase] = Said.by(mine, phase)
-            self.signs_of[name, key.round] = mine._signs
+            said = self.said[name, key.round, phase] = Said.by(mine, phase)
+            self.signs_of[name, key.round] = chosen_by(mine)
+            if phase == SIGNS.name:
+                self.factors.append(int(said.values[1][0]))
             return await send_shares(bench, key, phase)
 
         patch.setattr(SecureStrategy, "begin", begin_watched)
