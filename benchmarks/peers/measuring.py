@@ -1,12 +1,17 @@
-"""Every system in turn, each in a process of its own, so that neither memory nor settings are shared."""
+"""Every system in turn, each in a process of its own, so that neither memory nor settings are shared.
+
+A machine's speed changes from one minute to the next. So those that are quick take several turns, one after the
+other, and what is kept of each are medians.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
+from statistics import median
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rich.console import Console
@@ -23,6 +28,7 @@ if TYPE_CHECKING:  # flwr need not be installed.
 
 T = TypeVar("T")
 Call: TypeAlias = Callable[[Callable[[], PeerCost]], PeerCost]
+Systems: TypeAlias = Mapping[str, Callable[[], PeerCost]]
 
 LENET, ALEXNET, LARGE = 61_706, 1_756_426, 25_000_000
 _FEWEST_ROUNDS = 2
@@ -37,12 +43,14 @@ class Plan:
     """Models that are longer are measured on a part, and scaled up."""
     paillier_part: int = 100 * SLOTS
     rounds: int = ROUNDS
+    turns: int = 1
+    """How often Hubbub and Flower are measured."""
     wire: str = WIRE
     deployed: int | None = None
     """How many elements a deployed round of Flower has."""
 
 
-FULL = Plan(parameters=(LENET, ALEXNET), paillier=LENET, deployed=ALEXNET)
+FULL = Plan(parameters=(LENET, ALEXNET), paillier=LENET, turns=5, deployed=ALEXNET)
 QUICK = Plan(parameters=(LENET, ALEXNET), paillier=0, paillier_part=10 * SLOTS, rounds=3)
 
 
@@ -56,9 +64,8 @@ def measure_peers(plan: Plan, report: PeersReport, console: Console, call: Call 
     """Measure everything in the plan; a peer that is not there is left out with a remark."""
     for parameters in plan.parameters:
         with draw_up_contest(parameters, CLIENTS) as contest:
-            for name, measure in _list_systems(plan, contest):
-                with console.status(f"{name}, N = {parameters:,}"):
-                    report.costs += _attempt(name, partial(call, measure), report)
+            for systems, turns in ((_list_quick(plan, contest), plan.turns), (_list_slow(plan, contest), 1)):
+                report.costs += _take_turns(systems, turns, report, console, call)
     if plan.deployed is None:
         report.remarks.append("A deployed round of Flower was left out.")
     else:
@@ -67,14 +74,56 @@ def measure_peers(plan: Plan, report: PeersReport, console: Console, call: Call 
             report.deployed += _attempt("Flower as processes", measure_deployed, report)
 
 
-def _list_systems(plan: Plan, contest: Contest) -> Iterator[tuple[str, Callable[[], PeerCost]]]:
-    for strategy in STRATEGIES:
-        count = plan.rounds if contest.parameters < LARGE else _FEWEST_ROUNDS
-        yield f"Hubbub {strategy}", partial(measure_hubbub, contest, strategy, wire=plan.wire, count=count)
-    yield "Flower SecAgg+", partial(_measure_flower, contest)
-    yield "CKKS", partial(measure_ckks, contest)
+def _list_quick(plan: Plan, contest: Contest) -> Systems:
+    count = plan.rounds if contest.parameters < LARGE else _FEWEST_ROUNDS
+    ours = {
+        f"Hubbub {strategy}": partial(measure_hubbub, contest, strategy, wire=plan.wire, count=count)
+        for strategy in STRATEGIES
+    }
+    return {**ours, "Flower SecAgg+": partial(_measure_flower, contest)}
+
+
+def _list_slow(plan: Plan, contest: Contest) -> Systems:
     part = None if contest.parameters <= plan.paillier else plan.paillier_part
-    yield "Paillier", partial(measure_paillier, contest, measured=part)
+    return {
+        "CKKS": partial(measure_ckks, contest),
+        "Paillier": partial(measure_paillier, contest, measured=part),
+    }
+
+
+def _take_turns(
+    systems: Systems, turns: int, report: PeersReport, console: Console, call: Call
+) -> Iterator[PeerCost]:
+    """Measure all of them so many times, in turn; one that is not there is left out."""
+    found: dict[str, list[PeerCost]] = {name: [] for name in systems}
+    for turn in range(turns):
+        for name in list(found):
+            with console.status(f"{name}, turn {turn + 1} of {turns}"):
+                found[name] += _attempt(name, partial(call, systems[name]), report)
+            if not found[name]:
+                del found[name]
+    for costs in found.values():
+        yield _middle(costs)
+
+
+def _middle(costs: Sequence[PeerCost]) -> PeerCost:
+    """The medians of what differs from turn to turn; bytes hardly do."""
+
+    def middle(read: Callable[[PeerCost], float]) -> float:
+        return median(map(read, costs))
+
+    told = [each.memory_bytes for each in costs if each.memory_bytes is not None]
+    return replace(
+        costs[0],
+        client_s=middle(lambda each: each.client_s),
+        server_s=middle(lambda each: each.server_s),
+        client_wire_s=middle(lambda each: each.client_wire_s),
+        server_wire_s=middle(lambda each: each.server_wire_s),
+        others_s=middle(lambda each: each.others_s),
+        wall_s=middle(lambda each: each.wall_s),
+        memory_bytes=int(median(told)) if told else None,
+        largest_error=max(each.largest_error for each in costs),
+    )
 
 
 def _attempt(name: str, measure: Callable[[], T], report: PeersReport) -> list[T]:

@@ -70,7 +70,7 @@ def _lay_out_times(costs: Sequence[PeerCost]) -> Sheet:
         "make messages into bytes and back, in addition; ratios are without and with it. Hubbub's times hold it. "
         "Training, top-k and moving the model on are left out. Round is the time that passes with all parties in "
         "one process, which in Hubbub also write to disk and sync; memory is by how much that process grew, with "
-        "the updates that it reads. "
+        "the updates that it reads. Hubbub and Flower take turns, and of several turns it is the medians. "
         "≈: scaled up from a part."
     )
     return Sheet("Peers: time of a round", columns, rows, note)

@@ -45,6 +45,50 @@ def test_flower_sends_eight_bytes_per_element_up_and_down_and_adds_rightly() -> 
     assert min(cost.client_s, cost.server_s, cost.client_wire_s, cost.server_wire_s) > 0
 
 
+def test_who_is_quick_takes_turns_and_the_medians_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    took: list[str] = []
+    times_s = {"Hubbub": iter((3.0, 1.0, 2.0)), "Flower": iter((30.0, 10.0, 20.0)), "CKKS": iter((5.0,))}
+
+    def measure(name: str) -> PeerCost:
+        took.append(name)
+        return make_cost(name, next(times_s[name]))
+
+    def missing() -> PeerCost:
+        took.append("Paillier")
+        raise PeerMissing("phe is not installed")
+
+    quick = {name: partial(measure, name) for name in ("Hubbub", "Flower")}
+    slow = {"CKKS": partial(measure, "CKKS"), "Paillier": missing}
+    monkeypatch.setattr(measuring, "_list_quick", lambda *_: quick)
+    monkeypatch.setattr(measuring, "_list_slow", lambda *_: slow)
+    report = PeersReport(date="", command="", machine=describe_machine())
+
+    measuring.measure_peers(replace(TINY, turns=3), report, Console(file=io.StringIO()), call_here)
+
+    assert took == [*(["Hubbub", "Flower"] * 3), "CKKS", "Paillier"]
+    assert {each.system: each.client_s for each in report.costs} == {"Hubbub": 2.0, "Flower": 20.0, "CKKS": 5.0}
+    assert report.remarks[0] == "Paillier was left out: phe is not installed"
+
+
+def make_cost(system: str, client_s: float) -> PeerCost:
+    return PeerCost(
+        system=system,
+        version="1",
+        setting="",
+        parameters=1_000,
+        clients=CLIENTS,
+        up_bytes=1,
+        down_bytes=1,
+        client_s=client_s,
+        server_s=1.0,
+        wall_s=1.0,
+        memory_bytes=None,
+        largest_error=0.0,
+        allowed_error=0.0,
+        measured=1_000,
+    )
+
+
 def test_ckks_sends_a_ciphertext_for_as_many_elements_as_there_are_slots() -> None:
     pytest.importorskip("tenseal", reason="the extra `peers` is not installed")
 
