@@ -1,7 +1,8 @@
 """Chunks on disk between their arrival and their use.
 
-A chunk is written under a temporary name, synced and renamed, so what is there is whole. Chunks of one machine
-lie in one folder; memory holds none of them, however many clients there are.
+A chunk is written under a temporary name, synced and renamed, so what is there is whole. Chunks of one run lie in
+one folder, since a new folder costs about as much as a chunk; memory holds none of them, however many clients
+there are.
 """
 
 from __future__ import annotations
@@ -87,30 +88,36 @@ class Spool:
 
     def drop(self, key: Key, sender: str | None = None) -> None:
         """Forget all chunks of a machine, or those of one sender."""
-        if sender is None:
-            self._remove(self._home(key))
-            return
-        for path in self._home(key).glob(f"{sender}.*"):
-            path.unlink(missing_ok=True)
+        self._remove(key, f"{_name(key)}." if sender is None else f"{_name(key)}.{sender}.")
 
     def drop_round(self, key: Key) -> None:
         """Forget all chunks of a round."""
-        self._remove(self._folder / key.run / str(key.round))
+        self._remove(key, f"{key.round}.")
 
     def drop_run(self, key: Key) -> None:
         """Forget all chunks of a run."""
-        self._remove(self._folder / key.run)
-
-    def _remove(self, folder: Path) -> None:
-        self._made = {each for each in set(self._made) if not each.is_relative_to(folder)}
+        folder = self._home(key)
+        self._made.discard(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
+    def _remove(self, key: Key, beginning: str) -> None:
+        try:
+            chunks = [path for path in self._home(key).iterdir() if path.name.startswith(beginning)]
+        except FileNotFoundError:
+            return
+        for path in chunks:
+            path.unlink(missing_ok=True)
+
     def _home(self, key: Key) -> Path:
-        return self._folder / key.run / str(key.round) / (key.phase or "-")
+        return self._folder / key.run
 
     def _path(self, key: Key, ref: ChunkRef) -> Path:
-        # No name of a party has a point in it.
-        return self._home(key) / f"{ref.sender}.{ref.set_id}-{ref.index:08d}.chunk"
+        return self._home(key) / f"{_name(key)}.{ref.sender}.{ref.set_id}-{ref.index:08d}.chunk"
+
+
+def _name(key: Key) -> str:
+    """What the names of a machine's chunks begin with; no name of a phase or a party has a point in it."""
+    return f"{key.round}.{key.phase or '-'}"
 
 
 def _put(path: Path, payload: Payload) -> None:

@@ -98,9 +98,9 @@ def test_the_file_and_every_new_folder_above_it_are_synced(
     monkeypatch.setattr(os, "fsync", note)
     Spool(tmp_path).write(KEY, ref(), b"share")
 
-    home = tmp_path / RUN / "1" / "signs"
+    home = tmp_path / RUN
     (chunk,) = home.iterdir()
-    assert {path.stat().st_ino for path in (tmp_path, *home.parents[:3], home, chunk)} <= synced
+    assert {path.stat().st_ino for path in (tmp_path, home, chunk)} <= synced
 
 
 def test_dropping_a_sender_keeps_the_others(tmp_path: Path) -> None:
@@ -131,6 +131,33 @@ def test_dropping_a_phase_a_round_or_a_run_drops_no_more(tmp_path: Path) -> None
     spool.drop_run(later)
     assert len(files_in(tmp_path)) == 1
     assert spool.read(other_run, ref()) == b"x"
+
+
+def test_dropping_drops_nothing_whose_name_merely_begins_alike(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    eleventh, longer = Key("a", RUN, 11, "signs"), Key("a", RUN, 1, "signs-again")
+    spool.write(eleventh, ref(), b"x")
+    spool.write(longer, ref(), b"x")
+    spool.write(KEY, ref("client-10"), b"x")
+
+    spool.drop(KEY, "client-1")
+    assert len(files_in(tmp_path)) == 3
+    spool.drop(KEY)
+    assert len(files_in(tmp_path)) == 2
+    spool.drop_round(KEY)
+
+    assert spool.read(eleventh, ref()) == b"x"
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_chunks_can_be_written_again_after_all_of_a_run_was_dropped(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.write(KEY, ref(), b"x")
+    spool.drop_run(KEY)
+
+    spool.write(KEY, ref(), b"again")
+
+    assert spool.read(KEY, ref()) == b"again"
 
 
 def test_dropping_what_is_not_there_does_nothing(tmp_path: Path) -> None:
