@@ -36,11 +36,15 @@ from support.opposed_task import OpposedTask
 from support.recorded_run import TASK, Recorded, Scenario, listen_to
 from support.recorder import Place, Said
 from support.statistics import against_each_other, against_uniform, bound, joint_counts
+from support.thorough import part_of
 
-SCENARIOS = (
-    Scenario("sec-union", clients=3, servers=3, rounds=2),
-    Scenario("sec-union", clients=3, servers=2, rounds=2, block=4),
-    Scenario("no-union", clients=5, servers=2, rounds=1),
+SCENARIOS = part_of(
+    [
+        Scenario("sec-union", clients=3, servers=3, rounds=2),
+        Scenario("sec-union", clients=3, servers=2, rounds=2, block=4),
+        Scenario("no-union", clients=5, servers=2, rounds=1),
+    ],
+    *(0, 1),
 )
 
 
