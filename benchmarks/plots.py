@@ -79,10 +79,11 @@ def _growth(
             panels[units.index(unit)].plot(*zip(*points, strict=True), "o-", color=colour, label=who)
         for panel, unit in zip(panels, units, strict=True):
             panel.set(xscale="log", yscale="log", xlabel=label, title=unit)
-            panel.legend()
         if sizes:
             # The interpreter is most of it: from zero, not by powers of ten, of which it does not span one.
             panels[-1].set(yscale="linear", ylim=(0, None))
+        for panel in panels:
+            panel.legend()
 
     return Plot(name=name, title=title, svg=_draw(title, len(units), fill))
 
