@@ -211,23 +211,8 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 
 
 def test_a_sheet_gives_every_number_over_that_of_sec_union_at_the_same_size() -> None:
-    base = PeerCost(
-        system="Hubbub sec-union",
-        version="hubbub 0",
-        setting="",
-        parameters=1_000,
-        clients=CLIENTS,
-        up_bytes=100,
-        down_bytes=100,
-        client_s=0.1,
-        server_s=0.2,
-        servers=2,
-        others_s=0.1,
-        wall_s=1.0,
-        memory_bytes=None,
-        largest_error=0.0,
-        allowed_error=0.0,
-        measured=1_000,
+    base = replace(
+        make_cost("Hubbub sec-union", 0.1), up_bytes=100, down_bytes=100, server_s=0.2, servers=2, others_s=0.1
     )
     peer = replace(
         base,
