@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.feeding import Crowd, draw_up_phase
-from benchmarks.growth import Fit, fit_line
+from benchmarks.growth import Fit, fit_line, is_line
 from benchmarks.processes import declare, started
 from benchmarks.steps import CLIENTS, SERVERS
 from hubbub.ids import PartyId
@@ -70,8 +70,8 @@ class Footprints:
 
     @property
     def line(self) -> Fit | None:
-        """Over N; two points always lie on one."""
-        if len(self.by_length) <= 2:
+        """Over N."""
+        if not is_line(self.by_length):
             return None
         lengths = [float(each.parameters) for each in self.by_length]
         return fit_line("memory", "N", "B", lengths, [float(each.peak_bytes) for each in self.by_length])

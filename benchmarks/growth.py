@@ -84,11 +84,11 @@ def _middle(costs: Sequence[PhaseCost]) -> PhaseCost:
 
 
 def _fit_all(growth: Growth) -> Iterator[Fit]:
-    if _is_line(growth.by_length):
+    if is_line(growth.by_length):
         yield _fit("bytes of everybody", "N", "B", growth.by_length, _length_of, lambda each: each.all_bytes)
         yield _fit("a client's time", "N", "s", growth.by_length, _length_of, lambda each: each.client_s)
         yield _fit("an aggregator's time", "N", "s", growth.by_length, _length_of, lambda each: each.server_s)
-    if _is_line(growth.by_cohort):
+    if is_line(growth.by_cohort):
         yield _fit("elements of everybody", "C", "", growth.by_cohort, _cohort_of, _elements_of)
         yield _fit("bytes of everybody", "C", "B", growth.by_cohort, _cohort_of, lambda each: each.all_bytes)
         yield _fit("a client's time", "C", "s", growth.by_cohort, _cohort_of, lambda each: each.client_s)
@@ -103,9 +103,9 @@ def _cohort_of(cost: PhaseCost) -> float:
     return cost.clients
 
 
-def _is_line(costs: Sequence[PhaseCost]) -> bool:
+def is_line(points: Sequence[object]) -> bool:
     """Two points always lie on one."""
-    return len(costs) > 2
+    return len(points) > 2
 
 
 def _elements_of(cost: PhaseCost) -> float:
