@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Callable, Collection
+from functools import cache, partial
 
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role
@@ -12,8 +12,9 @@ from hubbub.machine.effects import Key
 from hubbub.messages.shares import declare
 from hubbub.messages.sums import MaskedChunk, PartialChunk, Release
 from hubbub.messages.traffic import Direction, count_payload
+from hubbub.protocol.layout import Chunk
 from hubbub.runtime.overlap import Overlap, overlapping
-from hubbub.runtime.post import Post
+from hubbub.runtime.post import Parcel, Post
 from hubbub.strategies.wire import wire_of
 from hubbub.transport.topology import slot_of
 from hubbub.trust.identity import Identity
@@ -22,6 +23,9 @@ from hubbub_aggregator.events import SumSent
 from hubbub_aggregator.opening import Openings, SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation, ShareSet
 from hubbub_aggregator.summing import Adding
+
+Seal = Callable[[int, bytes], bytes]
+"""Seals a chunk of a number."""
 
 
 class Combining:
@@ -40,14 +44,14 @@ class Combining:
         """
         vectors = _one_of(data).vectors
         wire = wire_of(data.manifest, key.phase)
-        adding = await asyncio.to_thread(self._begin_adding, key, data)
+        adding = cache(partial(self._begin_adding, key, data))
+        make = partial(self._make, adding, self._find_seal(key, data))
         claim = self._claim(key, data)
         send = self._send_to_clients if data.combines else self._send_to_combiner
         async with overlapping() as overlap:
             for index, chunk in enumerate(wire.plan(vectors)):
                 if slot_of(index) in slots:
-                    packed = await asyncio.to_thread(adding.add, index, chunk)
-                    await send(overlap, key, data, claim, index, packed)
+                    await send(overlap, key, data, claim, index, await asyncio.to_thread(make, index, chunk))
         copies = len(data.manifest.clients) if data.combines else 1
         direction: Direction = "down" if data.combines else "across"
         return SumSent(
@@ -72,6 +76,21 @@ class Combining:
             stage=stage, server=data.me, vectors=_one_of(data).vectors, full=[*shares, *sums], seeds=seeds
         )
 
+    @staticmethod
+    def _make(adding: Callable[[], Adding], seal: Seal | None, index: int, chunk: Chunk) -> Parcel:
+        """One chunk of our sum, as it is sent; in one thread, since to change it costs as much as a seal."""
+        packed = adding().add(index, chunk)
+        return Parcel.of(packed if seal is None else seal(index, packed))
+
+    def _find_seal(self, key: Key, data: Accumulation) -> Seal | None:
+        """What a chunk of our sum is sealed with; what is sent to clients is masked already."""
+        if data.combines:
+            return None
+        if data.combiner is None:
+            raise LocalError(f"nobody combines the sums of {key}")
+        seals, stage = self._seal_of(key)
+        return partial(seals.seal_partial, stage, data.combiner)
+
     def _claim(self, key: Key, data: Accumulation) -> tuple[Release, str]:
         """Our word for what we release, and the signature under it."""
         one = _one_of(data)
@@ -87,13 +106,11 @@ class Combining:
         data: Accumulation,
         claim: tuple[Release, str],
         index: int,
-        packed: bytes,
+        made: Parcel,
     ) -> None:
         if data.combiner is None:
             raise LocalError(f"nobody combines the sums of {key}")
         release, signature = claim
-        seals, stage = self._seal_of(key)
-        payload = await asyncio.to_thread(seals.seal_partial, stage, data.combiner, index, packed)
         body = PartialChunk(
             members=release.members,
             vectors=release.vectors,
@@ -101,9 +118,7 @@ class Combining:
             signature=signature,
             index=index,
         )
-        await overlap.begin(
-            self._post.send, key, to=data.combiner, role=Role.AGGREGATOR, body=body, payload=payload
-        )
+        await overlap.begin(self._post.send, key, to=data.combiner, role=Role.AGGREGATOR, body=body, payload=made)
 
     async def _send_to_clients(
         self,
@@ -112,7 +127,7 @@ class Combining:
         data: Accumulation,
         claim: tuple[Release, str],
         index: int,
-        packed: bytes,
+        made: Parcel,
     ) -> None:
         """What is sent is masked, so that nothing but the group's secret opens it."""
         release, ours = claim
@@ -126,7 +141,7 @@ class Combining:
             index=index,
         )
         for client in data.manifest.clients:
-            await overlap.begin(self._post.send, key, to=client, role=Role.CLIENT, body=body, payload=packed)
+            await overlap.begin(self._post.send, key, to=client, role=Role.CLIENT, body=body, payload=made)
 
 
 def _one_of(data: Accumulation) -> ShareSet:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -20,9 +19,9 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, declare
 from hubbub.messages.traffic import Traffic, count_payload, count_seeds
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.layout import Vector
+from hubbub.protocol.layout import Chunk, Vector
 from hubbub.runtime.overlap import overlapping
-from hubbub.runtime.post import Post
+from hubbub.runtime.post import Parcel, Post
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Release
@@ -67,6 +66,17 @@ class Outgoing:
     values: tuple[Digits, ...] = field(repr=False)
     weight: int
     transcript: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """How a share set goes over the compact wire."""
+
+    compact: Compact
+    holder: PartyId
+    """Who is sent the one full share."""
+    sealed: Mapping[PartyId, bytes]
+    """What all others are sent instead."""
 
 
 class Workbench:
@@ -205,14 +215,15 @@ class Workbench:
     # Shares and sums ------------------------------------------------------------------------------------
 
     async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
-        outgoing = await asyncio.to_thread(self._make_outgoing, key, phase_name)
-        send = self._send_compact if outgoing.wire.compact else self._send_in_full
-        return SharesSent(traffic=await send(key, outgoing))
+        outgoing, seeds = await asyncio.to_thread(self._make_outgoing, key, phase_name)
+        if seeds is None:
+            return SharesSent(traffic=await self._send_in_full(key, outgoing))
+        return SharesSent(traffic=await self._send_compact(key, outgoing, seeds))
 
-    def _make_outgoing(self, key: Key, phase_name: str) -> Outgoing:
+    def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
         mine = self._open_round(key)
         set_id, secret = drawn.recall_outbox(self._vault, key, phase_name)
-        return Outgoing(
+        out = Outgoing(
             wire=wire_of(self._find_round(key).manifest, phase_name),
             set_id=set_id,
             secret=secret,
@@ -221,6 +232,7 @@ class Workbench:
             weight=mine.client_round.weight,
             transcript=mine.transcript_of(phase_name),
         )
+        return out, self._seal_seeds(key, out) if out.wire.compact else None
 
     async def _send_in_full(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
         """A share to every aggregator."""
@@ -232,41 +244,52 @@ class Workbench:
                     deal_chunk, out.wire.phase, chunk, out.vectors, out.values, len(servers), stream
                 )
                 for server, share in zip(servers, shares, strict=True):
-                    await overlap.begin(self._send_chunk, key, out, ShareChunk, server, index, share)
+                    await overlap.begin(self._seal_and_send, key, out, server, index, share)
         return count_payload(out.vectors, "up", copies=len(servers))
 
-    async def _send_compact(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
+    async def _seal_and_send(self, key: Key, out: Outgoing, server: PartyId, index: int, share: bytes) -> None:
+        sealed = await asyncio.to_thread(self._seal_share, key, out, server, index, share)
+        await self._send_chunk(key, out, ShareChunk, server, index, sealed)
+
+    async def _send_compact(self, key: Key, out: Outgoing, seeds: Seeds) -> tuple[Traffic, ...]:
         """Seeds to all aggregators but one, and to that one the share in full."""
         phase = out.wire.phase.name
-        holder = out.wire.full_share_holder(self.me, key.round)
-        seeded = [server for server in out.wire.servers if server != holder]
-        compact, seeds = await asyncio.to_thread(self._seal_seeds, key, out, seeded)
         body = ShareSeed(
             set_id=out.set_id, vectors=declare(out.vectors), weight=out.weight, transcript=out.transcript
         )
-        for server, payload in zip(seeded, seeds, strict=True):
-            await self._send_share(key, phase, server, body, payload)
-        deal = partial(compact.deal_chunk, me=self.me, secret=out.secret, seeded=seeded)
+        for server, seed in seeds.sealed.items():
+            await self._send_share(key, phase, server, body, seed)
         async with overlapping() as overlap:
             for index, chunk in enumerate(out.wire.plan(out.vectors)):
-                share = await asyncio.to_thread(deal, index, chunk, out.vectors, out.values)
-                await overlap.begin(self._send_chunk, key, out, DenseShareChunk, holder, index, share)
+                share = await asyncio.to_thread(self._deal_compact, key, out, seeds, index, chunk)
+                await overlap.begin(self._send_chunk, key, out, DenseShareChunk, seeds.holder, index, share)
         full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
-        return (*full, *count_seeds(out.vectors, copies=len(seeded)))
+        return (*full, *count_seeds(out.vectors, copies=len(seeds.sealed)))
 
-    def _seal_seeds(self, key: Key, out: Outgoing, servers: Sequence[PartyId]) -> tuple[Compact, list[bytes]]:
+    def _seal_seeds(self, key: Key, out: Outgoing) -> Seeds:
         compact = self._make_compact(key, out.wire.phase.name)
         seals, stage = self._seal_of(key, out.wire.phase.name)
-        return compact, [
-            seals.seal_seed(stage, server, out.set_id, compact.seed_for(out.secret, server)) for server in servers
-        ]
+        holder = out.wire.full_share_holder(self.me, key.round)
+        sealed = {
+            server: seals.seal_seed(stage, server, out.set_id, compact.seed_for(out.secret, server))
+            for server in out.wire.servers
+            if server != holder
+        }
+        return Seeds(compact, holder, sealed)
+
+    def _deal_compact(self, key: Key, out: Outgoing, seeds: Seeds, index: int, chunk: Chunk) -> Parcel:
+        share = seeds.compact.deal_chunk(
+            index, chunk, out.vectors, out.values, me=self.me, secret=out.secret, seeded=tuple(seeds.sealed)
+        )
+        return self._seal_share(key, out, seeds.holder, index, share)
+
+    def _seal_share(self, key: Key, out: Outgoing, server: PartyId, index: int, share: bytes) -> Parcel:
+        seals, stage = self._seal_of(key, out.wire.phase.name)
+        return Parcel.of(seals.seal_share(stage, server, out.set_id, index, share))
 
     async def _send_chunk(
-        self, key: Key, out: Outgoing, kind: type[ShareChunk], server: PartyId, index: int, share: bytes
+        self, key: Key, out: Outgoing, kind: type[ShareChunk], server: PartyId, index: int, share: Parcel
     ) -> None:
-        phase = out.wire.phase.name
-        seals, stage = self._seal_of(key, phase)
-        payload = await asyncio.to_thread(seals.seal_share, stage, server, out.set_id, index, share)
         body = kind(
             set_id=out.set_id,
             vectors=declare(out.vectors),
@@ -274,10 +297,10 @@ class Workbench:
             transcript=out.transcript,
             index=index,
         )
-        await self._send_share(key, phase, server, body, payload)
+        await self._send_share(key, out.wire.phase.name, server, body, share)
 
     async def _send_share(
-        self, key: Key, phase: str, server: PartyId, body: ShareChunk | ShareSeed, payload: bytes
+        self, key: Key, phase: str, server: PartyId, body: ShareChunk | ShareSeed, payload: bytes | Parcel
     ) -> None:
         # Refuses a round that was abandoned: its outbox is gone, and the set is another.
         self._find_round(key)

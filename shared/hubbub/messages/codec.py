@@ -73,7 +73,7 @@ class _Header(Claim):
 
 def signed_part(envelope: Envelope) -> bytes:
     """The bytes that a signature covers."""
-    return _covered(*_parts(envelope, signature_bytes=0), envelope.payload)
+    return _covered(*_parts(envelope, signature_bytes=0), digest_payload(envelope.payload))
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -82,10 +82,20 @@ def encode(envelope: Envelope) -> bytes:
     return b"".join((prefix, head, body, envelope.payload, envelope.signature))
 
 
-def encode_signed(envelope: Envelope, sign: Callable[[bytes], bytes]) -> bytes:
-    """Write the frame of an envelope that is signed on the way; header and body are written once."""
+def digest_payload(payload: Buffer) -> bytes:
+    """What a signature covers of a payload."""
+    return hashlib.sha256(payload).digest()
+
+
+def encode_signed(
+    envelope: Envelope, sign: Callable[[bytes], bytes], payload_digest: bytes | None = None
+) -> bytes:
+    """Write the frame of an envelope that is signed on the way; header and body are written once.
+
+    Whoever has the payload's digest already, because it goes to several, need not wait for it again.
+    """
     prefix, head, body = _parts(envelope, signature_bytes=0)
-    signature = sign(_covered(prefix, head, body, envelope.payload))
+    signature = sign(_covered(prefix, head, body, payload_digest or digest_payload(envelope.payload)))
     prefix = _prefix(head, body, envelope.payload, len(signature))
     return b"".join((prefix, head, body, envelope.payload, signature))
 
@@ -93,7 +103,7 @@ def encode_signed(envelope: Envelope, sign: Callable[[bytes], bytes]) -> bytes:
 def covered(frame: bytes) -> bytes:
     """The bytes of a frame that its signature covers, as they arrived."""
     head, body, payload, _ = _cut(frame)
-    return _covered(frame[: PREFIX.size - 2] + bytes(2), head, body, payload)
+    return _covered(frame[: PREFIX.size - 2] + bytes(2), head, body, digest_payload(payload))
 
 
 def _parts(envelope: Envelope, *, signature_bytes: int) -> tuple[bytes, bytes, bytes]:
@@ -115,9 +125,9 @@ def _prefix(head: bytes, body: bytes, payload: bytes, signature_bytes: int) -> b
     return PREFIX.pack(MAGIC, FORMAT_VERSION, len(head), len(body), len(payload), signature_bytes)
 
 
-def _covered(prefix: bytes, head: Buffer, body: Buffer, payload: Buffer) -> bytes:
+def _covered(prefix: bytes, head: Buffer, body: Buffer, payload_digest: bytes) -> bytes:
     """Header and body as they are; of the payload, which may be large, the digest."""
-    return b"".join((prefix, head, body, hashlib.sha256(payload).digest()))
+    return b"".join((prefix, head, body, payload_digest))
 
 
 def decode(frame: bytes) -> Envelope:

@@ -579,6 +579,7 @@ async def test_once_journalled_no_other_order_is_obeyed_after_a_restart(
                 await scene.send_partials()
 
             await scene.check_release()
+            await scene.empty_inbox()
 
         heard = [each.body for each in scene.coordinator.heard]
         refused = [each.reason for each in heard if isinstance(each, OrderRefused)]

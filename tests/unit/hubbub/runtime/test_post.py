@@ -8,7 +8,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode, encode
 from hubbub.messages.shares import ShareChunk
-from hubbub.runtime.post import Post, authenticate, sign
+from hubbub.runtime.post import Parcel, Post, authenticate, sign
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, topology_for
@@ -40,15 +40,17 @@ async def test_a_message_arrives_in_a_signed_envelope_that_says_everything() -> 
         post = Post(ours, identity_of(MANIFEST, CLIENT))
         await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, payload=b"share")
         await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, phase="union")
-        frames = [await arrived.get(), await arrived.get()]
-        first, second = (decode(frame) for frame in frames)
+        await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, payload=Parcel.of(b"digested"))
+        frames = [await arrived.get() for _ in range(3)]
+        first, second, third = (decode(frame) for frame in frames)
 
-    for envelope, frame in zip((first, second), frames, strict=True):
+    for envelope, frame in zip((first, second, third), frames, strict=True):
         authenticate(ROSTER, envelope, frame)
     assert (first.run, first.round, first.phase) == (MANIFEST.run_id, 4, "signs")
     assert (first.sender, first.recipient) == (CLIENT, AGGREGATOR)
     assert (first.body, first.payload) == (CHUNK, b"share")
     assert (second.phase, second.payload) == ("union", b"")
+    assert third.payload == b"digested"
     assert first.message_id != second.message_id
 
 
