@@ -128,7 +128,7 @@ class Mortal:
 
 def inhabit(mortal: Mortal) -> None:
     """Watch every transition that the process's runner takes."""
-    start, take, keep = Runner.start, Runner._take, Runner._keep
+    start, take = Runner.start, Runner._take
     write, settle, accept = Runner._write, Runner._settle, Runner._accept
 
     async def start_watched(self: Runner, **options: Any) -> None:
@@ -143,13 +143,10 @@ def inhabit(mortal: Mortal) -> None:
         # Whoever waits for more than that the event is kept has a delivery to acknowledge.
         mortal.finish(delivered=turn is not None and not turn.when_kept)
 
-    async def keep_watched(self: Runner, *event: Any) -> int:
-        sequence = await keep(self, *event)
+    def write_watched(self: Runner, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
+        sequence = write(self, drafts, [*relied_on, partial(mortal.meet, Point.PERSISTED)])
         mortal.meet(Point.KEPT)
         return sequence
-
-    def write_watched(self: Runner, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
-        return write(self, drafts, [*relied_on, partial(mortal.meet, Point.PERSISTED)])
 
     async def settle_watched(self: Runner) -> None:
         await settle(self)
@@ -163,7 +160,6 @@ def inhabit(mortal: Mortal) -> None:
     patches: Mapping[str, object] = {
         "start": start_watched,
         "_take": take_watched,
-        "_keep": keep_watched,
         "_write": write_watched,
         "_settle": settle_watched,
         "_accept": accept_watched,

@@ -7,7 +7,8 @@ queue, and one task takes them in order, so a machine is never stepped twice at 
     2. what the event relies on is put on disk (`Persist`); if that refuses, the event has not happened
     3. the event is kept in the store, at once with what lies in the same file, and the step is taken: now it has
        happened, whatever comes
-    4. all other effects are done in the order that the handler gave them, again and again until they succeed
+    4. all other effects are done in the order that the handler gave them, again and again until they succeed;
+       records that come first, in the thread that kept the event
     5. jobs and timers are started, other machines are told
     6. the entry is marked as done, and the delivery that caused it is acknowledged
 
@@ -226,6 +227,7 @@ class Runner:
         self._store = store
         self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
         self._unfinished: list[int] = []
+        self._begun: list[Key] = []
         self._over: list[Key] = []
         self._queue: asyncio.Queue[_Turn | Fed] = asyncio.Queue()
         self._told: deque[_Told] = deque()
@@ -326,13 +328,17 @@ class Runner:
         self.machines[key] = Live(kind, kind.initial, data)
 
     async def set_up(self, key: Key, data: object) -> None:
-        """Set a machine up that may wait for its first event, and keep it at once; one that is there stays."""
+        """Set a machine up that may wait for its first event; one that is there stays.
+
+        What an event's effect sets up is kept before the event counts as done: with the first event that it is
+        told at once, or alone. Whoever else sets something up finds it kept when this returns.
+        """
         if key in self.machines:
             return
-        await self._append([self._beginning(key, data)])
         self.add(key, data)
-        self.machines[key].kept = True
-        self._count_entries(self.machines[key], 1)
+        self._begun.append(key)
+        if self._now is None:
+            await self._keep_begun()
 
     def _beginning(self, key: Key, data: object) -> Draft:
         return Draft(key, BEGINNING, self._shapes.dump(data))
@@ -502,12 +508,24 @@ class Runner:
             self._give_sign_of_life()
             told = self._told.popleft()
             await self._take_alone(told.key, told.event, told.cause)
+        await self._keep_begun()
         for sequence in self._unfinished:
             self._store.mark_done(sequence)
         self._unfinished.clear()
         if self._over:
             over, self._over = self._over, []
             await self._surely("forget what is over", lambda: asyncio.to_thread(self._store.drop, over))
+
+    async def _keep_begun(self) -> None:
+        """Keep machines that were set up and that no event has reached yet."""
+        begun = [key for key in self._begun if key in self.machines and not self.machines[key].kept]
+        if begun:
+            drafts = [self._beginning(key, self.machines[key].data) for key in begun]
+            await self._surely("keep what was set up", partial(self._append, drafts))
+        for key in begun:
+            self.machines[key].kept = True
+            self._count_entries(self.machines[key], 1)
+        self._begun.clear()
 
     async def _take_turn(self, turn: _Turn) -> None:
         """Take events that somebody waits for, and give them the outcome."""
@@ -554,12 +572,13 @@ class Runner:
             raise MachineOver(f"{type(event).__name__} is for {key}, which is over or never began")
         with context(run=key.run, round=key.round, phase=key.phase):
             result = step(live.kind.table, live.state, live.data, event)
-            sequence = await self._keep(key, live, event, cause, result.effects, turn.payload if turn else b"")
+            payload = turn.payload if turn else b""
+            sequence, left = await self._keep(key, live, event, cause, result.effects, payload)
             moment = self._enter(sequence, key, live, event, result)
             self._witness(moment)
             if turn and turn.when_kept and not turn.done.done():
                 turn.done.set_result(None)
-            bug = await self._perform_surely(key, result.effects)
+            bug = await self._perform_surely(key, left)
             for effect_cause, effect in _causes(sequence, result.effects):
                 self._launch(key, effect, effect_cause)
             if bug is None:
@@ -581,23 +600,43 @@ class Runner:
 
     async def _keep(
         self, key: Key, live: Live, event: object, cause: str, effects: Sequence[Effect], payload: Payload
-    ) -> int:
+    ) -> tuple[int, Sequence[Effect]]:
+        """Keep an event with what it relies on; gives its number, and the effects that are still to be done."""
         drafts = [] if live.kept else [self._beginning(key, live.data)]
         drafts.append(Draft(key, self._shapes.name_of(event), self._shapes.dump(event), cause))
-        relied_on = [effect for effect in effects if isinstance(effect, Persist)]
-        sequence = await self._append(
-            drafts, [partial(self._shell.persist, key, each, payload) for each in relied_on]
-        )
+        relied_on = [
+            partial(self._shell.persist, key, each, payload) for each in effects if isinstance(each, Persist)
+        ]
+        left = deque(effect for effect in effects if not isinstance(effect, Persist))
+        began_s = time.monotonic()
+        sequence, kept_s = await asyncio.to_thread(self._write_and_record, key, drafts, relied_on, left)
+        self._counters.kept(kept_s - began_s)
         live.kept = True
         self._count_entries(live, len(drafts))
         self._last_event_at_s = self._clock.now_s()
-        return sequence
+        return sequence, left
 
-    async def _append(self, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]] = ()) -> int:
+    def _write_and_record(
+        self, key: Key, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]], left: deque[Effect]
+    ) -> tuple[int, float]:
+        """Keep entries and, in the same thread, do the first effects if they are records: to change it takes time.
+
+        What cannot be recorded now is left to be done as all other effects are, again and again.
+        """
+        sequence, kept_s = self._write(drafts, relied_on), time.monotonic()
+        while left and isinstance(record := left[0], Record):
+            try:
+                self._append_record(key, record)
+            except Exception as error:  # noqa: BLE001  (Whatever it is: it is tried again where such is dealt with.)
+                log.info("%s could not be recorded at once: %s", record.kind, type(error).__name__)
+                break
+            left.popleft()
+        return sequence, kept_s
+
+    async def _append(self, drafts: Sequence[Draft]) -> None:
         began_s = time.monotonic()
-        sequence = await asyncio.to_thread(self._write, drafts, relied_on)
+        await asyncio.to_thread(self._write, drafts, ())
         self._counters.kept(time.monotonic() - began_s)
-        return sequence
 
     def _write(self, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
         """Keep entries together with what they rely on; if that refuses, none of it has happened."""
@@ -677,7 +716,7 @@ class Runner:
             case Publish():
                 await self._publish(key, effect)
             case Record():
-                await self._record(key, effect)
+                await asyncio.to_thread(self._append_record, key, effect)
             case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
                 await self._note_refusal(Refusal(reason, explanation, kind, sender, key.run))
             case _:
@@ -703,13 +742,13 @@ class Runner:
             # The party has never been there. What must reach it is sent again by the machine's own timer.
             log.warning("%s has no inbox yet: %s was not delivered", effect.to, effect.body.kind)
 
-    async def _record(self, key: Key, effect: Record) -> None:
+    def _append_record(self, key: Key, effect: Record) -> None:
         place: dict[str, Any] = {"run": key.run}
         if key.round:
             place["round"] = key.round
         if key.phase:
             place["phase"] = key.phase
-        await asyncio.to_thread(partial(self._audit.append, effect.kind, **{**place, **effect.fields}))
+        self._audit.append(effect.kind, **{**place, **effect.fields})
 
     async def _work(self, key: Key, job: Job) -> None:
         began_s = time.monotonic()

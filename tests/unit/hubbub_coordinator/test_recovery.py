@@ -110,10 +110,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, list[s
     return found[0]
 
 
-# The beginning, five answers, five times ready, the round set up and begun, six receipts, two releases, three
+# The beginning, five answers, five times ready, the round set up and begun at once, six receipts, two releases, three
 # applications, and the round's word to the run: each is kept. Five proposals, five times all keys, three orders to
 # train, two to release, and five times the last word: each is sent.
-INSTANTS = 2 * (1 + 5 + 5 + 2 + 6 + 2 + 3 + 1 + 5 + 5 + 3 + 2 + 5)
+INSTANTS = 2 * (1 + 5 + 5 + 1 + 6 + 2 + 3 + 1 + 5 + 5 + 3 + 2 + 5)
 
 
 def test_these_tests_know_every_instant_of_a_run(undisturbed: tuple[Shown, list[str]]) -> None:

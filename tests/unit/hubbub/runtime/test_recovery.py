@@ -135,7 +135,36 @@ async def test_a_machine_that_could_not_be_kept_when_it_was_set_up_is_kept_at_th
 
     async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
         await service.runner.feed(KEY, Go((SetUp(OTHER),)))
+        await service.runner.feed(KEY, Go())  # What comes next waits until the event before it counts as done.
         assert failures == []
+    async with again(disk) as service:
+        assert OTHER in service.runner.machines
+
+
+@aio
+async def test_a_machine_that_is_set_up_and_told_something_takes_one_write_and_two_entries() -> None:
+    disk, writes = Disk(), list[int]()
+
+    async with probe(store=ForgetfulStore(disk, before_sync=lambda: writes.append(len(disk.entries)))) as service:
+        await service.runner.feed(KEY, Go((SetUp(OTHER), Tell(OTHER, Go()))))
+        await service.runner.feed(KEY, Go())
+    assert writes == [0, 2, 4]
+    async with again(disk) as service:
+        assert machines(service)[OTHER] == (State.BUSY, Data(steps=1))
+
+
+@aio
+async def test_a_machine_that_was_set_up_and_not_kept_is_set_up_again() -> None:
+    disk, failures = Disk(), list[StorageFailed]()
+
+    def fail() -> None:
+        if len(disk.entries) and failures:
+            raise failures[0]
+
+    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
+        failures.append(FULL)
+        await service.runner.feed(KEY, Go((SetUp(OTHER),)))
+    assert not any(entry.key == OTHER for entry in disk.entries.values())
     async with again(disk) as service:
         assert OTHER in service.runner.machines
 

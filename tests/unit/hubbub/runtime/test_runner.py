@@ -407,6 +407,17 @@ async def test_a_record_says_another_round_or_phase_where_its_fields_do() -> Non
 
 
 @aio
+async def test_records_keep_their_place_among_the_effects() -> None:
+    async with probe() as service:
+        seen: list[int] = []
+        service.shell.effect = lambda _: seen.append(len(service.recorded("round")))
+        await service.runner.feed(KEY, Go((LAST_WORD, LAST_WORD, Note("between"), LAST_WORD)))
+
+        assert seen == [2]
+        assert len(service.recorded("round")) == 3
+
+
+@aio
 async def test_a_record_that_the_disk_does_not_take_is_written_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
