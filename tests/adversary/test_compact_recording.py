@@ -410,10 +410,9 @@ def test_an_aggregator_keeps_what_it_was_sent_as_it_came_sealed(recorded: Record
     """Shares and sums in the spool; seeds in its events, of which those of an open phase are in the state file."""
     eavesdropper, _ = attack(recorded)
     sealed = eavesdropper.sealed
-    disks = [recorded.ears.disk[name].items() for name in recorded.manifest.aggregators]
     past = [recorded.ears.past[name].items() for name in recorded.manifest.aggregators]
 
-    spooled = {data for disk in disks for path, data in disk if path.suffix == ".chunk"}
+    spooled = recorded.ears.spooled_by(*recorded.manifest.aggregators)
     states = b"".join(data for files in past for path, all_data in files if is_state(path) for data in all_data)
 
     assert spooled == {each.ciphertext for kind in (sealed.shares, sealed.partials) for each in kind.values()}

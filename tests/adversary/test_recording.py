@@ -264,7 +264,7 @@ def test_the_disks_of_coordinator_and_aggregators_hold_no_plaintext(recorded: Re
 
     for name in (manifest.coordinator, *manifest.aggregators):
         assert ears.disk[name], name
-        assert recorded.find_in(*ears.disk[name].values()) == set(), name
+        assert recorded.find_in(*ears.disk[name].values(), *ears.spooled_by(name)) == set(), name
         assert recorded.find_in(*ears.at_the_end[name].values()) == set(), f"{name} ran on after the run"
     assert "a model" in recorded.find_in(*ears.disk[manifest.clients[0]].values()), "where it belongs"
 
@@ -290,9 +290,8 @@ def test_while_a_run_lasts_an_aggregator_keeps_its_own_keys_in_its_state_and_not
 def test_aggregators_spool_shares_as_they_came_sealed(recorded: Recorded) -> None:
     eavesdropper, _ = recorded.eavesdrop()
     sealed = {each.ciphertext for each in eavesdropper.shares.values()}
-    disks = [recorded.ears.disk[name].items() for name in recorded.manifest.aggregators]
 
-    assert {data for disk in disks for path, data in disk if path.suffix == ".chunk"} == sealed
+    assert recorded.ears.spooled_by(*recorded.manifest.aggregators) == sealed
 
 
 # Shares of different inputs -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hubbub.disk import sync_folder
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
 from hubbub.protocol.ring import Residues
-from hubbub.runtime.spool import ChunkRef, Payload, Spool
+from hubbub.runtime.spool import Spool
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import Phase
 from hubbub.transport.topology import inbox, route, topology_for
@@ -102,7 +102,7 @@ def die_twice(instant: int) -> History:
 
 
 def test_what_a_process_did_not_live_to_sync_its_successor_syncs() -> None:
-    """A folder of the spool that was made, or a chunk that was renamed: it looks as if it were on disk."""
+    """A folder of the spool that was made, or a new slot in it: it looks as if it were on disk."""
     assert [(instant, found) for instant in SPOOLING if (found := play(die_twice(instant)).violations)] == []
 
 
@@ -181,26 +181,30 @@ def test_a_sum_that_is_not_that_of_its_members_is_found(monkeypatch: pytest.Monk
     assert "the sum of round 1, signs, at client-1 is not what its members said" in ledger.violations
 
 
-def make_carelessly(spool: Spool, folder: Path) -> None:
-    del spool
-    if not folder.exists():
-        folder.mkdir()
-        sync_folder(folder.parent)
+OPEN = Spool._open
 
 
-def write_carelessly(spool: Spool, key: Key, ref: ChunkRef, payload: Payload) -> None:
-    if not spool._path(key, ref).exists():
-        WRITE(spool, key, ref, payload)
-
-
-WRITE = Spool.write
-
-
-@pytest.mark.parametrize(("name", "careless"), [("_make", make_carelessly), ("write", write_carelessly)])
+@pytest.mark.parametrize("above", [True, False], ids=["the run's folder", "a slot in it"])
 def test_a_successor_that_syncs_only_what_it_wrote_itself_is_found(
-    monkeypatch: pytest.MonkeyPatch, name: str, careless: object
+    monkeypatch: pytest.MonkeyPatch, *, above: bool
 ) -> None:
-    monkeypatch.setattr(Spool, name, careless)
+    taken_for_safe: list[Path] = []
+
+    def open_carelessly(spool: Spool, key: Key) -> object:
+        folder = spool._folder / key.run
+        if folder.exists():
+            taken_for_safe.append(folder.parent if above else folder)
+        try:
+            return OPEN(spool, key)
+        finally:
+            taken_for_safe.clear()
+
+    def sync_carelessly(folder: Path) -> None:
+        if folder not in taken_for_safe:
+            sync_folder(folder)
+
+    monkeypatch.setattr(Spool, "_open", open_carelessly)
+    monkeypatch.setattr("hubbub.runtime.spool.sync_folder", sync_carelessly)
     assert any(play(die_twice(instant)).violations for instant in SPOOLING)
 
 

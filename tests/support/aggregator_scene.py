@@ -33,6 +33,7 @@ from hubbub_aggregator.shards.launching import TaskLaunch
 from support.builders import TRANSCRIPT, make_manifest, make_receipt, make_vectors
 from support.deaths import Fate, MortalTransport, make_mortal
 from support.parties import identity_of, roster_of, run_keys_of, seals_beside, sign_receipts
+from support.spooled import spooled_in
 from support.stand_in import StandIn, stand_in
 
 # 1,003 signs of 3 bits and a factor: two chunks of at most 256 bytes.
@@ -132,8 +133,8 @@ class Scene:
         entries = read_log(self.folder / "audit.jsonl").entries
         return [(entry.kind, *(entry.fields[name] for name in names if name in entry.fields)) for entry in entries]
 
-    def spooled(self) -> list[Path]:
-        return list((self.folder / "spool").rglob("*.chunk"))
+    def spooled(self) -> dict[str, bytes]:
+        return spooled_in(self.folder / "spool")
 
     def disk(self) -> list[bytes]:
         """Every file that the aggregator keeps."""

@@ -56,6 +56,13 @@ _TAIL_LINES = 12
 _TESTS = Path(__file__).parents[1]
 
 
+def _has_content(path: Path) -> bool:
+    """Whether a file is there and not empty; a spool's come and go."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size > 0
+    return False
+
+
 def prefix_of(role: Role) -> str:
     """What the environment variables of a service begin with."""
     return f"{MODULES[role].upper()}_"
@@ -167,7 +174,7 @@ class ServiceProcess:
 
     def spooled(self) -> int:
         """How many chunks it has on its disk."""
-        return sum(1 for _ in (self.folder / "spool").rglob("*.chunk"))
+        return sum(1 for path in (self.folder / "spool").rglob("*.*") if _has_content(path))
 
     def wait_for_spool(self, chunks: int, timeout_s: float = RUN_S) -> None:
         """Return when it has so many chunks on its disk."""

@@ -43,6 +43,7 @@ from support.recorder import (
     Witness,
     connect_recorded,
 )
+from support.spooled import chunk_in
 
 # Several chunks of 256 bytes for what has a place for each parameter, and no whole byte at the end.
 TASK = SyntheticTask(1_003)
@@ -143,6 +144,12 @@ class Ears:
             past[-1] = content
         else:
             past.append(content)
+
+    def spooled_by(self, *names: PartyId) -> set[bytes]:
+        """All chunks that these parties ever had in their spools."""
+        versions = [(path, each) for name in names for path, all_of in self.past[name].items() for each in all_of]
+        found = [chunk_in(path, content) for path, content in versions]
+        return {each[1] for each in found if each is not None}
 
     def look_at_the_end(self, federation: Federation) -> None:
         for name in (each.runner.identity.name for each in services_of(federation)):

@@ -1,15 +1,24 @@
 """Chunks on disk between their arrival and their use.
 
-A chunk is written under a temporary name, synced and renamed, so what is there is whole. Chunks of one run lie in
-one folder, since a new folder costs about as much as a chunk; memory holds none of them, however many clients
-there are.
+A chunk fills a slot: a file that says which chunk it holds, and is emptied and filled again when the chunk is no
+longer needed. To fill one takes half the time that a new file takes, whose name has to be on disk too.
+Memory holds no chunk, however many clients there are.
+
+Whoever writes a chunk has not kept the event that it came with: that happens next, and at once if the chunk is on
+disk. So what a process finds when it starts may be half written only if nobody relies on it, and is written anew
+when it comes again. What a process wrote itself is never replaced.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
-from dataclasses import dataclass
+import struct
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from hubbub.disk import sync_folder, write_whole
 from hubbub.errors import StorageFailed
@@ -17,6 +26,11 @@ from hubbub.machine.effects import Key
 
 Payload = bytes | Path
 """What a delivery carries: here, or in a file beside the spool that nobody else uses."""
+
+_LENGTHS = struct.Struct(">HQ")
+"""Of the chunk's name and of the chunk, which follow."""
+_SLOT, _MOVED = ".slot", ".chunk"
+_OWNER_ALONE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +42,109 @@ class ChunkRef:
     index: int
 
 
+def name_in_slot(file: IO[bytes], size: int) -> str | None:
+    """Which chunk a slot of this size holds, that is then read up to it; none if it is empty or half filled."""
+    head = file.read(_LENGTHS.size)
+    if len(head) < _LENGTHS.size:
+        return None
+    name_bytes, chunk_bytes = _LENGTHS.unpack(head)
+    name = file.read(name_bytes).decode(errors="replace")
+    return name if size == _LENGTHS.size + name_bytes + chunk_bytes else None
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a run's folder holds."""
+
+    folder: Path
+    slots: dict[str, Path] = field(default_factory=dict)
+    """By the name of the chunk."""
+    found: set[str] = field(default_factory=set)
+    """Chunks that were there before us."""
+    free: list[Path] = field(default_factory=list)
+    moved: set[str] = field(default_factory=set)
+    """Chunks that were moved here as files, by their names."""
+    made: int = 0
+    """Slots so far."""
+
+    def path_of(self, name: str) -> Path:
+        """Where a chunk is that was moved here."""
+        return self.folder / f"{name}{_MOVED}"
+
+    def look(self) -> None:
+        """See what a process before us has left; of a name in the folder it may not have made sure."""
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix == _MOVED:
+                self.moved.add(path.stem)
+            elif path.suffix == _SLOT:
+                self.made = max(self.made, int(path.stem) + 1)
+                with path.open("rb") as file:
+                    name = name_in_slot(file, path.stat().st_size)
+                if name is None or name in self.slots:
+                    self.free.append(path)
+                else:
+                    self.slots[name] = path
+        self.found = set(self.slots)
+        sync_folder(self.folder)
+
+
 class Spool:
-    """A folder of chunks, by machine and sender."""
+    """A folder of chunks, by machine and sender; several threads may use it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made = {folder}
-        """Folders that this process knows to be on disk."""
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+        """Held by who looks up or changes which slot holds what, and not while a disk is waited for."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, key: Key, ref: ChunkRef, payload: Payload) -> None:
-        """Keep a chunk; it is on disk when this returns. One that is there already is never replaced.
+        """Keep a chunk; it is on disk when this returns. One that this process wrote is never replaced.
 
         A payload in a file, which must be synced, is moved from there.
         """
-        path = self._path(key, ref)
+        name = _name_chunk(key, ref)
         try:
-            self._make(path.parent)
-            if not path.exists():
-                _put(path, payload)
-            # Also if it was there: a process before us may have died before it came to this.
-            sync_folder(path.parent)
+            run = self._open(key)
+            if isinstance(payload, Path):
+                self._move(run, name, payload)
+            else:
+                self._fill(run, name, payload)
         except OSError as error:
             raise StorageFailed(f"the spool {self._folder} takes no more: {error.strerror}") from None
+
+    def _fill(self, run: _Run, name: str, payload: bytes) -> None:
+        with self._lock:
+            if name in run.moved or (name in run.slots and name not in run.found):
+                return
+            run.found.discard(name)
+            slot = run.slots.pop(name, None) or (run.free.pop() if run.free else None)
+            if slot is None:
+                slot, new = run.folder / f"{run.made:08d}{_SLOT}", True
+                run.made += 1
+            else:
+                new = False
+        try:
+            _write(slot, name.encode(), payload)
+            if new:
+                sync_folder(run.folder)
+        except OSError:
+            with self._lock:
+                run.free.append(slot)
+            raise
+        with self._lock:
+            run.slots[name] = slot
+
+    def _move(self, run: _Run, name: str, payload: Path) -> None:
+        """A file that was moved here is whole; its name may not have been on disk yet."""
+        with self._lock:
+            if name in run.slots:
+                return
+        if name not in run.moved:
+            payload.replace(run.path_of(name))
+        sync_folder(run.folder)
+        with self._lock:
+            run.moved.add(name)
 
     def stage(self, corner: str, name: str, payload: bytes) -> Path:
         """Put a payload on this disk, synced, from where `write` can move it: nothing is decided about it yet."""
@@ -73,22 +167,43 @@ class Spool:
     def _corner(self, name: str) -> Path:
         return self._folder.with_name("staged") / name
 
-    def _make(self, folder: Path) -> None:
-        """Make a folder that survives a crash: a new name is on disk once the folder above it is synced."""
-        if folder in self._made:
-            return
-        self._make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
-        self._made.add(folder)
+    def _find(self, key: Key) -> _Run | None:
+        """What a run has here, if anything."""
+        known = self._runs.get(key.run)
+        return known or (self._open(key) if (self._folder / key.run).is_dir() else None)
+
+    def _open(self, key: Key) -> _Run:
+        """What a run has here; its folder survives a crash, because the one above it is synced."""
+        with self._lock:
+            run = self._runs.get(key.run)
+        if run is None:
+            run = _Run(self._folder / key.run)
+            self._folder.mkdir(exist_ok=True)
+            run.folder.mkdir(exist_ok=True)
+            sync_folder(self._folder)
+            run.look()
+            with self._lock:
+                run = self._runs.setdefault(key.run, run)
+        return run
 
     def read(self, key: Key, ref: ChunkRef) -> bytes:
-        """Read a chunk back."""
-        return self._path(key, ref).read_bytes()
+        """Read a chunk back; `FileNotFoundError` if it is not there, or no longer."""
+        name, run = _name_chunk(key, ref), self._find(key)
+        if run is None:
+            raise FileNotFoundError(f"nothing is spooled of {key}")
+        if name in run.slots:
+            return _read(run.slots[name], name)
+        try:
+            return run.path_of(name).read_bytes()
+        except FileNotFoundError:
+            # Another process of this party may have filled slots since we looked.
+            again = _Run(run.folder)
+            again.look()
+            return _read(again.slots[name], name) if name in again.slots else again.path_of(name).read_bytes()
 
     def drop(self, key: Key, sender: str | None = None) -> None:
         """Forget all chunks of a machine, or those of one sender."""
-        self._remove(key, f"{_name(key)}." if sender is None else f"{_name(key)}.{sender}.")
+        self._remove(key, f"{_name_machine(key)}." if sender is None else f"{_name_machine(key)}.{sender}.")
 
     def drop_round(self, key: Key) -> None:
         """Forget all chunks of a round."""
@@ -96,32 +211,53 @@ class Spool:
 
     def drop_run(self, key: Key) -> None:
         """Forget all chunks of a run."""
-        folder = self._home(key)
-        self._made.discard(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        with self._lock:
+            self._runs.pop(key.run, None)
+        shutil.rmtree(self._folder / key.run, ignore_errors=True)
 
     def _remove(self, key: Key, beginning: str) -> None:
-        try:
-            chunks = [path for path in self._home(key).iterdir() if path.name.startswith(beginning)]
-        except FileNotFoundError:
+        run = self._find(key)
+        if run is None:
             return
-        for path in chunks:
-            path.unlink(missing_ok=True)
+        with self._lock:
+            slots = [run.slots.pop(name) for name in _beginning_with(beginning, run.slots)]
+            moved = _beginning_with(beginning, run.moved)
+            run.moved.difference_update(moved)
+            run.found.intersection_update(run.slots)
+        for slot in slots:
+            os.truncate(slot, 0)
+        for name in moved:
+            run.path_of(name).unlink(missing_ok=True)
+        with self._lock:
+            run.free += slots
 
-    def _home(self, key: Key) -> Path:
-        return self._folder / key.run
 
-    def _path(self, key: Key, ref: ChunkRef) -> Path:
-        return self._home(key) / f"{_name(key)}.{ref.sender}.{ref.set_id}-{ref.index:08d}.chunk"
-
-
-def _name(key: Key) -> str:
+def _name_machine(key: Key) -> str:
     """What the names of a machine's chunks begin with; no name of a phase or a party has a point in it."""
     return f"{key.round}.{key.phase or '-'}"
 
 
-def _put(path: Path, payload: Payload) -> None:
-    if isinstance(payload, Path):
-        payload.replace(path)
-    else:
-        write_whole(path, lambda file: file.write(payload))
+def _name_chunk(key: Key, ref: ChunkRef) -> str:
+    return f"{_name_machine(key)}.{ref.sender}.{ref.set_id}-{ref.index:08d}"
+
+
+def _beginning_with(beginning: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(beginning)]
+
+
+def _write(slot: Path, name: bytes, payload: bytes) -> None:
+    """Fill a slot; it is on disk when this returns."""
+    with os.fdopen(os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE), "wb") as file:
+        file.write(_LENGTHS.pack(len(name), len(payload)) + name)
+        file.write(payload)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(slot: Path, name: str) -> bytes:
+    """The chunk of this name; between our looking up the slot and our reading it, it may have been dropped."""
+    with slot.open("rb", buffering=0) as file:
+        if name_in_slot(file, os.fstat(file.fileno()).st_size) != name:
+            raise FileNotFoundError(slot)
+        return file.readall()

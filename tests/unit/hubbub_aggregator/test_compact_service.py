@@ -423,7 +423,7 @@ async def test_seeds_are_not_spooled(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all(1, CLIENTS)
 
-        assert {path.name.split(".")[2] for path in scene.spooled()} == {scene.owes_all()}
+        assert {name.split(".")[2] for name in scene.spooled()} == {scene.owes_all()}
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["short", "long"])

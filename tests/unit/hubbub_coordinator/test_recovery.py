@@ -110,9 +110,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, list[s
     return found[0]
 
 
-# The beginning, five answers, five times ready, the round set up and begun at once, six receipts, two releases, three
-# applications, and the round's word to the run: each is kept. Five proposals, five times all keys, three orders to
-# train, two to release, and five times the last word: each is sent.
+# The beginning, five answers, five times ready, the round set up and begun at once, six receipts, two releases,
+# three applications, and the round's word to the run: each is kept. Five proposals, five times all keys, three
+# orders to train, two to release, and five times the last word: each is sent.
 INSTANTS = 2 * (1 + 5 + 5 + 1 + 6 + 2 + 3 + 1 + 5 + 5 + 3 + 2 + 5)
 
 

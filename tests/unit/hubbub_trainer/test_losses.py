@@ -38,6 +38,7 @@ from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import aio, until
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
+from support.spooled import spooled_in
 from support.trainer_scene import Scene, scene_of
 from support.wrapping import Wrapping
 
@@ -87,9 +88,9 @@ async def hand_over(scene: Scene, number: int, model: Theta = MODEL) -> None:
     await scene.send_snapshot(SECOND, number, model)
 
 
-def spooled(scene: Scene) -> list[Path]:
+def spooled(scene: Scene) -> list[str]:
     """Chunks of snapshots."""
-    return list((scene.folders[ME] / "spool").rglob("*.after-*.chunk"))
+    return [name for name in spooled_in(scene.folders[ME] / "spool") if ".after-" in name]
 
 
 # Lost ---------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import WRAPPED_KEY, make_manifest, make_run_key, make_vectors
 from support.parties import roster_of
+from support.spooled import spooled_in
 from support.stand_in import StandIn
 from support.trainer_scene import Scene, Sealing, Shift, scene_of
 
@@ -83,7 +84,7 @@ async def test_rounds_one_after_the_other(tmp_path: Path) -> None:
         await scene.tell(ended)  # Late, and only counted.
         await scene.settle()
         assert digest(read_kept_model(scene.run_folder(ME)).theta) in scene.digests()[-1]
-        assert not list((tmp_path / ME / "spool").rglob("*.chunk"))
+        assert not spooled_in(tmp_path / ME / "spool")
 
 
 # Joining ------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
+from support.spooled import spooled_in
 
 RUN = RunId("a" * 64)
 KEY = Key("accumulation", RUN, 1, "signs")
@@ -71,17 +73,34 @@ def test_a_write_that_fails_leaves_nothing_that_could_be_read(
     assert spool.read(KEY, ref()) == b"all of a share"
 
 
-def test_what_a_killed_process_left_half_written_is_not_read_and_is_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", range(60))
+def test_what_a_killed_process_left_half_written_is_not_read_and_is_overwritten(tmp_path: Path, left: int) -> None:
+    Spool(tmp_path).write(KEY, ref(), b"whole")
+    (slot,) = (tmp_path / name for name in files_in(tmp_path))
+    assert slot.stat().st_size > left
+    os.truncate(slot, left)
     spool = Spool(tmp_path)
-    spool.write(KEY, ref(), b"whole")
-    (chunk,) = (tmp_path / name for name in files_in(tmp_path))
-    chunk.rename(chunk.with_suffix(".part"))
 
     with pytest.raises(FileNotFoundError):
         spool.read(KEY, ref())
     spool.write(KEY, ref(), b"whole again")
 
     assert spool.read(KEY, ref()) == b"whole again"
+    assert Spool(tmp_path).read(KEY, ref()) == b"whole again"
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_what_a_process_finds_is_replaced_by_what_comes_again(tmp_path: Path) -> None:
+    """A crash may leave a slot of the right length with anything in it; whose event is kept comes no more."""
+    Spool(tmp_path).write(KEY, ref(), b"garbage")
+    spool = Spool(tmp_path)
+    assert spool.read(KEY, ref()) == b"garbage"
+
+    spool.write(KEY, ref(), b"good")
+    spool.write(KEY, ref(), b"second")
+
+    assert spool.read(KEY, ref()) == b"good"
+    assert Spool(tmp_path).read(KEY, ref()) == b"good"
     assert len(files_in(tmp_path)) == 1
 
 
@@ -99,8 +118,66 @@ def test_the_file_and_every_new_folder_above_it_are_synced(
     Spool(tmp_path).write(KEY, ref(), b"share")
 
     home = tmp_path / RUN
-    (chunk,) = home.iterdir()
-    assert {path.stat().st_ino for path in (tmp_path, home, chunk)} <= synced
+    (slot,) = home.iterdir()
+    assert {path.stat().st_ino for path in (tmp_path, home, slot)} <= synced
+
+
+def test_a_successor_syncs_the_names_that_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Spool(tmp_path).write(KEY, ref(), b"share")
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(os.fstat(handle).st_ino))
+    Spool(tmp_path).write(KEY, ref(), b"share")
+
+    (slot,) = (tmp_path / RUN).iterdir()
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / RUN, slot)} <= synced
+
+
+def test_a_slot_is_emptied_and_filled_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.write(KEY, ref(index=0), b"a long share")
+    spool.write(KEY, ref(index=1), b"another share")
+    files = files_in(tmp_path)
+
+    spool.drop(KEY)
+    assert [(tmp_path / name).read_bytes() for name in files] == [b"", b""], "nothing stays behind"
+    spool.write(replace(KEY, round=2), ref(), b"short")
+
+    assert files_in(tmp_path) == files
+    assert spool.read(replace(KEY, round=2), ref()) == b"short"
+    assert sorted(spooled_in(tmp_path).values()) == [b"short"]
+    with pytest.raises(FileNotFoundError):
+        spool.read(KEY, ref())
+
+
+def test_after_a_write_that_failed_its_slot_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path)
+
+    def fail(handle: int) -> None:
+        del handle
+        raise OSError(errno.EIO, "I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        for index in range(3):
+            with pytest.raises(StorageFailed):
+                spool.write(replace(KEY, round=2), ref(index=index), b"lost")
+    spool.write(KEY, ref(), b"share")
+
+    assert list(spooled_in(tmp_path).values()) == [b"share"]
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_another_process_reads_what_was_written_since_it_looked(tmp_path: Path) -> None:
+    head, worker = Spool(tmp_path), Spool(tmp_path)
+    head.write(KEY, ref(index=0), b"first")
+    assert worker.read(KEY, ref(index=0)) == b"first"
+    head.write(KEY, ref(index=1), b"second")
+
+    assert worker.read(KEY, ref(index=1)) == b"second"
+    head.drop(KEY)
+    head.write(replace(KEY, round=2), ref(), b"of another round")
+    with pytest.raises(FileNotFoundError):
+        worker.read(KEY, ref(index=0))
 
 
 def test_dropping_a_sender_keeps_the_others(tmp_path: Path) -> None:
@@ -123,10 +200,10 @@ def test_dropping_a_phase_a_round_or_a_run_drops_no_more(tmp_path: Path) -> None
         spool.write(key, ref(), b"x")
 
     spool.drop(phase)
-    assert len(files_in(tmp_path)) == 3
+    assert len(spooled_in(tmp_path / RUN)) == 2
     assert spool.read(sibling, ref())
     spool.drop_round(sibling)
-    assert len(files_in(tmp_path)) == 2
+    assert len(spooled_in(tmp_path / RUN)) == 1
     assert spool.read(later, ref())
     spool.drop_run(later)
     assert len(files_in(tmp_path)) == 1
@@ -141,13 +218,13 @@ def test_dropping_drops_nothing_whose_name_merely_begins_alike(tmp_path: Path) -
     spool.write(KEY, ref("client-10"), b"x")
 
     spool.drop(KEY, "client-1")
-    assert len(files_in(tmp_path)) == 3
+    assert len(spooled_in(tmp_path)) == 3
     spool.drop(KEY)
-    assert len(files_in(tmp_path)) == 2
+    assert len(spooled_in(tmp_path)) == 2
     spool.drop_round(KEY)
 
     assert spool.read(eleventh, ref()) == b"x"
-    assert len(files_in(tmp_path)) == 1
+    assert len(spooled_in(tmp_path)) == 1
 
 
 def test_chunks_can_be_written_again_after_all_of_a_run_was_dropped(tmp_path: Path) -> None:

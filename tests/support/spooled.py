@@ -1,0 +1,23 @@
+"""What lies in a party's spool, whichever way it came there."""
+
+import io
+from pathlib import Path
+
+from hubbub.runtime.spool import name_in_slot
+
+
+def chunk_in(path: Path, content: bytes) -> tuple[str, bytes] | None:
+    """The chunk that a file with this content holds, and its name; none if it is no chunk's, or an empty slot."""
+    if path.suffix == ".chunk":
+        return path.stem, content
+    if path.suffix != ".slot":
+        return None
+    file = io.BytesIO(content)
+    name = name_in_slot(file, len(content))
+    return None if name is None else (name, file.read())
+
+
+def spooled_in(folder: Path) -> dict[str, bytes]:
+    """All chunks in a folder, by their names."""
+    found = [chunk_in(path, path.read_bytes()) for path in folder.rglob("*") if path.is_file()]
+    return dict(each for each in found if each is not None)
