@@ -53,6 +53,7 @@ _ASIDE = (
     "hubbub.protocol.compression.top_binary",
     "hubbub.strategies.secure.SecureRound.conclude",
     "hubbub.strategies.sums.SumRound.conclude",
+    "hubbub_trainer.workspace.Workspace.learnt",
     "hubbub_trainer.workspace.Workspace.keep_update",
     "hubbub_trainer.workspace.Workspace.recall_update",
     "hubbub_trainer.workspace.Workspace.advance",

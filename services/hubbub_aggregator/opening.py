@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hubbub.errors import PeerError
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.wire import PhaseWire
@@ -32,6 +32,8 @@ class Openings:
     def __init__(self, spool: Spool, seal_of: SealOf) -> None:
         self._spool = spool
         self._seal_of = seal_of
+        self._seeds: dict[Key, dict[PartyId, tuple[bytes, bytes]]] = {}
+        """The last seed of each client, sealed and opened: it need not be opened again to be added."""
 
     def chunk(self, key: Key, client: PartyId, share_set: ShareSet, index: int) -> bytes:
         """A chunk of a client's share."""
@@ -41,8 +43,18 @@ class Openings:
 
     def seed(self, key: Key, client: PartyId, share_set: ShareSet) -> bytes:
         """The seed that a client's whole share follows from."""
+        sealed, opened = self._seeds.get(key, {}).get(client, (b"", b""))
+        return (
+            opened if sealed == share_set.seed else self._open_seed(key, client, share_set.set_id, share_set.seed)
+        )
+
+    def _open_seed(self, key: Key, client: PartyId, set_id: SetId, sealed: bytes) -> bytes:
         seals, stage = self._seal_of(key)
-        return seals.open_seed(stage, client, share_set.set_id, share_set.seed)
+        return seals.open_seed(stage, client, set_id, sealed)
+
+    def forget(self, key: Key) -> None:
+        """Forget the seeds of a phase that is over."""
+        self._seeds.pop(key, None)
 
     def partial(self, key: Key, server: PartyId, index: int) -> bytes:
         """A chunk of another aggregator's sum."""
@@ -57,11 +69,12 @@ class Openings:
         On the compact wire any words may be a share, so that to open one is to check it, and takes less time than
         its signature took. A payload that is not at hand, or is long, waits for its turn all the same.
         """
-        seals, stage = self._seal_of(key)
         try:
             if event.seed:
-                seals.open_seed(stage, event.client, event.set_id, event.seed)
+                opened = self._open_seed(key, event.client, event.set_id, event.seed)
+                self._seeds.setdefault(key, {})[event.client] = event.seed, opened
             elif wire.compact and payload is not None and len(payload) <= AT_ONCE_BYTES:
+                seals, stage = self._seal_of(key)
                 share = seals.open_share(stage, event.client, event.set_id, event.index, payload)
                 check_chunk(wire.plan(event.vectors)[event.index], event.vectors, share, wire.encoding)
             else:

@@ -45,6 +45,10 @@ class Workbench:
         """Note that what arrived is good, if that can be told at once."""
         return self._opened.look_into(key, wire, event, payload)
 
+    def forget(self, key: Key) -> None:
+        """Forget what was opened of a phase that is over."""
+        self._opened.forget(key)
+
     async def check(self, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
         """Open a spooled chunk and look at every value of it."""
         async with self._checks:

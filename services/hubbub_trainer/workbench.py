@@ -172,7 +172,7 @@ class Workbench:
                 training = space.learner.train(
                     space.theta, steps=steps, seed=seed, progress=report, memory=space.memory
                 )
-                space.keep_update(key.round, training.theta - space.theta, training.memory)
+                space.keep_update(key.round, space.learnt(training.theta), training.memory)
             self._open_round(key)
 
     # Our side of a round, made or rebuilt ---------------------------------------------------------------

@@ -191,6 +191,10 @@ class Workspace:
         except OSError as error:
             raise StorageFailed(f"{self.folder} cannot be made: {error.strerror}") from None
 
+    def learnt(self, theta: Theta) -> Theta:
+        """What training has changed in the model."""
+        return theta - self.theta
+
     def keep_update(self, number: int, update: Theta, memory: Theta | None) -> None:
         """Keep what was learnt in a round before anything of it is sent."""
         _save(_update(self.folder, number), {"update": update, **({} if memory is None else {"memory": memory})})

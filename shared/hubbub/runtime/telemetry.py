@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, TextIO
 
@@ -98,26 +99,31 @@ class Counters:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="hubbub", registry=self.registry)
-        self._received = self._count("messages_received", "Messages acted upon, by kind.", "kind")
+        self._received = cache(self._count("messages_received", "Messages acted upon, by kind.", "kind").labels)
         self._rejected = self._count("messages_rejected", "Messages refused, by reason.", "reason")
         self._late = self._count("messages_late", "Messages that came after the end, by kind.", "kind")
         self._broken = self._count(
             "internal_errors", "Messages, effects and jobs that a bug of ours kept from being done."
         )
-        self._sent = self._count("messages_sent", "Messages that the broker has taken, by kind.", "kind")
-        self._wire_bytes = self._count(
+        self._sent = cache(
+            self._count("messages_sent", "Messages that the broker has taken, by kind.", "kind").labels
+        )
+        wire_bytes = self._count(
             "wire_bytes",
             "Bytes of encoded messages that were sent, or received and acted upon, repetitions included; phase is"
             " that of shares and sums, and empty for all else.",
             *("direction", "kind", "phase"),
         )
-        self._payload_bytes = self._count(
+        payload_bytes = self._count(
             "payload_bytes",
             "Elements times bits per element, in bytes, of share sets and sums that were sent or received,"
             " repetitions included, by what they count as. A set is counted with its first chunk.",
             *("direction", "phase", "counts_as"),
         )
-        self._steps = self._count("machine_steps", "Events that state machines took.", "machine", "event")
+        steps = self._count("machine_steps", "Events that state machines took.", "machine", "event")
+        # Each of these is asked for several times a message, and looked up under a lock: once is enough.
+        self._wire_bytes, self._payload_bytes = cache(wire_bytes.labels), cache(payload_bytes.labels)
+        self._steps = cache(steps.labels)
         self._retries = self._count(
             "retries",
             "Attempts that the broker or a disk kept from succeeding and that are made again: of a job, an effect,"
@@ -149,11 +155,11 @@ class Counters:
 
     def received(self, kind: str) -> None:
         """Count a message that was acted upon."""
-        self._received.labels(kind).inc()
+        self._received(kind).inc()
 
     def sent(self, envelope: Envelope, size: int) -> None:
         """Count a message that the broker has taken, and its bytes."""
-        self._sent.labels(envelope.kind).inc()
+        self._sent(envelope.kind).inc()
         self.carried("sent", envelope, size)
 
     def carried(self, direction: Direction, envelope: Envelope, size: int) -> None:
@@ -163,15 +169,15 @@ class Counters:
 
     def sent_elsewhere(self, sending: Sending) -> None:
         """Count messages that another process sent in this party's name."""
-        self._sent.labels(sending.kind).inc(sending.messages)
+        self._sent(sending.kind).inc(sending.messages)
         self._carry("sent", sending.kind, sending.phase, sending.wire_bytes, sending.payload_bytes)
 
     def _carry(
         self, direction: Direction, kind: str, phase: str, size: int, payload_bytes: Mapping[str, float]
     ) -> None:
-        self._wire_bytes.labels(direction, kind, phase).inc(size)
+        self._wire_bytes(direction, kind, phase).inc(size)
         for counts_as, count in payload_bytes.items():
-            self._payload_bytes.labels(direction, phase, counts_as).inc(count)
+            self._payload_bytes(direction, phase, counts_as).inc(count)
 
     def rejected(self, reason: RejectReason) -> None:
         """Count a message that was refused."""
@@ -187,7 +193,7 @@ class Counters:
 
     def stepped(self, key: Key, event: object, after: Enum, *, final: bool) -> None:
         """Count a step of a machine, and its end."""
-        self._steps.labels(key.kind, type(event).__name__).inc()
+        self._steps(key.kind, type(event).__name__).inc()
         if final and key.kind in self._ends:
             labels = [key.phase, after.value] if key.kind == "phase" else [after.value]
             self._ends[key.kind].labels(*labels).inc()

@@ -10,15 +10,16 @@ import pytest
 from hubbub.crypto.sealing import Kem, seal_overhead
 from hubbub.crypto.stream import KEY_BYTES as SEED_BYTES
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import PartyId, RunId
+from hubbub.ids import PartyId, RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, VoidPhase
-from hubbub.messages.runs import PartyFailed
+from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, declare
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.traffic import Traffic
 from hubbub.runtime.shelved import Shelved
 from hubbub.strategies.wire import PhaseWire
+from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator import opening
 from hubbub_aggregator.intake import read_share
@@ -73,6 +74,53 @@ async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
 
         assert scene.dead() == []
         assert not scene.spooled(), "neither shares nor sums stay on disk"
+        assert not scene.aggregator._bench._opened._seeds, "nor opened seeds in memory"
+
+
+@aio
+async def test_a_run_that_ends_in_the_middle_of_a_phase_takes_opened_seeds_with_it(tmp_path: Path) -> None:
+    async with running_compact(tmp_path, combines=False) as scene:
+        await scene.deal_all()
+        assert scene.aggregator._bench._opened._seeds
+
+        await scene.command(RunEnded(outcome="failed", reason="enough"))
+        await scene.empty_inbox()
+
+        assert not scene.aggregator._bench._opened._seeds
+        assert not scene.aggregator._receipts
+
+
+@pytest.mark.parametrize("restart", [True, False], ids=["restarted", "running"])
+@aio
+async def test_a_seed_is_opened_when_it_comes_and_again_only_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crew_size: int, *, restart: bool
+) -> None:
+    opened: list[PartyId] = []
+    open_seed = RunSeals.open_seed
+
+    def note(self: RunSeals, stage: Stage, sender: PartyId, set_id: SetId, sealed: bytes) -> bytes:
+        opened.append(sender)
+        return open_seed(self, stage, sender, set_id, sealed)
+
+    async def end_round(scene: CompactScene) -> None:
+        opened.clear()
+        await scene.order_close()
+        await scene.check_release()
+
+    monkeypatch.setattr(RunSeals, "open_seed", note)
+    async with compact_scene(tmp_path, combines=False) as scene:
+        seeded = sorted(client for client in CLIENTS if scene.deal(client, 1).holder != ME)
+        async with scene.start():
+            await scene.join()
+            await scene.deal_all()
+            assert sorted(opened) == seeded
+            if not restart:
+                await end_round(scene)
+        if restart:
+            async with scene.start():
+                await end_round(scene)
+    # Workers open what they add, each for itself.
+    assert sorted(opened) == sorted(seeded * (crew_size or restart))
 
 
 @both
