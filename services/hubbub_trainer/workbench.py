@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -391,10 +392,10 @@ class Workbench:
         if space is not None:
             space.rounds.pop(key.round, None)
         drop_update(self._spaces.folder_of(key.run), key.round)
-        if has_verdict:
-            # Void or not, nobody derives its keys again. A round that failed has no verdict, and the round that
-            # is open may be another.
-            group.step(self._vault, key.run, key.round + 1, space)
-        # Last, because it overwrites in the file what the step has replaced as well.
         phases = (phase.name for phase in find_strategy(manifest.strategy).phases)
-        drawn.drop_outboxes(self._vault, key, phases, has_verdict=has_verdict)
+        with space.lock if space else nullcontext(), self._vault.together():
+            if has_verdict:
+                # Void or not, nobody derives its keys again. A round that failed has no verdict, and the round
+                # that is open may be another.
+                group.step(self._vault, key.run, key.round + 1, space)
+            drawn.drop_outboxes(self._vault, key, phases, has_verdict=has_verdict)

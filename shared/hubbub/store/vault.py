@@ -7,7 +7,7 @@ never go on from half of it.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -59,18 +59,15 @@ class Vault:
 
     def __init__(self, file: StateFile | Path) -> None:
         self._file = StateFile.of(file)
-        self._stale = False
-        """Whether something was replaced that is not overwritten yet."""
         self._execute(SCHEMA)
         # A process before us may have died after it deleted something, and before it was overwritten.
-        self._overwrite()
+        self._file.overwrite_deleted()
 
     def put(self, run: RunId, name: str, value: bytes) -> None:
         """Keep a secret, in place of the one that had this name; it is on disk when this returns.
 
-        What it replaces is overwritten with the next that is deleted.
+        What it replaces is overwritten as what is deleted is.
         """
-        self._stale = self._stale or self.get(run, name) is not None
         self._execute("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", run, name, value)
 
     def get(self, run: RunId, name: str) -> bytes | None:
@@ -79,21 +76,22 @@ class Vault:
         return bytes(rows[0][0]) if rows else None
 
     def delete(self, run: RunId, *names: str) -> None:
-        """Forget secrets, all at once, and for good; where nothing is to be forgotten it takes no time."""
+        """Forget secrets, all at once. They are overwritten in the file when the store next forgets a machine.
+
+        Secrets that go before their run does are those of a machine that is over, which is forgotten right after.
+        """
         places = ", ".join("?" * len(names))
         # Only question marks are put in.
-        deleting = f"DELETE FROM secrets WHERE run = ? AND name IN ({places}) RETURNING 1"  # noqa: S608
-        if self._execute(deleting, run, *names) or self._stale:
-            self._overwrite()
+        self._execute(f"DELETE FROM secrets WHERE run = ? AND name IN ({places})", run, *names)  # noqa: S608
+
+    def together(self) -> AbstractContextManager[object]:
+        """One transaction for all that is changed inside."""
+        return self._file.transaction()
 
     def forget(self, run: RunId) -> None:
         """Forget all secrets of a run, also in the write-ahead log."""
         self._execute("DELETE FROM secrets WHERE run = ?", run)
-        self._overwrite()
-
-    def _overwrite(self) -> None:
         self._file.overwrite_deleted()
-        self._stale = False
 
     def _execute(self, statement: str, *values: str | bytes) -> list[tuple[bytes, ...]]:
         with self._file.using() as database:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened
@@ -21,7 +22,9 @@ from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
+from hubbub.store.vault import Vault
 from hubbub.strategies.registry import find_phase
+from hubbub_trainer import drawn
 from hubbub_trainer.dealing import recombine_chunks
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -70,6 +73,32 @@ async def hear_failure(scene: Scene) -> str:
     ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
     await scene.settle()
     return failure.reason
+
+
+@aio
+async def test_what_was_drawn_for_a_round_is_nowhere_in_the_file_once_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn_so_far: list[bytes] = []
+    recall = drawn.recall_outbox
+
+    def note(vault: Vault, key: Key, phase: str) -> tuple[SetId, bytes]:
+        set_id, secret = recall(vault, key, phase)
+        assert any(secret in each for each in state_files()), "or this test looks in the wrong place"
+        drawn_so_far.append(secret)
+        return set_id, secret
+
+    def state_files() -> list[bytes]:
+        return [path.read_bytes() for path in (tmp_path / ME).glob("state.sqlite*")]
+
+    monkeypatch.setattr(drawn, "recall_outbox", note)
+    async with joined_scene(tmp_path) as scene:
+        for number in (1, 2):
+            await scene.play_good_round(number)
+            await scene.settle()
+
+            assert drawn_so_far
+            assert not any(secret in each for secret in drawn_so_far for each in state_files())
 
 
 @aio

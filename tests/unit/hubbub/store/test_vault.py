@@ -9,8 +9,9 @@ import pytest
 
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
+from hubbub.machine.effects import Key
 from hubbub.store.sqlite import SqliteStore
-from hubbub.store.state_file import open_database
+from hubbub.store.state_file import StateFile, open_database
 from hubbub.store.vault import LentVault, Vault
 
 RUN, OTHER_RUN = RunId("ab" * 32), RunId("cd" * 32)
@@ -65,27 +66,40 @@ def test_one_secret_is_deleted_and_others_stay(vault: Vault) -> None:
     assert vault.get(RUN, "outbox 2") == SECRET
 
 
-def test_several_secrets_are_deleted_at_once_and_overwritten(vault: Vault, tmp_path: Path) -> None:
+def test_what_is_deleted_or_replaced_is_overwritten_when_a_machine_is_forgotten(tmp_path: Path) -> None:
+    file = StateFile(path_in(tmp_path))
+    store, vault = SqliteStore(file), Vault(file)
     vault.put(RUN, "outbox 1", SECRET)
     vault.put(RUN, "outbox 2", SECRET)
-    vault.put(RUN, "group", b"stays")
-
-    vault.delete(RUN, "outbox 1", "outbox 2", "no such")
-
-    assert vault.get(RUN, "group") == b"stays"
-    assert SECRET not in bytes_on_disk(tmp_path)
-
-
-def test_what_was_replaced_is_overwritten_with_the_next_deletion_even_of_nothing(
-    vault: Vault, tmp_path: Path
-) -> None:
     vault.put(RUN, "group", SECRET)
     vault.put(RUN, "group", b"stepped")
-    assert SECRET in bytes_on_disk(tmp_path), "else this test shows nothing"
+    assert SECRET in bytes_on_disk(tmp_path)
 
-    vault.delete(RUN, "no such")
+    vault.delete(RUN, "outbox 1", "outbox 2", "no such")
+    store.drop([Key("round", RUN, 1)])
 
     assert SECRET not in bytes_on_disk(tmp_path)
+    assert vault.get(RUN, "group") == b"stepped"
+    store.close()
+
+
+def test_what_is_changed_together_is_changed_as_a_whole_or_not_at_all(vault: Vault) -> None:
+    vault.put(RUN, "group", SECRET)
+    vault.put(RUN, "outbox 1", SECRET)
+
+    def fail() -> None:
+        with vault.together():
+            vault.put(RUN, "group", b"stepped")
+            vault.delete(RUN, "outbox 1")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert vault.get(RUN, "group") == vault.get(RUN, "outbox 1") == SECRET
+    with vault.together():
+        vault.put(RUN, "group", b"stepped")
+        vault.delete(RUN, "outbox 1")
+    assert (vault.get(RUN, "group"), vault.get(RUN, "outbox 1")) == (b"stepped", None)
 
 
 def test_what_was_deleted_before_a_crash_is_overwritten_by_the_next_process(vault: Vault, tmp_path: Path) -> None:
