@@ -24,7 +24,7 @@ from hubbub.ids import PartyId
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.fields import BYTE_BITS
 from hubbub.protocol.ring import word_type
-from hubbub.strategies.base import ClientRound, Indices, Release, Theta
+from hubbub.strategies.base import ClientRound, Release, Restriction, Theta
 from hubbub_trainer.kept_model import FILE, KeptModel
 from hubbub_trainer.learning.task import HasBuffers, Learner
 
@@ -45,11 +45,14 @@ def model_hmac(group: GroupSecret, model_sha256: str) -> str:
     return hmac.digest(group.key_for("model"), bytes.fromhex(model_sha256), "sha256").hex()
 
 
-def _shortened(indices: Indices) -> tuple[str, NDArray[np.uint8] | NDArray[np.signedinteger]]:
+def _shortened(each: Restriction) -> tuple[str, NDArray[np.uint8] | NDArray[np.signedinteger]]:
     """Ascending indices for a digest: as they are, or as bits up to the last of them where that is shorter."""
+    indices = each.indices
     end = int(indices[-1]) + 1 if indices.size else 0
     if end > BYTE_BITS * indices.nbytes:
         return "indices", np.ascontiguousarray(indices, dtype="<i8")
+    if each.bits is not None:
+        return "bits", each.bits[: -(-end // BYTE_BITS)]
     marked = np.zeros(end, dtype=np.uint8)
     marked[indices] = 1
     return "bits", np.packbits(marked, bitorder="little")
@@ -81,7 +84,7 @@ class OpenRound:
             noted = self.transcript.copy()
             noted.note(len(lists))
             for each in lists:
-                noted.note(each.size, *_shortened(each))
+                noted.note(each.indices.size, *_shortened(each))
             self.transcripts[phase] = noted.digest(phase)
         return self.transcripts[phase]
 

@@ -10,7 +10,7 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientInput, Conclusion, Indices, Phase, Release
+from hubbub.strategies.base import ClientInput, Conclusion, Phase, Release, Restriction
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
 
@@ -38,7 +38,7 @@ class TwoPhasesRound:
             return (np.ones(COUNT_ELEMENTS, dtype=np.uint32),)
         return self._inner.contribute(phase)
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         return self._inner.restricted_to(phase)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:

@@ -155,6 +155,15 @@ class Conclusion:
     """How many of the client's numbers were clipped or left out to be sent at all. It stays here, too."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Restriction:
+    """An index list, ascending, that vectors are restricted to."""
+
+    indices: Indices
+    bits: NDArray[np.uint8] | None = None
+    """The same as packed bits, the first lowest, if they are at hand; all after the last index are zero."""
+
+
 class ClientRound(Protocol):
     """One client's side of one round. It holds the client's secrets, so it does not print them."""
 
@@ -168,7 +177,7 @@ class ClientRound(Protocol):
     def contribute(self, phase: str) -> tuple[Digits, ...]:
         """This client's values, one vector for each of `vectors(phase)`."""
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """Every index list, of this round or an earlier one, that the phase's vectors are restricted to."""
 
     def absorb(self, phase: str, release: Release, members: int) -> None:

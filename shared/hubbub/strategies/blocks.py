@@ -18,7 +18,16 @@ from hubbub.protocol import aggregate, blocks, compression, costs, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientInput, Conclusion, Indices, Release, Theta, admit_exactly, admit_up_to
+from hubbub.strategies.base import (
+    ClientInput,
+    Conclusion,
+    Indices,
+    Release,
+    Restriction,
+    Theta,
+    admit_exactly,
+    admit_up_to,
+)
 from hubbub.strategies.compressed import add_up, require
 from hubbub.strategies.marks import SIGNS, Found, SecUnion, Signs
 
@@ -67,9 +76,9 @@ class BlockRound:
         spoken = self._say()
         return blocks.to_ring(spoken.signs), np.array([spoken.factor], dtype=np.uint32)
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """V, in the signs phase."""
-        return () if phase != SIGNS.name or self._spoken is None else (self._spoken.support,)
+        return () if phase != SIGNS.name or self._spoken is None else (Restriction(self._spoken.support),)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V, and find what to say about it; or D and α, and apply U."""

@@ -34,6 +34,11 @@ class Found:
         return Found(unions.indices_of(total), total)
 
     @property
+    def bits(self) -> NDArray[np.uint8]:
+        """V as packed bits, the first lowest."""
+        return np.packbits(self.total != 0, bitorder="little")
+
+    @property
     def sums(self) -> Digits:
         """What the marks of each index of V add up to."""
         return self.total.take(self.support)

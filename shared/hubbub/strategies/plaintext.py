@@ -24,10 +24,10 @@ from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
     Gathering,
-    Indices,
     Phase,
     PlainPhase,
     Release,
+    Restriction,
     Theta,
     admit_exactly,
     admit_up_to,
@@ -106,7 +106,7 @@ class FedAvgRound:
         del phase
         return (_to_bits(self._wanted),)
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """Nothing: there is one phase."""
         del phase
         return ()
@@ -293,7 +293,7 @@ class TopBinaryRound:
         chosen[self._indices] = 1
         return _to_bits(np.array([self._alpha])), chosen, self._positive.astype(np.uint32)
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """Nothing: there is one phase."""
         del phase
         return ()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hubbub.parameters import Parameters
 from hubbub.protocol import aggregate, compression, costs, signs, unions
@@ -23,6 +24,7 @@ from hubbub.strategies.base import (
     Indices,
     Phase,
     Release,
+    Restriction,
     Theta,
     admit_exactly,
     admit_up_to,
@@ -47,6 +49,7 @@ class SecureRound:
         self._signs = compressed.signs
         self._marks = union.mark(parameters, compressed.signs, mine.stream) if union else None
         self._support: Indices | None = None
+        self._support_bits: NDArray[np.uint8] | None = None
         self._counts: Digits | None = None
         self._alone: float | None = None
         self._moves: tuple[Directions, float, int] | None = None
@@ -66,9 +69,11 @@ class SecureRound:
         encode = signs.to_digits if self._parameters.wire == "compact" else signs.to_ring
         return encode(on_support, self._parameters.clients), np.array([self._factor], dtype=np.uint32)
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """V, in the signs phase."""
-        return () if phase != SIGNS.name or self._support is None else (self._support,)
+        if phase != SIGNS.name or self._support is None:
+            return ()
+        return (Restriction(self._support, self._support_bits),)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V; or D and α, with which U is applied at the end."""
@@ -84,7 +89,7 @@ class SecureRound:
         unions.check_union(found.support.size, members, self._parameters.kept)
         if self._marks is not None:
             self._alone = union.alone_share(self._parameters, found, self._marks, members)
-        self._support, self._counts = found.support, union.counts(found)
+        self._support, self._support_bits, self._counts = found.support, found.bits, union.counts(found)
 
     def _absorb_signs(self, total: Digits, factor: int, members: int) -> None:
         directions = self._decode_signs(total, members)

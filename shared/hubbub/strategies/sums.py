@@ -35,9 +35,9 @@ from hubbub.protocol.reals import Units
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
-    Indices,
     Phase,
     Release,
+    Restriction,
     Theta,
     admit_exactly,
     admit_up_to,
@@ -86,9 +86,9 @@ class SumRound:
             return (unions.mark(np.sign(self._units).astype(np.int8)),)
         return (self._numbers.to_ring(self._units if self._found is None else self._units[self._found.support]),)
 
-    def restricted_to(self, phase: str) -> tuple[Indices, ...]:
+    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """V, when numbers are added on it alone."""
-        return () if phase != VALUES.name or self._found is None else (self._found.support,)
+        return () if phase != VALUES.name or self._found is None else (Restriction(self._found.support),)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V; or the sum, which is the next model."""

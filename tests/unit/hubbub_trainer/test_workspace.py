@@ -18,7 +18,8 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.parameters import Parameters
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientInput, Release, Theta
+from hubbub.strategies.base import ClientInput, Release, Restriction, Theta
+from hubbub.strategies.marks import Found
 from hubbub.strategies.registry import find_strategy
 from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
@@ -216,7 +217,7 @@ def test_cleaning_up_what_never_was_is_fine(tmp_path: Path) -> None:
 def test_index_lists_are_noted_in_the_shorter_of_two_ways_from_which_they_can_be_told(indices: set[int]) -> None:
     ascending = np.array(sorted(indices), dtype=np.int64)
 
-    how, noted = _shortened(ascending)
+    how, noted = _shortened(Restriction(ascending))
 
     if how == "bits":
         assert noted.nbytes <= ascending.nbytes
@@ -225,6 +226,16 @@ def test_index_lists_are_noted_in_the_shorter_of_two_ways_from_which_they_can_be
         assert ascending[-1] // 8 >= ascending.nbytes - 1
         read = noted.tolist()
     assert read == ascending.tolist()
+
+
+@given(chosen=st.lists(st.booleans(), max_size=100))
+def test_bits_that_are_at_hand_are_noted_as_those_that_are_made(chosen: list[bool]) -> None:
+    found = Found.of(np.array(chosen, dtype=np.uint8))
+
+    at_hand, made = _shortened(Restriction(found.support, found.bits)), _shortened(Restriction(found.support))
+
+    assert at_hand[0] == made[0]
+    assert at_hand[1].tobytes() == made[1].tobytes()
 
 
 @pytest.mark.parametrize("modulus", [2, 11, 300, 2**32])

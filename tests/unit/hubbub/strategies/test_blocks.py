@@ -235,7 +235,7 @@ def test_the_signs_are_restricted_to_all_indices_of_the_released_blocks() -> Non
 
     expected = Plain(parameters, inputs, range(5)).union
     for each in rounds:
-        assert [indices.tolist() for indices in each.restricted_to("signs")] == [expected]
+        assert [listed.indices.tolist() for listed in each.restricted_to("signs")] == [expected]
         assert each.restricted_to("union") == ()
 
 

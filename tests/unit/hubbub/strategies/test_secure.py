@@ -282,7 +282,7 @@ def test_the_signs_are_restricted_to_the_released_union_and_to_nothing_else(name
         each.absorb("union", union, len(rounds))
 
     for each in rounds:
-        assert [indices.tolist() for indices in each.restricted_to("signs")] == [plain.union]
+        assert [listed.indices.tolist() for listed in each.restricted_to("signs")] == [plain.union]
         assert each.restricted_to("union") == ()
 
 

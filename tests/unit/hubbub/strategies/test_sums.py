@@ -352,7 +352,7 @@ def test_numbers_are_restricted_to_the_released_union_and_to_nothing_else() -> N
         client.absorb("union", union, 2)
 
     for client in clients:
-        assert [indices.tolist() for indices in client.restricted_to("values")] == [[2, 9]]
+        assert [listed.indices.tolist() for listed in client.restricted_to("values")] == [[2, 9]]
         assert client.restricted_to("union") == ()
     assert [client.contribute("values")[0].tolist() for client in clients] == [[2**18, 0], [0, 4 * 2**18]]
     assert begin("sum").restricted_to("values") == ()
