@@ -89,10 +89,16 @@ class Compact:
         read: Callable[[int], bytes],
     ) -> list[Digits]:
         """Take the members' masks off the sum, chunk by chunk; `read(index)` gives a chunk's payload."""
-        sums: list[Digits] = [np.empty(vector.length, dtype=word_type(vector.modulus)) for vector in vectors]
+        sums: list[Digits] = [np.empty(0, dtype=word_type(vector.modulus)) for vector in vectors]
         for index, chunk in enumerate(plan):
             masks = [partial(self._mask, member, index) for member in members]
             for piece, total in unmask(chunk, vectors, read(index), masks):
+                length = vectors[piece.vector].length
+                if total.size == length:  # Most vectors fit into one chunk, and need not be copied.
+                    sums[piece.vector] = total
+                    continue
+                if piece.start == 0:
+                    sums[piece.vector] = np.empty(length, dtype=total.dtype)
                 sums[piece.vector][piece.elements] = total
         return sums
 

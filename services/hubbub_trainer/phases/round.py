@@ -235,14 +235,14 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
         traffic=_traffic(data),
     )
     record = Record("applied", {"model_hmac": event.model_hmac})
-    return Step(State.APPLIED, data, (_tell(data, body), record, _over(data, event.model_hmac, released=True)))
+    return Step(State.APPLIED, data, (record, _tell(data, body), _over(data, event.model_hmac, released=True)))
 
 
 def drop(data: Round, event: Closed) -> Step[State, Round]:
     """Acknowledge that the round is void."""
     body = RoundDropped(training_s=data.training_s, traffic=_traffic(data))
     record = Record("void", {"phase": data.current.name})
-    return Step(State.VOID, data, (_tell(data, body), record, _over(data, event.model_hmac, released=False)))
+    return Step(State.VOID, data, (record, _tell(data, body), _over(data, event.model_hmac, released=False)))
 
 
 def _send(data: Round) -> Step[State, Round]:
