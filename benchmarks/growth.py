@@ -18,8 +18,8 @@ from hubbub.protocol import signs
 Call = Callable[[Callable[[], PhaseCost]], PhaseCost]
 
 
-REPEATS = 3
-"""Times differ from process to process: medians of so many are taken."""
+TURNS = 5
+"""A machine's speed changes from minute to minute, so all sizes take turns, and medians are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +60,20 @@ class Growth:
 
 
 def measure_growth(plan: GrowthPlan, say: Callable[[str], None], call: Call = call_apart) -> Growth:
-    """Every phase several times, each in a process of its own, so that all begin alike."""
+    """Every size several times, in turn, each in a process of its own, so that all begin alike."""
 
-    def measure(parameters: int, clients: int = CLIENTS, servers: int = SERVERS) -> PhaseCost:
-        say(f"Growth, N = {parameters:,}, C = {clients}, S = {servers}")
-        return _middle([call(partial(measure_phase, parameters, clients, servers)) for _ in range(REPEATS)])
+    def measure(what: str, sizes: Sequence[tuple[int, int, int]]) -> list[PhaseCost]:
+        found: dict[tuple[int, int, int], list[PhaseCost]] = {size: [] for size in sizes}
+        for turn in range(TURNS):
+            say(f"Growth with {what}, turn {turn + 1} of {TURNS}")
+            for size in sizes:
+                found[size].append(call(partial(measure_phase, *size)))
+        return [_middle(found[size]) for size in sizes]
 
     return Growth(
-        by_length=[measure(length) for length in plan.lengths],
-        by_cohort=[measure(plan.parameters, clients=clients) for clients in plan.cohorts],
-        by_servers=[measure(plan.parameters, servers=servers) for servers in plan.servers],
+        by_length=measure("N", [(length, CLIENTS, SERVERS) for length in plan.lengths]),
+        by_cohort=measure("C", [(plan.parameters, clients, SERVERS) for clients in plan.cohorts]),
+        by_servers=measure("S", [(plan.parameters, CLIENTS, servers) for servers in plan.servers]),
     )
 
 
