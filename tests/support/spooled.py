@@ -3,7 +3,7 @@
 import io
 from pathlib import Path
 
-from hubbub.runtime.spool import name_in_slot
+from hubbub.runtime.spool import read_head
 
 
 def chunk_in(path: Path, content: bytes) -> tuple[str, bytes] | None:
@@ -13,8 +13,8 @@ def chunk_in(path: Path, content: bytes) -> tuple[str, bytes] | None:
     if path.suffix != ".slot":
         return None
     file = io.BytesIO(content)
-    name = name_in_slot(file, len(content))
-    return None if name is None else (name, file.read())
+    head = read_head(file, len(content))
+    return None if head is None else (head[1], file.read())
 
 
 def spooled_in(folder: Path) -> dict[str, bytes]:

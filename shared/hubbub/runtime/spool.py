@@ -27,8 +27,8 @@ from hubbub.machine.effects import Key
 Payload = bytes | Path
 """What a delivery carries: here, or in a file beside the spool that nobody else uses."""
 
-_LENGTHS = struct.Struct(">HQ")
-"""Of the chunk's name and of the chunk, which follow."""
+_HEAD = struct.Struct(">QHQ")
+"""How many slots were filled before, and the lengths of the name of the chunk and of the chunk, which follow."""
 _SLOT, _MOVED = ".slot", ".chunk"
 _OWNER_ALONE = 0o600
 
@@ -42,14 +42,14 @@ class ChunkRef:
     index: int
 
 
-def name_in_slot(file: IO[bytes], size: int) -> str | None:
-    """Which chunk a slot of this size holds, that is then read up to it; none if it is empty or half filled."""
-    head = file.read(_LENGTHS.size)
-    if len(head) < _LENGTHS.size:
+def read_head(file: IO[bytes], size: int) -> tuple[int, str] | None:
+    """When a slot of this size was filled and with which chunk, up to which it is read; none if it is not full."""
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
         return None
-    name_bytes, chunk_bytes = _LENGTHS.unpack(head)
+    number, name_bytes, chunk_bytes = _HEAD.unpack(head)
     name = file.read(name_bytes).decode(errors="replace")
-    return name if size == _LENGTHS.size + name_bytes + chunk_bytes else None
+    return (number, name) if size == _HEAD.size + name_bytes + chunk_bytes else None
 
 
 @dataclass(slots=True)
@@ -66,24 +66,36 @@ class _Run:
     """Chunks that were moved here as files, by their names."""
     made: int = 0
     """Slots so far."""
+    filled: int = 0
+    """How often any of them was filled so far."""
 
     def path_of(self, name: str) -> Path:
         """Where a chunk is that was moved here."""
         return self.folder / f"{name}{_MOVED}"
 
     def look(self) -> None:
-        """See what a process before us has left; of a name in the folder it may not have made sure."""
-        for path in sorted(self.folder.iterdir()):
+        """See what a process before us has left; of a name in the folder it may not have made sure.
+
+        A slot that was emptied may be full again after a power failure, so that a chunk is there twice. The one
+        that was filled last is the one that somebody may rely on.
+        """
+        full: list[tuple[int, str, Path]] = []
+        for path in self.folder.iterdir():
             if path.suffix == _MOVED:
                 self.moved.add(path.stem)
             elif path.suffix == _SLOT:
                 self.made = max(self.made, int(path.stem) + 1)
                 with path.open("rb") as file:
-                    name = name_in_slot(file, path.stat().st_size)
-                if name is None or name in self.slots:
+                    head = read_head(file, path.stat().st_size)
+                if head is None:
                     self.free.append(path)
                 else:
-                    self.slots[name] = path
+                    full.append((*head, path))
+        for number, name, path in sorted(full):
+            self.filled = number + 1
+            if name in self.slots:
+                self.free.append(self.slots[name])
+            self.slots[name] = path
         self.found = set(self.slots)
         sync_folder(self.folder)
 
@@ -124,8 +136,9 @@ class Spool:
                 run.made += 1
             else:
                 new = False
+            number, run.filled = run.filled, run.filled + 1
         try:
-            _write(slot, name.encode(), payload)
+            _write(slot, number, name.encode(), payload)
             if new:
                 sync_folder(run.folder)
         except OSError:
@@ -245,10 +258,10 @@ def _beginning_with(beginning: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(beginning)]
 
 
-def _write(slot: Path, name: bytes, payload: bytes) -> None:
+def _write(slot: Path, number: int, name: bytes, payload: bytes) -> None:
     """Fill a slot; it is on disk when this returns."""
     with os.fdopen(os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE), "wb") as file:
-        file.write(_LENGTHS.pack(len(name), len(payload)) + name)
+        file.write(_HEAD.pack(number, len(name), len(payload)) + name)
         file.write(payload)
         file.truncate()
         file.flush()
@@ -258,6 +271,7 @@ def _write(slot: Path, name: bytes, payload: bytes) -> None:
 def _read(slot: Path, name: str) -> bytes:
     """The chunk of this name; between our looking up the slot and our reading it, it may have been dropped."""
     with slot.open("rb", buffering=0) as file:
-        if name_in_slot(file, os.fstat(file.fileno()).st_size) != name:
+        head = read_head(file, os.fstat(file.fileno()).st_size)
+        if head is None or head[1] != name:
             raise FileNotFoundError(slot)
         return file.readall()

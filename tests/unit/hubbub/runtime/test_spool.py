@@ -149,6 +149,29 @@ def test_a_slot_is_emptied_and_filled_again(tmp_path: Path) -> None:
         spool.read(KEY, ref())
 
 
+@pytest.mark.parametrize("first_freed", [True, False])
+def test_of_two_slots_with_the_same_chunk_the_one_that_was_filled_last_counts(
+    tmp_path: Path, *, first_freed: bool
+) -> None:
+    """A power failure may bring back what was dropped, after the same chunk has come once more."""
+    spool, other = Spool(tmp_path), ref("client-2")
+    for each in (ref(), other) if first_freed else (other, ref()):
+        spool.write(KEY, each, b"dropped")
+    before = {path: path.read_bytes() for path in (tmp_path / RUN).iterdir()}
+    spool.drop(KEY)
+    spool.write(KEY, ref(), b"came again")
+    (filled,) = (path for path in before if path.stat().st_size)
+    for path, content in before.items():
+        if path != filled:
+            path.write_bytes(content)
+
+    again = Spool(tmp_path)
+
+    assert again.read(KEY, ref()) == b"came again"
+    again.write(replace(KEY, round=2), ref(), b"next")
+    assert Spool(tmp_path).read(KEY, ref()) == b"came again"
+
+
 def test_after_a_write_that_failed_its_slot_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path)
 
