@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from support.listening import let_in_the_last
 
 _READ_BYTES = 2**16
 # An RST instead of a FIN when the socket is closed, as if the peer had vanished.
@@ -78,13 +81,16 @@ class FaultProxy:
         traceback: TracebackType | None,
     ) -> None:
         await self.refuse()
+        await let_in_the_last()
+        self.cut()
         for pipe in self._pipes:
             pipe.cancel()
         await asyncio.gather(*self._pipes, return_exceptions=True)
+        await let_in_the_last()  # What was reset has to be told, too.
 
     async def resume(self) -> None:
         """Take connections, on the same port as before."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._begin, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
@@ -135,21 +141,33 @@ class FaultProxy:
         async with self._connected:
             await self._connected.wait_for(lambda: self._served >= count)
 
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Know a connection from its first moment: a task that is cancelled before it begins closes nothing."""
+        self._writers.add(writer)
+        self._start(self._serve(reader, writer))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        pipe = asyncio.create_task(work)
+        self._pipes.add(pipe)
+        pipe.add_done_callback(self._pipes.discard)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             target_reader, target_writer = await asyncio.open_connection(*self._target)
         except OSError:
+            self._writers.discard(writer)
             writer.transport.abort()
+            return
+        if writer.is_closing():  # It was cut meanwhile.
+            target_writer.transport.abort()
             return
         async with self._connected:
             self._served += 1
             self._connected.notify_all()
-        self._writers |= {writer, target_writer}
+        self._writers.add(target_writer)
         self._callers[writer] = target_writer
         for source, sink in ((reader, target_writer), (target_reader, writer)):
-            pipe = asyncio.create_task(self._pump(source, sink))
-            self._pipes.add(pipe)
-            pipe.add_done_callback(self._pipes.discard)
+            self._start(self._pump(source, sink))
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         direction = self._back if sink in self._callers else self._forth

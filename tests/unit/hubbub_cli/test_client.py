@@ -25,6 +25,7 @@ from hubbub_cli.client import (
 )
 from support.aio import aio
 from support.certificates import Authority
+from support.listening import listening
 from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator
 from support.party_files import write_private
 
@@ -70,9 +71,8 @@ async def forwarding(
         there, back = await asyncio.open_connection(host, int(port))
         await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
 
-    server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=tls)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async with listening(forward, tls=tls) as here:
+        yield here
 
 
 # Answers ---------------------------------------------------------------------------------------------------
@@ -135,13 +135,11 @@ async def test_a_clock_that_is_ahead_is_ahead() -> None:
         writer.write(head.encode() + b"{}")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with Client(door_to(f"http://127.0.0.1:{port}")) as client:
-            await client.get("/healthz")
+    async with listening(answer) as port, Client(door_to(f"http://127.0.0.1:{port}")) as client:
+        await client.get("/healthz")
 
-            assert client.ahead_s is not None
-            assert abs(client.ahead_s - AN_HOUR_S) < A_MINUTE_S
+        assert client.ahead_s is not None
+        assert abs(client.ahead_s - AN_HOUR_S) < A_MINUTE_S
 
 
 @aio
@@ -151,11 +149,9 @@ async def test_something_else_at_the_address_is_told() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with Client(door_to(f"http://127.0.0.1:{port}")) as client:
-            with pytest.raises(NoCoordinator, match="no coordinator of this version"):
-                await client.get(RUNS)
+    async with listening(answer) as port, Client(door_to(f"http://127.0.0.1:{port}")) as client:
+        with pytest.raises(NoCoordinator, match="no coordinator of this version"):
+            await client.get(RUNS)
 
 
 # TLS -------------------------------------------------------------------------------------------------------

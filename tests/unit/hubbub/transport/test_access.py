@@ -17,6 +17,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.transport.access import Access, Login, Tls
 from support.aio import aio
 from support.certificates import Authority, CertificateFiles, write_key
+from support.listening import listening
 
 LOGIN = Login("anna", "s/e:s@me")
 
@@ -258,9 +259,7 @@ async def test_connection_that_is_merely_lost_is_no_objection(scheme: str) -> No
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with listening(hang_up) as port:
         assert await find_trouble(port, Tls(), scheme) is None
 
     # Nobody listens any more.
@@ -273,6 +272,5 @@ async def test_peer_that_says_nothing_is_no_objection() -> None:
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(wait, "127.0.0.1", 0)
-    async with server:
-        assert await find_trouble(server.sockets[0].getsockname()[1], Tls(), "amqp") is None
+    async with listening(wait) as port:
+        assert await find_trouble(port, Tls(), "amqp") is None

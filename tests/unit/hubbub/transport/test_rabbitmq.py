@@ -11,6 +11,7 @@ from hubbub.transport.access import Login
 from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss
 from hubbub.transport.topology import topology_for
 from support.aio import aio
+from support.listening import listening
 
 ANNA = PartyId("anna")
 TOPOLOGY = topology_for(ANNA, Role.AGGREGATOR)
@@ -45,9 +46,7 @@ async def test_first_connect_can_be_given_up_at_once() -> None:
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with listening(say_nothing) as port:
         transport = RabbitMqTransport(f"amqp://anna:sesame@127.0.0.1:{port}/", TOPOLOGY, connect_timeout_s=60)
         entering = asyncio.create_task(transport.__aenter__())
         await heard.wait()
@@ -68,14 +67,12 @@ async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -
             again.set()
         writer.close()
 
-    servers = [await asyncio.start_server(hang_up, "127.0.0.1", 0) for _ in range(2)]
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    urls = ",".join(f"amqp://anna:sesame@127.0.0.1:{port}/" for port in ports)
-    transport = RabbitMqTransport(urls, TOPOLOGY, connect_timeout_s=1, reconnect_interval_s=0.01)
-    with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{ports[0]}, 127\.0\.0\.1:{ports[1]}") as failure:
-        await transport.__aenter__()
-    for server in servers:
-        server.close()
+    async with listening(hang_up) as first, listening(hang_up) as second:
+        ports = [first, second]
+        urls = ",".join(f"amqp://anna:sesame@127.0.0.1:{port}/" for port in ports)
+        transport = RabbitMqTransport(urls, TOPOLOGY, connect_timeout_s=1, reconnect_interval_s=0.01)
+        with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{first}, 127\.0\.0\.1:{second}") as failure:
+            await transport.__aenter__()
 
     assert again.is_set()
     assert "sesame" not in str(failure.value)
