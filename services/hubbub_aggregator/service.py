@@ -297,16 +297,18 @@ class Aggregator(Participant):
         return data
 
     def retire(self, key: Key, live: Live) -> bool:
-        """Forget the chunks of what is over, what was opened of them, and the keys of its sum."""
-        for phase in [key, *(each for each in self.runner.machines if key.kind == "run" and each.run == key.run)]:
-            self._bench.forget(phase)
-            self._receipts.pop(phase, None)
+        """Forget the chunks of what is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)
             drop_keys(self._vault, key)
         elif self._crew is not None:
             self._crew.dismiss(key.run)
         return super().retire(key, live)
+
+    def _let_go(self, key: Key) -> None:
+        """Opened seeds, and the receipts that we gave."""
+        self._bench.forget(key)
+        self._receipts.pop(key, None)
 
 
 def _phase_of(envelope: Envelope) -> Key:

@@ -198,6 +198,7 @@ class Participant(ABC):
         """Remember that it is over; with a run, forget all that belongs to it."""
         del live
         self._over.add(key)
+        self._let_go(key)
         if key.kind == "run":
             if key.run in self._tombstones:
                 self._tombstones.mark_ended(key.run)
@@ -205,8 +206,12 @@ class Participant(ABC):
             self._seals.pop(key.run, None)
             self._vault.forget(key.run)
             for other in [each for each in self.runner.machines if each.run == key.run]:
+                self._let_go(other)
                 self.runner.forget(other)
         return True
+
+    def _let_go(self, key: Key) -> None:  # noqa: B027  (A trainer has nothing.)
+        """A machine is over, or goes with its run: forget what is in memory of it."""
 
     def close(self) -> None:
         """Close what is open on disk."""
