@@ -24,9 +24,6 @@ from hubbub_aggregator.opening import Openings, SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation, ShareSet
 from hubbub_aggregator.summing import Adding
 
-Seal = Callable[[int, bytes], bytes]
-"""Seals a chunk of a number."""
-
 
 class Combining:
     """Adds what the members sent and, as the combiner, what the others added."""
@@ -45,7 +42,7 @@ class Combining:
         vectors = _one_of(data).vectors
         wire = wire_of(data.manifest, key.phase)
         adding = cache(partial(self._begin_adding, key, data))
-        make = partial(self._make, adding, self._find_seal(key, data))
+        make = partial(self._make, key, data, adding)
         claim = self._claim(key, data)
         send = self._send_to_clients if data.combines else self._send_to_combiner
         async with overlapping() as overlap:
@@ -76,20 +73,18 @@ class Combining:
             stage=stage, server=data.me, vectors=_one_of(data).vectors, full=[*shares, *sums], seeds=seeds
         )
 
-    @staticmethod
-    def _make(adding: Callable[[], Adding], seal: Seal | None, index: int, chunk: Chunk) -> Parcel:
-        """One chunk of our sum, as it is sent; in one thread, since to change it costs as much as a seal."""
-        packed = adding().add(index, chunk)
-        return Parcel.of(packed if seal is None else seal(index, packed))
+    def _make(
+        self, key: Key, data: Accumulation, adding: Callable[[], Adding], index: int, chunk: Chunk
+    ) -> Parcel:
+        """One chunk of our sum, as it is sent; in one thread, since to change it costs as much as a seal.
 
-    def _find_seal(self, key: Key, data: Accumulation) -> Seal | None:
-        """What a chunk of our sum is sealed with; what is sent to clients is masked already."""
+        What is sent to clients is masked already.
+        """
+        packed = adding().add(index, chunk)
         if data.combines:
-            return None
-        if data.combiner is None:
-            raise LocalError(f"nobody combines the sums of {key}")
+            return Parcel.of(packed)
         seals, stage = self._seal_of(key)
-        return partial(seals.seal_partial, stage, data.combiner)
+        return Parcel.of(seals.seal_partial(stage, _combiner_of(key, data), index, packed))
 
     def _claim(self, key: Key, data: Accumulation) -> tuple[Release, str]:
         """Our word for what we release, and the signature under it."""
@@ -108,8 +103,7 @@ class Combining:
         index: int,
         made: Parcel,
     ) -> None:
-        if data.combiner is None:
-            raise LocalError(f"nobody combines the sums of {key}")
+        combiner = _combiner_of(key, data)
         release, signature = claim
         body = PartialChunk(
             members=release.members,
@@ -118,7 +112,7 @@ class Combining:
             signature=signature,
             index=index,
         )
-        await overlap.begin(self._post.send, key, to=data.combiner, role=Role.AGGREGATOR, body=body, payload=made)
+        await overlap.begin(self._post.send, key, to=combiner, role=Role.AGGREGATOR, body=body, payload=made)
 
     async def _send_to_clients(
         self,
@@ -142,6 +136,12 @@ class Combining:
         )
         for client in data.manifest.clients:
             await overlap.begin(self._post.send, key, to=client, role=Role.CLIENT, body=body, payload=made)
+
+
+def _combiner_of(key: Key, data: Accumulation) -> PartyId:
+    if data.combiner is None:
+        raise LocalError(f"nobody combines the sums of {key}")
+    return data.combiner
 
 
 def _one_of(data: Accumulation) -> ShareSet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,10 +13,10 @@ from hubbub.machine.effects import Key
 from hubbub.messages.shares import declare
 from hubbub.messages.sums import SumChunk
 from hubbub.messages.traffic import Traffic, count_payload
-from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks
+from hubbub.protocol.layout import Chunk, Vector, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.overlap import overlapping
-from hubbub.runtime.post import Post
+from hubbub.runtime.post import Parcel, Post
 from hubbub.store.vault import Secrets
 from hubbub.strategies.base import Gathering, Phase
 from hubbub.strategies.registry import find_phase
@@ -56,8 +56,8 @@ class Releasing:
                 if slot_of(index) not in slots:
                     continue
                 reads = [partial(self._opened.chunk, key, each, data.sets[each], index) for each in data.members]
-                packed = await asyncio.to_thread(add_chunk, phase, chunk, vectors, reads)
-                payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
+                seal = partial(seals.encrypt_sum, stage, sum_key, index)
+                payload = await asyncio.to_thread(_add_and_seal, seal, phase, chunk, vectors, reads)
                 for client in data.manifest.clients:
                     wrapped = keys[client][1]
                     await overlap.begin(self._send_sum, key, data, client, vectors, wrapped, index, payload)
@@ -94,7 +94,7 @@ class Releasing:
         vectors: Sequence[Vector],
         wrapped: bytes,
         index: int,
-        payload: bytes,
+        payload: bytes | Parcel,
     ) -> None:
         body = SumChunk(
             members=data.members, vectors=declare(tuple(vectors)), wrapped_key=wrapped.hex(), index=index
@@ -106,3 +106,14 @@ class Releasing:
         plan = plan_chunks(share_set.vectors, data.manifest.chunk_bytes)
         reads = [partial(self._opened.chunk, key, member, share_set, index) for index in range(len(plan))]
         return assemble(plan, share_set.vectors, reads)
+
+
+def _add_and_seal(
+    seal: Callable[[bytes], bytes],
+    phase: Phase,
+    chunk: Chunk,
+    vectors: Sequence[Vector],
+    reads: Sequence[Callable[[], bytes]],
+) -> Parcel:
+    """One chunk of the sum, as every client is sent it; in one thread."""
+    return Parcel.of(seal(add_chunk(phase, chunk, vectors, reads)))
