@@ -191,7 +191,6 @@ class Spool:
             run = self._runs.get(key.run)
         if run is None:
             run = _Run(self._folder / key.run)
-            self._folder.mkdir(exist_ok=True)
             run.folder.mkdir(exist_ok=True)
             sync_folder(self._folder)
             run.look()

@@ -24,6 +24,11 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def run_out_of_space(handle: int) -> None:
+    del handle
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     refs = [ref(), ref(index=1), ref(sender="client-2"), ref(set_id="00" * 16)]
@@ -58,12 +63,8 @@ def test_a_write_that_fails_leaves_nothing_that_could_be_read(
 ) -> None:
     spool = Spool(tmp_path)
 
-    def fail(handle: int) -> None:
-        del handle
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", run_out_of_space)
         with pytest.raises(StorageFailed, match="takes no more: No space left on device"):
             spool.write(KEY, ref(), b"half of a sha")
     with pytest.raises(FileNotFoundError):
@@ -175,12 +176,8 @@ def test_of_two_slots_with_the_same_chunk_the_one_that_was_filled_last_counts(
 def test_after_a_write_that_failed_its_slot_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path)
 
-    def fail(handle: int) -> None:
-        del handle
-        raise OSError(errno.EIO, "I/O error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", run_out_of_space)
         for index in range(3):
             with pytest.raises(StorageFailed):
                 spool.write(replace(KEY, round=2), ref(index=index), b"lost")
