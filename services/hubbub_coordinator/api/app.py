@@ -13,7 +13,6 @@ from hubbub_coordinator.api.describing import describe_interface
 from hubbub_coordinator.api.headers import SecurityHeaders
 from hubbub_coordinator.api.problems import answer_with_problems
 from hubbub_coordinator.api.remembering import Remembering
-from hubbub_coordinator.api.repeating import Repeating
 from hubbub_coordinator.api.round_views import RoundViews
 from hubbub_coordinator.api.stream import Streams
 from hubbub_coordinator.service import Coordinator
@@ -26,16 +25,15 @@ DESCRIPTION = (
 )
 
 
-def create_app(coordinator: Coordinator, tokens: Tokens) -> Repeating:
+def create_app(coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
     """Build the interface of one coordinator, open to who has a token."""
     return guard(create_routes(coordinator), coordinator, tokens)
 
 
-def guard(routes: ASGIApp, coordinator: Coordinator, tokens: Tokens) -> Repeating:
+def guard(routes: ASGIApp, coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
     """Put all before the routes that every request passes: headers on any answer, and nothing before the token."""
     # Not inside FastAPI, of which an answer that is held needs nothing.
-    remembering = Remembering(routes, coordinator)
-    return Repeating(SecurityHeaders(Gate(remembering, tokens)), remembering)
+    return SecurityHeaders(Gate(Remembering(routes, coordinator), tokens))
 
 
 def create_routes(coordinator: Coordinator) -> FastAPI:

@@ -69,14 +69,14 @@ class Remembering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer from memory, or pass the request on and remember what is said."""
-        question = find_question(scope)
+        question = _find_question(scope)
         if question is None:
             await self._app(scope, receive, send)
             return
-        known = self.recall(question)
+        known = self._recall(question)
         if known is None and question in self._promised:
             # Or what another made who waited with us, if the one that was to make it went away.
-            known = await asyncio.shield(self._promised[question]) or self.recall(question)
+            known = await asyncio.shield(self._promised[question]) or self._recall(question)
         if known is not None:
             await send({**known.start})  # Others put headers on it on the way out.
             await send(known.body)
@@ -90,16 +90,12 @@ class Remembering:
                 # It is none to be held, or came to nothing: everybody asks for themselves.
                 promise.set_result(None)
 
-    def recall(self, question: Question) -> Held | None:
+    def _recall(self, question: Question) -> Held | None:
         """The answer that was given last, if it still holds."""
         held = self._held.get(question)
         if held is None or held.stamp != self._stamp(question):
             return None
         return held if 0 <= self._coordinator.now_s() - held.at_s < GOOD_FOR_S else None
-
-    def find_promise(self, question: Question) -> Promise | None:
-        """What will be the next answer, if somebody who asked for the same waits for their turn."""
-        return self._promised.get(question)
 
     async def _wait_for_turn(self, question: Question, promise: Promise) -> None:
         """Let a moment pass since the last answer; who asks meanwhile is promised the next."""
@@ -146,7 +142,7 @@ class Remembering:
             del self._held[next(iter(self._held))]
 
 
-def find_question(scope: Scope) -> Question | None:
+def _find_question(scope: Scope) -> Question | None:
     """What a request asks for, if the answer is one that can be held."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return None

@@ -11,7 +11,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from hubbub.errors import ConfigurationError
-from hubbub.runtime.repeats import Repeater, repeating
 
 LAST_ANSWERS_S = 5
 """How long requests that are being answered may hold up the end: one may wait for a broker that is away."""
@@ -35,15 +34,10 @@ async def answering(
     listener: socket.socket,
     *,
     before_end: Callable[[], None] = lambda: None,
-    repeater: Repeater | None = None,
 ) -> AsyncIterator[str]:
-    """Answer for as long as this is open, and give the address; `before_end` lets go of those who only listen.
-
-    `repeater` may answer requests that it knows before they are read.
-    """
+    """Answer for as long as this is open, and give the address; `before_end` lets go of those who only listen."""
     config = uvicorn.Config(
         app,
-        http=repeating(repeater) if repeater else "auto",
         server_header=False,
         log_config=None,
         access_log=False,

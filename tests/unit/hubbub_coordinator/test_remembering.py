@@ -10,6 +10,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import RunId
+from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import guard
 from hubbub_coordinator.api.remembering import GOOD_FOR_S, HELD, LONGEST, Remembering
 from hubbub_coordinator.service import Coordinator
 from support.aio import aio
@@ -17,6 +19,7 @@ from support.clockwork import Clockwork, Router
 
 ONE, TWO = RunId("1" * 64), RunId("2" * 64)
 RUN = f"/api/v1/runs/{ONE}"
+TOKENS = Tokens(read="r" * 32, change="c" * 32)
 
 
 class Scene:
@@ -143,6 +146,22 @@ async def test_the_oldest_answer_gives_way() -> None:
         await scene.ask(f"{RUN}/rounds?after={number}")
     assert await scene.ask(f"{RUN}/rounds?after={HELD}") == str(HELD + 1)
     assert await scene.ask(f"{RUN}/rounds?after=0") == str(HELD + 2)
+
+
+@aio
+async def test_a_held_answer_is_only_for_a_token() -> None:
+    """The token is checked before memory is looked at."""
+    scene = Scene()
+    app = guard(scene.router, cast("Coordinator", scene.coordinator), TOKENS)
+    answers: list[tuple[int, str]] = []
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://coordinator") as client:
+        for token in (TOKENS.read, TOKENS.change, "x" * 32, ""):
+            answer = await client.get(RUN, headers={"Authorization": f"Bearer {token}"})
+            answers.append((answer.status_code, answer.headers["content-type"]))
+
+    assert answers == [(200, "text/plain")] * 2 + [(401, "application/problem+json")] * 2
+    assert scene.router.asked == 1, "the second was answered from memory"
 
 
 # Many who ask while much happens ------------------------------------------------------------------------
