@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -28,6 +28,14 @@ def listen(host: str, port: int, *, advice: str) -> socket.socket:
     return listener
 
 
+class _Server(uvicorn.Server):
+    """A server that leaves signals to its process, which closes the broker connection after the last answer."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
 @asynccontextmanager
 async def answering(
     app: ASGIApp,
@@ -46,9 +54,8 @@ async def answering(
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_ANSWERS_S,
     )
-    server = uvicorn.Server(config)
-    # Signals are the process's own affair: the broker connection must be closed after the last answer.
-    serving = asyncio.create_task(server._serve(sockets=[listener]))  # noqa: SLF001
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
     host, port = listener.getsockname()[:2]
     try:
         yield f"http://{host}:{port}"

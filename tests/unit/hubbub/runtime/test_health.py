@@ -1,5 +1,6 @@
 import asyncio
 import re
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ import pytest
 
 from hubbub import __version__
 from hubbub.errors import ConfigurationError
-from hubbub.runtime import runner
+from hubbub.runtime import runner, serving
 from hubbub.runtime.health import Vitals, answering, create_app
 from hubbub.transport.topology import inbox
 from support.aio import aio
@@ -135,3 +136,16 @@ async def test_a_port_that_is_taken_is_a_clear_mistake_in_the_settings() -> None
         ):
             async with answering(Vitals(), "127.0.0.1", port, "HUBBUB_X_METRICS_PORT"):
                 raise AssertionError("it listens where somebody else does")
+
+
+@aio
+async def test_signals_are_left_to_the_process() -> None:
+    """The server would take SIGTERM for itself and end before the broker connection is closed."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    async with serving.answering(create_app(Vitals()), serving.listen("127.0.0.1", 0, advice="")) as address:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.get(f"{address}/healthz")
+
+        assert answer.status_code == httpx.codes.OK
+        assert signal.getsignal(signal.SIGTERM) is before
