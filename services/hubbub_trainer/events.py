@@ -133,7 +133,11 @@ class SnapshotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSent:
-    """The broker has taken every chunk of our model."""
+    """The broker has taken every chunk of our model, or nothing of it left."""
+
+    client: PartyId
+    left: bool
+    """Whether anything left; if not, it does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ class Handover:
 
     async def send(self, run: Key, job: SendSnapshot) -> SnapshotSent:
         """Send the model of a round, unless it has moved on since: then the client will ask again."""
+        left = job.again
         space, manifest = await asyncio.to_thread(self._spaces.open, run.run), self._manifest_of(run.run)
         theta = space.theta
         # In this order: the number goes up before the model changes.
@@ -50,7 +51,8 @@ class Handover:
             salt = b"" if job.number else self._recall_salt(manifest)
             seals, _ = self._seal_of(run)
             await snapshots.send(self._post, seals, manifest, theta, number=job.number, to=job.client, salt=salt)
-        return SnapshotSent()
+            left = True
+        return SnapshotSent(client=job.client, left=left)
 
     def _recall_salt(self, manifest: Manifest) -> bytes:
         left = self._spaces.recall_left(manifest)

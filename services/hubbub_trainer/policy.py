@@ -71,6 +71,9 @@ class Policy(BaseModel):
     the trainer leaves the run, since two unions tell something of a client that is in one of them only."""
     max_void_rounds_per_run: Annotated[int, Field(ge=0)] = 3
     """The same, counted over the whole run."""
+    max_snapshots_per_peer: Annotated[int, Field(ge=0)] = 3
+    """How many times in a run this trainer sends its model to one and the same peer that has lost sums; after one
+    and the same round only once. Beyond that the peer gets no answer from here, and asks other clients."""
     demo_seed: bool = False
     """Whether secrets may come from a seed that everybody knows: for tests, never with real data."""
 

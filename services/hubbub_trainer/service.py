@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -179,24 +180,14 @@ class Trainer(Participant):
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
     ) -> None:
-        caps = VoidCaps() if objections else self._void_caps(manifest)
         data = Enrolment(
-            me=self.runner.identity.name,
-            key=run,
-            manifest=manifest,
-            objections=objections,
-            run_key=run_key,
-            caps=caps,
+            me=self.runner.identity.name, key=run, manifest=manifest, objections=objections, run_key=run_key
         )
+        if not objections:
+            policy = self._read_policy()
+            caps = _find_void_caps(manifest, policy)
+            data = replace(data, caps=caps, snapshots_per_peer=policy.max_snapshots_per_peer)
         self.runner.add(run, data)
-
-    def _void_caps(self, manifest: Manifest) -> VoidCaps:
-        strategy = STRATEGIES.get(manifest.strategy)
-        if strategy is not None and strategy.repeats:
-            # A second union of the same numbers, without a member of the first, would show that member's indices.
-            return VoidCaps(per_model=0, per_run=0)
-        policy = self._read_policy()
-        return VoidCaps(per_model=policy.max_void_rounds_per_model, per_run=policy.max_void_rounds_per_run)
 
     def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[Fed]:
         key = Key("round", envelope.run, envelope.round)
@@ -352,6 +343,14 @@ class Trainer(Participant):
             has_verdict = live.state is not rounds.State.FAILED
             self._bench.close(key, self._manifest_of(key.run), has_verdict=has_verdict)
         return super().retire(key, live)
+
+
+def _find_void_caps(manifest: Manifest, policy: Policy) -> VoidCaps:
+    strategy = STRATEGIES.get(manifest.strategy)
+    if strategy is not None and strategy.repeats:
+        # A second union of the same numbers, without a member of the first, would show that member's indices.
+        return VoidCaps(per_model=0, per_run=0)
+    return VoidCaps(per_model=policy.max_void_rounds_per_model, per_run=policy.max_void_rounds_per_run)
 
 
 def _goes_on_from(manifest: Manifest) -> RunId | None:

@@ -72,6 +72,7 @@ class RejectReason(StrEnum):
     DIFFERENT_TRANSCRIPT = "different-transcript"
     DIFFERENT_GROUP = "different-group"
     DIFFERENT_MODEL = "different-model"
+    OVER_LIMIT = "over-limit"
 
 
 class PeerError(ProtocolError):

@@ -94,6 +94,7 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
         "AskDue": _OVERFLOW,
         "PeerVouched": _OVERFLOW,
         "SnapshotAsked": _OVERFLOW,
+        "SnapshotSent": _OVERFLOW,
         "SnapshotArrived": _OVERFLOW,
         "SnapshotTaken": _OVERFLOW,
         "CaughtUp": _OVERFLOW,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import Role
+from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import Step, To
 from hubbub.messages.rounds import RoundOpened
@@ -24,6 +24,7 @@ from hubbub_trainer.events import (
     RoundOrdered,
     RoundOver,
     SnapshotAsked,
+    SnapshotSent,
     SumsLost,
     WaitIsOver,
 )
@@ -32,6 +33,7 @@ from hubbub_trainer.phases.standing import (
     AbandonRounds,
     EndorseModel,
     Enrolment,
+    Given,
     SaveModel,
     SendSnapshot,
     SetUpCatchUp,
@@ -204,16 +206,52 @@ def vouch_in(state: State) -> To[State, Enrolment]:
 
     def vouch(data: Enrolment, event: SnapshotAsked) -> Step[State, Enrolment]:
         if event.after < 0:
-            return Step(state, data, (SendSnapshot(event.client, 0),) if _inherits_from(data, event) else ())
+            return Step(state, *_give(data, event.client, 0)) if _inherits_from(data, event) else Step(state, data)
         newer = tuple(voucher for voucher in data.vouchers if voucher.round > event.after)
         if not newer:
             return Step(state, data)
-        effects: tuple[Effect, ...] = (Publish(event.client, Role.CLIENT, ModelVouched(vouchers=newer)),)
-        if event.giver == data.me:
-            effects = (*effects, SendSnapshot(event.client, data.over))
-        return Step(state, data, effects)
+        word = Publish(event.client, Role.CLIENT, ModelVouched(vouchers=newer))
+        data, sending = _give(data, event.client, data.over) if event.giver == data.me else (data, ())
+        return Step(state, data, (word, *sending))
 
     return To(vouch, state)
+
+
+def _give(data: Enrolment, client: PartyId, number: int) -> tuple[Enrolment, tuple[Effect, ...]]:
+    """Send a peer the model of a round: one at a time, once for each round, as often as the policy allows.
+
+    It is counted before its first chunk leaves. A client that waits for a long snapshot asks again: that is no
+    new one. Beyond the limit nothing is answered, and the client asks somebody else.
+    """
+    given = data.given.get(client, Given())
+    if given.sending or number <= given.number:
+        return data, ()
+    if given.count >= data.snapshots_per_peer:
+        raise PeerError(
+            RejectReason.OVER_LIMIT,
+            f"{client} asks for another snapshot and was given {given.count} in this run; the policy allows "
+            f"{data.snapshots_per_peer} (max_snapshots_per_peer)",
+        )
+    given = Given(count=given.count + 1, number=number, sending=True)
+    return replace(data, given={**data.given, client: given}), (SendSnapshot(client, number),)
+
+
+def note_sent_in(state: State) -> To[State, Enrolment]:
+    """A row for a snapshot that was sent, or that the model had moved on from before anything of it left."""
+
+    def note_sent(data: Enrolment, event: SnapshotSent) -> Step[State, Enrolment]:
+        given = data.given[event.client]
+        given = replace(given, sending=False, count=given.count if event.left else given.count - 1)
+        return Step(state, replace(data, given={**data.given, event.client: given}))
+
+    return To(note_sent, state)
+
+
+def send_again(data: Enrolment) -> tuple[Effect, ...]:
+    """Send snapshots again that were being sent when this party died: its peers are given no second one."""
+    return tuple(
+        SendSnapshot(client, given.number, again=True) for client, given in data.given.items() if given.sending
+    )
 
 
 def _inherits_from(data: Enrolment, event: SnapshotAsked) -> bool:

@@ -16,7 +16,8 @@ released are counted, and beyond what the policy allows we leave.
 A client that was away for long finds its inbox without its oldest messages: orders skip a round, or a round is
 never finished while others are ordered. It then begins no round until it has a peer's model of a later one
 (`phases/catchup.py`), or until what seemed lost has come. To peers in that place it vouches for the models that it
-held after the last rounds.
+held after the last rounds. It sends its own to each of them once for a round, and no more often than the policy
+allows.
 
 The table is here; its handlers are in `phases/joining.py` and `phases/attending.py`, and what they work on is in
 `phases/standing.py`.
@@ -59,6 +60,8 @@ from hubbub_trainer.phases.attending import (
     leave_in_time,
     lose_the_last,
     note_loss,
+    note_sent_in,
+    send_again,
     set_up_last,
     set_up_round,
     vouch_in,
@@ -106,7 +109,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         GroupAgreed: To(confirm, State.AGREEING, State.INHERITING, State.JOINED, State.ENDED),
         PeerConfirmed: To(note_confirmation, State.AGREEING, State.INHERITING, State.JOINED, State.ENDED),
         SnapshotAsked: vouch_in(State.AGREEING),
-        SnapshotSent: STAY,
+        SnapshotSent: note_sent_in(State.AGREEING),
         KeysArrived: same_keys_again(State.AGREEING),
         Proposed: STAY,  # Asked twice; that all keys are here says that our answer was heard.
         Ended: To(leave_pledge, State.ENDED),
@@ -130,7 +133,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         SumsLost: To(note_loss, State.JOINED),
         CaughtUp: To(catch_up, State.JOINED, State.ENDED),
         SnapshotAsked: vouch_in(State.JOINED),
-        SnapshotSent: STAY,
+        SnapshotSent: note_sent_in(State.JOINED),
         KeysArrived: same_keys_again(State.JOINED),
         ContributionArrived: STAY,  # Delivered twice.
         PeerConfirmed: STAY,
@@ -144,7 +147,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         WaitIsOver: To(give_up_waiting, State.LEAVING, State.ENDED),
         Failed: To(abandon, State.ENDED),
         SnapshotAsked: vouch_in(State.LEAVING),
-        SnapshotSent: STAY,
+        SnapshotSent: note_sent_in(State.LEAVING),
         CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
         SumsLost: To(lose_the_last, State.LEAVING, State.ENDED),
         RoundOrdered: To(set_up_last, State.LEAVING),
@@ -161,14 +164,14 @@ TRANSITIONS: Table[State, Enrolment] = {
 
 
 def resume(state: State, data: Enrolment) -> tuple[Effect, ...]:
-    """Load the task again, or put the group secret together again."""
+    """Load the task again, put the group secret together again, send snapshots again."""
     if state is State.PREPARING:
         return (PrepareTask(),)
     if state is State.AGREEING and not data.confirmation:
         return agree_if_all_dealt(data)
     if state is State.LEAVING:
-        return (leave_in_time(data),)
-    return ()
+        return (leave_in_time(data), *send_again(data))
+    return send_again(data)
 
 
 KIND = Kind(TRANSITIONS, State.INVITED, Enrolment, resume)

@@ -37,6 +37,16 @@ class VoidCaps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The snapshots that a peer was given in this run: how many, and the round of the last."""
+
+    count: int = 0
+    number: int = -1
+    sending: bool = False
+    """The last one is still being sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment:
     """The manifest, how far the clients agree, the last round that was ordered and the last that is over."""
 
@@ -47,6 +57,8 @@ class Enrolment:
     """What this trainer, and the data owner's policy, have against taking part."""
     run_key: RunKey | None = None
     caps: VoidCaps = VoidCaps()
+    snapshots_per_peer: int = 3
+    """How many snapshots each peer may be given in this run."""
     lacks_model: bool = False
     """The run begins with a model that is not here yet."""
     publics: Mapping[PartyId, bytes] = field(default_factory=dict)
@@ -68,6 +80,7 @@ class Enrolment:
     """Which machine is after a peer's model: the round up to which something was lost when it began."""
     vouchers: tuple[Voucher, ...] = ()
     """Of the last rounds, oldest first."""
+    given: Mapping[PartyId, Given] = field(default_factory=dict)
     last: int = 0
     """The last round of the run that has ended; one that was not ordered here is on its way, or lost."""
     leave_by_s: float = 0.0
@@ -168,6 +181,8 @@ class SendSnapshot(Job):
 
     client: PartyId
     number: int
+    again: bool = False
+    """We were sending it when this party died: some of it may have left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -733,14 +733,60 @@ def test_a_client_vouches_for_what_it_held_after_the_rounds_since_released_or_vo
     assert asked(joined, after=0) == [word(first, second, third)]
     assert asked(joined, after=2) == [word(third)]
     assert asked(joined, after=3) == []
-    joined.feed(SnapshotSent())
-    assert joined.effects == ()
 
 
 def test_only_the_one_that_is_asked_for_it_sends_its_model(joined: Play) -> None:
     joined.play_round(1, released=True)
     assert asked(joined, after=0, giver=ME) == [word(voucher_of(1, 1)), SendSnapshot(THIRD, 1)]
     assert asked(joined, after=1, giver=ME) == [], "who holds it too has lost nothing that we could give"
+
+
+def test_a_peer_that_asks_again_is_sent_one_model_of_a_round(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    asked(joined, after=0, giver=ME)
+    assert asked(joined, after=0, giver=ME) == [word(voucher_of(1, 1))], "it waits for what is being sent"
+    joined.feed(SnapshotSent(client=THIRD, left=True))
+    assert asked(joined, after=0, giver=ME) == [word(voucher_of(1, 1))]
+    joined.play_round(2, released=True)
+    assert SendSnapshot(THIRD, 2) in asked(joined, after=0, giver=ME)
+
+
+def give_all(play: Play, *, left: bool) -> int:
+    """Have a peer ask after each round, and send as many models as the limit allows; the next round's number."""
+    for number in range(1, play.data.snapshots_per_peer + 1):
+        play.play_round(number, released=True)
+        assert SendSnapshot(THIRD, number) in asked(play, after=0, giver=ME)
+        play.feed(SnapshotSent(client=THIRD, left=left))
+    return number + 1
+
+
+def test_a_peer_that_was_sent_as_many_models_as_the_policy_allows_is_refused(joined: Play) -> None:
+    joined.play_round(give_all(joined, left=True), released=True)
+    before = joined.data
+    with pytest.raises(PeerError, match="was given 3 in this run") as caught:
+        asked(joined, after=0, giver=ME)
+    assert (caught.value.reason, joined.data) == (RejectReason.OVER_LIMIT, before)
+    assert len(asked(joined, after=0)) == 1, "for another peer's model it still vouches"
+
+
+def test_a_model_of_which_nothing_left_does_not_count(joined: Play) -> None:
+    """It had moved on."""
+    number = give_all(joined, left=False)
+    joined.play_round(number, released=True)
+    assert SendSnapshot(THIRD, number) in asked(joined, after=0, giver=ME)
+
+
+@pytest.mark.parametrize("state", [State.JOINED, State.LEAVING])
+def test_a_model_that_was_being_sent_is_sent_again_after_a_restart(joined: Play, state: State) -> None:
+    """The peer will not be given another one of this round."""
+    joined.play_round(1, released=True)
+    asked(joined, after=0, giver=ME)
+    if state is State.LEAVING:
+        joined.feed(RoundOrdered(number=2))
+        joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+    assert SendSnapshot(THIRD, 1, again=True) in KIND.resume(joined.state, joined.data)
+    joined.feed(SnapshotSent(client=THIRD, left=True))
+    assert not any(isinstance(effect, SendSnapshot) for effect in KIND.resume(joined.state, joined.data))
 
 
 def test_a_client_vouches_for_the_last_rounds_only() -> None:

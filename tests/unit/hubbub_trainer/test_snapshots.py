@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Self, cast
 
 import numpy as np
 import pytest
@@ -17,11 +18,17 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.snapshots import SnapshotChunk, Voucher
 from hubbub.runtime.post import Post
 from hubbub.runtime.spool import Spool
+from hubbub.store.vault import Vault
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Condition, Handler, Transport
+from hubbub.trust.seals import Stage
 from hubbub_trainer import snapshots
+from hubbub_trainer.events import SnapshotSent
+from hubbub_trainer.handover import Handover
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.phases.standing import SendSnapshot
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
+from hubbub_trainer.workspaces import Workspaces
 from support.aio import aio
 from support.builders import make_manifest
 from support.parties import identity_of, seals_of
@@ -146,6 +153,31 @@ async def test_a_model_that_is_moved_to_another_round_does_not_open(tmp_path: Pa
     with pytest.raises(PeerError) as caught:
         snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER + 1)
     assert caught.value.reason is RejectReason.BROKEN_SEAL
+
+
+@pytest.mark.parametrize(
+    ("applied", "again", "left"),
+    [(NUMBER, False, True), (NUMBER + 1, False, False), (NUMBER + 1, True, True)],
+    ids=["sent", "moved-on", "moved-on-after-a-crash"],
+)
+@aio
+async def test_a_model_that_has_moved_on_is_not_sent_and_counts_only_if_some_of_it_may_have_left(
+    *, applied: int, again: bool, left: bool
+) -> None:
+    outbox = Outbox()
+    handover = Handover(
+        spaces=cast("Workspaces", SimpleNamespace(open=lambda _: SimpleNamespace(theta=MODEL, applied=applied))),
+        spool=cast("Spool", None),
+        vault=cast("Vault", None),
+        post=Post(outbox, identity_of(MANIFEST, GIVER)),
+        manifest_of=lambda _: MANIFEST,
+        seal_of=lambda _: (SEALS[GIVER], Stage(MANIFEST.run_id, NUMBER, "")),
+    )
+
+    sent = await handover.send(Key("run", MANIFEST.run_id), SendSnapshot(ME, NUMBER, again=again))
+
+    assert sent == SnapshotSent(client=ME, left=left)
+    assert len(outbox.sent) == (snapshots.count_chunks(MANIFEST) if applied == NUMBER else 0)
 
 
 # Taking -------------------------------------------------------------------------------------------------

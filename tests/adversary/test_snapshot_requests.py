@@ -1,0 +1,173 @@
+"""A corrupt client asks a peer for its model again and again: it gets as many as the owner's policy allows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Effect, Key
+from hubbub.messages.runs import PartyFailed
+from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested
+from hubbub_trainer import snapshots
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.phases import attending, catchup
+from hubbub_trainer.phases.standing import Enrolment, Given, SendSnapshot
+from hubbub_trainer.policy import Policy
+from hubbub_trainer.workspace import digest
+from support.aio import aio, until
+from support.builders import make_manifest
+from support.corrupt_coordinator import Scene, scene_of
+from support.overflow import lose
+from support.parties import parties_of
+
+TASK = SyntheticTask(103)
+SEED = 7
+MANIFEST = make_manifest(
+    clients=4,
+    servers=2,
+    min_clients=3,
+    rounds=9,
+    parameters=TASK.count_parameters(),
+    task=TASK.name,
+    seed=SEED,
+    initial_model_sha256=digest(TASK.initial_model(SEED)),
+)
+CLIENTS = MANIFEST.clients
+# The late client asks the giver first: it is the next one in the manifest, after the last comes the first.
+GIVER, CORRUPT, _, LATE = CLIENTS
+POLICY = Policy.for_demo(parties_of(MANIFEST).roster.digest)
+LIMIT = Policy(roster_sha256=POLICY.roster_sha256).max_snapshots_per_peer
+ROUNDS = 5
+REQUESTS = 1_000
+
+
+@asynccontextmanager
+async def cohort(folder: Path, policy: Policy = POLICY) -> AsyncIterator[Scene]:
+    """Real clients and aggregators, before the first round."""
+    async with scene_of(MANIFEST, folder, task=TASK, policy=policy, demo_seed=1) as scene:
+        await scene.coordinator.enrol()
+        yield scene
+
+
+def enrolment_of(scene: Scene, client: PartyId = GIVER) -> Enrolment:
+    data = scene.services[client].runner.machines[Key("run", MANIFEST.run_id)].data
+    assert isinstance(data, Enrolment)
+    return data
+
+
+async def play_round(scene: Scene, number: int) -> None:
+    await scene.coordinator.play_round(number)
+    await until(lambda: enrolment_of(scene).over == number)
+
+
+async def ask(scene: Scene, count: int) -> None:
+    """Have the corrupt client ask, and wait until the giver has taken every request and sent what it sends."""
+    post = scene.services[CORRUPT].runner.post
+    body = SnapshotRequested(after=0, giver=GIVER)
+    for _ in range(count):
+        await post.send(Key("run", MANIFEST.run_id), to=GIVER, role=Role.CLIENT, body=body)
+    await scene.coordinator.sync([GIVER])
+    await until(lambda: not scene.services[GIVER].runner._jobs)
+
+
+async def ask_in_every_round(scene: Scene) -> None:
+    """A thousand requests over five rounds; the giver is started again once the limit is reached."""
+    for number in range(1, ROUNDS + 1):
+        await play_round(scene, number)
+        await ask(scene, REQUESTS // ROUNDS)
+        if number == LIMIT:
+            await scene.restart(GIVER)
+
+
+def count_models(scene: Scene, to: PartyId = CORRUPT) -> int:
+    chunks = [each for each in scene.sent(SnapshotChunk, sender=GIVER) if each.recipient == to]
+    models, rest = divmod(len(chunks), snapshots.count_chunks(MANIFEST))
+    assert rest == 0
+    return models
+
+
+# The attack ---------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_a_thousand_requests_get_no_more_models_than_the_policy_allows(tmp_path: Path) -> None:
+    async with cohort(tmp_path) as scene:
+        await ask_in_every_round(scene)
+
+        assert count_models(scene) == LIMIT
+        sent = {each.round for each in scene.sent(SnapshotChunk, sender=GIVER)}
+        assert sent == set(range(1, LIMIT + 1)), "one after each round"
+        beyond = (ROUNDS - LIMIT) * REQUESTS // ROUNDS
+        assert scene.refusals(GIVER) == {RejectReason.OVER_LIMIT: beyond}, "a restart does not begin anew"
+        assert scene.coordinator.said(PartyFailed) == 0
+
+
+@aio
+async def test_without_the_rule_every_request_gets_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_always(data: Enrolment, client: PartyId, number: int) -> tuple[Enrolment, tuple[Effect, ...]]:
+        return replace(data, given={client: Given()}), (SendSnapshot(client, number),)
+
+    monkeypatch.setattr(attending, "_give", give_always)
+    async with cohort(tmp_path) as scene:
+        await ask_in_every_round(scene)
+
+        assert count_models(scene) == REQUESTS
+
+
+@aio
+async def test_an_owner_may_give_no_snapshots_at_all(tmp_path: Path) -> None:
+    async with cohort(tmp_path, POLICY.model_copy(update={"max_snapshots_per_peer": 0})) as scene:
+        await play_round(scene, 1)
+        await ask(scene, 2)
+
+        assert count_models(scene) == 0
+        assert scene.refusals(GIVER) == {RejectReason.OVER_LIMIT: 2}
+
+
+# Honest clients -----------------------------------------------------------------------------------------
+
+
+async def miss_a_round(scene: Scene, number: int) -> None:
+    """Have the late client crash and lose a round, and crash again while it asks for a model."""
+    broker = scene.surroundings.broker
+    assert broker is not None
+    coordinator, present = scene.coordinator, CLIENTS[:-1]
+    await scene.stop(LATE)
+    await coordinator.open_round(number)
+    await coordinator.finish_round(number, present)
+    assert lose(broker, LATE) > 0
+    asked = len(scene.sent(SnapshotRequested, sender=LATE))
+    await coordinator.open_round(number + 1)
+    await scene.start(LATE, Role.CLIENT)
+    await until(lambda: len(scene.sent(SnapshotRequested, sender=LATE)) > asked)
+    await scene.restart(LATE)
+    await coordinator.finish_round(number + 1)
+
+
+@aio
+async def test_an_honest_client_that_crashes_still_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others were given does not count against it. Where its own limit is reached, it asks another peer."""
+    monkeypatch.setattr(catchup, "ASK_AGAIN_S", 0.2)
+    async with cohort(tmp_path, POLICY.model_copy(update={"max_snapshots_per_peer": 1})) as scene:
+        await play_round(scene, 1)
+        await ask(scene, 10)
+        for number in (2, 4):
+            await miss_a_round(scene, number)
+        await scene.coordinator.sync(CLIENTS)
+
+        assert [fields["up_to"] for fields in scene.recorded(LATE, "caught-up")] == [2, 4]
+        assert (count_models(scene), count_models(scene, LATE)) == (1, 1)
+        assert scene.refusals(GIVER)[RejectReason.OVER_LIMIT] >= 1
+        assert {enrolment_of(scene, client).vouchers[-1] for client in CLIENTS} == {
+            enrolment_of(scene).vouchers[-1]
+        }
