@@ -44,7 +44,7 @@ paper: $(READY)
 	$(BIN)/hubbub reproduce mnist --seeds 0,1,2 --out docs/results/$(TODAY)-mnist $(ARGS)
 	$(BIN)/hubbub reproduce cifar10 --max-rounds 5 --out docs/results/$(TODAY)-cifar10 $(ARGS)
 
-LONGEST := benchmarked_processes broker_outages compose kills processes shards strategies tls_federation wheel
+LONGEST := benchmarked_processes broker_outages compose kills processes strategies tls_federation wheel
 # A million mutated messages at the codec and at every service (about a quarter of an hour), what `make test` takes a
 # part of, phases longer than a broker's patience of a minute, ten thousand simulated histories with faults (about half
 # an hour), every party killed at every transition, and two hundred rounds with random kills, drawn in docs/results

@@ -32,8 +32,6 @@ class ProcessRounds:
     parameters: int
     clients: int
     servers: int
-    workers: int
-    """Of each aggregator; 0 where it is one process."""
     strategy: str
     rounds: int
     protocol_s: float
@@ -44,27 +42,26 @@ class ProcessRounds:
     payload_bytes: float
     wire_bytes: int
     aggregator_s: float
-    """The processor's time of one aggregator in a round, with its workers'."""
+    """The processor's time of one aggregator in a round."""
     trainer_s: float
     """Of one trainer, with training and evaluation."""
     aggregator_bytes: int
-    """The most that a process of one had in memory, its interpreter and libraries included."""
+    """The most that one had in memory, its interpreter and libraries included."""
     trainer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessesPlan:
-    """What to run: the elements of a model, rounds after the first, and the workers of each aggregator."""
+    """What to run: the elements of a model and rounds after the first."""
 
     parameters: int
     rounds: int
-    workers: int = 0
 
 
 def measure_processes(plan: ProcessesPlan, amqp_url: str) -> ProcessRounds:
     """Start everybody, run so many rounds and one before them that is left out, and end everybody."""
     parties = make_parties(clients=CLIENTS, servers=SERVERS)
-    declare(parties, amqp_url, plan.workers)
+    declare(parties, amqp_url)
     manifest = draw_up_manifest(
         SyntheticTask(plan.parameters),
         roster=parties.roster,
@@ -76,13 +73,13 @@ def measure_processes(plan: ProcessesPlan, amqp_url: str) -> ProcessRounds:
     )
     # No proxy of the environment may come between.
     with (
-        started(parties, parties.identities, amqp_url, plan.workers) as processes,
+        started(parties, parties.identities, amqp_url) as processes,
         httpx.Client(timeout=30, trust_env=False) as http,
     ):
-        return _follow(_Deployment(processes, http), manifest, plan.workers)
+        return _follow(_Deployment(processes, http), manifest)
 
 
-def _follow(deployment: _Deployment, manifest: Manifest, workers: int) -> ProcessRounds:
+def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
     processes = deployment.processes
     deployment.submit(manifest)
     deployment.wait_for_rounds(manifest.run_id, 1)
@@ -98,7 +95,6 @@ def _follow(deployment: _Deployment, manifest: Manifest, workers: int) -> Proces
         parameters=manifest.parameters,
         clients=len(manifest.clients),
         servers=len(manifest.aggregators),
-        workers=workers,
         strategy=manifest.strategy,
         rounds=len(views),
         protocol_s=statistics.median(protocol_s),

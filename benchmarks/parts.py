@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -71,11 +71,8 @@ def _processes(bench: Bench) -> None:
         bench.leave_out("A round of eight processes")
         return
     for plan in bench.plan.processes:
-        helped = f", {plan.workers} workers for each aggregator" if plan.workers else ""
-        bench.say(f"A round of processes over RabbitMQ, N = {plan.parameters:,}{helped}")
-        # Who has no workers takes no broker that has their queues, so that these are on one of their own.
-        with start_broker() if plan.workers else nullcontext(bench.amqp_url) as amqp_url:
-            bench.report.processes.append(measure_processes(plan, amqp_url))
+        bench.say(f"A round of processes over RabbitMQ, N = {plan.parameters:,}")
+        bench.report.processes.append(measure_processes(plan, bench.amqp_url))
 
 
 def _growth(bench: Bench) -> None:

@@ -47,7 +47,7 @@ FULL = Plan(
     repeats=9,
     series=Series(runs=3, rounds_per_run=5),
     sizes=SizesPlan(rounds={LENET: 5, ALEXNET: 5, LARGE: 3}),
-    processes=(ProcessesPlan(ALEXNET, 5), ProcessesPlan(LARGE, 3), ProcessesPlan(LARGE, 3, workers=2)),
+    processes=(ProcessesPlan(ALEXNET, 5), ProcessesPlan(LARGE, 3)),
     growth=GrowthPlan(
         lengths=(10**5, 10**6, 10**7, 10**8),
         cohorts=(5, 10, 25, 50, 100),

@@ -36,20 +36,17 @@ _CONNECTED = "connected to the broker"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def declare(parties: Parties, amqp_url: str, workers: int = 0) -> None:
+def declare(parties: Parties, amqp_url: str) -> None:
     """Have every party's queues at a broker."""
-    workers_of = {role: workers if role is Role.AGGREGATOR else 0 for role in Role}
-    topology = merge(
-        topology_for(party.name, party.role, workers=workers_of[party.role]) for party in parties.roster.parties
-    )
+    topology = merge(topology_for(party.name, party.role) for party in parties.roster.parties)
     asyncio.run(declare_topology(amqp_url, topology))
 
 
 @contextmanager
-def started(parties: Parties, names: Iterable[PartyId], amqp_url: str, workers: int = 0) -> Iterator[Processes]:
+def started(parties: Parties, names: Iterable[PartyId], amqp_url: str) -> Iterator[Processes]:
     """Have these parties run, each with files of its own, and connected; end them and remove the files."""
     with tempfile.TemporaryDirectory(prefix="hubbub-processes-") as folder:
-        processes = Processes(PartyFiles(Path(folder), parties, amqp_url, workers))
+        processes = Processes(PartyFiles(Path(folder), parties, amqp_url))
         try:
             for name in names:
                 processes.start(name)
@@ -62,9 +59,8 @@ def started(parties: Parties, names: Iterable[PartyId], amqp_url: str, workers: 
 class PartyFiles:
     """What every party is given: its identity, the roster, a policy or tokens, and where the broker is."""
 
-    def __init__(self, folder: Path, parties: Parties, amqp_url: str, workers: int) -> None:
+    def __init__(self, folder: Path, parties: Parties, amqp_url: str) -> None:
         self.folder = folder
-        self._workers = workers
         self.parties = parties
         self.tokens = {right: secrets.token_urlsafe(32) for right in ("read", "change")}
         self._amqp_url = amqp_url
@@ -96,8 +92,6 @@ class PartyFiles:
             own = {"policy": self.folder / "policy.toml", "cache_folder": self.folder / "cache", "data": "digits"}
         else:
             own = {"roster_sha256": self.parties.roster.digest}
-        if role is Role.AGGREGATOR:
-            own |= {"workers": str(self._workers)}
         if role is Role.COORDINATOR:
             own |= {
                 "port": "0",

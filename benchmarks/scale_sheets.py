@@ -74,7 +74,6 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
     rows = tuple(
         (
             f"{each.parameters:,}",
-            f"{each.workers}" if each.workers else "–",
             f"{each.protocol_s:.2f} s",
             f"{each.fastest_s:.2f}–{each.slowest_s:.2f}",
             f"{each.round_s:.2f} s",
@@ -88,17 +87,16 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
         for each in rounds
     )
     columns = (
-        *("N", "workers", "protocol", "range", "round", "payload", "wire"),
+        *("N", "protocol", "range", "round", "payload", "wire"),
         *("aggregator", "trainer", "aggregator's memory", "trainer's memory"),
     )
     first = rounds[0]
     note = (
         f"{first.clients} trainers, {first.servers} aggregators and a coordinator, each a process, over RabbitMQ "
         f"on the same machine; {first.strategy}, medians over rounds, the first left out. "
-        "With workers each aggregator is a head and so many processes more. Protocol is the round less the "
-        "slowest training and evaluation. Times of one aggregator, with its workers, and one trainer are the "
-        "processor's in a round; the trainer's holds training, top-k and evaluation. Memory is the most that one "
-        "of a party's processes had, its interpreter and libraries included."
+        "Protocol is the round less the slowest training and evaluation. Times of one aggregator and one trainer "
+        "are the processor's in a round; the trainer's holds training, top-k and evaluation. Memory is the most "
+        "that a process had, its interpreter and libraries included."
     )
     return Sheet("A round of eight processes", columns, rows, note)
 

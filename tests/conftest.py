@@ -22,7 +22,6 @@ _IN_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108  (Only folders
 _LONGEST_FIRST = (
     "integration/test_kills.py",
     "simulation/test_against_plaintext.py",
-    "integration/test_shards.py",
     "integration/test_strategies.py",
     "integration/test_strategies_over_rabbitmq.py",
     "unit/hubbub_cli/test_demo.py",

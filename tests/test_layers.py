@@ -228,7 +228,6 @@ CATCHES_ALL = {
     "hubbub_trainer.learning.torch_learner": "a user's own code may raise anything, and it stays in the log",
     "hubbub_trainer.tracking": "whatever a tracker does, the run goes on",
     "hubbub_trainer.flower.driver": "what a Flower client raises may show its data, and only its class goes on",
-    "hubbub_aggregator.shards.worker": "whatever keeps a worker from a job is for its head to act upon",
     "hubbub.transport.subscription": "a handler that raises anything has said RETRY, and the subscription goes on",
 }
 

@@ -13,22 +13,19 @@ from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
 from hubbub_aggregator.service import Aggregator
 from hubbub_aggregator.settings import AggregatorSettings
-from hubbub_aggregator.shards.crew import Crew
-from hubbub_aggregator.shards.launching import start_process
 
 
 async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event) -> None:
     """Aggregate until told to stop."""
-    crew = Crew(party.identity.name, settings.workers, start_process) if settings.workers else None
     aggregator = Aggregator(
-        identity=party.identity, roster=party.roster, transport=party.transport, folder=settings.folder, crew=crew
+        identity=party.identity, roster=party.roster, transport=party.transport, folder=settings.folder
     )
     party.vitals.watch(aggregator.runner)
     try:
-        await aggregator.start()
+        await aggregator.runner.start()
         await stop.wait()
     finally:
-        await aggregator.stop()
+        await aggregator.runner.stop()
         aggregator.close()
 
 

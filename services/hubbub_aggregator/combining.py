@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache, partial
 
 from hubbub.errors import LocalError
@@ -16,7 +16,6 @@ from hubbub.protocol.layout import Chunk
 from hubbub.runtime.overlap import Overlap, overlapping
 from hubbub.runtime.post import Parcel, Post
 from hubbub.strategies.wire import wire_of
-from hubbub.transport.topology import slot_of
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator.events import SumSent
@@ -34,8 +33,8 @@ class Combining:
         self._opened = opened
         self._seal_of = seal_of
 
-    async def release(self, key: Key, data: Accumulation, slots: Collection[int]) -> SumSent:
-        """Add the chunks of these slots, one by one.
+    async def release(self, key: Key, data: Accumulation) -> SumSent:
+        """Add chunk by chunk.
 
         Each goes to the combiner or, with what the others added, to every client.
         """
@@ -47,8 +46,7 @@ class Combining:
         send = self._send_to_clients if data.combines else self._send_to_combiner
         async with overlapping() as overlap:
             for index, chunk in enumerate(wire.plan(vectors)):
-                if slot_of(index) in slots:
-                    await send(overlap, key, data, claim, index, await asyncio.to_thread(make, index, chunk))
+                await send(overlap, key, data, claim, index, await asyncio.to_thread(make, index, chunk))
         copies = len(data.manifest.clients) if data.combines else 1
         direction: Direction = "down" if data.combines else "across"
         return SumSent(

@@ -16,7 +16,6 @@ from hubbub.messages.sums import PartialChunk, Release
 from hubbub.messages.traffic import share_wire_bytes
 from hubbub.protocol.layout import Vector, check_payload
 from hubbub.runtime.intake import check_members
-from hubbub.runtime.shelved import Shelved
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.roster import Roster
@@ -33,7 +32,7 @@ def read_share(
         raise PeerError(RejectReason.UNKNOWN_PHASE, f"{me} takes no part in {envelope.phase}")
     _check_form(me, wire, envelope)
     vectors = _admit(manifest, envelope, body)
-    inside = envelope.payload_bytes - seal_overhead(kem)
+    inside = len(envelope.payload) - seal_overhead(kem)
     index, chunks, sizes = _measure(wire, body, vectors, inside)
     return ChunkArrived(
         client=envelope.sender,
@@ -44,14 +43,8 @@ def read_share(
         index=index,
         chunks=chunks,
         wire_bytes=share_wire_bytes(sizes, size),
-        seed=_seed_in(envelope) if isinstance(body, ShareSeed) else b"",
+        seed=envelope.payload if isinstance(body, ShareSeed) else b"",
     )
-
-
-def _seed_in(envelope: Envelope) -> bytes:
-    if isinstance(envelope, Shelved):
-        raise PeerError(RejectReason.UNEXPECTED, f"{envelope.kind} goes to the inbox, not where chunks go")
-    return envelope.payload
 
 
 def _check_form(me: PartyId, wire: PhaseWire[PartyId], envelope: Envelope) -> None:
@@ -100,7 +93,7 @@ def read_partial(
     )
     check_release(roster, envelope.run, envelope.round, envelope.phase, release, body.signature)
     plan = wire.plan(vectors)
-    inside = envelope.payload_bytes - seal_overhead(roster.kem)
+    inside = len(envelope.payload) - seal_overhead(roster.kem)
     sizes = check_payload(plan, vectors, body.index, inside, wire.encoding)
     return PartialArrived(
         aggregator=envelope.sender,

@@ -61,19 +61,17 @@ class Openings:
         seals, stage = self._seal_of(key)
         return seals.open_partial(stage, server, index, self._spool.read(key, name_partial(server, index)))
 
-    def look_into(
-        self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes | None
-    ) -> ChunkArrived:
+    def look_into(self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
         """Note that what arrived is good, if that can be told at once; what is not is left to `check`.
 
         On the compact wire any words may be a share, so that to open one is to check it, and takes less time than
-        its signature took. A payload that is not at hand, or is long, waits for its turn all the same.
+        its signature took. A long payload waits for its turn all the same.
         """
         try:
             if event.seed:
                 opened = self._open_seed(key, event.client, event.set_id, event.seed)
                 self._seeds.setdefault(key, {})[event.client] = event.seed, opened
-            elif wire.compact and payload is not None and len(payload) <= AT_ONCE_BYTES:
+            elif wire.compact and len(payload) <= AT_ONCE_BYTES:
                 seals, stage = self._seal_of(key)
                 share = seals.open_share(stage, event.client, event.set_id, event.index, payload)
                 check_chunk(wire.plan(event.vectors)[event.index], event.vectors, share, wire.encoding)

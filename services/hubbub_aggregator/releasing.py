@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,10 +17,9 @@ from hubbub.protocol.layout import Chunk, Vector, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.post import Parcel, Post
-from hubbub.store.vault import Secrets
+from hubbub.store.vault import Vault
 from hubbub.strategies.base import Gathering, Phase
 from hubbub.strategies.registry import find_phase
-from hubbub.transport.topology import slot_of
 from hubbub_aggregator.events import SumSent
 from hubbub_aggregator.opening import Openings, SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation
@@ -31,30 +30,28 @@ from hubbub_aggregator.summing import add_chunk, assemble
 class Releasing:
     """Adds what the members sent and sends the sum to every client."""
 
-    def __init__(self, secrets: Secrets, post: Post, opened: Openings, seal_of: SealOf) -> None:
-        self._secrets = secrets
+    def __init__(self, vault: Vault, post: Post, opened: Openings, seal_of: SealOf) -> None:
+        self._vault = vault
         self._post = post
         self._opened = opened
         self._seal_of = seal_of
 
-    async def release(self, key: Key, data: Accumulation, slots: Collection[int]) -> SumSent:
-        """Add and send, where the phase allows it chunk by chunk: those of these slots."""
+    async def release(self, key: Key, data: Accumulation) -> SumSent:
+        """Add and send, chunk by chunk where the phase allows it."""
         phase = find_phase(data.manifest.strategy, key.phase)
         gathering = phase.gather(data.manifest.protocol_parameters)
         if gathering is None:
-            return await self._release_sum(key, data, phase, slots)
+            return await self._release_sum(key, data, phase)
         return await self._release_gathered(key, data, gathering)
 
-    async def _release_sum(self, key: Key, data: Accumulation, phase: Phase, slots: Collection[int]) -> SumSent:
+    async def _release_sum(self, key: Key, data: Accumulation, phase: Phase) -> SumSent:
         """Add chunk by chunk, and send each chunk of the sum to everybody, sealed once for all."""
         vectors = data.sets[data.members[0]].vectors
         seals, stage = self._seal_of(key)
-        keys = await asyncio.to_thread(recall_keys, self._secrets, key)
+        keys = await asyncio.to_thread(recall_keys, self._vault, key)
         sum_key, _ = keys[data.manifest.clients[0]]
         async with overlapping() as overlap:
             for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
-                if slot_of(index) not in slots:
-                    continue
                 reads = [partial(self._opened.chunk, key, each, data.sets[each], index) for each in data.members]
                 seal = partial(seals.encrypt_sum, stage, sum_key, index)
                 payload = await asyncio.to_thread(_add_and_seal, seal, phase, chunk, vectors, reads)
@@ -72,7 +69,7 @@ class Releasing:
         traffic: list[Traffic] = []
         vectors: tuple[Vector, ...] = ()
         seals, stage = self._seal_of(key)
-        keys = await asyncio.to_thread(recall_keys, self._secrets, key)
+        keys = await asyncio.to_thread(recall_keys, self._vault, key)
         for place, client in enumerate(data.manifest.clients):
             release = await asyncio.to_thread(gathering.finish, place)
             vectors = release.vectors

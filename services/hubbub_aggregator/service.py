@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role, RunId
+from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest
@@ -18,16 +17,13 @@ from hubbub.messages.runs import RunEnded, RunProposed
 from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, SignedReceipt
 from hubbub.messages.sums import PartialChunk
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.edge import Refusal
 from hubbub.runtime.intake import check_sender, find_disagreements
 from hubbub.runtime.participant import Participant
-from hubbub.runtime.runner import NO_HELPERS, Fed, Live, Observer
-from hubbub.runtime.shelved import Shelved
-from hubbub.runtime.spool import ChunkRef, Payload
-from hubbub.runtime.tally import Sending
+from hubbub.runtime.runner import Fed, Live, Observer
+from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.wire import wire_of
-from hubbub.transport.base import Transport, Verdict
+from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import (
@@ -48,8 +44,6 @@ from hubbub_aggregator.opening import name_partial
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
-from hubbub_aggregator.shards.crew import Crew
-from hubbub_aggregator.shards.words import Arrived, Briefing
 from hubbub_aggregator.sum_keys import drop_keys, fix_keys
 from hubbub_aggregator.workbench import Workbench
 
@@ -66,9 +60,7 @@ class Aggregator(Participant):
         folder: Path,
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
-        crew: Crew | None = None,
     ) -> None:
-        """With a crew, chunks are taken in, checked and added by its workers; otherwise here, in threads."""
         super().__init__(
             identity=identity,
             roster=roster,
@@ -77,48 +69,11 @@ class Aggregator(Participant):
             kinds={"run": membership.KIND, "phase": accumulation.KIND},
             clock=clock,
             observer=observer,
-            helpers=crew.helpers if crew else NO_HELPERS,
-            counters=crew.counters if crew else None,
         )
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Those that this process has signed, by phase."""
-        self._crew = crew
-        if crew is not None:
-            crew.report_to(self)
         self._bench = Workbench(identity, self._spool, self._vault, self.runner.post, self._seal_of)
-
-    async def start(self) -> None:
-        """Rebuild what the store knows and take messages, and have the workers do the same."""
-        await self.runner.start()
-        if self._crew is not None:
-            self._crew.start()
-
-    async def stop(self) -> None:
-        """Take nothing more, and end the workers."""
-        await self.runner.stop()
-        if self._crew is not None:
-            await self._crew.stop()
-
-    # What workers need and say --------------------------------------------------------------------------
-
-    def brief(self, run: RunId) -> Briefing:
-        """What a worker must know of a run, nothing of it secret."""
-        data = self._joined(Key("run", run), Membership)
-        return Briefing(run=run, manifest=data.manifest, publics=data.publics)
-
-    async def take_in(self, word: Arrived, corner: str) -> Verdict:
-        """Act on a message that a worker has admitted; its payload is on our disk."""
-        path = self._spool.staged(corner, word.staged)
-        return await self.runner.take_in(Shelved.of(decode(word.frame), path, word.payload_bytes), word.size)
-
-    async def refuse(self, refusal: Refusal) -> Verdict:
-        """Refuse a message that a worker has not admitted."""
-        return await self.runner.refuse(refusal)
-
-    def count(self, sending: Sending) -> None:
-        """Count what a worker has sent in our name."""
-        self.counters.sent_elsewhere(sending)
 
     # Messages to events ---------------------------------------------------------------------------------
 
@@ -174,8 +129,7 @@ class Aggregator(Participant):
         if over:
             return self._ignore(envelope)
         key, wire = self._phase_key(data, envelope), wire_of(data.manifest, envelope.phase)
-        payload = None if isinstance(envelope, Shelved) else envelope.payload
-        return [(key, self._bench.look_into(key, wire, event, payload))]
+        return [(key, self._bench.look_into(key, wire, event, envelope.payload))]
 
     def _receive_partial(
         self, data: Membership, envelope: Envelope, body: PartialChunk, size: int
@@ -237,7 +191,7 @@ class Aggregator(Participant):
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         """Spool and journal."""
         match effect:
             case accumulation.RecordSet():
@@ -283,11 +237,9 @@ class Aggregator(Participant):
         """Check a chunk, or add and release."""
         match job:
             case accumulation.CheckChunk():
-                if self._crew is not None and not job.share_set.seeded:
-                    return await self._crew.check(key, job)
                 return await self._bench.check(key, wire_of(self._accumulation(key).manifest, key.phase), job)
             case accumulation.SumAndRelease():
-                return await (self._crew or self._bench).release(key, self._accumulation(key))
+                return await self._bench.release(key, self._accumulation(key))
         raise LocalError(f"an aggregator has no job {job!r}")
 
     def _accumulation(self, key: Key) -> Accumulation:
@@ -301,8 +253,6 @@ class Aggregator(Participant):
         if key.kind == "phase":
             self._spool.drop(key)
             drop_keys(self._vault, key)
-        elif self._crew is not None:
-            self._crew.dismiss(key.run)
         return super().retire(key, live)
 
     def _let_go(self, key: Key) -> None:

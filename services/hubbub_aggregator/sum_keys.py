@@ -8,7 +8,7 @@ from hubbub.crypto.sealing import SumKey
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.store.vault import Secrets, Vault
+from hubbub.store.vault import Vault
 from hubbub.strategies.registry import find_phase
 from hubbub_aggregator.opening import SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation
@@ -28,9 +28,9 @@ def drop_keys(vault: Vault, key: Key) -> None:
     vault.delete(key.run, _name(key))
 
 
-def recall_keys(secrets: Secrets, key: Key) -> SumKeys:
+def recall_keys(vault: Vault, key: Key) -> SumKeys:
     """The keys that were drawn for a phase's sum."""
-    kept = secrets.get(key.run, _name(key))
+    kept = vault.get(key.run, _name(key))
     if kept is None:
         raise LocalError(f"there are no keys for the sum of {key}")
     return {

@@ -1,22 +1,18 @@
 """The heavy work of an aggregator, on what lies in its spool: chunks are opened and checked, added and sent.
 
-It decides nothing. Whoever calls it has journalled what is to be released; which chunks of it are added and sent
-here is said by slots, so that several benches, each in a process of its own, can divide a sum between them.
+It decides nothing: whoever calls it has journalled what is to be released.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.runtime.post import Post
 from hubbub.runtime.spool import Spool
-from hubbub.store.vault import Secrets
-from hubbub.strategies.registry import find_phase
+from hubbub.store.vault import Vault
 from hubbub.strategies.wire import PhaseWire
-from hubbub.transport.topology import SLOTS
 from hubbub.trust.identity import Identity
 from hubbub_aggregator.combining import Combining
 from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, SumSent
@@ -26,22 +22,19 @@ from hubbub_aggregator.releasing import Releasing
 
 CHECKS_AT_ONCE = 2
 """Chunks that are opened at the same time: each takes memory for its elements."""
-ALL_SLOTS = range(SLOTS)
 
 
 class Workbench:
     """Opens, checks, adds and sends."""
 
-    def __init__(self, identity: Identity, spool: Spool, secrets: Secrets, post: Post, seal_of: SealOf) -> None:
+    def __init__(self, identity: Identity, spool: Spool, vault: Vault, post: Post, seal_of: SealOf) -> None:
         opened = Openings(spool, seal_of)
         self._opened = opened
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
-        self._releasing = Releasing(secrets, post, opened, seal_of)
+        self._releasing = Releasing(vault, post, opened, seal_of)
         self._combining = Combining(identity, post, opened, seal_of)
 
-    def look_into(
-        self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes | None
-    ) -> ChunkArrived:
+    def look_into(self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
         """Note that what arrived is good, if that can be told at once."""
         return self._opened.look_into(key, wire, event, payload)
 
@@ -54,13 +47,8 @@ class Workbench:
         async with self._checks:
             return await asyncio.to_thread(self._opened.check, key, wire, job)
 
-    async def release(self, key: Key, data: Accumulation, slots: Collection[int] = ALL_SLOTS) -> SumSent:
-        """Add the members' shares and send the sum: of a sum that goes chunk by chunk, those in these slots."""
+    async def release(self, key: Key, data: Accumulation) -> SumSent:
+        """Add the members' shares and send the sum."""
         if data.combiner is None:
-            return await self._releasing.release(key, data, slots)
-        return await self._combining.release(key, data, slots)
-
-
-def goes_by_chunk(key: Key, data: Accumulation) -> bool:
-    """Whether a phase's sum can be added chunk by chunk, or takes whole vectors."""
-    return not find_phase(data.manifest.strategy, key.phase).gathers
+            return await self._releasing.release(key, data)
+        return await self._combining.release(key, data)

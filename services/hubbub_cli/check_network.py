@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Sequence
 from pathlib import Path
 
 from hubbub import __version__
@@ -12,7 +11,7 @@ from hubbub.errors import BrokerUnreachable, ConfigurationError, HubbubError, Tr
 from hubbub.ids import Role
 from hubbub.transport.access import Access, Login, Tls
 from hubbub.transport.rabbitmq import RabbitMqTransport, try_rights
-from hubbub.transport.rights import Attempt, find_duties, find_taboos
+from hubbub.transport.rights import find_duties, find_taboos
 from hubbub.transport.topology import inbox, topology_for
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -45,7 +44,7 @@ def check_broker(patient: Patient, identity: Identity | None, roster: Roster | N
     )
     try:
         access = Access(url, login, tls)
-        asyncio.run(_visit(url, identity, login, tls, patient.workers))
+        asyncio.run(_visit(url, identity, login, tls))
     except ConfigurationError as error:
         found.complain("broker", str(error), f"correct {patient.variable('amqp_url')}, or the TLS files")
         return
@@ -53,22 +52,18 @@ def check_broker(patient: Patient, identity: Identity | None, roster: Roster | N
         found.complain("broker", str(error), f"start it, or correct {patient.variable('amqp_url')}")
         return
     except TransportError as error:
-        mend = (
-            f"have its operator load what {BROKER_CONFIG} writes, with as many --workers as this party has, and"
-            " compare login and certificates"
-        )
+        mend = f"have its operator load what {BROKER_CONFIG} writes, and compare login and certificates"
         found.complain("broker", str(error), mend)
         return
     over = "TLS" if access.context is not None else "no TLS"
     found.praise("broker", f"{access.where} lets {access.user} in, over {over}; {inbox(identity.name)} is there")
     if access.context is None and not all(_is_local(entrance.host) for entrance in access.entrances):
         found.warn("broker", "the password crosses the network in the clear", "have TLS there, and write amqps://")
-    duties = find_duties(identity.name, identity.role, workers=patient.workers)
-    _check_rights(url, identity, roster, login, tls, duties, found)
+    _check_rights(url, identity, roster, login, tls, found)
 
 
-async def _visit(url: str, identity: Identity, login: Login, tls: Tls, workers: int) -> None:
-    topology = topology_for(identity.name, identity.role, workers=workers)
+async def _visit(url: str, identity: Identity, login: Login, tls: Tls) -> None:
+    topology = topology_for(identity.name, identity.role)
     name = f"hubbub doctor {identity.name}"
     async with RabbitMqTransport(
         url, topology, connection_name=name, login=login, tls=tls, connect_timeout_s=CONNECT_S
@@ -77,16 +72,11 @@ async def _visit(url: str, identity: Identity, login: Login, tls: Tls, workers: 
 
 
 def _check_rights(
-    url: str,
-    identity: Identity,
-    roster: Roster | None,
-    login: Login,
-    tls: Tls,
-    duties: Sequence[Attempt],
-    found: Findings,
+    url: str, identity: Identity, roster: Roster | None, login: Login, tls: Tls, found: Findings
 ) -> None:
     """Try all that this party must be able to do, and all that it must not."""
     others = [party.name for party in roster.parties] if roster is not None else []
+    duties = find_duties(identity.name, identity.role)
     taboos = find_taboos(identity.name, identity.role, others)
     try:
         allowed = asyncio.run(try_rights(url, (*duties, *taboos), login=login, tls=tls, timeout_s=CONNECT_S))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,6 @@ import typer
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.transport.topology import SLOTS
 from hubbub_cli.roster import KeyAgreement, define_broker
 from hubbub_cli.run_options import Block, LocalSteps, Q, Rho, Rounds, Seed, Strategy, TaskName
 
@@ -64,9 +62,6 @@ def new_federation(
         float | None, typer.Option(help="Seconds that a phase may take before it closes without the late.")
     ] = None,
     kem: Annotated[KeyAgreement, typer.Option(help="How run keys are agreed on.")] = "x25519",
-    workers: Annotated[
-        int, typer.Option(min=0, max=SLOTS, help="Processes that each aggregator divides its chunks among.")
-    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Make keys, roster, broker definitions, policies and a manifest for a trial on one machine.
@@ -92,11 +87,11 @@ def new_federation(
     found = kept.look_into(folder, wanted)
     if found is kept.Found.ALL:
         roster, manifest = _read_back(folder)
-        differing = _compare(manifest, {**choices, "task": chosen.name}) + _compare_workers(folder, workers)
+        differing = _compare(manifest, {**choices, "task": chosen.name})
     else:
         identities, roster = _make_parties(clients, aggregators, kem)
         manifest, differing = _draw_up(chosen, roster, choices), []
-        kept.write_contents(folder, _put_together(identities, roster, manifest, workers))
+        kept.write_contents(folder, _put_together(identities, roster, manifest))
     if as_json:
         _print_json(folder, roster, manifest, made=found is not kept.Found.ALL)
     else:
@@ -138,27 +133,24 @@ def _draw_up(task: Task, roster: Roster, choices: Mapping[str, Any]) -> Manifest
     return draw_up_manifest(task, roster=roster, **choices)
 
 
-def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Manifest, workers: int) -> Contents:
+def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Manifest) -> Contents:
     """What each folder holds."""
     from hubbub.trust.identity import dump_identity  # noqa: PLC0415
     from hubbub_cli import federation_folder as kept  # noqa: PLC0415
 
     pin = f'roster_sha256 = "{roster.digest}"\n'.encode()
-    crew = f"workers = {workers}\n".encode() if workers else b""
     policy = _approve(roster, manifest)
     reading = {kept.READ_TOKEN_FILE: _new_secret()}
     tokens = {**reading, kept.CHANGE_TOKEN_FILE: _new_secret()}
     of_role: dict[Role, dict[str, bytes]] = {
         Role.COORDINATOR: {kept.SETTINGS_FILE: pin, **tokens},
-        Role.AGGREGATOR: {kept.SETTINGS_FILE: pin + crew},
+        Role.AGGREGATOR: {kept.SETTINGS_FILE: pin},
         Role.CLIENT: {kept.POLICY_FILE: policy},
     }
     return {
         kept.PUBLIC: {
             kept.ROSTER_FILE: _as_json(roster),
-            kept.DEFINITIONS_FILE: define_broker(
-                roster, workers={party.name: workers for party in roster.named(Role.AGGREGATOR)}
-            ).encode(),
+            kept.DEFINITIONS_FILE: define_broker(roster).encode(),
             kept.MANIFEST_FILE: _as_json(manifest),
         },
         kept.OPERATOR: tokens,
@@ -232,15 +224,6 @@ def _compare(manifest: Manifest, choices: Mapping[str, object]) -> list[str]:
         for name, value in choices.items()
         if value is not None and getattr(manifest, name) != value
     ]
-
-
-def _compare_workers(folder: Path, wanted: int) -> list[str]:
-    """Whether the aggregators that are there have otherwise many workers than was asked for."""
-    from hubbub_cli import federation_folder as kept  # noqa: PLC0415
-
-    (first,) = kept.name_aggregators(1)
-    there = tomllib.loads((folder / first / kept.SETTINGS_FILE).read_text(encoding="utf-8")).get("workers", 0)
-    return [] if there == wanted else [f"workers is {there}, not {wanted}"]
 
 
 def _print_json(folder: Path, roster: Roster, manifest: Manifest, *, made: bool) -> None:

@@ -38,12 +38,6 @@ class Patient:
         text = self.settings.get(name)
         return None if not text else Path(text)
 
-    @property
-    def workers(self) -> int:
-        """How many an aggregator is set to work with; none if that is no number, as its settings' check tells."""
-        text = self.settings.get("workers", "")
-        return int(text) if self.role is Role.AGGREGATOR and text.isascii() and text.isdecimal() else 0
-
     def variable(self, name: str) -> str:
         """How to set a setting, for messages."""
         option = f"--{name.replace('_', '-')}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,8 +14,6 @@ from rich.table import Table
 
 from hubbub.disk import replace_file
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PartyId
-from hubbub.transport.topology import check_workers
 
 if TYPE_CHECKING:
     from hubbub.trust.roster import Roster
@@ -133,20 +130,13 @@ def write_broker_config(
     file: RosterFile,
     out: Annotated[Path, typer.Option(help="Write the definitions to this file.")],
     vhost: Annotated[str, typer.Option(help="The virtual host that the federation uses.")] = "/",
-    workers: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=K", help="An aggregator that divides its chunks among K workers; repeat for more."
-        ),
-    ] = None,
 ) -> None:
     """Write all that a RabbitMQ must be told: users, their rights, exchanges, queues and bindings."""
     from hubbub.transport.definitions import DEFAULT_USER  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub.trust.roster import read_roster  # noqa: PLC0415
 
     roster = read_roster(file)
-    crews = read_crews(workers or [], roster)
-    _write_private(out, define_broker(roster, vhost=vhost, workers=crews))
+    _write_private(out, define_broker(roster, vhost=vhost))
     typer.echo(f"written to {out}: {len(roster.parties)} users, each with the rights of its role")
     typer.echo("\nLoad it into the broker, again after every change of the roster:")
     # From standard input, because Debian's rabbitmqctl runs in another folder as a user who may not read the file.
@@ -154,36 +144,13 @@ def write_broker_config(
     typer.echo("Then delete the user that RabbitMQ brings along, who may do everything:")
     typer.echo(f"  rabbitmqctl delete_user {DEFAULT_USER}")
     typer.echo("Loading removes nothing: delete the user of a party that has left the roster in the same way.")
-    for name, count in crews.items():
-        typer.echo(f"{name} must be set to {count} workers, too: HUBBUB_AGGREGATOR_WORKERS={count}")
 
 
-def read_crews(texts: Sequence[str], roster: Roster) -> dict[PartyId, int]:
-    """How many workers each aggregator has, of those that have any: from texts such as NAME=2."""
-    roles = {party.name: party.role for party in roster.parties}
-    crews: dict[PartyId, int] = {}
-    for text in texts:
-        name, _, count = text.partition("=")
-        if not (count.isascii() and count.isdecimal()):
-            raise ConfigurationError(f"--workers {text}: give a name and a number, such as {name or 'NAME'}=2")
-        if name not in roles:
-            raise ConfigurationError(f"--workers {text}: nobody in the roster is called {name!r}")
-        if PartyId(name) in crews:
-            raise ConfigurationError(f"--workers {text}: {name} was given before")
-        check_workers(PartyId(name), roles[PartyId(name)], int(count))
-        crews[PartyId(name)] = int(count)
-    return crews
-
-
-def define_broker(roster: Roster, *, vhost: str = "/", workers: Mapping[PartyId, int] | None = None) -> str:
+def define_broker(roster: Roster, *, vhost: str = "/") -> str:
     """The definitions that a broker must load for a roster, as JSON."""
     from hubbub.transport.definitions import BrokerUser, make_definitions  # noqa: PLC0415
 
-    crews = workers or {}
-    users = [
-        BrokerUser(party.name, party.role, party.broker_password_hash, crews.get(party.name, 0))
-        for party in roster.parties
-    ]
+    users = [BrokerUser(party.name, party.role, party.broker_password_hash) for party in roster.parties]
     return json.dumps(make_definitions(users, vhost=vhost), indent=2) + "\n"
 
 

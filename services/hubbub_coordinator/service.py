@@ -18,7 +18,6 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_sender, find_disagreements
 from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
-from hubbub.runtime.spool import Payload
 from hubbub.runtime.telemetry import Counters, context
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.base import EventStore
@@ -262,7 +261,7 @@ class Coordinator:
             raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
         return [(key, event)]
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         """Its events rely on nothing but themselves."""
         del key, payload
         raise LocalError(f"the coordinator keeps no {effect!r}")

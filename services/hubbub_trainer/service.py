@@ -22,7 +22,6 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
-from hubbub.runtime.spool import Payload
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
@@ -208,7 +207,7 @@ class Trainer(Participant):
 
     # Effects and jobs -----------------------------------------------------------------------------------
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         """Spool what arrives."""
         match effect:
             case standing.KeepContribution():

@@ -17,7 +17,6 @@ from support.guarded_broker import GuardedBroker
 from support.one_process import run_in_one_process
 from support.private_node import NodeTls, PrivateNode, server_scripts
 from support.processes import ProcessFederation
-from support.thorough import part_of
 
 pytestmark = pytest.mark.broker
 
@@ -37,9 +36,8 @@ def draw_up(roster: Roster) -> Manifest:
     )
 
 
-@pytest.mark.parametrize("workers", part_of([2, 0], 0))
 def test_eight_parties_with_logins_of_their_own_train_over_tls_what_they_train_in_memory(
-    request: pytest.FixtureRequest, tmp_path: Path, workers: int
+    request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if server_scripts() is None:
         # Fails with what to do if there is no broker at all; may install one.
@@ -48,7 +46,7 @@ def test_eight_parties_with_logins_of_their_own_train_over_tls_what_they_train_i
         pytest.skip("users and certificates take a broker of our own, and no rabbitmq-server is installed")
     authority = Authority(tmp_path / "authority")
     with PrivateNode(NodeTls(authority.ca_file, authority.certify_server("localhost"))) as node:
-        broker = GuardedBroker(node, authority, tmp_path, workers=workers)
+        broker = GuardedBroker(node, authority, tmp_path)
         with ProcessFederation(broker, tmp_path, trainers=5, demo_seed=DEMO_SEED) as federation:
             manifest = draw_up(federation.roster)
 

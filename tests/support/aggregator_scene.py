@@ -1,10 +1,9 @@
 """A real aggregator among parties made by hand, which send whatever a test wants sent."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,10 @@ from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.subscription import RetryPause
-from hubbub.transport.topology import dead_letter_queue, inbox, topology_for, work_queues
+from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
 from hubbub.trust.audit import read_log
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_aggregator.service import Aggregator
-from hubbub_aggregator.shards.crew import Crew
-from hubbub_aggregator.shards.launching import TaskLaunch
 from support.builders import TRANSCRIPT, make_manifest, make_receipt, make_vectors
 from support.deaths import Fate, MortalTransport, make_mortal
 from support.parties import identity_of, roster_of, run_keys_of, seals_beside, sign_receipts
@@ -95,9 +92,6 @@ def make_receipts(
 class Scene:
     """A broker, the aggregator under test and everybody else, with their keys for each run."""
 
-    workers: ClassVar[int] = 0
-    """How many the aggregator works with."""
-
     def __init__(
         self,
         broker: MemoryBroker,
@@ -144,44 +138,26 @@ class Scene:
     async def start(self, fate: Fate | None = None) -> AsyncIterator[Aggregator]:
         """A process on the folder, and its end; it ends as one does that dies."""
         fate = fate or Fate()
-        async with MortalTransport(self.connect(), fate) as transport:
+        memory = MemoryTransport(self.broker, topology_for(ME, Role.AGGREGATOR), retry_pause=PAUSE)
+        async with MortalTransport(memory, fate) as transport:
             self.aggregator = Aggregator(
                 identity=identity_of(self.manifest, ME),
                 roster=roster_of(self.manifest),
                 transport=transport,
                 folder=self.folder,
-                crew=Crew(ME, self.workers, self.launch(fate)) if self.workers else None,
             )
             make_mortal(self.aggregator, fate)
             try:
-                await self.aggregator.start()
+                await self.aggregator.runner.start()
                 yield self.aggregator
             finally:
-                await self.aggregator.stop()
+                await self.aggregator.runner.stop()
                 self.aggregator.close()
-
-    async def digest(self) -> None:
-        """Wait until the workers have taken in what was sent to them: their queues and the inbox know no order."""
-        await self._empty(work_queues(ME, self.workers))
 
     async def empty_inbox(self) -> None:
         """Wait until all that it was sent is settled: what it gave back once comes again behind the rest."""
-        await self._empty([inbox(ME)])
-
-    async def _empty(self, queues: Iterable[str]) -> None:
-        for queue in queues:
-            while self.broker.waiting_in(queue) or self.broker.held_from(queue):
-                await self.broker.change()
-
-    def connect(self) -> MemoryTransport:
-        """A connection of the aggregator, or of one of its workers."""
-        topology = topology_for(ME, Role.AGGREGATOR, workers=self.workers)
-        return MemoryTransport(self.broker, topology, retry_pause=PAUSE)
-
-    def launch(self, fate: Fate) -> TaskLaunch:
-        """How it starts its workers, which die with it."""
-        identity, roster = identity_of(self.manifest, ME), roster_of(self.manifest)
-        return TaskLaunch(identity, roster, self.folder, lambda: MortalTransport(self.connect(), fate))
+        while self.broker.waiting_in(inbox(ME)) or self.broker.held_from(inbox(ME)):
+            await self.broker.change()
 
     # Before the first round -----------------------------------------------------------------------------
 

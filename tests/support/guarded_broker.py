@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId
 from hubbub.transport.definitions import DEFAULT_USER, BrokerUser, make_definitions
 from hubbub.trust.roster import Roster
 from support.certificates import Authority
@@ -21,21 +21,9 @@ class GuardedBroker:
     authority: Authority
     folder: Path
     host: str = "localhost"
-    workers: int = 0
-    """Of every aggregator."""
-    with_workers: set[PartyId] = field(default_factory=set)
 
     def prepare(self, roster: Roster) -> None:
-        users = [
-            BrokerUser(
-                party.name,
-                party.role,
-                party.broker_password_hash,
-                self.workers if party.role is Role.AGGREGATOR else 0,
-            )
-            for party in roster.parties
-        ]
-        self.with_workers.update(user.name for user in users if user.workers)
+        users = [BrokerUser(party.name, party.role, party.broker_password_hash) for party in roster.parties]
         definitions = self.folder / "definitions.json"
         definitions.write_text(json.dumps(make_definitions(users)), encoding="utf-8")
         self.node.import_definitions(definitions)
@@ -48,7 +36,6 @@ class GuardedBroker:
             "amqp_ca_file": str(self.authority.ca_file),
             "amqp_cert_file": str(files.cert),
             "amqp_key_file": str(files.key),
-            **({"workers": str(self.workers)} if name in self.with_workers else {}),
         }
 
     def clear(self, roster: Roster) -> None:

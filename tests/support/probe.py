@@ -26,7 +26,6 @@ from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.runtime.runner import Fed, Live, Moment, Runner
-from hubbub.runtime.spool import Payload
 from hubbub.runtime.telemetry import Counters
 from hubbub.transport.base import Address, DeadLetter
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -186,7 +185,7 @@ class ProbeShell:
 
     events: Callable[[Envelope], Sequence[Fed]] = lambda _: [(KEY, Go())]
     done: list[str] = field(default_factory=list)
-    payloads: list[Payload] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
     retired: list[Key] = field(default_factory=list)
     restored: list[Key] = field(default_factory=list)
     effect: Callable[[Note | Keep], None] = lambda _: None
@@ -201,7 +200,7 @@ class ProbeShell:
         del size, now_s
         return self.events(envelope)
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         del key
         assert isinstance(effect, Keep)
         self.effect(effect)

@@ -141,18 +141,6 @@ class ServiceProcess:
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
-    def workers(self) -> dict[int, int]:
-        """The processes of its workers, by number."""
-        children = Path(f"/proc/{self._process.pid}/task").glob("*/children")
-        pids = [int(pid) for file in children for pid in file.read_text(encoding="ascii").split()]
-        found = {}
-        for pid in pids:
-            with suppress(FileNotFoundError, ProcessLookupError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"hubbub_aggregator.shards" in words:
-                    found[int(words[words.index(b"hubbub_aggregator.shards") + 1])] = pid
-        return found
-
     def go_on(self) -> None:
         """Let it go on after it was halted."""
         self._process.send_signal(signal.SIGCONT)
@@ -224,12 +212,9 @@ class ServiceProcess:
         return "\n".join([f"--- {self.name}: {len(lines)} lines, the last of them", *lines[-_TAIL_LINES:]])
 
 
-def topology_of(roster: Roster, workers: int = 0) -> Topology:
-    """What a broker must have for a whole federation, each of whose aggregators has so many workers."""
-    crews = {Role.AGGREGATOR: workers}
-    return merge(
-        topology_for(party.name, party.role, workers=crews.get(party.role, 0)) for party in roster.parties
-    )
+def topology_of(roster: Roster) -> Topology:
+    """What a broker must have for a whole federation."""
+    return merge(topology_for(party.name, party.role) for party in roster.parties)
 
 
 class PreparedBroker(Protocol):
@@ -248,21 +233,18 @@ class PreparedBroker(Protocol):
 class SharedBroker:
     """A broker at which everybody goes by the user in its URL, as tests do that are about something else."""
 
-    def __init__(self, url: str, workers: int = 0) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._workers = workers
-        self._with_workers: set[PartyId] = set()
 
     def prepare(self, roster: Roster) -> None:
-        self._with_workers = {party.name for party in roster.parties if party.role is Role.AGGREGATOR}
-        asyncio.run(declare_topology(self._url, topology_of(roster, self._workers)))
+        asyncio.run(declare_topology(self._url, topology_of(roster)))
 
     def settings_for(self, name: PartyId) -> dict[str, str]:
-        crew = {"workers": str(self._workers)} if name in self._with_workers else {}
-        return {"amqp_url": self._url, **crew}
+        del name
+        return {"amqp_url": self._url}
 
     def clear(self, roster: Roster) -> None:
-        asyncio.run(remove_topology(self._url, topology_of(roster, self._workers)))
+        asyncio.run(remove_topology(self._url, topology_of(roster)))
 
     async def dead_letters(self, roster: Roster) -> dict[PartyId, list[DeadLetter]]:
         """What each party has put aside so far."""

@@ -1,4 +1,4 @@
-"""What lies in a party's spool, whichever way it came there."""
+"""Chunks that lie in a party's spool."""
 
 import io
 from pathlib import Path
@@ -8,8 +8,6 @@ from hubbub.runtime.spool import read_head
 
 def chunk_in(path: Path, content: bytes) -> tuple[str, bytes] | None:
     """The chunk that a file with this content holds, and its name; none if it is no chunk's, or an empty slot."""
-    if path.suffix == ".chunk":
-        return path.stem, content
     if path.suffix != ".slot":
         return None
     file = io.BytesIO(content)

@@ -91,11 +91,11 @@ class StandIn:
             payload=payload,
         )
         signed = sign(self._identity_of(signer or envelope.sender), envelope)
-        await self.shout(encode(signed), to=to, role=role, chunk=body.chunk)
+        await self.shout(encode(signed), to=to, role=role)
 
-    async def shout(self, frame: bytes, *, to: PartyId, role: Role, chunk: int | None = None) -> None:
+    async def shout(self, frame: bytes, *, to: PartyId, role: Role) -> None:
         """Send bytes as they are."""
-        await self._transport.publish(route(self.role, role, to, chunk=chunk), frame)
+        await self._transport.publish(route(self.role, role, to), frame)
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from pydantic import SecretStr
 
 from hubbub.runtime.health import Vitals, create_app
 from hubbub.runtime.settings import PinningSettings, ProbedSettings, ServiceSettings, load_settings
-from hubbub.transport.topology import SLOTS
 from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api import system
@@ -32,7 +31,6 @@ DIGEST = "0" * 64
 FURTHER = (
     *("--set", "aggregators[0].clientCertificate=true", "--set", "trainers[0].clientCertificate=true"),
     *("--set", "coordinator.clientCertificate=true", "--set", "trainers[0].settingsFile=true"),
-    *("--set", "aggregators[0].workers=2"),
 )
 """What no values file turns on."""
 CASES = [*((release, ()) for release in PARTIES), (PARTIES[0], FURTHER)]
@@ -97,19 +95,6 @@ def test_every_variable_is_a_setting_and_every_required_setting_is_given(
         prefix = settings.model_config["env_prefix"]
         fields = {f"{prefix}{name.upper()}" for name in SETTINGS[role].model_fields}
         assert variables.keys() <= fields | {f"{prefix}CONFIG_FILE"}
-
-
-@pytest.mark.parametrize("given", [0, 3, SLOTS])
-def test_as_many_workers_as_the_values_say_are_started(given: int, tmp_path: Path) -> None:
-    rendered = parties(render(PARTIES[0], "--set", f"aggregatorDefaults.workers={given}"))
-
-    workers = [
-        settings.workers
-        for role, manifest in rendered
-        if isinstance(settings := load(role, environment(container_of(manifest)), tmp_path), AggregatorSettings)
-    ]
-
-    assert workers == [given, given]
 
 
 def test_every_file_that_a_setting_names_is_mounted(found: list[tuple[str, Manifest]], tmp_path: Path) -> None:

@@ -30,9 +30,6 @@
 - {name: {{ $prefix }}_METRICS_HOST, value: 0.0.0.0}
 - {name: {{ $prefix }}_METRICS_PORT, value: "8751"}
 {{- end }}
-{{- if and (eq .role "aggregator") .party.workers }}
-- {name: {{ $prefix }}_WORKERS, value: {{ .party.workers | quote }}}
-{{- end }}
 {{- if eq .role "trainer" }}
 - {name: {{ $prefix }}_POLICY, value: {{ ternary "/etc/hubbub/policy.toml" "/run/hubbub/policy.toml" (eq "yes" (include "hubbub.hasPolicyMap" .)) }}}
 - {name: {{ $prefix }}_DATA, value: {{ .party.data | quote }}}

@@ -24,11 +24,6 @@ class Message(Claim):
     senders: ClassVar[frozenset[Role]]
     recipients: ClassVar[frozenset[Role]]
 
-    @property
-    def chunk(self) -> int | None:
-        """Which chunk of a vector this is, of what is sent to an aggregator in chunks: it is routed by that."""
-        return None
-
 
 COORDINATOR = frozenset({Role.COORDINATOR})
 AGGREGATOR = frozenset({Role.AGGREGATOR})

@@ -33,13 +33,8 @@ class Envelope:
         """The body's kind."""
         return self.body.kind
 
-    @property
-    def payload_bytes(self) -> int:
-        """How long the payload is."""
-        return len(self.payload)
-
     def __repr__(self) -> str:
         return (
             f"<Envelope {self.kind} {self.sender} -> {self.recipient}, run {self.run[:12]}, round {self.round}, "
-            f"phase {self.phase or '-'}, {self.payload_bytes} bytes of payload>"
+            f"phase {self.phase or '-'}, {len(self.payload)} bytes of payload>"
         )

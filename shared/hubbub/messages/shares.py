@@ -56,11 +56,6 @@ class ShareChunk(Message):
     transcript: Digest
     index: Index
 
-    @property
-    def chunk(self) -> int:
-        """Its index."""
-        return self.index
-
 
 class DenseShareChunk(ShareChunk):
     """The same on the compact wire: residues are packed densely."""

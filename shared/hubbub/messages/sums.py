@@ -55,11 +55,6 @@ class PartialChunk(Message):
     """Of the release that this is of."""
     index: Index
 
-    @property
-    def chunk(self) -> int:
-        """Its index."""
-        return self.index
-
 
 class MaskedChunk(Message):
     """One chunk of the sum of all aggregators' sums; the payload is masked, and says nothing but to clients."""

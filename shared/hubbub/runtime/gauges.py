@@ -23,7 +23,7 @@ class Reading:
 
     ready: bool
     condition: Condition
-    queues: tuple[str, ...]
+    queue: str
     """Where messages wait for this party."""
     machines: tuple[tuple[str, Enum], ...]
     """Kind and state of every machine that is running."""
@@ -101,9 +101,8 @@ class Gauges(Collector):
         waiting = GaugeMetricFamily(
             "hubbub_inbox_messages", "Messages that wait at the broker for this party, as it last said."
         )
-        counts = [condition.waiting[queue] for queue in now.queues if queue in condition.waiting]
-        if counts:
-            waiting.add_metric([], sum(counts))
+        if now.queue in condition.waiting:
+            waiting.add_metric([], condition.waiting[now.queue])
         yield waiting
 
     def _count_machines(self, now: Reading) -> Metric:

@@ -19,8 +19,8 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_manifest, role_of
-from hubbub.runtime.runner import NO_HELPERS, Fed, Helpers, Live, Observer, Runner
-from hubbub.runtime.spool import Payload, Spool
+from hubbub.runtime.runner import Fed, Live, Observer, Runner
+from hubbub.runtime.spool import Spool
 from hubbub.runtime.telemetry import Counters
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.sqlite import SqliteStore
@@ -53,10 +53,8 @@ class Participant(ABC):
         kinds: Mapping[str, Kind[Any, Any]],
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
-        helpers: Helpers = NO_HELPERS,
-        counters: Counters | None = None,
     ) -> None:
-        self.counters = counters or Counters()
+        self.counters = Counters()
         self._spool = Spool(folder / "spool")
         self._tombstones = Tombstones(folder / "tombstones")
         self._over: set[Key] = set()
@@ -76,7 +74,6 @@ class Participant(ABC):
             counters=self.counters,
             audit=self._audit,
             observer=observer,
-            helpers=helpers,
         )
 
     @abstractmethod
@@ -84,7 +81,7 @@ class Participant(ABC):
         """Check a message and make its event."""
 
     @abstractmethod
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         """Put on disk what an event relies on."""
 
     @abstractmethod

@@ -80,7 +80,7 @@ class Post:
             payload=content,
         )
         frame = await self._write(envelope, digest)
-        await self._transport.publish(route(self._identity.role, role, to, chunk=body.chunk), frame)
+        await self._transport.publish(route(self._identity.role, role, to), frame)
         self._note(envelope, len(frame))
 
     async def _write(self, envelope: Envelope, digest: bytes | None) -> bytes:

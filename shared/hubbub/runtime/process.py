@@ -23,7 +23,7 @@ from hubbub.runtime.telemetry import log_as_json
 from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import inbox, topology_for, work_queues
+from hubbub.transport.topology import inbox, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, read_roster
 
@@ -58,7 +58,7 @@ def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
     """Run a service until it is told to stop; the exit code says how it went."""
     try:
         settings = load_settings(model)
-        identity, roster = find_ourselves(settings, role, pin(settings))
+        identity, roster = _find_ourselves(settings, role, pin(settings))
         _make_folder(settings)
         lock = _lock_folder(settings)
     except ConfigurationError as error:
@@ -77,7 +77,7 @@ def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
     return 0
 
 
-def find_ourselves(settings: ServiceSettings, role: Role, pinned: str) -> tuple[Identity, Roster]:
+def _find_ourselves(settings: ServiceSettings, role: Role, pinned: str) -> tuple[Identity, Roster]:
     """Read our identity and the pinned roster, in which it must be."""
     identity = read_identity(settings.identity)
     roster = read_roster(settings.roster, pinned=pinned)
@@ -128,16 +128,16 @@ async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S
         loop.add_signal_handler(number, stop.set)
     transport = RabbitMqTransport(
         settings.amqp_url.get_secret_value(),
-        topology_for(identity.name, identity.role, workers=settings.work_queues),
+        topology_for(identity.name, identity.role),
         connection_name=f"hubbub {identity.name}",
         login=Login(identity.name, identity.broker_password),
-        tls=read_tls(settings),
+        tls=_read_tls(settings),
     )
     party = Party(identity, roster, transport)
     # Before all else: whoever watches over this party wants to know what it waits for.
     async with _answering(settings, party.vitals):
         if await _connect(transport, stop):
-            async with _closing(transport), _looking_at_queues(party, settings.work_queues):
+            async with _closing(transport), _looking_at_inbox(party):
                 log.info("connected to the broker")
                 await serve(settings, party, stop)
     log.info("stopped")
@@ -152,18 +152,16 @@ def _answering(settings: ServiceSettings, vitals: Vitals) -> AbstractAsyncContex
 
 
 @asynccontextmanager
-async def _looking_at_queues(party: Party, workers: int) -> AsyncIterator[None]:
+async def _looking_at_inbox(party: Party) -> AsyncIterator[None]:
     """Ask the broker now and then what waits for us, so that metrics can say it."""
-    queues = (inbox(party.identity.name), *work_queues(party.identity.name, workers))
 
     async def look() -> None:
         while True:
             with suppress(TransportError):
-                for queue in queues:
-                    await party.transport.count_waiting(queue)
+                await party.transport.count_waiting(inbox(party.identity.name))
             await asyncio.sleep(LOOK_S)
 
-    looking = asyncio.create_task(look(), name="look at the queues")
+    looking = asyncio.create_task(look(), name="look at the inbox")
     try:
         yield
     finally:
@@ -194,6 +192,6 @@ async def _closing(transport: Transport) -> AsyncIterator[None]:
         await transport.close()
 
 
-def read_tls(settings: ServiceSettings) -> Tls:
+def _read_tls(settings: ServiceSettings) -> Tls:
     """What the settings say of TLS at the broker."""
     return Tls(ca_file=settings.amqp_ca_file, cert_file=settings.amqp_cert_file, key_file=settings.amqp_key_file)

@@ -67,8 +67,6 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.edge import Refusal, admit
 from hubbub.runtime.gauges import Gauges, Reading
 from hubbub.runtime.post import Post
-from hubbub.runtime.shelved import Shelved
-from hubbub.runtime.spool import Payload
 from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
@@ -129,24 +127,13 @@ Observer = Callable[[Moment], None]
 Fed = tuple[Key, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Helpers:
-    """Other processes that receive for this party: what keeps them from it, and from which queues they do."""
-
-    find_problems: Callable[[], tuple[str, ...]]
-    queues: tuple[str, ...]
-
-
-NO_HELPERS = Helpers(tuple, ())
-
-
 class Shell(Protocol):
     """What a service adds: its intake, its own effects and its jobs."""
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         """Check a message and turn it into events, or raise `PeerError`."""
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         """Put on disk what an event relies on, or refuse it; `payload` is that of the delivery that caused it.
 
         It is called in a thread. What is written to the store's own file is kept with the event, or not at all.
@@ -170,7 +157,7 @@ class _Turn:
     """Something to take in. Its events are found when its turn comes: what is taken before may change them."""
 
     find: Callable[[], Sequence[Fed]]
-    payload: Payload = field(repr=False)
+    payload: bytes = field(repr=False)
     done: asyncio.Future[None]
     when_kept: bool = False
     """Whether it is enough for whoever waits that the event is kept."""
@@ -204,7 +191,6 @@ class Runner:
         audit: AuditLog,
         observer: Observer = lambda _: None,
         witness: Observer = lambda _: None,
-        helpers: Helpers = NO_HELPERS,
     ) -> None:
         """`observer` sees a step when all is done that it asks for; `witness` sees it as soon as it is kept.
 
@@ -222,7 +208,6 @@ class Runner:
         self._refusals = Refusals(audit)
         self._observer = observer
         self._witness = witness
-        self._helpers = helpers
         self._kinds = kinds
         self._store = store
         self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
@@ -272,22 +257,16 @@ class Runner:
     def find_problems(self) -> tuple[str, ...]:
         """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
         condition, queue = self._transport.condition, inbox(self.identity.name)
-        return (
-            tuple(
-                problem
-                for is_so, problem in (
-                    (self._stopped, "the service is being stopped"),
-                    (not self._replayed, "the event log is not replayed yet"),
-                    (
-                        self._driver is not None and self._driver.done(),
-                        "no events are taken any more: see the log",
-                    ),
-                    (not condition.connected, "there is no connection to the broker"),
-                    (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
-                )
-                if is_so
+        return tuple(
+            problem
+            for is_so, problem in (
+                (self._stopped, "the service is being stopped"),
+                (not self._replayed, "the event log is not replayed yet"),
+                (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
+                (not condition.connected, "there is no connection to the broker"),
+                (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
             )
-            + self._helpers.find_problems()
+            if is_so
         )
 
     def find_stall(self) -> str:
@@ -312,7 +291,7 @@ class Runner:
         return Reading(
             ready=not self.find_problems(),
             condition=self._transport.condition,
-            queues=(inbox(self.identity.name), *self._helpers.queues),
+            queue=inbox(self.identity.name),
             machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
             jobs=len(self._jobs),
             turns=self._queue.qsize(),
@@ -356,7 +335,7 @@ class Runner:
         await self._wait_for_turn(lambda: [(key, event)], b"", when_kept=True)
 
     async def _wait_for_turn(
-        self, find: Callable[[], Sequence[Fed]], payload: Payload, *, when_kept: bool = False
+        self, find: Callable[[], Sequence[Fed]], payload: bytes, *, when_kept: bool = False
     ) -> None:
         if self._stopped:
             raise RunnerStopped("the service is being stopped")
@@ -372,32 +351,28 @@ class Runner:
             return RETRY
         message = admit(self.identity, self.roster, delivery.body)
         if isinstance(message, Refusal):
-            return await self.refuse(message)
-        return await self.take_in(message, len(delivery.body))
-
-    async def take_in(self, envelope: Envelope, size: int) -> Verdict:
-        """Act on a message that was admitted at the edge; `size` is that of its frame."""
-        with context(run=envelope.run, round=envelope.round, phase=envelope.phase):
-            return await self._accept(envelope, size)
+            return await self._refuse(message)
+        with context(run=message.run, round=message.round, phase=message.phase):
+            return await self._accept(message, len(delivery.body))
 
     async def _accept(self, envelope: Envelope, size: int) -> Verdict:
+        """Act on a message that was admitted at the edge; `size` is that of its frame."""
         found = list[Fed]()
-        payload = envelope.path if isinstance(envelope, Shelved) else envelope.payload
 
         def find() -> Sequence[Fed]:
             found.extend(self._shell.receive(envelope, size=size, now_s=self._clock.now_s()))
             return found
 
         try:
-            await self._wait_for_turn(find, payload)
+            await self._wait_for_turn(find, envelope.payload)
         except PeerError as error:
-            return await self.refuse(Refusal.of(error.reason, str(error), envelope))
+            return await self._refuse(Refusal.of(error.reason, str(error), envelope))
         except MachineOver as error:
             log.info("%s changes nothing: %s", envelope.kind, error)
             self._counters.late(envelope.kind)
             return ACK
         except UnexpectedEvent as error:
-            return await self.refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope))
+            return await self._refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope))
         except RunnerStopped:
             return RETRY
         except (TransportError, StorageFailed, OSError):
@@ -412,7 +387,7 @@ class Runner:
             self._counters.carried("received", envelope, size)
         return ACK
 
-    async def refuse(self, refusal: Refusal) -> Verdict:
+    async def _refuse(self, refusal: Refusal) -> Verdict:
         """Refuse a message: it is counted and recorded, and put aside with its reason."""
         with context(run=refusal.run, round=refusal.round, phase=refusal.phase):
             await self._note_refusal(refusal)
@@ -599,7 +574,7 @@ class Runner:
         return Moment(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)
 
     async def _keep(
-        self, key: Key, live: Live, event: object, cause: str, effects: Sequence[Effect], payload: Payload
+        self, key: Key, live: Live, event: object, cause: str, effects: Sequence[Effect], payload: bytes
     ) -> tuple[int, Sequence[Effect]]:
         """Keep an event with what it relies on; gives its number, and the effects that are still to be done."""
         drafts = [] if live.kept else [self._beginning(key, live.data)]

@@ -57,11 +57,6 @@ class ServiceSettings(BaseSettings):
     """Where this party keeps what must survive it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @property
-    def work_queues(self) -> int:
-        """How many queues of this party are read by workers, beside its inbox."""
-        return 0
-
 
 class ProbedSettings(ServiceSettings):
     """Of a service without a web interface: where it says how it is."""

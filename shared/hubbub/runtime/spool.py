@@ -15,21 +15,17 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from hubbub.disk import sync_folder, write_whole
+from hubbub.disk import sync_folder
 from hubbub.errors import StorageFailed
 from hubbub.machine.effects import Key
 
-Payload = bytes | Path
-"""What a delivery carries: here, or in a file beside the spool that nobody else uses."""
-
 _HEAD = struct.Struct(">QHQ")
 """How many slots were filled before, and the lengths of the name of the chunk and of the chunk, which follow."""
-_SLOT, _MOVED = ".slot", ".chunk"
+_SLOT = ".slot"
 _OWNER_ALONE = 0o600
 
 
@@ -62,16 +58,10 @@ class _Run:
     found: set[str] = field(default_factory=set)
     """Chunks that were there before us."""
     free: list[Path] = field(default_factory=list)
-    moved: set[str] = field(default_factory=set)
-    """Chunks that were moved here as files, by their names."""
     made: int = 0
     """Slots so far."""
     filled: int = 0
     """How often any of them was filled so far."""
-
-    def path_of(self, name: str) -> Path:
-        """Where a chunk is that was moved here."""
-        return self.folder / f"{name}{_MOVED}"
 
     def look(self) -> None:
         """See what a process before us has left; of a name in the folder it may not have made sure.
@@ -81,9 +71,7 @@ class _Run:
         """
         full: list[tuple[int, str, Path]] = []
         for path in self.folder.iterdir():
-            if path.suffix == _MOVED:
-                self.moved.add(path.stem)
-            elif path.suffix == _SLOT:
+            if path.suffix == _SLOT:
                 self.made = max(self.made, int(path.stem) + 1)
                 with path.open("rb") as file:
                     head = read_head(file, path.stat().st_size)
@@ -110,24 +98,16 @@ class Spool:
         """Held by who looks up or changes which slot holds what, and not while a disk is waited for."""
         folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, key: Key, ref: ChunkRef, payload: Payload) -> None:
-        """Keep a chunk; it is on disk when this returns. One that this process wrote is never replaced.
-
-        A payload in a file, which must be synced, is moved from there.
-        """
-        name = _name_chunk(key, ref)
+    def write(self, key: Key, ref: ChunkRef, payload: bytes) -> None:
+        """Keep a chunk; it is on disk when this returns. One that this process wrote is never replaced."""
         try:
-            run = self._open(key)
-            if isinstance(payload, Path):
-                self._move(run, name, payload)
-            else:
-                self._fill(run, name, payload)
+            self._fill(self._open(key), _name_chunk(key, ref), payload)
         except OSError as error:
             raise StorageFailed(f"the spool {self._folder} takes no more: {error.strerror}") from None
 
     def _fill(self, run: _Run, name: str, payload: bytes) -> None:
         with self._lock:
-            if name in run.moved or (name in run.slots and name not in run.found):
+            if name in run.slots and name not in run.found:
                 return
             run.found.discard(name)
             slot = run.slots.pop(name, None) or (run.free.pop() if run.free else None)
@@ -147,38 +127,6 @@ class Spool:
             raise
         with self._lock:
             run.slots[name] = slot
-
-    def _move(self, run: _Run, name: str, payload: Path) -> None:
-        """A file that was moved here is whole; its name may not have been on disk yet."""
-        with self._lock:
-            if name in run.slots:
-                return
-        if name not in run.moved:
-            payload.replace(run.path_of(name))
-        sync_folder(run.folder)
-        with self._lock:
-            run.moved.add(name)
-
-    def stage(self, corner: str, name: str, payload: bytes) -> Path:
-        """Put a payload on this disk, synced, from where `write` can move it: nothing is decided about it yet."""
-        path = self._corner(corner) / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, lambda file: file.write(payload))
-        except OSError as error:
-            raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
-        return path
-
-    def staged(self, corner: str, name: str) -> Path:
-        """Where a payload was staged."""
-        return self._corner(corner) / name
-
-    def clear(self, corner: str) -> None:
-        """Forget all that was staged in a corner."""
-        shutil.rmtree(self._corner(corner), ignore_errors=True)
-
-    def _corner(self, name: str) -> Path:
-        return self._folder.with_name("staged") / name
 
     def _find(self, key: Key) -> _Run | None:
         """What a run has here, if anything."""
@@ -201,17 +149,10 @@ class Spool:
     def read(self, key: Key, ref: ChunkRef) -> bytes:
         """Read a chunk back; `FileNotFoundError` if it is not there, or no longer."""
         name, run = _name_chunk(key, ref), self._find(key)
-        if run is None:
-            raise FileNotFoundError(f"nothing is spooled of {key}")
-        if name in run.slots:
-            return _read(run.slots[name], name)
-        try:
-            return run.path_of(name).read_bytes()
-        except FileNotFoundError:
-            # Another process of this party may have filled slots since we looked.
-            again = _Run(run.folder)
-            again.look()
-            return _read(again.slots[name], name) if name in again.slots else again.path_of(name).read_bytes()
+        slot = run.slots.get(name) if run else None
+        if slot is None:
+            raise FileNotFoundError(f"nothing is spooled of {name}")
+        return _read(slot, name)
 
     def drop(self, key: Key, sender: str | None = None) -> None:
         """Forget all chunks of a machine, or those of one sender."""
@@ -232,14 +173,10 @@ class Spool:
         if run is None:
             return
         with self._lock:
-            slots = [run.slots.pop(name) for name in _beginning_with(beginning, run.slots)]
-            moved = _beginning_with(beginning, run.moved)
-            run.moved.difference_update(moved)
+            slots = [run.slots.pop(name) for name in list(run.slots) if name.startswith(beginning)]
             run.found.intersection_update(run.slots)
         for slot in slots:
             os.truncate(slot, 0)
-        for name in moved:
-            run.path_of(name).unlink(missing_ok=True)
         with self._lock:
             run.free += slots
 
@@ -251,10 +188,6 @@ def _name_machine(key: Key) -> str:
 
 def _name_chunk(key: Key, ref: ChunkRef) -> str:
     return f"{_name_machine(key)}.{ref.sender}.{ref.set_id}-{ref.index:08d}"
-
-
-def _beginning_with(beginning: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(beginning)]
 
 
 def _write(slot: Path, number: int, name: bytes, payload: bytes) -> None:

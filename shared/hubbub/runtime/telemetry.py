@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,7 +29,9 @@ from hubbub.machine.effects import Key
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import is_final
 from hubbub.messages.envelope import Envelope
-from hubbub.runtime.tally import Sending, measure
+from hubbub.messages.shares import ShareChunk, ShareSeed
+from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
+from hubbub.messages.traffic import count_seeds
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=_NOTHING)
@@ -164,19 +167,9 @@ class Counters:
 
     def carried(self, direction: Direction, envelope: Envelope, size: int) -> None:
         """Count the bytes of a message that is ours, or was checked."""
-        phase, begun = measure(envelope)
-        self._carry(direction, envelope.kind, phase, size, begun)
-
-    def sent_elsewhere(self, sending: Sending) -> None:
-        """Count messages that another process sent in this party's name."""
-        self._sent(sending.kind).inc(sending.messages)
-        self._carry("sent", sending.kind, sending.phase, sending.wire_bytes, sending.payload_bytes)
-
-    def _carry(
-        self, direction: Direction, kind: str, phase: str, size: int, payload_bytes: Mapping[str, float]
-    ) -> None:
-        self._wire_bytes(direction, kind, phase).inc(size)
-        for counts_as, count in payload_bytes.items():
+        phase, begun = _measure(envelope)
+        self._wire_bytes(direction, envelope.kind, phase).inc(size)
+        for counts_as, count in begun.items():
             self._payload_bytes(direction, phase, counts_as).inc(count)
 
     def rejected(self, reason: RejectReason) -> None:
@@ -214,3 +207,18 @@ class Counters:
         """How many were refused for this reason."""
         value = self.registry.get_sample_value("hubbub_messages_rejected_total", {"reason": reason.value})
         return int(value or 0)
+
+
+def _measure(envelope: Envelope) -> tuple[str, Mapping[str, float]]:
+    """The phase that a message's bytes are counted under, and the payload in bytes that begins with it."""
+    body = envelope.body
+    if isinstance(body, ShareSeed):
+        (seed,) = count_seeds([claim.vector for claim in body.vectors], copies=1)
+        return envelope.phase, {seed.counts_as: seed.payload_bits / 8}
+    if not isinstance(body, ShareChunk | SumChunk | PartialChunk | MaskedChunk):
+        # Its phase may be any text; only that of a chunk is always checked before it is acted upon.
+        return "", {}
+    begun: dict[str, float] = defaultdict(float)
+    for vector in (claim.vector for claim in body.vectors if body.index == 0):
+        begun[vector.counts_as] += body.encoding.bits(vector.length, vector.modulus) / 8
+    return envelope.phase, begun

@@ -6,12 +6,9 @@ never go on from half of it.
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
-from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.store.state_file import StateFile
 
@@ -20,38 +17,6 @@ CREATE TABLE IF NOT EXISTS secrets (
     run TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (run, name)
 ) WITHOUT ROWID
 """
-
-
-GET = "SELECT value FROM secrets WHERE run = ? AND name = ?"
-
-
-class Secrets(Protocol):
-    """Where a secret can be looked up."""
-
-    def get(self, run: RunId, name: str) -> bytes | None:
-        """Give a secret, if it is there."""
-
-
-class LentVault:
-    """The vault of another process of the same party, which changes it: looked into, and closed at once.
-
-    A file that stayed open could keep what was deleted from being overwritten.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._address = f"{path.absolute().as_uri()}?mode=ro"
-
-    def get(self, run: RunId, name: str) -> bytes | None:
-        """Give a secret, if it is there."""
-        try:
-            with closing(sqlite3.connect(self._address, uri=True)) as database:
-                row = database.execute(GET, (run, name)).fetchone()
-        except sqlite3.Error as error:
-            raise StorageFailed(f"the secrets of a run could not be read: {error}") from None
-        return bytes(row[0]) if row else None
-
-    def __repr__(self) -> str:
-        return "<LentVault>"
 
 
 class Vault:
@@ -72,7 +37,7 @@ class Vault:
 
     def get(self, run: RunId, name: str) -> bytes | None:
         """Give a secret, if it is there."""
-        rows = self._execute(GET, run, name)
+        rows = self._execute("SELECT value FROM secrets WHERE run = ? AND name = ?", run, name)
         return bytes(rows[0][0]) if rows else None
 
     def delete(self, run: RunId, *names: str) -> None:

@@ -26,8 +26,6 @@ class BrokerUser:
     name: PartyId
     role: Role
     password_hash: str = field(repr=False)
-    workers: int = 0
-    """Of an aggregator: how many it works with."""
 
 
 def make_definitions(users: Sequence[BrokerUser], *, vhost: str = "/") -> dict[str, object]:
@@ -36,7 +34,7 @@ def make_definitions(users: Sequence[BrokerUser], *, vhost: str = "/") -> dict[s
     No topic permissions: they are for topic exchanges, of which there is none.
     """
     _check_names(users)
-    topology = merge(topology_for(user.name, user.role, workers=user.workers) for user in users)
+    topology = merge(topology_for(user.name, user.role) for user in users)
     return {
         "users": [_user(user) for user in users],
         "vhosts": [{"name": vhost}],
@@ -115,7 +113,7 @@ def _user(user: BrokerUser) -> dict[str, object]:
 
 
 def _permission(user: BrokerUser, vhost: str) -> dict[str, object]:
-    permissions = permissions_for(user.name, user.role, workers=user.workers)
+    permissions = permissions_for(user.name, user.role)
     return {
         "user": user.name,
         "vhost": vhost,

@@ -278,24 +278,10 @@ class RabbitMqTransport(Transport):
         except amqp.ChannelNotFoundEntity as error:
             raise BrokerRefused(
                 f"{where} has no {what}: load the output of `hubbub roster broker-config` into the"
-                " broker, made from a roster that names this party, and with --workers if it has any"
+                " broker, made from a roster that names this party"
             ) from error
         except _REQUEST_REFUSED as error:
             raise _refused(where, self._access.user, f"look at {what}", error) from error
-        await self._check_surplus(where, channel)
-
-    async def _check_surplus(self, where: str, channel: AbstractChannel) -> None:
-        """Look whether there are queues that nobody would read. If all is well the broker closes the channel."""
-        for name in self._topology.surplus:
-            try:
-                await channel.get_queue(name)
-            except amqp.ChannelNotFoundEntity:
-                return
-            raise BrokerRefused(
-                f"{where} has a queue {name!r}, so it was set up for more workers than this party has, and chunks"
-                " would wait there for ever: set as many workers here as `hubbub roster broker-config --workers`"
-                " was told, or have the broker's operator delete the queue"
-            )
 
     async def _publish(self, address: Address, body: bytes, headers: HeadersType) -> None:
         check_size(body)

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hubbub.ids import PartyId, Role
-from hubbub.transport.topology import (
-    EXCHANGES,
-    FLOWS,
-    dead_letter_exchange,
-    dead_letter_queue,
-    inbox,
-    work_queue,
-    work_queues,
-)
+from hubbub.transport.topology import EXCHANGES, FLOWS, dead_letter_exchange, dead_letter_queue, inbox
 
 DEFAULT_EXCHANGE = ""
 """Reaches every queue by its name, so that whoever may write to it may write to everybody."""
@@ -47,15 +39,12 @@ class Attempt:
         return f"{self.deed.value} {self.name}"
 
 
-def find_duties(party: PartyId, role: Role, *, workers: int = 0) -> tuple[Attempt, ...]:
+def find_duties(party: PartyId, role: Role) -> tuple[Attempt, ...]:
     """What a party must be able to do in order to work."""
     targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
     return (
         *(Attempt(Deed.PUBLISH, exchange) for exchange in (*targets, dead_letter_exchange(party))),
-        *(
-            Attempt(Deed.CONSUME, queue)
-            for queue in (inbox(party), dead_letter_queue(party), *work_queues(party, workers))
-        ),
+        *(Attempt(Deed.CONSUME, queue) for queue in (inbox(party), dead_letter_queue(party))),
     )
 
 
@@ -69,12 +58,7 @@ def find_taboos(party: PartyId, role: Role, others: Iterable[PartyId]) -> tuple[
         *(spec.name for spec in EXCHANGES if spec.name not in allowed),
         *map(dead_letter_exchange, strangers),
     )
-    queues = (
-        *map(inbox, strangers),
-        *map(dead_letter_queue, strangers),
-        # Rights are looked at before the queue is, which need not be there.
-        *(work_queue(name, 0) for name in strangers),
-    )
+    queues = (*map(inbox, strangers), *map(dead_letter_queue, strangers))
     return (
         Attempt(Deed.DECLARE, f"hubbub.probe.{party}"),
         *(Attempt(Deed.PUBLISH, name) for name in exchanges),

@@ -13,10 +13,6 @@ else can write there:
     hubbub.partials        aggregator -> aggregator
     hubbub.rejected.NAME   what the party NAME rejected, on its way to the queue hubbub.dead.NAME
 
-Chunks that are for an aggregator go under `NAME.SLOT`, where the slot is the chunk's number mod `SLOTS`, and all
-else under `NAME`. Slots are bound to the inbox as well or, where an aggregator works with K workers, to K queues
-`hubbub.work.NAME.0` and on, each to that of number SLOT mod K. So nobody who sends has to know K.
-
 That exchange and that queue differ in name because a broker grants rights by name alone: with one name for
 both, the right to write to the one and to read the other would be the right to bind and unbind them.
 """
@@ -24,7 +20,7 @@ both, the right to write to the one and to read the other would be the right to 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -54,12 +50,6 @@ FLOWS: Mapping[tuple[Role, Role], str] = MappingProxyType(
     }
 )
 """(sender, recipient) -> exchange. A pair that is not here does not talk."""
-
-
-SLOTS = 16
-"""Routing keys over which an aggregator's chunks are spread, and so the largest number of its workers."""
-CHUNKED = (SHARES, PARTIALS)
-"""The exchanges over which chunks go to aggregators."""
 
 
 class Overflow(StrEnum):
@@ -121,8 +111,6 @@ class Topology:
     exchanges: tuple[ExchangeSpec, ...]
     queues: tuple[QueueSpec, ...]
     bindings: tuple[BindingSpec, ...]
-    surplus: tuple[str, ...] = ()
-    """Of one party: queues that are there only if the broker was told of more workers than it has."""
 
     def __post_init__(self) -> None:
         exchanges = _unique("exchange", ((spec.name, spec) for spec in self.exchanges))
@@ -160,26 +148,6 @@ def inbox(party: PartyId) -> str:
     return f"hubbub.inbox.{_checked(party)}"
 
 
-def work_queue(party: PartyId, worker: int) -> str:
-    """Name the queue from which one worker of an aggregator receives chunks."""
-    return f"hubbub.work.{_checked(party)}.{worker}"
-
-
-def work_queues(party: PartyId, workers: int) -> tuple[str, ...]:
-    """Name the queues of all workers of a party."""
-    return tuple(work_queue(party, worker) for worker in range(workers))
-
-
-def slot_of(chunk: int) -> int:
-    """Which of an aggregator's slots a chunk goes to, by its number."""
-    return chunk % SLOTS
-
-
-def share_out(workers: int) -> tuple[range, ...]:
-    """Which slots each worker has: in turn, so that a vector of few chunks keeps all of them busy, too."""
-    return tuple(range(worker, SLOTS, workers) for worker in range(workers))
-
-
 def dead_letter_queue(party: PartyId) -> str:
     """Name the queue that holds what a party rejected."""
     return f"hubbub.dead.{_checked(party)}"
@@ -190,26 +158,18 @@ def dead_letter_exchange(party: PartyId) -> str:
     return f"hubbub.rejected.{_checked(party)}"
 
 
-def route(sender: Role, recipient: Role, name: PartyId, *, chunk: int | None = None) -> Address:
+def route(sender: Role, recipient: Role, name: PartyId) -> Address:
     """Say where a party of role `sender` publishes for the party `name` of role `recipient`."""
     exchange = FLOWS.get((sender, recipient))
     if exchange is None:
         raise ConfigurationError(f"no messages go from {sender} to {recipient}")
-    if chunk is None or exchange not in CHUNKED:
-        return Address(exchange, _checked(name))
-    return _slot(exchange, name, slot_of(chunk))
+    return Address(exchange, _checked(name))
 
 
-def _slot(exchange: str, party: PartyId, slot: int) -> Address:
-    return Address(exchange, f"{_checked(party)}.{slot}")
-
-
-def topology_for(party: PartyId, role: Role, *, workers: int = 0) -> Topology:
+def topology_for(party: PartyId, role: Role) -> Topology:
     """Lay out the shared exchanges and one party's queues and bindings."""
-    check_workers(party, role, workers)
     dead = Address(dead_letter_exchange(party), party)
     sources = dict.fromkeys(exchange for (_, recipient), exchange in FLOWS.items() if recipient is role)
-    takes_chunks = role is Role.AGGREGATOR
     return Topology(
         exchanges=(*EXCHANGES, ExchangeSpec(dead.exchange)),
         queues=(
@@ -226,44 +186,21 @@ def topology_for(party: PartyId, role: Role, *, workers: int = 0) -> Topology:
                 max_bytes=CLIENT_INBOX_MAX_BYTES if role is Role.CLIENT else None,
                 overflow=Overflow.DROP_HEAD if role is Role.CLIENT else Overflow.REJECT_PUBLISH,
             ),
-            *(
-                QueueSpec(name=name, dead_letters=dead, max_length=INBOX_MAX_LENGTH[role])
-                for name in work_queues(party, workers)
-            ),
         ),
         bindings=(
             BindingSpec(dead, dead_letter_queue(party)),
             *(BindingSpec(Address(exchange, party), inbox(party)) for exchange in sources),
-            *(_bind_slots(party, workers) if takes_chunks else ()),
         ),
-        surplus=(work_queue(party, workers),) if takes_chunks and workers < SLOTS else (),
     )
 
 
-def check_workers(party: PartyId, role: Role, workers: int) -> None:
-    """Refuse a number of workers that a party cannot have."""
-    if workers and role is not Role.AGGREGATOR:
-        raise ConfigurationError(f"{party} is {role.value}: only an aggregator can have workers")
-    if not 0 <= workers <= SLOTS:
-        raise ConfigurationError(f"{party} can have 0 to {SLOTS} workers, not {workers}")
-
-
-def _bind_slots(party: PartyId, workers: int) -> Iterator[BindingSpec]:
-    """Every slot to one queue: the inbox, or that of the worker who has it."""
-    parts = share_out(workers or 1)
-    queues = work_queues(party, workers) or (inbox(party),)
-    for queue, slots in zip(queues, parts, strict=True):
-        for exchange in CHUNKED:
-            yield from (BindingSpec(_slot(exchange, party, slot), queue) for slot in slots)
-
-
-def permissions_for(party: PartyId, role: Role, *, workers: int = 0) -> Permissions:
+def permissions_for(party: PartyId, role: Role) -> Permissions:
     """Grant a party what its role's flows need and no more; the broker's default exchange is nobody's."""
     targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
     return Permissions(
         configure="^$",
         write=_exactly(*targets, dead_letter_exchange(party)),
-        read=_exactly(inbox(party), dead_letter_queue(party), *work_queues(party, workers)),
+        read=_exactly(inbox(party), dead_letter_queue(party)),
     )
 
 

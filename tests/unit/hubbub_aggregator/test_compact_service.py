@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.crypto.sealing import Kem, seal_overhead
-from hubbub.crypto.stream import KEY_BYTES as SEED_BYTES
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, VoidPhase
@@ -17,19 +15,17 @@ from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, declare
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.traffic import Traffic
-from hubbub.runtime.shelved import Shelved
 from hubbub.strategies.wire import PhaseWire
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator import opening
-from hubbub_aggregator.intake import read_share
 from hubbub_aggregator.opening import Openings
 from hubbub_aggregator.phases.accumulation import CheckChunk
 from support import plain_dense
 from support.aggregator_scene import OTHER as PAPER_OTHER
 from support.aggregator_scene import running_scene
 from support.aio import aio
-from support.builders import TRANSCRIPT, make_envelope
+from support.builders import TRANSCRIPT
 from support.compact_scene import (
     CLIENTS,
     ME,
@@ -47,8 +43,6 @@ from support.compact_scene import (
 )
 from support.deaths import Fate, live_through
 from support.parties import identity_of
-
-pytestmark = pytest.mark.usefixtures("crew_size")
 
 both = pytest.mark.parametrize("combines", [True, False], ids=["combiner", "other"])
 
@@ -93,7 +87,7 @@ async def test_a_run_that_ends_in_the_middle_of_a_phase_takes_opened_seeds_with_
 @pytest.mark.parametrize("restart", [True, False], ids=["restarted", "running"])
 @aio
 async def test_a_seed_is_opened_when_it_comes_and_again_only_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crew_size: int, *, restart: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
 ) -> None:
     opened: list[PartyId] = []
     open_seed = RunSeals.open_seed
@@ -119,8 +113,7 @@ async def test_a_seed_is_opened_when_it_comes_and_again_only_after_a_restart(
         if restart:
             async with scene.start():
                 await end_round(scene)
-    # Workers open what they add, each for itself.
-    assert sorted(opened) == sorted(seeded * (crew_size or restart))
+    assert sorted(opened) == seeded * restart
 
 
 @both
@@ -300,7 +293,6 @@ async def a_sum_of_a_round_to_come(scene: CompactScene) -> None:
 
 async def a_second_sum(scene: CompactScene) -> None:
     await scene.send_partial(SECOND, 0)
-    await scene.digest()
     await scene.send_partial(SECOND, 1, members=CLIENTS[1:])
 
 
@@ -396,7 +388,6 @@ async def test_a_sum_of_a_phase_that_is_over_is_late_and_changes_nothing(
         await scene.send_partial(SECOND, 1, over, members=CLIENTS[1:])
 
         await scene.play_round(4 if over == 3 else 3)
-        await scene.digest()
 
         assert scene.dead() == []
         assert scene.late(PartialChunk.kind) == 2
@@ -460,7 +451,6 @@ async def test_a_spoilt_seed_after_a_good_one_takes_nothing_from_the_sum(tmp_pat
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all(1, CLIENTS)
         await spoil_seed(scene)
-        await scene.digest()
 
         await scene.order_close(1, CLIENTS)
         await scene.check_release(1, CLIENTS)
@@ -476,8 +466,8 @@ async def test_seeds_are_not_spooled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["short", "long"])
 @aio
-async def test_a_chunk_is_checked_at_once_if_it_is_at_hand_and_short_and_by_a_job_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crew_size: int, *, at_once: bool
+async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
 ) -> None:
     checked = list[CheckChunk]()
     check = Openings.check
@@ -491,21 +481,8 @@ async def test_a_chunk_is_checked_at_once_if_it_is_at_hand_and_short_and_by_a_jo
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.play_round(1)
 
-        looked_at = [] if at_once and not crew_size else [(scene.owes_all(), index) for index in range(len(PLAN))]
+        looked_at = [] if at_once else [(scene.owes_all(), index) for index in range(len(PLAN))]
     assert sorted((job.client, job.index) for job in checked) == looked_at
-
-
-def test_a_seed_that_came_where_chunks_go_is_refused(tmp_path: Path) -> None:
-    manifest = manifest_where(combines=True)
-    client = next(each for each in CLIENTS if Deal(manifest, each, 1).holder != ME)
-    body = ShareSeed(set_id=Deal(manifest, client, 1).set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT)
-    envelope = make_envelope(body, sender=client, recipient=ME, manifest=manifest, phase=PHASE)
-    shelved = Shelved.of(envelope, tmp_path / "staged", SEED_BYTES + seal_overhead(Kem.X25519))
-
-    with pytest.raises(PeerError, match="goes to the inbox") as refused:
-        read_share(ME, manifest, Kem.X25519, shelved, body, 200)
-
-    assert refused.value.reason is RejectReason.UNEXPECTED
 
 
 async def seal_for_another_round(scene: CompactScene) -> None:
@@ -553,7 +530,6 @@ async def test_a_void_beside_anothers_sum_is_refused_and_the_round_can_still_be_
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.deal_all()
         await scene.send_partials()
-        await scene.digest()
 
         await scene.command(VoidPhase(reason="too few"), round_number=1, phase=PHASE)
 

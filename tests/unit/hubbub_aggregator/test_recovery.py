@@ -36,8 +36,6 @@ from support.aggregator_scene import (
 from support.aio import aio, until
 from support.deaths import Fate, live_through
 
-pytestmark = pytest.mark.usefixtures("crew_size")
-
 M = TypeVar("M", bound=Message)
 Script = Callable[[Scene], Awaitable[None]]
 DONE = RunEnded(outcome="completed", reason="all rounds are done")
@@ -45,7 +43,6 @@ DONE = RunEnded(outcome="completed", reason="all rounds are done")
 
 async def settle(scene: Scene) -> None:
     """Wait until the aggregator has taken all that it was sent: it answers one thing after the other."""
-    await scene.digest()
     before = len([each for each in scene.coordinator.heard if each.run == ANOTHER.run_id])
     await scene.command(RunProposed(manifest=ANOTHER), run=ANOTHER.run_id)
     while len([each for each in scene.coordinator.heard if each.run == ANOTHER.run_id]) == before:

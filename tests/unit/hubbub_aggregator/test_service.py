@@ -53,8 +53,6 @@ from support.builders import (
 )
 from support.parties import identity_of, roster_of, run_keys_of, sign_as, sign_receipts
 
-pytestmark = pytest.mark.usefixtures("crew_size")
-
 
 def test_the_sets_of_these_tests_have_several_chunks() -> None:
     assert len(PLAN) == 2
@@ -77,7 +75,6 @@ async def test_before_it_has_everybodys_keys_nothing_of_a_round_is_taken(tmp_pat
     async with scene_of(tmp_path) as scene, scene.start():
         keys = await scene.propose()
         await scene.send_chunk(CLIENTS[0], 0)
-        await scene.digest()
         await scene.close(1)
         await scene.order(VoidPhase(reason="too few"), 1)
         await scene.command(RunKeys(keys=keys))
@@ -287,13 +284,11 @@ async def a_message_that_no_aggregator_takes(scene: Scene) -> None:
 
 async def a_second_set(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 0)
-    await scene.digest()
     await scene.send_chunk(CLIENTS[0], 1, set_id=SetId("f" * 32))
 
 
 async def another_transcript_on_the_way(scene: Scene) -> None:
     await scene.send_chunk(CLIENTS[0], 0)
-    await scene.digest()
     await scene.send_chunk(CLIENTS[0], 1, transcript="7b" * 32)
 
 
@@ -692,11 +687,9 @@ async def test_a_void_without_any_share_opens_the_next_round(tmp_path: Path) -> 
 async def test_after_the_last_word_a_run_is_over_for_good_and_its_key_is_gone(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_chunk(CLIENTS[0], 0)
-        await scene.digest()
         await scene.command(CANCELLED)
         await scene.propose(ANOTHER)
         await scene.send_chunk(CLIENTS[0], 1)
-        await scene.digest()
         await scene.command(RunProposed(manifest=MANIFEST))
         await scene.command(RunProposed(manifest=ANOTHER), run=ANOTHER.run_id)
         await scene.coordinator.hear(RunJoined, 3)

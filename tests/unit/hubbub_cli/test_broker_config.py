@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
 from hubbub.transport.definitions import BrokerUser, make_definitions
-from hubbub.transport.topology import work_queues
 from hubbub.trust.identity import new_identity
 from hubbub.trust.roster import Roster, build_roster
 from hubbub_cli.main import app
@@ -112,41 +111,5 @@ def test_roster_that_was_changed_is_refused(roster: Roster, roster_file: Path, t
 
     with pytest.raises(ConfigurationError, match="does not prove"):
         write_config(roster_file, "--out", tmp_path / "broker.json")
-
-    assert not (tmp_path / "broker.json").exists()
-
-
-def test_workers_of_an_aggregator_are_written_and_its_operator_is_reminded(
-    roster: Roster, roster_file: Path, tmp_path: Path
-) -> None:
-    out, name = tmp_path / "broker.json", roster.named(Role.AGGREGATOR)[0].name
-
-    said = write_config(roster_file, "--out", out, "--workers", f"{name}=3")
-
-    queues = {each["name"] for each in json.loads(out.read_text("utf-8"))["queues"]}
-    assert {each for each in queues if each.startswith("hubbub.work.")} == set(work_queues(name, 3))
-    assert f"{name} must be set to 3 workers, too: HUBBUB_AGGREGATOR_WORKERS=3" in said
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["{aggregator}"], "give a name and a number, such as"),
-        (["{aggregator}=two"], "give a name and a number"),
-        (["=2"], "such as NAME=2|nobody in the roster"),
-        (["nobody=2"], "nobody in the roster is called 'nobody'"),
-        (["{aggregator}=17"], "0 to 16 workers, not 17"),
-        (["{client}=2"], "only an aggregator can have workers"),
-        (["{aggregator}=2", "{aggregator}=3"], "was given before"),
-    ],
-)
-def test_workers_that_cannot_be_are_refused_and_nothing_is_written(
-    roster: Roster, roster_file: Path, tmp_path: Path, given: list[str], said: str
-) -> None:
-    names = {"aggregator": roster.named(Role.AGGREGATOR)[0].name, "client": roster.named(Role.CLIENT)[0].name}
-    options = [word for each in given for word in ("--workers", each.format(**names))]
-
-    with pytest.raises(ConfigurationError, match=said):
-        write_config(roster_file, "--out", tmp_path / "broker.json", *options)
 
     assert not (tmp_path / "broker.json").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import shutil
@@ -14,8 +13,6 @@ import pytest
 
 from hubbub.ids import PartyId
 from hubbub.transport.definitions import BrokerUser, make_definitions
-from hubbub.transport.rabbitmq import declare_topology, remove_topology
-from hubbub.transport.topology import QueueSpec, Topology
 from hubbub_cli import check_network
 from hubbub_cli.findings import Findings, Verdict
 from support.command_line import Hubbub
@@ -256,31 +253,6 @@ def test_rights_that_are_lacking_are_found(site: Site, hubbub: Hubbub) -> None:
         "read queue hubbub.inbox.alan"
     )
     assert find(ended, "rights")["what"] == lacking
-
-
-@pytest.mark.broker
-@pytest.mark.parametrize(
-    ("told", "has", "said"),
-    [
-        (0, 2, "has no queue 'hubbub.work.ada.0'"),
-        (1, 0, "has a queue 'hubbub.work.ada.0', so it was set up for more"),
-    ],
-)
-def test_other_workers_than_the_broker_was_told_of_are_found(
-    site: Site, hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch, told: int, has: int, said: str
-) -> None:
-    queues = tuple(QueueSpec(name=f"hubbub.work.ada.{number}") for number in range(told))
-    extra = Topology(exchanges=(), queues=queues, bindings=())
-    asyncio.run(declare_topology(site.node.url, extra))
-    monkeypatch.setenv("HUBBUB_AGGREGATOR_WORKERS", str(has))
-
-    ended = hubbub("doctor", *site.options(ADA), "--json")
-
-    asyncio.run(remove_topology(site.node.url, extra))
-    assert ended.code == 1
-    fault = find(ended, "broker")
-    assert said in fault["what"]
-    assert "with as many --workers as this party has" in fault["mend"]
 
 
 @pytest.mark.broker

@@ -119,28 +119,6 @@ def test_the_broker_is_told_of_one_user_a_party(make: Make, folder: Path) -> Non
     assert {user["name"]: user["password_hash"] for user in definitions["users"]} == hashes
 
 
-def test_aggregators_and_broker_are_told_of_as_many_workers(make: Make, folder: Path) -> None:
-    make("--workers", 2)
-
-    for name in ("aggregator-1", "aggregator-2"):
-        settings = tomllib.loads((folder / name / "settings.toml").read_text(encoding="utf-8"))
-        assert settings["workers"] == 2
-    definitions = json.loads((folder / "public" / "definitions.json").read_text(encoding="utf-8"))
-    assert {each["name"] for each in definitions["queues"] if each["name"].startswith("hubbub.work.")} == {
-        f"hubbub.work.aggregator-{number}.{worker}" for number in (1, 2) for worker in (0, 1)
-    }
-
-
-def test_workers_of_a_federation_that_is_there_stay_as_they_are(make: Make, folder: Path) -> None:
-    make("--workers", 2)
-    before = snapshot(folder)
-
-    said = make("--workers", 3).out
-
-    assert "workers is 2, not 3" in said
-    assert snapshot(folder) == before
-
-
 def test_secrets_are_for_their_owner_and_the_rest_is_for_everybody(make: Make, folder: Path) -> None:
     make()
 

@@ -22,7 +22,6 @@ from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed
 from hubbub.runtime.participant import STATE_FILE, Participant
 from hubbub.runtime.runner import Fed, Live
-from hubbub.runtime.spool import Payload
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
@@ -118,7 +117,7 @@ class Guest(Participant):
         self._joined(run, Answer)
         return [(run, Ended())]
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         del payload
         assert isinstance(effect, RememberRun)
         self._remember_run(key.run)

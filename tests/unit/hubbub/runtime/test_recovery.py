@@ -18,7 +18,6 @@ from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.runtime import runner
 from hubbub.runtime.runner import BEGINNING, Fed, Live, Moment
-from hubbub.runtime.spool import Payload
 from hubbub.store.base import Draft, Entry
 from hubbub.transport.memory import MemoryBroker
 from hubbub.transport.topology import dead_letter_queue, inbox
@@ -312,7 +311,7 @@ class MortalShell(ProbeShell):
 
     life: Life = field(kw_only=True)
 
-    def persist(self, key: Key, effect: Persist, payload: Payload) -> None:
+    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         self.life.pass_by(f"before {effect}")
         super().persist(key, effect, payload)
         self.life.pass_by(f"after {effect}")

@@ -187,19 +187,6 @@ def test_after_a_write_that_failed_its_slot_is_used_again(tmp_path: Path, monkey
     assert len(files_in(tmp_path)) == 1
 
 
-def test_another_process_reads_what_was_written_since_it_looked(tmp_path: Path) -> None:
-    head, worker = Spool(tmp_path), Spool(tmp_path)
-    head.write(KEY, ref(index=0), b"first")
-    assert worker.read(KEY, ref(index=0)) == b"first"
-    head.write(KEY, ref(index=1), b"second")
-
-    assert worker.read(KEY, ref(index=1)) == b"second"
-    head.drop(KEY)
-    head.write(replace(KEY, round=2), ref(), b"of another round")
-    with pytest.raises(FileNotFoundError):
-        worker.read(KEY, ref(index=0))
-
-
 def test_dropping_a_sender_keeps_the_others(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.write(KEY, ref("client-1"), b"1")
@@ -264,51 +251,3 @@ def test_dropping_what_is_not_there_does_nothing(tmp_path: Path) -> None:
     spool.drop(KEY, "client-1")
     spool.drop_round(KEY)
     spool.drop_run(KEY)
-
-
-# What another process has staged ------------------------------------------------------------------------
-
-
-def test_what_was_staged_is_moved_into_its_place(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-    staged = Spool(tmp_path / "spool").stage("0", "ab", b"share")
-    assert staged == spool.staged("0", "ab")
-
-    spool.write(KEY, ref(), staged)
-
-    assert spool.read(KEY, ref()) == b"share"
-    assert not staged.exists()
-
-
-def test_what_was_staged_never_replaces_what_is_there(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-    spool.write(KEY, ref(), b"first")
-
-    spool.write(KEY, ref(), spool.stage("0", "ab", b"second"))
-
-    assert spool.read(KEY, ref()) == b"first"
-    assert spool.staged("0", "ab").exists(), "who staged it clears it away"
-
-
-def test_what_is_staged_is_no_chunk_yet_and_goes_with_its_corner(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-    spool.stage("0", "ab", b"share")
-    spool.stage("1", "cd", b"share")
-
-    spool.clear("0")
-
-    assert files_in(tmp_path) == ["staged/1/cd"]
-
-
-def test_what_was_staged_and_is_gone_is_a_failure_of_the_disk(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-
-    with pytest.raises(StorageFailed):
-        spool.write(KEY, ref(), spool.staged("0", "gone"))
-
-
-def test_a_disk_that_takes_no_more_is_told_when_staging(tmp_path: Path) -> None:
-    (tmp_path / "staged").write_text("a file in the way")
-
-    with pytest.raises(StorageFailed, match="takes no more"):
-        Spool(tmp_path / "spool").stage("0", "ab", b"share")

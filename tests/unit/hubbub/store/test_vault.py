@@ -12,7 +12,7 @@ from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.store.sqlite import SqliteStore
 from hubbub.store.state_file import StateFile, open_database
-from hubbub.store.vault import LentVault, Vault
+from hubbub.store.vault import Vault
 
 RUN, OTHER_RUN = RunId("ab" * 32), RunId("cd" * 32)
 SECRET = b"open-sesame-12345678901234567890"
@@ -152,26 +152,3 @@ def test_a_vault_that_fails_says_so_and_shows_no_secret(vault: Vault) -> None:
     with pytest.raises(StorageFailed) as caught:
         vault.put(RUN, "run key", SECRET)
     assert "open-sesame" not in str(caught.value)
-
-
-# Another process of the same party ----------------------------------------------------------------------
-
-
-def test_another_process_reads_what_is_there_now(vault: Vault, tmp_path: Path) -> None:
-    lent = LentVault(path_in(tmp_path))
-    vault.put(RUN, "run key", SECRET)
-    assert lent.get(RUN, "run key") == SECRET
-    assert lent.get(OTHER_RUN, "run key") is None
-
-    vault.forget(RUN)
-
-    assert lent.get(RUN, "run key") is None
-    assert SECRET not in bytes_on_disk(tmp_path), "who looked does not keep it from being overwritten"
-
-
-def test_a_lent_vault_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailed):
-        LentVault(path_in(tmp_path)).get(RUN, "run key")
-
-    assert not list(tmp_path.iterdir())
-    assert "sqlite" not in repr(LentVault(path_in(tmp_path)))

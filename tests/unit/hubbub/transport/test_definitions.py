@@ -1,8 +1,6 @@
 """The definitions as data; that a broker takes them is shown in `tests/integration/test_broker_permissions.py`."""
 
 import json
-import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,17 +98,3 @@ def test_the_brokers_default_user_is_no_party() -> None:
 
 def test_password_hash_is_not_printed() -> None:
     assert "hash" not in repr(USERS[0]).replace("password_hash", "")
-
-
-def test_workers_have_queues_that_their_aggregator_alone_may_read() -> None:
-    users = [replace(user, workers=2 if user.name == ADA else 0) for user in USERS]
-
-    definitions = json.loads(json.dumps(make_definitions(users)))
-
-    queues = {each["name"]: each["arguments"] for each in definitions["queues"]}
-    assert queues["hubbub.work.ada.1"] == queues["hubbub.inbox.ada"]
-    assert "hubbub.work.ada.2" not in queues
-    readers = [each["user"] for each in definitions["permissions"] if re.search(each["read"], "hubbub.work.ada.1")]
-    assert readers == ["ada"]
-    slots = [each for each in definitions["bindings"] if each["routing_key"].startswith("ada.")]
-    assert {each["destination"] for each in slots} == {"hubbub.work.ada.0", "hubbub.work.ada.1"}

@@ -40,10 +40,3 @@ def test_nothing_that_it_must_not_do_is(role: Role) -> None:
 def test_the_default_exchange_is_called_by_its_name() -> None:
     assert str(Attempt(Deed.PUBLISH, DEFAULT_EXCHANGE)) == "publish to the default exchange"
     assert str(Attempt(Deed.CONSUME, "hubbub.dead.bert")) == "read queue hubbub.dead.bert"
-
-
-def test_an_aggregator_must_be_able_to_read_its_workers_queues_and_nobody_elses() -> None:
-    duties = {attempt.name for attempt in find_duties(ANNA, Role.AGGREGATOR, workers=2)}
-
-    assert {"hubbub.work.anna.0", "hubbub.work.anna.1"} <= duties
-    assert Attempt(Deed.CONSUME, "hubbub.work.bert.0") in find_taboos(ANNA, Role.AGGREGATOR, [ANNA, BERT])

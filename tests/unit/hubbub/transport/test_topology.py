@@ -16,7 +16,6 @@ from hubbub.transport.topology import (
     REPORTS,
     RESULTS,
     SHARES,
-    SLOTS,
     BindingSpec,
     Overflow,
     Topology,
@@ -26,10 +25,7 @@ from hubbub.transport.topology import (
     merge,
     permissions_for,
     route,
-    share_out,
-    slot_of,
     topology_for,
-    work_queues,
 )
 
 ANNA = PartyId("anna")
@@ -69,10 +65,7 @@ def test_inbox_is_bound_to_exactly_the_flows_to_its_role(role: Role) -> None:
 
     bound = {binding.address for binding in topology.bindings if binding.queue == inbox(ANNA)}
 
-    chunks = [None, *range(SLOTS)]
-    assert bound == {
-        route(sender, to, ANNA, chunk=chunk) for sender, to in FLOWS if to is role for chunk in chunks
-    }
+    assert bound == {route(sender, to, ANNA) for sender, to in FLOWS if to is role}
 
 
 @pytest.mark.parametrize("role", Role)
@@ -186,71 +179,3 @@ def test_permissions_are_those_of_a_named_party() -> None:
 def test_rejected_messages_have_an_exchange_for_each_party() -> None:
     assert dead_letter_exchange(ANNA) == "hubbub.rejected.anna"
     assert dead_letter_exchange(ANNA) not in {inbox(ANNA), dead_letter_queue(ANNA)}
-
-
-# Workers ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", range(SLOTS + 1))
-def test_every_chunk_comes_to_one_queue_whatever_the_number_of_workers(workers: int) -> None:
-    topology = topology_for(ANNA, Role.AGGREGATOR, workers=workers)
-    queues = work_queues(ANNA, workers) or (inbox(ANNA),)
-
-    for sender, chunk in product((Role.CLIENT, Role.AGGREGATOR), range(2 * SLOTS)):
-        address = route(sender, Role.AGGREGATOR, ANNA, chunk=chunk)
-        (queue,) = {binding.queue for binding in topology.bindings if binding.address == address}
-        assert queue == queues[chunk % SLOTS % len(queues)]
-        assert slot_of(chunk) in share_out(workers or 1)[queues.index(queue)]
-
-
-@pytest.mark.parametrize("workers", [1, 3, SLOTS])
-def test_all_that_is_no_chunk_still_comes_to_the_inbox(workers: int) -> None:
-    topology = topology_for(ANNA, Role.AGGREGATOR, workers=workers)
-
-    at_inbox = {binding.address for binding in topology.bindings if binding.queue == inbox(ANNA)}
-
-    assert at_inbox == {route(sender, Role.AGGREGATOR, ANNA) for sender, to in FLOWS if to is Role.AGGREGATOR}
-
-
-def test_chunks_for_a_client_go_where_everything_else_goes() -> None:
-    assert route(Role.AGGREGATOR, Role.CLIENT, ANNA, chunk=5) == route(Role.AGGREGATOR, Role.CLIENT, ANNA)
-
-
-def test_a_work_queue_is_like_an_inbox_and_gives_up_to_the_same_dead_letters() -> None:
-    topology = topology_for(ANNA, Role.AGGREGATOR, workers=2)
-
-    assert [replace(topology.queue(name), name=inbox(ANNA)) for name in work_queues(ANNA, 2)] == [
-        topology.queue(inbox(ANNA))
-    ] * 2
-
-
-def test_an_aggregator_may_read_its_own_work_queues_and_no_others() -> None:
-    granted = permissions_for(ANNA, Role.AGGREGATOR, workers=2)
-    names = {*names_of_a_federation(), *work_queues(ANNA, 12), *work_queues(PartyId("bert"), 2)}
-
-    assert {name for name in names if re.search(granted.read, name)} == {
-        *("hubbub.inbox.anna", "hubbub.dead.anna"),
-        *("hubbub.work.anna.0", "hubbub.work.anna.1"),
-    }
-    assert granted.write == permissions_for(ANNA, Role.AGGREGATOR).write
-
-
-@pytest.mark.parametrize(
-    ("role", "workers", "said"),
-    [
-        (Role.AGGREGATOR, SLOTS + 1, f"0 to {SLOTS} workers, not {SLOTS + 1}"),
-        (Role.AGGREGATOR, -1, f"0 to {SLOTS} workers, not -1"),
-        (Role.CLIENT, 1, "only an aggregator can have workers"),
-        (Role.COORDINATOR, 2, "only an aggregator can have workers"),
-    ],
-)
-def test_a_number_of_workers_that_cannot_be_is_refused(role: Role, workers: int, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        topology_for(ANNA, role, workers=workers)
-
-
-def test_one_worker_too_many_at_the_broker_is_looked_for() -> None:
-    assert topology_for(ANNA, Role.AGGREGATOR).surplus == ("hubbub.work.anna.0",)
-    assert topology_for(ANNA, Role.AGGREGATOR, workers=2).surplus == ("hubbub.work.anna.2",)
-    assert topology_for(ANNA, Role.AGGREGATOR, workers=SLOTS).surplus == ()
-    assert topology_for(ANNA, Role.CLIENT).surplus == ()
