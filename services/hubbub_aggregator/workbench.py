@@ -36,7 +36,7 @@ class Workbench:
         opened = Openings(spool, seal_of)
         self._opened = opened
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
-        self._releasing = Releasing(secrets, post, opened, seal_of)
+        self._releasing = Releasing(identity, secrets, post, opened, seal_of)
         self._combining = Combining(identity, post, opened, seal_of)
 
     def look_into(

@@ -3,18 +3,17 @@
 from hubbub.ids import SetId
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
-from hubbub.messages.sums import SumChunk
 from hubbub.runtime.tally import Tally
 from hubbub.runtime.telemetry import Counters
-from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest, make_vectors
+from support.builders import TRANSCRIPT, make_envelope, make_manifest, make_sum_chunk, make_vectors
 
 MANIFEST = make_manifest(clients=3, servers=2, parameters=1_003, chunk_bytes=256)
 VECTORS = declare(make_vectors(MANIFEST))
 SET_ID = SetId("0" * 32)
 ME, YOU = MANIFEST.aggregators
 BODIES = [
-    SumChunk(members=MANIFEST.clients, vectors=VECTORS, wrapped_key=WRAPPED_KEY, index=0),
-    SumChunk(members=MANIFEST.clients, vectors=VECTORS, wrapped_key=WRAPPED_KEY, index=1),
+    make_sum_chunk(MANIFEST, index=0),
+    make_sum_chunk(MANIFEST, index=1),
     DenseShareChunk(set_id=SET_ID, vectors=VECTORS, transcript=TRANSCRIPT, index=0),
     ShareSeed(set_id=SET_ID, vectors=VECTORS, transcript=TRANSCRIPT),
     RoundOpened(),
