@@ -9,18 +9,17 @@ from functools import cache, partial
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
-from hubbub.messages.shares import declare
-from hubbub.messages.sums import MaskedChunk, PartialChunk, Release
+from hubbub.messages.sums import MaskedChunk, PartialChunk
 from hubbub.messages.traffic import Direction, count_payload
 from hubbub.protocol.layout import Chunk
 from hubbub.runtime.overlap import Overlap, overlapping
 from hubbub.runtime.post import Parcel, Post
 from hubbub.strategies.wire import wire_of
 from hubbub.trust.identity import Identity
-from hubbub.trust.signed import sign_release
 from hubbub_aggregator.events import SumSent
 from hubbub_aggregator.opening import Openings, SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation, ShareSet
+from hubbub_aggregator.releasing import SignedClaim, sign_claim
 from hubbub_aggregator.summing import Adding
 
 
@@ -42,7 +41,7 @@ class Combining:
         wire = wire_of(data.manifest, key.phase)
         adding = cache(partial(self._begin_adding, key, data))
         make = partial(self._make, key, data, adding)
-        claim = self._claim(key, data)
+        claim = sign_claim(self._identity, key, data, vectors)
         send = self._send_to_clients if data.combines else self._send_to_combiner
         async with overlapping() as overlap:
             for index, chunk in enumerate(wire.plan(vectors)):
@@ -84,20 +83,12 @@ class Combining:
         seals, stage = self._seal_of(key)
         return Parcel.of(seals.seal_partial(stage, _combiner_of(key, data), index, packed))
 
-    def _claim(self, key: Key, data: Accumulation) -> tuple[Release, str]:
-        """Our word for what we release, and the signature under it."""
-        one = _one_of(data)
-        release = Release(
-            aggregator=data.me, members=data.members, vectors=declare(one.vectors), transcript=one.transcript
-        )
-        return release, sign_release(self._identity, key.run, key.round, key.phase, release)
-
     async def _send_to_combiner(
         self,
         overlap: Overlap,
         key: Key,
         data: Accumulation,
-        claim: tuple[Release, str],
+        claim: SignedClaim,
         index: int,
         made: Parcel,
     ) -> None:
@@ -117,7 +108,7 @@ class Combining:
         overlap: Overlap,
         key: Key,
         data: Accumulation,
-        claim: tuple[Release, str],
+        claim: SignedClaim,
         index: int,
         made: Parcel,
     ) -> None:

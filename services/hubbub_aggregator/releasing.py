@@ -11,7 +11,7 @@ import numpy as np
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.shares import declare
-from hubbub.messages.sums import SumChunk
+from hubbub.messages.sums import Release, SumChunk
 from hubbub.messages.traffic import Traffic, count_payload
 from hubbub.protocol.layout import Chunk, Vector, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
@@ -20,17 +20,30 @@ from hubbub.runtime.post import Parcel, Post
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import Gathering, Phase
 from hubbub.strategies.registry import find_phase
+from hubbub.trust.identity import Identity
+from hubbub.trust.signed import sign_release
 from hubbub_aggregator.events import SumSent
 from hubbub_aggregator.opening import Openings, SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.sum_keys import recall_keys
 from hubbub_aggregator.summing import add_chunk, assemble
 
+SignedClaim = tuple[Release, str]
+"""What an aggregator says that it releases, and its signature."""
+
+
+def sign_claim(identity: Identity, key: Key, data: Accumulation, vectors: tuple[Vector, ...]) -> SignedClaim:
+    """Sign for a sum of these vectors over the members; their sets have one transcript."""
+    transcript = data.sets[data.members[0]].transcript
+    release = Release(aggregator=data.me, members=data.members, vectors=declare(vectors), transcript=transcript)
+    return release, sign_release(identity, key.run, key.round, key.phase, release)
+
 
 class Releasing:
     """Adds what the members sent and sends the sum to every client."""
 
-    def __init__(self, vault: Vault, post: Post, opened: Openings, seal_of: SealOf) -> None:
+    def __init__(self, identity: Identity, vault: Vault, post: Post, opened: Openings, seal_of: SealOf) -> None:
+        self._identity = identity
         self._vault = vault
         self._post = post
         self._opened = opened
@@ -50,6 +63,7 @@ class Releasing:
         seals, stage = self._seal_of(key)
         keys = await asyncio.to_thread(recall_keys, self._vault, key)
         sum_key, _ = keys[data.manifest.clients[0]]
+        claim = sign_claim(self._identity, key, data, vectors)
         async with overlapping() as overlap:
             for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
                 reads = [partial(self._opened.chunk, key, each, data.sets[each], index) for each in data.members]
@@ -57,7 +71,7 @@ class Releasing:
                 payload = await asyncio.to_thread(_add_and_seal, seal, phase, chunk, vectors, reads)
                 for client in data.manifest.clients:
                     wrapped = keys[client][1]
-                    await overlap.begin(self._send_sum, key, data, client, vectors, wrapped, index, payload)
+                    await overlap.begin(self._send_sum, key, client, claim, wrapped, index, payload)
         recipients = len(data.manifest.clients)
         return SumSent(vectors=vectors, traffic=count_payload(vectors, "down", copies=recipients))
 
@@ -75,26 +89,34 @@ class Releasing:
             vectors = release.vectors
             wide = [each.astype(np.uint32, copy=False) for each in release.values]
             sum_key, wrapped = keys[client]
+            # The members' sets have one transcript here too. The vectors may be this client's alone, so it gets a
+            # claim of its own.
+            claim = sign_claim(self._identity, key, data, vectors)
             for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
                 pieces = [wide[piece.vector][piece.elements] for piece in chunk]
                 packed = await asyncio.to_thread(pack_chunk, chunk, vectors, pieces)
                 payload = await asyncio.to_thread(seals.encrypt_sum, stage, sum_key, index, packed)
-                await self._send_sum(key, data, client, vectors, wrapped, index, payload)
+                await self._send_sum(key, client, claim, wrapped, index, payload)
             traffic.extend(count_payload(vectors, "down", copies=1))
         return SumSent(vectors=vectors, traffic=tuple(traffic))
 
     async def _send_sum(
         self,
         key: Key,
-        data: Accumulation,
         client: PartyId,
-        vectors: Sequence[Vector],
+        claim: SignedClaim,
         wrapped: bytes,
         index: int,
         payload: bytes | Parcel,
     ) -> None:
+        release, signature = claim
         body = SumChunk(
-            members=data.members, vectors=declare(tuple(vectors)), wrapped_key=wrapped.hex(), index=index
+            members=release.members,
+            vectors=release.vectors,
+            transcript=release.transcript,
+            signature=signature,
+            wrapped_key=wrapped.hex(),
+            index=index,
         )
         await self._post.send(key, to=client, role=Role.CLIENT, body=body, payload=payload)
 

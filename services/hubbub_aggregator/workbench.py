@@ -31,7 +31,7 @@ class Workbench:
         opened = Openings(spool, seal_of)
         self._opened = opened
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
-        self._releasing = Releasing(vault, post, opened, seal_of)
+        self._releasing = Releasing(identity, vault, post, opened, seal_of)
         self._combining = Combining(identity, post, opened, seal_of)
 
     def look_into(self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:

@@ -123,6 +123,13 @@ class SumsLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strayed:
+    """A round was released over another transcript than ours, so its sums are of no use to us."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAsked:
     """Another client has lost sums."""
 
@@ -221,6 +228,8 @@ class SumArrived:
     aggregator: PartyId
     members: frozenset[PartyId]
     vectors: tuple[Vector, ...]
+    transcript: str
+    """Of the share sets that were added."""
     wrapped_key: bytes
     index: int
     chunks: int
@@ -240,6 +249,11 @@ class Decoded:
     """The sums of a phase are recombined and taken in; the transcript is the one of its share sets."""
 
     transcript: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTranscript:
+    """The sums of a phase were released over another transcript than ours; nothing of them was looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
@@ -55,12 +57,13 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
     raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")
 
 
-def read_sum(manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) -> SumArrived:
-    """Check a chunk of a sum: its phase, its members, its vectors, its length."""
+def read_sum(roster: Roster, manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) -> SumArrived:
+    """Check a chunk of a sum: its phase, its members, its vectors, its length, and the signed release."""
     _find_phase(manifest, envelope)
     wire = wire_of(manifest, envelope.phase)
     if wire.compact or envelope.sender not in wire.servers:
         raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} sends no sum of {envelope.phase}")
+    _check_releases(roster, envelope, body, {envelope.sender: body.signature})
     inside, wrapped = len(envelope.payload) - SUM_OVERHEAD, bytes.fromhex(body.wrapped_key)
     return _read_sum(manifest, envelope, body, wire, inside, wrapped, size)
 
@@ -85,11 +88,23 @@ def _read_sum(
         aggregator=envelope.sender,
         members=members,
         vectors=vectors,
+        transcript=body.transcript,
         wrapped_key=wrapped_key,
         index=body.index,
         chunks=len(plan),
         wire_bytes=share_wire_bytes(sizes, size),
     )
+
+
+def _check_releases(
+    roster: Roster, envelope: Envelope, body: SumChunk | MaskedChunk, signatures: Mapping[PartyId, str]
+) -> None:
+    """Refuse a sum unless each of these aggregators signed its members, vectors and transcript."""
+    for server, signature in signatures.items():
+        release = Release(
+            aggregator=server, members=body.members, vectors=body.vectors, transcript=body.transcript
+        )
+        check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
 
 
 def read_masked(
@@ -104,11 +119,7 @@ def read_masked(
         raise PeerError(
             RejectReason.BAD_SIGNATURE, f"{len(body.signatures)} signatures where {len(wire.servers)} release"
         )
-    for server, signature in zip(wire.servers, body.signatures, strict=True):
-        release = Release(
-            aggregator=server, members=body.members, vectors=body.vectors, transcript=body.transcript
-        )
-        check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
+    _check_releases(roster, envelope, body, dict(zip(wire.servers, body.signatures, strict=True)))
     return _read_sum(manifest, envelope, body, wire, len(envelope.payload), b"", size)
 
 

@@ -134,10 +134,11 @@ class Trainer(Participant):
         check_sender(data.manifest, envelope)
         match body:
             case SumChunk():
-                return self._to_round(envelope, read_sum(data.manifest, envelope, body, size))
+                return self._to_round(envelope, read_sum(self.runner.roster, data.manifest, envelope, body, size))
             case MaskedChunk():
-                found = read_masked(self.runner.roster, data.manifest, envelope, body, size)
-                return self._to_round(envelope, found)
+                return self._to_round(
+                    envelope, read_masked(self.runner.roster, data.manifest, envelope, body, size)
+                )
             case VoidNotice():
                 return self._to_round(envelope, read_void(data.manifest, envelope))
             case ModelVouched():
@@ -339,7 +340,8 @@ class Trainer(Participant):
         elif key.kind == "catchup":
             self._spool.drop(snapshots.place_of(key))
         else:
-            has_verdict = live.state is not rounds.State.FAILED
+            # The keys of a round that has strayed are still needed, to check the model of a peer.
+            has_verdict = live.state not in {rounds.State.FAILED, rounds.State.STRAYED}
             self._bench.close(key, self._manifest_of(key.run), has_verdict=has_verdict)
         return super().retire(key, live)
 

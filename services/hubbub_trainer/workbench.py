@@ -31,9 +31,9 @@ from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_trainer import drawn, group
 from hubbub_trainer.dealing import Compact, deal_chunk, recombine_chunks
-from hubbub_trainer.events import Closed, Concluded, Decoded, Overtaken, SharesSent, Trained
+from hubbub_trainer.events import Closed, Concluded, Decoded, OtherTranscript, Overtaken, SharesSent, Trained
 from hubbub_trainer.phases import round as rounds
-from hubbub_trainer.phases.round import Round
+from hubbub_trainer.phases.round import Round, Sum
 from hubbub_trainer.workspace import OpenRound, Workspace, drop_update
 from hubbub_trainer.workspaces import Workspaces
 
@@ -53,6 +53,11 @@ def place_of(key: Key, phase: str) -> Key:
 def name_sum(aggregator: PartyId, index: int) -> ChunkRef:
     """What a chunk of an aggregator's sum is called there."""
     return ChunkRef(aggregator, "sum", index)
+
+
+def differs(transcript: str, sums: Mapping[PartyId, Sum]) -> bool:
+    """Whether these sums were released over another transcript than this one."""
+    return any(one.transcript != transcript for one in sums.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +320,11 @@ class Workbench:
             space.group_secret.advance_to(key.round)
             return Compact(stage, space.group_secret.key_for("masks"))
 
-    def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded:
+    def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
         mine, data = self._open_round(key), self._find_round(key)
         transcript = mine.transcript_of(job.phase)
+        if differs(transcript, data.sums[job.phase]):
+            return OtherTranscript()
         if job.phase not in mine.absorbed:
             self._absorb(key, data, mine, job.phase)
         return Decoded(transcript=transcript)

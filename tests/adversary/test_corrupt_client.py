@@ -23,7 +23,7 @@ from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from support.aio import aio
-from support.builders import TRANSCRIPT, WRAPPED_KEY, make_claims, make_receipt, make_run_key
+from support.builders import TRANSCRIPT, make_claims, make_receipt, make_run_key, make_sum_chunk
 from support.corrupt_party import Rewrite, Scene, corrupt_federation, draw_up, is_said, say
 from support.held_task import Silence
 from support.parties import sign_as, sign_receipts
@@ -444,11 +444,7 @@ async def test_not_even_with_the_coordinator_is_a_client_added_that_is_no_member
 CLAIMS = make_claims(MANIFEST)
 (RECEIPT,) = sign_receipts(MANIFEST, [make_receipt(MANIFEST, aggregator=FIRST, client=CORRUPT)])
 NOT_FOR_CLIENTS: tuple[tuple[Message, PartyId, RejectReason], ...] = (
-    (
-        SumChunk(members=EVERYBODY, vectors=CLAIMS, wrapped_key=WRAPPED_KEY, index=0),
-        ANNA,
-        RejectReason.WRONG_SENDER,
-    ),
+    (make_sum_chunk(MANIFEST), ANNA, RejectReason.WRONG_SENDER),
     (VoidNotice(reason="I say so"), ANNA, RejectReason.WRONG_SENDER),
     (RoundOpened(), ANNA, RejectReason.WRONG_SENDER),
     (RunEnded(outcome="completed", reason="I say so"), ANNA, RejectReason.WRONG_SENDER),

@@ -42,6 +42,7 @@ SET_ID = SetId("5e" * 16)
 MESSAGE_ID = "1d" * 16
 TRANSCRIPT = "7a" * 32
 WRAPPED_KEY = "3b" * 80
+SIGNATURE = "5a" * 64
 MODEL_HMAC = "4d" * 32
 
 
@@ -129,6 +130,20 @@ def make_receipt(
     )
 
 
+def make_sum_chunk(
+    manifest: Manifest, *, vectors: tuple[VectorClaim, ...] | None = None, index: int = 0
+) -> SumChunk:
+    """A chunk of a sum over all clients, with a signature that nobody made."""
+    return SumChunk(
+        members=manifest.clients,
+        vectors=vectors or make_claims(manifest),
+        transcript=TRANSCRIPT,
+        signature=SIGNATURE,
+        wrapped_key=WRAPPED_KEY,
+        index=index,
+    )
+
+
 def make_run_key(manifest: Manifest, party: PartyId | None = None) -> RunKey:
     """A signed run key whose public part follows from the party's name, so that it is the same every time."""
     name = party or manifest.clients[0]
@@ -200,18 +215,18 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         DenseShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
         ShareSeed(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT),
         PartialChunk(
-            members=manifest.clients, vectors=claims, transcript=TRANSCRIPT, signature="5a" * 64, index=0
+            members=manifest.clients, vectors=claims, transcript=TRANSCRIPT, signature=SIGNATURE, index=0
         ),
         MaskedChunk(
             members=manifest.clients,
             vectors=claims,
             transcript=TRANSCRIPT,
-            signatures=("5a" * 64, "5b" * 64),
+            signatures=(SIGNATURE, "5b" * 64),
             index=0,
         ),
         SetReceived(receipt=receipt),
         SetRefused(client=manifest.clients[0], set_id=SET_ID, reason=RejectReason.WRONG_LENGTH),
-        SumChunk(members=manifest.clients, vectors=claims, wrapped_key=WRAPPED_KEY, index=0),
+        make_sum_chunk(manifest, vectors=claims),
         VoidNotice(reason="ordered by the coordinator"),
         SnapshotRequested(after=1, giver=manifest.clients[1]),
         ModelVouched(vouchers=(Voucher(round=2, released=1, model_hmac=MODEL_HMAC),)),

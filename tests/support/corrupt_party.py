@@ -23,12 +23,13 @@ from hubbub.messages.codec import decode, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.sums import SumChunk
+from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.protocol.layout import pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.intake import role_of
 from hubbub.runtime.post import sign
 from hubbub.runtime.runner import Moment
+from hubbub.strategies.wire import wire_of
 from hubbub.transport.base import Address, Handler, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, dead_letter_queue, route
@@ -46,9 +47,10 @@ from hubbub_local.parties import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
+from support import compact_words
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
-from support.parties import parties_of
+from support.parties import parties_of, sign_sum
 from support.plain_run import run_plainly
 from support.wrapping import Wrapping
 
@@ -119,9 +121,17 @@ class RewritingTransport(Wrapping):
     async def publish(self, address: Address, body: bytes) -> None:
         original = decode(body)
         for envelope in self._rewrite(original):
-            signed = envelope if envelope.signature else sign(self._identity, envelope)
+            signed = envelope if envelope.signature else sign(self._identity, self._claim(envelope))
             to = address if envelope.recipient == original.recipient else self._find_address(envelope)
             await super().publish(to, encode(signed))
+
+    def _claim(self, envelope: Envelope) -> Envelope:
+        """Put the party's own signature under the release that a sum is of, whatever was changed in it."""
+        body = envelope.body
+        if not isinstance(body, SumChunk):
+            return envelope
+        signed = sign_sum(self._identity, envelope.run, body, round_number=envelope.round, phase=envelope.phase)
+        return replace(envelope, body=signed)
 
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
         await super().subscribe(queue, self._intercept(self._identity.name, handler), prefetch=prefetch)
@@ -238,6 +248,20 @@ class Scene:
 
         return self.repack_sum(envelope, shift)
 
+    def change_masked(self, envelope: Envelope, change: Change) -> Envelope:
+        """Shift the masked sum so that the client decodes another one, as a change of the true one."""
+        body = envelope.body
+        assert isinstance(body, MaskedChunk)
+        vectors = tuple(claim.vector for claim in body.vectors)
+        (chunk,) = plan = wire_of(self.manifest, envelope.phase).plan(vectors)
+        true = self.true_sum(envelope.round, envelope.phase)
+        wanted = [values.copy() for values in true]
+        change(wanted)
+        before, after = (compact_words.to_words(each, vectors) for each in (true, wanted))
+        masked = compact_words.unpack(plan, vectors, lambda _: envelope.payload)
+        shifted = compact_words.add(vectors, [masked, compact_words.subtract(vectors, after, before)])
+        return say(envelope, payload=compact_words.pack(chunk, vectors, shifted))
+
     def repack_sum(self, envelope: Envelope, change: Callable[[bytes], bytes]) -> Envelope:
         """Send this client other bytes as the aggregator's sum, under the same key."""
         body, stage, me = envelope.body, _stage(envelope), envelope.sender
@@ -330,11 +354,15 @@ async def corrupt_federation(
     corrupt: Mapping[PartyId, Callable[[Scene], Rewrite]] | None = None,
     *,
     overdue: Callable[[rounds.Round], bool] = lambda _: False,
+    unheard: Mapping[int, PartyId] | None = None,
     silence: Silence | None = None,
     intercept: Intercept = lambda _, handler: handler,
     parties: Parties | None = None,
 ) -> AsyncIterator[Scene]:
-    """A federation in which these parties are corrupt; a phase's deadline passes as soon as it is `overdue`."""
+    """A federation in which these parties are corrupt; a phase's deadline passes as soon as it is `overdue`.
+
+    In some rounds one client is `unheard`: when all others have acknowledged such a round, it is over.
+    """
     scene = Scene(manifest, folder, parties or parties_of(manifest), intercept)
     scene.corrupt.update({name: make(scene) for name, make in (corrupt or {}).items()})
     silence = silence or Silence()
@@ -347,6 +375,9 @@ async def corrupt_federation(
         here = (data.number, data.phase)
         if moment.after is rounds.State.COLLECTING and here not in passed and overdue(data):
             passed.add(here)
+            scene.federation.coordinator.runner.feed_soon(moment.key, DeadlinePassed(at_s=moment.at_s))
+        absent = (unheard or {}).get(data.number)
+        if moment.after is rounds.State.APPLYING and data.applied.keys() == {*manifest.clients} - {absent}:
             scene.federation.coordinator.runner.feed_soon(moment.key, DeadlinePassed(at_s=moment.at_s))
         if moment.after in {rounds.State.APPLYING, rounds.State.VOID}:
             silence.lift(data.number)

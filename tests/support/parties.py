@@ -9,16 +9,17 @@ from functools import cache
 
 from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.crypto.signing import SigningKey
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import Receipt, SignedReceipt
+from hubbub.messages.sums import Release, SumChunk
 from hubbub.runtime.post import sign
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster, build_roster
 from hubbub.trust.seals import RunSeals
-from hubbub.trust.signed import sign_receipt
+from hubbub.trust.signed import sign_receipt, sign_release
 from hubbub_local.parties import Parties
 
 COORDINATOR = PartyId("coordinator")
@@ -99,6 +100,16 @@ def sign_receipts(
         sign_receipt(identity_of(manifest, receipt.aggregator), manifest.run_id, round_number, phase, receipt)
         for receipt in receipts
     )
+
+
+def sign_sum(
+    identity: Identity, run: RunId, body: SumChunk, *, round_number: int = 1, phase: str = "signs"
+) -> SumChunk:
+    """The same chunk, with this aggregator's signature under the release that it is of."""
+    release = Release(
+        aggregator=identity.name, members=body.members, vectors=body.vectors, transcript=body.transcript
+    )
+    return body.model_copy(update={"signature": sign_release(identity, run, round_number, phase, release)})
 
 
 def seals_beside(manifest: Manifest, *real: RunKey, kem: Kem = Kem.X25519) -> dict[PartyId, RunSeals]:

@@ -40,7 +40,8 @@ from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest, model_hmac
-from support.parties import parties_of, run_keys_of, seals_beside
+from support.builders import SIGNATURE
+from support.parties import identity_of, parties_of, run_keys_of, seals_beside, sign_sum
 from support.saboteur import DoomedStore, Saboteur
 from support.stand_in import StandIn, stand_in
 
@@ -369,17 +370,28 @@ class Scene:
         phase: str = "signs",
         to: Sequence[PartyId] | None = None,
         shift: Shift = lambda _, packed: packed,
+        transcript: str = "",
     ) -> None:
-        """Send an aggregator's sum, or what it makes of it, to real clients."""
+        """Send an aggregator's sum, or what it makes of it, to real clients, by the first one's transcript."""
         vectors, chunks = await self.add(aggregator, number, phase)
+        ((_, first), *_) = await self.sealed_shares(aggregator, number, phase)
         for client in to or self.real:
             sealing = Sealing(self.peers.seals[aggregator.name], self.stage(number, phase), client)
             for index, packed in enumerate(chunks):
                 body = SumChunk(
                     members=tuple(members or self.manifest.clients[: self.manifest.min_clients]),
                     vectors=declare(vectors),
+                    transcript=transcript or first.transcript,
+                    signature=SIGNATURE,
                     wrapped_key=sealing.wrapped_key,
                     index=index,
+                )
+                body = sign_sum(
+                    identity_of(self.manifest, aggregator.name),
+                    self.manifest.run_id,
+                    body,
+                    round_number=number,
+                    phase=phase,
                 )
                 payload = sealing.encrypt(index, shift(index, packed))
                 await self.say(aggregator, body, to=client, round_number=number, phase=phase, payload=payload)

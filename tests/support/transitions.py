@@ -82,6 +82,8 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
         "SetSpoilt": "takes a corrupt client",
         "ChunkBroken": "takes a corrupt client",
         "OrderDeclined": "takes a corrupt coordinator",
+        "OtherTranscript": "takes a corrupt aggregator",
+        "Strayed": "takes a corrupt aggregator",
         "VoidConfirmed": "takes a client that is missing at a deadline",
         "VoidOrdered": "takes a client that is missing at a deadline",
         "VoidAnnounced": "takes a client that is missing at a deadline",

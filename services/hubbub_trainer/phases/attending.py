@@ -25,6 +25,7 @@ from hubbub_trainer.events import (
     RoundOver,
     SnapshotAsked,
     SnapshotSent,
+    Strayed,
     SumsLost,
     WaitIsOver,
 )
@@ -129,7 +130,7 @@ def _overtake(data: Enrolment) -> tuple[Effect, ...]:
 # What was lost, and catching up -------------------------------------------------------------------------
 
 
-def note_loss(data: Enrolment, event: SumsLost) -> Step[State, Enrolment]:
+def note_loss(data: Enrolment, event: SumsLost | Strayed) -> Step[State, Enrolment]:
     """The open round will never end here."""
     if event.number <= data.over:
         return Step(State.JOINED, data)
@@ -372,7 +373,9 @@ def lose_the_last(data: Enrolment, event: SumsLost) -> Step[State, Enrolment]:
     return abandon(data, event) if data.out_of_time else Step(State.LEAVING, data)
 
 
-def abandon(data: Enrolment, event: RoundBroken | WaitIsOver | SumsLost | Failed) -> Step[State, Enrolment]:
+def abandon(
+    data: Enrolment, event: RoundBroken | WaitIsOver | SumsLost | Strayed | Failed
+) -> Step[State, Enrolment]:
     """The last sums could not be taken in: there is no final model here, and none is written."""
     del event
     return Step(State.ENDED, data, (record_end("failed"),))

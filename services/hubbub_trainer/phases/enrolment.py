@@ -15,9 +15,9 @@ released are counted, and beyond what the policy allows we leave.
 
 A client that was away for long finds its inbox without its oldest messages: orders skip a round, or a round is
 never finished while others are ordered. It then begins no round until it has a peer's model of a later one
-(`phases/catchup.py`), or until what seemed lost has come. To peers in that place it vouches for the models that it
-held after the last rounds. It sends its own to each of them once for a round, and no more often than the policy
-allows.
+(`phases/catchup.py`), or until what seemed lost has come. So does one that was told other sums than its peers. To
+peers in that place it vouches for the models that it held after the last rounds. It sends its own to each of them
+once for a round, and no more often than the policy allows.
 
 The table is here; its handlers are in `phases/joining.py` and `phases/attending.py`, and what they work on is in
 `phases/standing.py`.
@@ -44,6 +44,7 @@ from hubbub_trainer.events import (
     RoundOver,
     SnapshotAsked,
     SnapshotSent,
+    Strayed,
     SumsLost,
     WaitIsOver,
 )
@@ -131,6 +132,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         RoundOver: To(begin_next, State.JOINED, State.ENDED),
         RoundBroken: STAY,  # The coordinator was told, and decides.
         SumsLost: To(note_loss, State.JOINED),
+        Strayed: To(note_loss, State.JOINED),
         CaughtUp: To(catch_up, State.JOINED, State.ENDED),
         SnapshotAsked: vouch_in(State.JOINED),
         SnapshotSent: note_sent_in(State.JOINED),
@@ -150,6 +152,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         SnapshotSent: note_sent_in(State.LEAVING),
         CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
         SumsLost: To(lose_the_last, State.LEAVING, State.ENDED),
+        Strayed: To(abandon, State.ENDED),  # The peers that could help have left.
         RoundOrdered: To(set_up_last, State.LEAVING),
         RoundHeardOf: hear_of_round_in(State.LEAVING),
         KeysArrived: STAY,  # Delivered twice.

@@ -7,13 +7,18 @@
     DECODING     all sums are here over one member set; they are recombined and taken in
     CONCLUDING   the last phase is decoded; the model moves on and is evaluated
     CLOSING      the round is void; the model stays, and we note which it is
-    APPLIED, VOID, FAILED   final
+    APPLIED, VOID, STRAYED, FAILED   final
 
 SHARING, WAITING and DECODING are passed once for each phase. Sums and voids may arrive in any state: a client
 that was slow finds that the others have gone on, is left out, and still takes in the sums. It acts only on
 verdicts that all aggregators gave: all released over the same members, or all void. A release beside a void, or
-two member sets, is a contradiction and ends the run. A round that waits for a verdict while others are ordered is
-overtaken: what it waits for was lost, and the model comes from a peer.
+two member sets or transcripts, is a contradiction and ends the run. A round that waits for a verdict while others
+are ordered is overtaken: what it waits for was lost, and the model comes from a peer.
+
+A sum carries the transcript of the share sets in it, a keyed digest of the model and of all sums that they depend
+on. If it is not our own, whether we are a member or not, we were told another model or other sums than the members
+were: the round has STRAYED. We decode, apply, score, send and report nothing more of it, since a score on a model
+that somebody chose for us alone would tell him about our data. Only a peer's model leads past it.
 """
 
 from __future__ import annotations
@@ -41,10 +46,12 @@ from hubbub_trainer.events import (
     Concluded,
     Decoded,
     Go,
+    OtherTranscript,
     Overtaken,
     RoundBroken,
     RoundOver,
     SharesSent,
+    Strayed,
     SumArrived,
     SumsLost,
     Trained,
@@ -64,6 +71,7 @@ class State(Enum):
     CLOSING = "closing"
     APPLIED = "applied"
     VOID = "void"
+    STRAYED = "strayed"
     FAILED = "failed"
 
 
@@ -73,6 +81,7 @@ class Sum:
 
     members: frozenset[PartyId]
     vectors: tuple[Vector, ...]
+    transcript: str
     wrapped_key: bytes
     chunks: int
     arrived: frozenset[int] = field(default_factory=frozenset)
@@ -161,7 +170,7 @@ class SpoolSum(Persist):
 
 @dataclass(frozen=True, slots=True)
 class DecodeSums(Job):
-    """Recombine the sums of a phase and take them in."""
+    """Recombine the sums of a phase and take them in, if they were released over our own transcript."""
 
     phase: str
 
@@ -216,6 +225,19 @@ def _enter_next(data: Round) -> Step[State, Round]:
     if onward:
         return onward
     return _send(data) if data.me in data.members else _wait(data)
+
+
+def stray(data: Round, event: OtherTranscript) -> Step[State, Round]:
+    """Leave the round, and have the run ask the peers for their model."""
+    del event
+    phase = data.current.name
+    why = f"{phase} was released over another transcript than ours: we were told other sums than the members were"
+    releasers = wire_of(data.manifest, phase).releasers(data.key.round)
+    refusals = [
+        CountRefusal(RejectReason.DIFFERENT_TRANSCRIPT, _kind_of_sum(data, phase), server, why)
+        for server in releasers
+    ]
+    return Step(State.STRAYED, data, (*refusals, Tell(data.run, Strayed(number=data.key.round))))
 
 
 def _wait(data: Round) -> Step[State, Round]:
@@ -294,7 +316,11 @@ def _note_overtaken(state: State) -> To[State, Round]:
 def _note_sum(data: Round, event: SumArrived) -> tuple[Round, tuple[Effect, ...]]:
     sums = data.sums.get(event.phase, {})
     one = sums.get(event.aggregator) or Sum(
-        members=event.members, vectors=event.vectors, wrapped_key=event.wrapped_key, chunks=event.chunks
+        members=event.members,
+        vectors=event.vectors,
+        transcript=event.transcript,
+        wrapped_key=event.wrapped_key,
+        chunks=event.chunks,
     )
     if event.index in one.arrived:
         return data, ()
@@ -320,6 +346,8 @@ def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
         return f"{event.aggregator} names other members than were named before in this round"
     if any(one.vectors != event.vectors for one in released.values()):
         return f"{event.aggregator} declares other vectors than another aggregator did"
+    if any(one.transcript != event.transcript for one in released.values()):
+        return f"{event.aggregator} released {event.phase} over another transcript than was named before"
     mine = released.get(event.aggregator)
     if mine and mine.wrapped_key != event.wrapped_key:
         return f"{event.aggregator} released two sums of {event.phase}"
@@ -377,14 +405,14 @@ def _note_void(data: Round, event: VoidAnnounced) -> Round:
 
 def _contradict(data: Round, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, Round]:
     """Two aggregators' words cannot both be true: the run ends, and it is counted and recorded whose it was."""
-    kind = _kind_of_sum(data, event) if isinstance(event, SumArrived) else VoidNotice.kind
+    kind = _kind_of_sum(data, event.phase) if isinstance(event, SumArrived) else VoidNotice.kind
     onward = _fail(data, wrong)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, wrong)
     return replace(onward, effects=(*onward.effects, refusal))
 
 
-def _kind_of_sum(data: Round, event: SumArrived) -> str:
-    return MaskedChunk.kind if wire_of(data.manifest, event.phase).compact else SumChunk.kind
+def _kind_of_sum(data: Round, phase: str) -> str:
+    return MaskedChunk.kind if wire_of(data.manifest, phase).compact else SumChunk.kind
 
 
 def fail(data: Round, event: Failed) -> Step[State, Round]:
@@ -431,6 +459,7 @@ TRANSITIONS: Table[State, Round] = {
     },
     State.DECODING: {
         Decoded: To(enter_next, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING, State.CLOSING),
+        OtherTranscript: To(stray, State.STRAYED),
         SumArrived: _keep(State.DECODING),
         VoidAnnounced: _remember(State.DECODING),
         **_busy(State.DECODING),
@@ -449,6 +478,7 @@ TRANSITIONS: Table[State, Round] = {
     },
     State.APPLIED: {},
     State.VOID: {},
+    State.STRAYED: {},
     State.FAILED: {},
 }
 

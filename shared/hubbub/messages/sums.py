@@ -14,6 +14,15 @@ from hubbub.protocol.encoding import DENSE, WHOLE_BITS, Encoding
 WrappedKey = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){48,2048}$")]
 
 
+class Release(Claim):
+    """An aggregator's word that it has added these members' shares, all of one transcript, and adds no others."""
+
+    aggregator: Name
+    members: Members
+    vectors: Vectors
+    transcript: Digest
+
+
 class SumChunk(Message):
     """One chunk of an aggregator's sum over the members; the payload is packed like a share, and encrypted.
 
@@ -27,17 +36,11 @@ class SumChunk(Message):
 
     members: Members
     vectors: Vectors
+    transcript: Digest
+    signature: Signature
+    """Of the release that this is of."""
     wrapped_key: WrappedKey
     index: Index
-
-
-class Release(Claim):
-    """An aggregator's word that it has added these members' shares, all of one transcript, and adds no others."""
-
-    aggregator: Name
-    members: Members
-    vectors: Vectors
-    transcript: Digest
 
 
 class PartialChunk(Message):

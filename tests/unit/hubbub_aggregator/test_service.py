@@ -46,10 +46,10 @@ from support.aggregator_scene import (
 from support.aio import aio
 from support.builders import (
     TRANSCRIPT,
-    WRAPPED_KEY,
     make_cohort,
     make_envelope,
     make_manifest,
+    make_sum_chunk,
 )
 from support.parties import identity_of, roster_of, run_keys_of, sign_as, sign_receipts
 
@@ -276,7 +276,7 @@ async def a_message_for_somebody_else(scene: Scene) -> None:
 
 
 async def a_message_that_no_aggregator_takes(scene: Scene) -> None:
-    body = SumChunk(members=CLIENTS, vectors=declare(VECTORS), wrapped_key=WRAPPED_KEY, index=0)
+    body = make_sum_chunk(MANIFEST)
     await scene.clients[CLIENTS[0]].say(
         body, to=ME, role=Role.AGGREGATOR, run=scene.run, round_number=1, phase="signs", sender=OTHER
     )

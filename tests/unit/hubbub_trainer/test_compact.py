@@ -18,7 +18,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
-from hubbub.messages.sums import MaskedChunk, SumChunk
+from hubbub.messages.sums import MaskedChunk
 from hubbub.messages.sums import Release as Claim
 from hubbub.protocol import signs
 from hubbub.protocol.dense import Digits
@@ -35,7 +35,7 @@ from hubbub_trainer.workbench import Workbench
 from hubbub_trainer.workspace import OpenRound, digest
 from support import compact_round, compact_words
 from support.aio import aio
-from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest
+from support.builders import TRANSCRIPT, make_envelope, make_manifest, make_sum_chunk
 from support.clogged import Clogged
 from support.parties import identity_of, roster_of
 from support.plain_dense import word
@@ -139,6 +139,7 @@ def test_a_masked_sum_of_the_combiner_that_all_have_signed_is_taken() -> None:
 
     assert (arrived.aggregator, arrived.members) == (COMBINER, frozenset(MANIFEST.clients))
     assert (arrived.index, arrived.chunks, arrived.vectors) == (1, 2, VECTORS)
+    assert arrived.transcript == TRANSCRIPT
     assert arrived.wire_bytes == {"signs": 896, "factors": 4}
 
 
@@ -227,13 +228,13 @@ def test_a_masked_sum_is_refused_on_the_papers_wire() -> None:
 
 @pytest.mark.parametrize("sender", MANIFEST.aggregators)
 def test_a_single_aggregators_sum_is_refused_on_the_compact_wire(sender: PartyId) -> None:
-    body = SumChunk(members=MANIFEST.clients, vectors=declare(VECTORS), wrapped_key=WRAPPED_KEY, index=1)
+    body = make_sum_chunk(MANIFEST, vectors=declare(VECTORS), index=1)
     envelope = make_envelope(
         body, sender=sender, recipient=ME, manifest=MANIFEST, phase="signs", payload=bytes(last_size() + 16)
     )
 
     with pytest.raises(PeerError, match=f"{sender} sends no sum of signs") as caught:
-        read_sum(MANIFEST, envelope, body, 900)
+        read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 900)
 
     assert caught.value.reason is RejectReason.WRONG_SENDER
 
@@ -263,7 +264,7 @@ async def a_sum_of_who_does_not_combine(scene: Scene) -> None:
 
 
 async def a_sum_of_the_papers_wire(scene: Scene) -> None:
-    body = SumChunk(members=MANIFEST.clients, vectors=declare(VECTORS), wrapped_key=WRAPPED_KEY, index=1)
+    body = make_sum_chunk(MANIFEST, vectors=declare(VECTORS), index=1)
     await scene.say(scene.parties[COMBINER], body, payload=bytes(last_size() + SUM_OVERHEAD))
 
 

@@ -33,6 +33,7 @@ from hubbub_trainer.events import (
     RoundOver,
     SnapshotAsked,
     SnapshotSent,
+    Strayed,
     SumsLost,
     WaitIsOver,
 )
@@ -588,10 +589,11 @@ def test_so_is_a_round_that_begins_when_two_more_are_ordered(joined: Play) -> No
     assert [*joined.effects] == [Tell(joined.round(3), Go())]
 
 
-def test_sums_that_are_lost_are_made_up_for_by_a_peer(joined: Play) -> None:
+@pytest.mark.parametrize("loss", [SumsLost(number=1), Strayed(number=1)], ids=["lost", "strayed"])
+def test_sums_that_are_lost_are_made_up_for_by_a_peer(joined: Play, loss: SumsLost | Strayed) -> None:
     for number in (1, 2, 3):
         joined.feed(RoundOrdered(number=number))
-    joined.feed(SumsLost(number=1))
+    joined.feed(loss)
     assert [*joined.effects] == [SetUpCatchUp(1), Tell(joined.catch_up(1), Lost(number=1))]
     joined.feed(RoundOrdered(number=4))
     assert [*joined.effects] == [SetUpRound(4)], "it is asked once"
@@ -948,8 +950,8 @@ def test_a_slow_client_takes_in_the_last_sums_before_it_keeps_the_model(joined: 
 
 @pytest.mark.parametrize(
     "event",
-    [RoundBroken(number=1), Failed("RoundOver: the disk is full")],
-    ids=["broken", "failed"],
+    [RoundBroken(number=1), Strayed(number=1), Failed("RoundOver: the disk is full")],
+    ids=["broken", "strayed", "failed"],
 )
 def test_a_slow_client_that_fails_at_the_end_keeps_no_model(event: object) -> None:
     play = Play()

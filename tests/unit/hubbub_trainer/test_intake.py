@@ -7,11 +7,12 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.shares import declare
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
-from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.messages.sums import VoidNotice
 from hubbub.protocol.layout import Vector
 from hubbub_trainer.events import PeerVouched, SnapshotArrived, SnapshotAsked, SumArrived
 from hubbub_trainer.intake import read_request, read_snapshot, read_sum, read_void, read_vouchers
-from support.builders import WRAPPED_KEY, make_envelope, make_manifest
+from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest, make_sum_chunk
+from support.parties import identity_of, roster_of, sign_sum
 
 MANIFEST = make_manifest(strategy="plaintext-union", parameters=100)
 FIRST, SECOND = MANIFEST.aggregators
@@ -19,10 +20,16 @@ MARKS, SIGNS = (Vector("union", 100, 2),), (Vector("signs", 4, 7), Vector("facto
 
 
 def read(
-    sender: PartyId, phase: str, vectors: tuple[Vector, ...], packed: int, overhead: int = SUM_OVERHEAD
+    sender: PartyId,
+    phase: str,
+    vectors: tuple[Vector, ...],
+    packed: int,
+    overhead: int = SUM_OVERHEAD,
+    signer: PartyId | None = None,
 ) -> SumArrived:
     """Read a sum that is so many bytes long, and so many more for its encryption."""
-    body = SumChunk(members=MANIFEST.clients, vectors=declare(vectors), wrapped_key=WRAPPED_KEY, index=0)
+    unsigned = make_sum_chunk(MANIFEST, vectors=declare(vectors))
+    body = sign_sum(identity_of(MANIFEST, signer or sender), MANIFEST.run_id, unsigned, phase=phase)
     envelope = make_envelope(
         body,
         sender=sender,
@@ -31,7 +38,7 @@ def read(
         phase=phase,
         payload=bytes(packed + overhead),
     )
-    return read_sum(MANIFEST, envelope, body, 500)
+    return read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 500)
 
 
 def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
@@ -39,7 +46,7 @@ def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
     for aggregator in (FIRST, SECOND):
         arrived = read(aggregator, "signs", SIGNS, 2 + 4)
         assert (arrived.aggregator, arrived.vectors) == (aggregator, SIGNS)
-        assert arrived.wrapped_key == bytes.fromhex(WRAPPED_KEY)
+        assert (arrived.wrapped_key, arrived.transcript) == (bytes.fromhex(WRAPPED_KEY), TRANSCRIPT)
         assert arrived.wire_bytes == {"signs": 496, "factors": 4}
 
 
@@ -47,6 +54,12 @@ def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
     with pytest.raises(PeerError, match="aggregator-2 sends no sum of union") as caught:
         read(SECOND, "union", MARKS, 13)
     assert caught.value.reason is RejectReason.WRONG_SENDER
+
+
+def test_a_sum_whose_release_is_signed_by_another_is_refused() -> None:
+    with pytest.raises(PeerError) as caught:
+        read(FIRST, "signs", SIGNS, 2 + 4, signer=SECOND)
+    assert caught.value.reason is RejectReason.BAD_SIGNATURE
 
 
 def test_a_release_larger_than_the_cohort_can_choose_is_refused() -> None:

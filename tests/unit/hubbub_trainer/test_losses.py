@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from hubbub.crypto.group import GroupSecret
@@ -16,10 +17,11 @@ from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
+from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.spool import Spool
@@ -36,10 +38,11 @@ from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import aio, until
-from support.builders import make_manifest
+from support.builders import make_manifest, make_sum_chunk, make_vectors
 from support.held_task import HeldTask, Silence
+from support.parties import identity_of, sign_sum
 from support.spooled import spooled_in
-from support.trainer_scene import Scene, scene_of
+from support.trainer_scene import Scene, Sealing, scene_of
 from support.wrapping import Wrapping
 
 TASK = SyntheticTask(1_003)
@@ -238,6 +241,89 @@ async def test_a_run_that_ends_while_we_ask_leaves_no_model_and_says_so(tmp_path
         assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
         assert not (scene.run_folder(ME) / "model.safetensors").exists()
         assert find_states(scene, "round") == find_states(scene, "catchup") == {}
+
+
+# Told something else than the others --------------------------------------------------------------------
+
+
+OTHER_TRANSCRIPT = "7b" * 32
+UNION = MANIFEST.model_copy(update={"strategy": "sec-union", "q": 3})
+
+
+async def release_by(scene: Scene, transcript: str, members: Sequence[PartyId]) -> None:
+    """The union of round 1, released over share sets with this transcript."""
+    for aggregator in scene.aggregators:
+        await scene.release(aggregator, 1, members, phase="union", transcript=transcript)
+
+
+@pytest.mark.parametrize("members", [MANIFEST.clients, (SECOND, THIRD)], ids=["as a member", "left out"])
+@aio
+async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a_peers_model(
+    tmp_path: Path, members: tuple[PartyId, ...]
+) -> None:
+    manifest = UNION.model_copy(update={"min_clients": 2})
+    async with joined(tmp_path, manifest=manifest) as scene:
+        await scene.open_round(1)
+        await release_by(scene, OTHER_TRANSCRIPT, members)
+        ((_, request),) = await scene.hear(scene.parties[SECOND], SnapshotRequested)
+        assert request == SnapshotRequested(after=0, giver=SECOND)
+        await scene.restart()
+        await release_by(scene, OTHER_TRANSCRIPT, members)  # Delivered twice.
+        await scene.void(1)
+        await scene.settle()
+
+        assert find_states(scene, "round") == {}
+        assert (scene.digests(), failures(scene), scene.dead()) == ([], [], [])
+        heard = [envelope for party in (*scene.aggregators, scene.coordinator) for envelope in party.heard]
+        assert not [each for each in heard if each.phase == "signs"]
+        assert not [each for each in heard if isinstance(each.body, RoundApplied | RoundDropped)]
+        log = await scene.read_log()
+        refused = [entry.fields["reason"] for entry in log if entry.kind == "refused"]
+        assert refused == [RejectReason.DIFFERENT_TRANSCRIPT] * len(scene.aggregators)
+        assert not [entry for entry in log if entry.kind == "released"]
+
+        await hand_over(scene, 1)
+        await scene.open_round(2)
+        await scene.sealed_shares(scene.aggregators[0], 2, "union")
+        assert (space_of(scene).applied, space_of(scene).theta.tobytes()) == (1, MODEL.tobytes())
+
+
+async def release_blindly(scene: Scene, members: tuple[PartyId, ...]) -> None:
+    """Sums of round 1, which came to be without this client: zeros, over a transcript that it does not know."""
+    vectors = make_vectors(scene.manifest)
+    for aggregator in scene.aggregators:
+        identity = identity_of(scene.manifest, aggregator.name)
+        sealing = Sealing(scene.peers.seals[aggregator.name], scene.stage(1, "signs"), ME)
+        for index, chunk in enumerate(plan_chunks(vectors, scene.manifest.chunk_bytes)):
+            packed = pack_chunk(chunk, vectors, [np.zeros(each.stop - each.start, np.uint32) for each in chunk])
+            body = make_sum_chunk(scene.manifest, index=index)
+            changes = {"members": members, "wrapped_key": sealing.wrapped_key}
+            signed = sign_sum(identity, scene.manifest.run_id, body.model_copy(update=changes))
+            await scene.say(aggregator, signed, payload=sealing.encrypt(index, packed))
+
+
+@aio
+async def test_who_was_away_and_comes_back_to_sums_of_something_else_is_no_exception(tmp_path: Path) -> None:
+    async with joined(tmp_path, manifest=MANIFEST.model_copy(update={"min_clients": 2})) as scene:
+        await release_blindly(scene, (SECOND, THIRD))
+        await scene.open_round(1)
+        await scene.hear(scene.parties[SECOND], SnapshotRequested)
+        await scene.settle()
+        assert (find_states(scene, "round"), count_shares(scene, 1)) == ({}, 0)
+        assert scene.count(RejectReason.DIFFERENT_TRANSCRIPT) == len(scene.aggregators)
+        assert (scene.digests(), failures(scene), scene.dead()) == ([], [], [])
+
+
+@aio
+async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_without_a_model(tmp_path: Path) -> None:
+    async with joined(tmp_path, manifest=UNION) as scene:
+        await scene.open_round(1)
+        await scene.sealed_shares(scene.aggregators[0], 1, "union")
+        await scene.tell(RunEnded(outcome="completed", reason="done", last_round=1))
+        await release_by(scene, OTHER_TRANSCRIPT, MANIFEST.clients)
+        (*_, last) = await scene.read_log()
+        assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
+        assert not (scene.run_folder(ME) / "model.safetensors").exists()
 
 
 # Overtaken while it worked ------------------------------------------------------------------------------

@@ -180,6 +180,17 @@ async def with_lost_sums(scene: Scene) -> None:
     await scene.play_good_round(3)
 
 
+async def with_a_strayed_round(scene: Scene) -> None:
+    """The first round was released to clients that were told something else than we were."""
+    await scene.open_round(1)
+    for aggregator in scene.aggregators:
+        await scene.release(aggregator, 1, transcript="7b" * 32)
+    await scene.hear(scene.parties[SECOND], SnapshotRequested)
+    await scene.vouch(1, PEERS_MODEL)
+    await scene.send_snapshot(SECOND, 1, PEERS_MODEL)
+    await scene.play_good_round(2)
+
+
 async def play_to_the_end(scene: Scene, history: History) -> tuple[list[str], Theta]:
     """The notes of the rounds, and the model."""
     await scene.join()
@@ -221,7 +232,9 @@ async def test_killed_at_every_event_it_ends_with_the_same_model(
 
 
 @pytest.mark.parametrize(
-    ("history", "applied"), [(with_a_loss, 2), (with_lost_sums, 1)], ids=["skipped-rounds", "lost-sums"]
+    ("history", "applied"),
+    [(with_a_loss, 2), (with_lost_sums, 1), (with_a_strayed_round, 1)],
+    ids=["skipped-rounds", "lost-sums", "strayed"],
 )
 @aio
 async def test_killed_at_every_event_it_catches_up_to_the_same_model(
@@ -233,7 +246,8 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
     run = manifest.run_id
     async with scene_of(tmp_path / "haunted", manifest, TASK) as scene:
         await scene.join()
-        async with haunted(scene, lambda point: point.key.run == run and point.what in CATCHING_UP) as saboteur:
+        events = CATCHING_UP | ({"OtherTranscript", "Strayed"} if history is with_a_strayed_round else set())
+        async with haunted(scene, lambda point: point.key.run == run and point.what in events) as saboteur:
             await history(scene)
             await scene.settle()
             left = {key.kind for key in scene.trainer.runner.machines if key.run == run}
@@ -247,7 +261,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
     assert (notes, len(notes)) == (expected[0], applied)
     np.testing.assert_array_equal(model, expected[1])
     killed = {(point.when, point.what) for point in saboteur.points}
-    assert killed >= {(when, what) for when in ("before", "after") for what in CATCHING_UP}
+    assert killed >= {(when, what) for when in ("before", "after") for what in events}
 
 
 @aio

@@ -22,10 +22,12 @@ from hubbub_trainer.events import (
     Concluded,
     Decoded,
     Go,
+    OtherTranscript,
     Overtaken,
     RoundBroken,
     RoundOver,
     SharesSent,
+    Strayed,
     SumArrived,
     SumsLost,
     Trained,
@@ -89,6 +91,7 @@ class Play:
         vectors: tuple[Vector, ...] = VECTORS,
         wrapped_key: bytes | None = None,
         phase: str | None = None,
+        transcript: str = TRANSCRIPT,
     ) -> None:
         self.feed(
             SumArrived(
@@ -96,6 +99,7 @@ class Play:
                 aggregator=aggregator,
                 members=self.everybody if members is None else members,
                 vectors=vectors,
+                transcript=transcript,
                 wrapped_key=wrapped_key or key_of(aggregator),
                 index=index,
                 chunks=CHUNKS,
@@ -393,6 +397,25 @@ def test_sums_of_the_second_phase_may_be_lost_alone(two_phases: Play) -> None:
     assert Tell(play.run, SumsLost(number=1)) in play.effects
 
 
+# Another transcript -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["paper", "compact"])
+def test_who_was_told_other_sums_says_nothing_more_and_has_the_run_catch_up(wire: str) -> None:
+    play = Play(make_manifest(clients=3, servers=3, min_clients=2, wire=wire))
+    play.advance(State.DECODING)
+
+    play.feed(OtherTranscript())
+
+    play.expect(State.STRAYED)
+    assert [effect.event for effect in play.effects if isinstance(effect, Tell)] == [Strayed(number=1)]
+    refused = [effect for effect in play.effects if isinstance(effect, CountRefusal)]
+    releasers = play.manifest.aggregators if wire == "paper" else play.manifest.aggregators[1:2]
+    assert [each.sender for each in refused] == [*releasers]
+    assert {each.reason for each in refused} == {RejectReason.DIFFERENT_TRANSCRIPT}
+    assert not [effect for effect in play.effects if isinstance(effect, Publish | Job | Record)]
+
+
 # Contradictions -----------------------------------------------------------------------------------------
 
 
@@ -435,6 +458,18 @@ def test_two_shapes_of_one_sum_fail(play: Play, state: State) -> None:
         play.sum_chunk(first, 0)
     play.sum_chunk(second, 0, vectors=OTHER_VECTORS)
     assert "other vectors" in play.contradiction(SumChunk.kind, second)
+
+
+@pytest.mark.parametrize("state", WORKING)
+@pytest.mark.parametrize("same_aggregator", [True, False])
+def test_two_transcripts_of_one_phase_fail(play: Play, state: State, *, same_aggregator: bool) -> None:
+    first, second, _ = play.manifest.aggregators
+    play.advance(state)
+    if state not in {State.DECODING, State.CONCLUDING}:
+        play.sum_chunk(first, 0)
+    liar = first if same_aggregator else second
+    play.sum_chunk(liar, 1, transcript="7b" * 32)
+    assert "over another transcript" in play.contradiction(SumChunk.kind, liar)
 
 
 @pytest.mark.parametrize("state", WORKING)

@@ -17,7 +17,7 @@ from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunK
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunRefused
-from hubbub.messages.shares import ShareChunk, VectorClaim, declare
+from hubbub.messages.shares import ShareChunk, VectorClaim
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
@@ -32,8 +32,8 @@ from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task,
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import aio
-from support.builders import WRAPPED_KEY, make_manifest, make_run_key, make_vectors
-from support.parties import roster_of
+from support.builders import SIGNATURE, WRAPPED_KEY, make_manifest, make_run_key, make_vectors
+from support.parties import identity_of, roster_of, sign_sum
 from support.spooled import spooled_in
 from support.stand_in import StandIn
 from support.trainer_scene import Scene, Sealing, Shift, scene_of
@@ -353,6 +353,8 @@ def sum_like(chunk: ShareChunk, **changes: object) -> SumChunk:
     fields = {
         "members": MEMBERS,
         "vectors": chunk.vectors,
+        "transcript": chunk.transcript,
+        "signature": SIGNATURE,
         "wrapped_key": WRAPPED_KEY,
         "index": chunk.index,
         **changes,
@@ -376,6 +378,9 @@ def misdeed(
         sealing = Sealing(scene.peers.seals[first.name], scene.stage(round_number, phase), ME)
         payload = sealing.encrypt(chunk.index, packed)
         body = sum_like(chunk, wrapped_key=sealing.wrapped_key, **changes)
+        body = sign_sum(
+            identity_of(MANIFEST, first.name), MANIFEST.run_id, body, round_number=round_number, phase=phase
+        )
         await scene.say(
             first,
             body,
@@ -599,9 +604,10 @@ async def release_badly(scene: Scene, aggregator: StandIn, *, wrap_for: PartyId,
     """A sum whose key or ciphertext is not what it should be; its length is right and it is signed."""
     seals, stage = scene.peers.seals[aggregator.name], scene.stage(1, "signs")
     sealing = Sealing(seals, stage, wrap_for)
-    vectors, chunks = await scene.add(aggregator, 1, "signs")
-    for index, packed in enumerate(chunks):
-        body = SumChunk(members=MEMBERS, vectors=declare(vectors), wrapped_key=sealing.wrapped_key, index=index)
+    shares = await scene.shares(aggregator)
+    for index, (chunk, packed) in enumerate(shares):
+        unsigned = sum_like(chunk, wrapped_key=sealing.wrapped_key)
+        body = sign_sum(identity_of(MANIFEST, aggregator.name), MANIFEST.run_id, unsigned)
         payload = bytearray(sealing.encrypt(index, packed))
         payload[0] ^= flip
         await scene.say(aggregator, body, payload=bytes(payload))
