@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.parameters import Parameters
+from hubbub.protocol.influence import NO_HISTORY
 from hubbub.protocol.leakage import pair_error
 from hubbub.strategies.base import ClientInput, ClientRound, Release, Strategy, Theta
 from hubbub.strategies.registry import find_strategy
@@ -105,6 +106,7 @@ class Federation:
         self._theta = task.initial_model(seed)
         self._accumulators = [np.zeros_like(self._theta)] * CLIENTS
         self._memories: list[Theta | None] = [None] * CLIENTS
+        self._history = NO_HISTORY
 
     def attempt(self) -> Attempt:
         """Train everybody with fresh batches; nothing is kept of it until it is released."""
@@ -129,6 +131,7 @@ class Federation:
             accumulator=self._accumulators[index],
             samples=self._learners[index].samples,
             stream=AesCtrStream(self._draws.bytes(32)),
+            history=self._history,
         )
         return self._strategy.begin(self._parameters, mine)
 
@@ -148,6 +151,7 @@ class Federation:
         ends = [each.conclude(took_part=True) for each in attempt.rounds]
         self._theta = ends[0].theta
         self._accumulators = [end.accumulator for end in ends]
+        self._history = ends[0].history
         self._memories = [training.memory for training in attempt.trainings]
 
     def score(self) -> float:

@@ -201,7 +201,7 @@ class Run:
             self._deltas[index] = compression.accumulate_error(x, factors[index], mine)
         directions: NDArray[np.int32] = np.stack(spoken)[:, support].sum(axis=0, dtype=np.int32)
         after = self.theta.copy()
-        after[support] = aggregate.apply_sum(self.theta[support], directions, alpha, CLIENTS)
+        after[support] = aggregate.apply_sum(self.theta[support], directions, alpha / CLIENTS, CLIENTS)
         self.theta = after
         return phase_bits((support.size, self._way.signs_modulus), (1, point.modulus))
 

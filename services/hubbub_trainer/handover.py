@@ -45,12 +45,14 @@ class Handover:
         """Send the model of a round, unless it has moved on since: then the client will ask again."""
         left = job.again
         space, manifest = await asyncio.to_thread(self._spaces.open, run.run), self._manifest_of(run.run)
-        theta = space.theta
-        # In this order: the number goes up before the model changes.
+        theta, history = space.theta, space.history
+        # In this order: the number goes up before model and history change.
         if space.applied <= job.number:
             salt = b"" if job.number else self._recall_salt(manifest)
             seals, _ = self._seal_of(run)
-            await snapshots.send(self._post, seals, manifest, theta, number=job.number, to=job.client, salt=salt)
+            await snapshots.send(
+                self._post, seals, manifest, theta, history, number=job.number, to=job.client, salt=salt
+            )
             left = True
         return SnapshotSent(client=job.client, left=left)
 
@@ -78,8 +80,9 @@ class Handover:
         space, number = self._spaces.open(key.run), voucher.round
         with space.lock:
             if space.applied < number and space.group_secret.round <= number:
-                theta = snapshots.join(self._manifest_of(key.run), self._read(key, client, number))
-                snapshots.take(space, theta, voucher)
+                chunks = self._read(key, client, number)
+                theta, history = snapshots.join(self._manifest_of(key.run), chunks, number=number)
+                snapshots.take(space, theta, history, voucher)
             group.step(self._vault, key.run, number + 1, space)
 
     def _read(self, key: Key, client: PartyId, number: int) -> list[bytes]:

@@ -281,7 +281,6 @@ class Trainer(Participant):
             run=run,
             manifest=data.manifest,
             after=-1 if data.lacks_model else data.over,
-            chunks=snapshots.count_chunks(data.manifest),
         )
         await self.runner.set_up(key, ours)
 

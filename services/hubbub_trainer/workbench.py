@@ -19,6 +19,7 @@ from hubbub.machine.effects import Job, Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, declare
 from hubbub.messages.traffic import Traffic, count_payload, count_seeds
+from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Vector
 from hubbub.runtime.overlap import overlapping
@@ -205,6 +206,7 @@ class Workbench:
             accumulator=space.accumulator,
             samples=space.learner.samples,
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
+            history=space.history,
         )
         manifest = self._find_round(key).manifest
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
@@ -212,10 +214,11 @@ class Workbench:
 
     @staticmethod
     def _begin_transcript(key: Key, space: Workspace) -> Transcript:
-        """A round's transcript begins with the model, which the clients trained together."""
+        """A round's transcript begins with model and history, which the clients trained together."""
         space.group_secret.advance_to(key.round)
         transcript = Transcript(space.group_secret.key_for("transcript"))
-        transcript.note(key.run, key.round, bytes.fromhex(space.digest_of(space.theta)))
+        history = influence.pack(space.history, len(space.history))
+        transcript.note(key.run, key.round, bytes.fromhex(space.digest_of(space.theta)), history)
         return transcript
 
     # Shares and sums ------------------------------------------------------------------------------------
@@ -381,8 +384,8 @@ class Workbench:
             if space.applied < key.round:
                 mine = self._open_round(key, whole=True)
                 conclusion = mine.client_round.conclude(took_part=took_part)
-                space.note_round(key.round, conclusion.theta, conclusion.alone_share, conclusion.changed)
-                space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory)
+                space.note_round(key.round, conclusion)
+                space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
             score = space.learner.evaluate(space.theta, memory=space.memory)
             return Concluded(model_hmac=space.model_hmac(), score=score, evaluation_s=time.monotonic() - began_s)
 

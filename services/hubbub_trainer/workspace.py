@@ -21,12 +21,16 @@ from hubbub.crypto.secret import ClientSecret
 from hubbub.disk import sync_folder, write_whole
 from hubbub.errors import LocalError, StorageFailed
 from hubbub.ids import PartyId
+from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.fields import BYTE_BITS
+from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.ring import word_type
-from hubbub.strategies.base import ClientRound, Release, Restriction, Theta
+from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
 from hubbub_trainer.kept_model import FILE, KeptModel
 from hubbub_trainer.learning.task import HasBuffers, Learner
+
+Array = Theta | NDArray[np.float64]
 
 MODEL, MODEL_DIGEST, NOTES = FILE, "model.sha256", "rounds.jsonl"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
@@ -40,9 +44,10 @@ def digest(theta: Theta) -> str:
     return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").data).hexdigest()
 
 
-def model_hmac(group: GroupSecret, model_sha256: str) -> str:
-    """A model's digest, under the group's key of the present round: no server can tell which model it is of."""
-    return hmac.digest(group.key_for("model"), bytes.fromhex(model_sha256), "sha256").hex()
+def model_hmac(group: GroupSecret, model_sha256: str, history: History) -> str:
+    """Digest model and history under the group's key of the present round: no server can tell what they are."""
+    state = bytes.fromhex(model_sha256) + influence.pack(history, len(history))
+    return hmac.digest(group.key_for("model"), state, "sha256").hex()
 
 
 def _shortened(each: Restriction) -> tuple[str, NDArray[np.uint8] | NDArray[np.signedinteger]]:
@@ -109,6 +114,8 @@ class Workspace:
     accumulator: Theta
     memory: Theta | None = None
     """What the optimiser kept of the last round that counted."""
+    history: History = NO_HISTORY
+    """The mean factors of the released rounds so far, which bound the next one; new in every run."""
     applied: int = 0
     """The last round that this model has in it."""
     group: GroupSecret | None = None
@@ -135,40 +142,48 @@ class Workspace:
         return self._digested[1]
 
     def model_hmac(self) -> str:
-        """A digest of the model that only this run's clients can compare, in this round alone."""
-        return model_hmac(self.group_secret, self.digest_of(self.theta))
+        """A digest of model and history that only this run's clients can compare, in this round alone."""
+        return model_hmac(self.group_secret, self.digest_of(self.theta), self.history)
 
     def forget(self) -> None:
         """Overwrite the group secret: the run is over."""
         if self.group is not None:
             self.group.erase()
 
-    def note_round(self, number: int, theta: Theta, alone_share: float | None, changed: int = 0) -> None:
-        """Write down, here and nowhere else, which model a round ends with and what follows from our own input.
+    def note_round(self, number: int, conclusion: Conclusion) -> None:
+        """Write down, here and nowhere else and once a round, its model and what nobody else is told.
 
-        That is who chose alone, and how many of our numbers could not be sent as they are; once a round.
+        That is who chose alone, how many of our numbers could not be sent as they are, and what the mean factor
+        was scaled by if it was clamped.
         """
         path = self.folder / NOTES
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         earlier = [line for line in lines if json.loads(line)["round"] < number]
         record: dict[str, object] = {
             "round": number,
-            "model_sha256": self.digest_of(theta),
-            "alone_share": alone_share,
+            "model_sha256": self.digest_of(conclusion.theta),
+            "alone_share": conclusion.alone_share,
         }
-        if changed:
-            record["changed"] = changed
+        if conclusion.changed:
+            record["changed"] = conclusion.changed
+        if conclusion.scale < 1:
+            record["scale"] = conclusion.scale
         text = "".join(f"{line}\n" for line in (*earlier, json.dumps(record)))
         _write(path, lambda file: file.write(text.encode()))
 
     # What survives a restart ----------------------------------------------------------------------------
 
-    def advance(self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None) -> None:
+    def advance(
+        self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None, history: History
+    ) -> None:
         """Go on with what a round left: on disk first, and what it replaces goes last."""
-        arrays = {"theta": theta, "accumulator": accumulator, **({} if memory is None else {"memory": memory})}
+        arrays: dict[str, Array] = {"theta": theta, "accumulator": accumulator, "history": np.array(history)}
+        if memory is not None:
+            arrays["memory"] = memory
         kept = self.folder / f"state-{number:06d}.safetensors"
         _save(kept, arrays)
         self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
+        self.history = history
         for path in self.folder.glob("state-*.safetensors"):
             if path != kept:
                 path.unlink()
@@ -179,11 +194,12 @@ class Workspace:
         self._make_folder()
         found = sorted(self.folder.glob("state-*.safetensors"))
         if not found:
-            self.advance(0, self.theta, self.accumulator, self.memory)
+            self.advance(0, self.theta, self.accumulator, self.memory, self.history)
             return
         arrays = _load(found[-1])
         self.applied = int(found[-1].stem.removeprefix("state-"))
         self.theta, self.accumulator, self.memory = arrays["theta"], arrays["accumulator"], arrays.get("memory")
+        self.history = tuple(arrays["history"].tolist())
 
     def _make_folder(self) -> None:
         """Have a folder that survives a crash; each start sees to it, for the last may have died before it did."""
@@ -241,7 +257,7 @@ def _update(folder: Path, number: int) -> Path:
     return folder / f"update-{number:06d}.safetensors"
 
 
-def _save(path: Path, arrays: Mapping[str, Theta]) -> None:
+def _save(path: Path, arrays: Mapping[str, Array]) -> None:
     # Not numpy's own format: its header is read as Python, which in CPython 3.11 fails now and then while another
     # thread does the same.
     content = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})

@@ -8,6 +8,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.protocol import blocks, signs
 from hubbub.protocol.compression import AlphaRule, count_kept
 from hubbub.protocol.fixed_point import FixedPoint
+from hubbub.protocol.influence import FactorBounds
 from hubbub.protocol.modes import WireMode
 from hubbub.protocol.reals import SignedFixedPoint
 from hubbub.protocol.sharing import check_servers
@@ -16,6 +17,9 @@ from hubbub.protocol.unions import check_q
 MIN_CLIENTS = 2
 
 Feedback = Literal["lost", "paper"]
+
+KAPPA, FIRST_FACTOR_BOUND, FACTOR_FLOOR = 4.0, 0.1, 1e-3
+"""Defaults of the bounds on a round's mean factor."""
 
 # The sum of the factors is applied to the model in float32.
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -30,7 +34,8 @@ class Parameters:
     what leaves the accumulator of a client whose indices SecUnion lost: everything that it sent (`paper`, Alg. 2
     to the letter) or only what arrived (`lost`, so that what was lost comes back). `wire` is how shares
     and sums travel. `block`, for SecUnion alone too, is how many neighbouring indices are chosen together; with
-    more than one, everybody speaks about all of V.
+    more than one, everybody speaks about all of V. `kappa`, `first_factor_bound` and `factor_floor` bound the mean
+    factor of a round, and so how far its members can move the model.
     """
 
     parameters: int
@@ -44,6 +49,9 @@ class Parameters:
     feedback: Feedback = "lost"
     wire: WireMode = "paper"
     block: int = 1
+    kappa: float = KAPPA
+    first_factor_bound: float = FIRST_FACTOR_BOUND
+    factor_floor: float = FACTOR_FLOOR
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
@@ -58,8 +66,8 @@ class Parameters:
                 f"{self.clients} factors of up to {self.alpha_max} overflow a 32-bit float; lower alpha_max"
             )
         check_q(self.q)
-        # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows.
-        _ = self.kept, self.signs_modulus, self.fixed_point
+        # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows, no bounds.
+        _ = self.kept, self.signs_modulus, self.fixed_point, self.factor_bounds
         blocks.check_block(self.block, self.kept)
         if self.block > 1 and self.feedback == "paper":
             raise ConfigurationError(
@@ -105,6 +113,11 @@ class Parameters:
     def fixed_point(self) -> FixedPoint:
         """Q and its inverse, with the largest a that cannot overflow."""
         return FixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)
+
+    @property
+    def factor_bounds(self) -> FactorBounds:
+        """Bounds on the mean factor of a round."""
+        return FactorBounds(self.kappa, self.first_factor_bound, self.factor_floor)
 
     @property
     def signed_fixed_point(self) -> SignedFixedPoint:

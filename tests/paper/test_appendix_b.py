@@ -29,7 +29,8 @@ def direct(coded: list[TopBinary]) -> NDArray[np.float64]:
 def separate(coded: list[TopBinary]) -> NDArray[np.float32]:
     """D̃ as a client computes it: U of Eq. 8, in float32."""
     signs_sum = np.stack([each.signs for each in coded]).sum(axis=0, dtype=np.int32)
-    return apply_sum(np.zeros(N, dtype=np.float32), signs_sum, sum(each.alpha for each in coded), len(coded))
+    mean_factor = sum(each.alpha for each in coded) / len(coded)
+    return apply_sum(np.zeros(N, dtype=np.float32), signs_sum, mean_factor, len(coded))
 
 
 def predicted_square(updates: list[NDArray[np.float32]], coded: list[TopBinary]) -> float:

@@ -62,7 +62,7 @@ def test_separate_aggregation_multiplies_the_two_means() -> None:
     directions = generator.integers(-1, 2, (5, 300))
 
     theta = apply_sum(
-        np.zeros(300, dtype=np.float32), directions.sum(axis=0).astype(np.int32), float(alphas.sum()), 5
+        np.zeros(300, dtype=np.float32), directions.sum(axis=0).astype(np.int32), float(alphas.mean()), 5
     )
 
     assert np.allclose(theta, alphas.sum() * directions.sum(axis=0) / 25, rtol=1e-6, atol=0)

@@ -56,7 +56,7 @@ def aggregate_updates(clients: int, seed: int) -> tuple[NDArray[np.float32], NDA
     coded = [top_binary((common + generator.normal(size=2000)).astype(np.float32), 300) for _ in range(clients)]
     direction = np.stack([each.signs for each in coded]).sum(axis=0, dtype=np.int32)
     alpha = sum(each.alpha for each in coded)
-    return apply_sum(np.zeros(2000, dtype=np.float32), direction, alpha, clients), direction, alpha
+    return apply_sum(np.zeros(2000, dtype=np.float32), direction, alpha / clients, clients), direction, alpha
 
 
 @pytest.mark.parametrize("clients", [2, 3, 5, 10])
@@ -92,7 +92,7 @@ def test_the_sum_of_the_signs_can_be_read_from_the_aggregate(clients: int) -> No
 
 def test_without_an_index_of_one_client_the_factors_are_not_recovered() -> None:
     """3.2.1: the condition is needed; where all agree, α̃ is C times too large."""
-    update = apply_sum(np.zeros(3, dtype=np.float32), np.array([5, -5, 0], dtype=np.int32), 2.0, 5)
+    update = apply_sum(np.zeros(3, dtype=np.float32), np.array([5, -5, 0], dtype=np.int32), 2.0 / 5, 5)
 
     assert 25 * np.abs(update[update != 0]).min() == pytest.approx(5 * 2.0)
 

@@ -319,6 +319,29 @@ async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_lat
     assert [len(result.members) for result in results] == [4, 3, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "block"), [("no-union", 1), ("sec-union", 1), ("sec-union", 16), ("partial-sec-union", 1)]
+)
+@aio
+async def test_rounds_whose_mean_factor_is_clamped_equal_the_plaintext_ones(
+    tmp_path: Path, strategy: str, block: int
+) -> None:
+    """Bounds so tight that the rule matters in every round, and a client that is left out of one."""
+    bounds: dict[str, object] = {"kappa": 1.5, "first_factor_bound": 0.01, "factor_floor": 0.001}
+    method: dict[str, object] = {"strategy": strategy, "q": 2, "block": block, "chunk_bytes": 1_024}
+    manifest = manifest_for(clients=4, servers=2, rounds_wanted=4, min_clients=3, **method, **bounds)
+    async with federation_for(manifest, tmp_path, Silence((3, 2))) as federation:
+        state, run = await federation.run(manifest)
+        assert state is runs.State.COMPLETED, run.reason
+        results = check_costs(federation, manifest)
+    reference = plain(manifest)
+    check_history(tmp_path, manifest, results, play(reference, range(1, 5), without={2: 3}))
+    assert reference.means == pytest.approx([0.01, 0.015, 0.015, 0.0225])
+    for client in manifest.clients:
+        lines = (tmp_path / client / "runs" / manifest.run_id / "rounds.jsonl").read_text("utf-8").splitlines()
+        assert all(0 < json.loads(line)["scale"] < 1 for line in lines), "the owner may know"
+
+
 @aio
 async def test_a_void_round_leaves_no_trace_and_the_next_one_is_good(tmp_path: Path) -> None:
     manifest = manifest_for(clients=3, servers=2, rounds_wanted=3, min_clients=3)

@@ -18,7 +18,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import PhaseVoided, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested
+from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
 from hubbub.messages.sums import SumChunk
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
@@ -59,7 +59,7 @@ CLIENTS = MANIFEST.clients
 GIVER, *OTHERS, LATE = CLIENTS
 """The late one asks the first one first."""
 PRESENT = CLIENTS[:-1]
-CHUNKS = snapshots.count_chunks(MANIFEST)
+CHUNKS = count_chunks(MANIFEST, 2)
 
 
 @pytest.fixture(autouse=True)

@@ -85,6 +85,9 @@ class Method:
     alpha_rule: str = "norm"
     feedback: str = "lost"
     block: int = 1
+    kappa: float = math.inf
+    first_factor_bound: float = math.inf
+    factor_floor: float = 0.0
 
 
 class PlainFederation:
@@ -108,6 +111,8 @@ class PlainFederation:
         """V of the last round."""
         self.alone_share: float | None = None
         """Of V, how much a single member chose."""
+        self.means: list[float] = []
+        """The mean factor that each round was applied with, where the method has one."""
         self._kept = math.floor(Fraction(str(rho)) * self.theta.size)
         self._steps = local_steps
         self._batch_seed = batch_seed
@@ -204,7 +209,7 @@ class PlainFederation:
         """SepAgg: (1/C)·Σ α_i times (1/C)·Σ D_i."""
         alpha = np.float32(sum(float(self._send_float(member)) for member in members))
         self._unite(members)
-        self._step(members, float(alpha))
+        self._step(members, float(alpha) / len(members))
 
     def _aggregate_securely(self, members: Sequence[Member]) -> None:
         """SepAgg on V, with α in fixed point (section 3.2)."""
@@ -213,12 +218,25 @@ class PlainFederation:
         else:
             self._unite(members)
         factors = [self._q.write(member.alpha) for member in members]
+        mean = self._q.read(sum(factors)) / len(members)
+        applied = self._bound(mean)
+        share = applied / mean if mean else 1.0
         inside = np.isin(np.arange(self.theta.size), self.union)
         for member, factor in zip(members, factors, strict=True):
             lost_too = self._method.feedback == "paper"
             sent = member.signs if lost_too else np.where(inside, member.signs, 0)
-            member.client.delta = member.x - np.float32(self._q.read(factor)) * sent.astype(np.float32)
-        self._step(members, self._q.read(sum(factors)))
+            alpha = np.float32(self._q.read(factor) * share)
+            member.client.delta = member.x - alpha * sent.astype(np.float32)
+        self.means.append(applied)
+        self._step(members, applied)
+
+    def _bound(self, mean: float) -> float:
+        """At most κ times the lower median of the means that were applied before, of those that are not zero."""
+        before = sorted(applied for applied in self.means if applied > 0)
+        if not before:
+            return min(mean, self._method.first_factor_bound)
+        half = before[: math.ceil(len(before) / 2)]
+        return min(mean, max(self._method.kappa * half[-1], self._method.factor_floor))
 
     def _add_numbers(self, members: Sequence[Member]) -> None:
         """θ = Σ x_i, on V if it is sparse; a client says at most k numbers then, the largest."""
@@ -265,11 +283,11 @@ class PlainFederation:
         choosers = [sum(block in member.blocks for member in members) for block in set(block_of)]
         self.alone_share = choosers.count(1) / (len(choosers) - choosers.count(0)) if any(choosers) else None
 
-    def _step(self, members: Sequence[Member], alpha: float) -> None:
+    def _step(self, members: Sequence[Member], mean_factor: float) -> None:
         directions = np.sum([member.signs for member in members], axis=0)[self.union]
         mean_signs = directions.astype(np.float32) / np.float32(len(members))
         theta = self.theta.copy()
-        theta[self.union] = mean_signs * np.float32(alpha / len(members)) + theta[self.union]
+        theta[self.union] = mean_signs * np.float32(mean_factor) + theta[self.union]
         self.theta = theta
 
     def digest(self) -> str:

@@ -31,6 +31,9 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
             alpha_rule=manifest.alpha_rule,
             feedback=manifest.feedback,
             block=manifest.block,
+            kappa=manifest.kappa,
+            first_factor_bound=manifest.first_factor_bound,
+            factor_floor=manifest.factor_floor,
         ),
         marks_key=marks_key,
     )

@@ -9,6 +9,7 @@ import pytest
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
+from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.ring import Residues, check_residues
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta
 
@@ -24,8 +25,11 @@ def setting(
     alpha_max: float = 16.0,
     alpha_rule: str = "norm",
     feedback: str = "lost",
+    first_factor_bound: float = 1_000.0,
 ) -> Parameters:
+    """Parameters under which the first round is not clamped, unless its bound is given."""
     plain = Parameters(parameters=N, clients=clients, servers=servers, rho=rho, q=q, alpha_max=alpha_max)
+    plain = replace(plain, first_factor_bound=first_factor_bound)
     return replace(plain, alpha_rule=alpha_rule, feedback=feedback)  # type: ignore[arg-type]  # Literals, as text.
 
 
@@ -37,7 +41,9 @@ def key_of(seed: int) -> bytes:
     return seed.to_bytes(32, "big")
 
 
-def make_input(seed: int, *, theta: Theta, scale: float = 1.0, update: Theta | None = None) -> ClientInput:
+def make_input(
+    seed: int, *, theta: Theta, scale: float = 1.0, update: Theta | None = None, history: History = NO_HISTORY
+) -> ClientInput:
     """A client with an update and something in its accumulator; or with this update and nothing in it."""
     return ClientInput(
         theta=theta,
@@ -45,6 +51,7 @@ def make_input(seed: int, *, theta: Theta, scale: float = 1.0, update: Theta | N
         accumulator=draw(seed + 1_000, scale / 10) if update is None else np.zeros(N, np.float32),
         samples=10 + 7 * seed,
         stream=AesCtrStream(key_of(seed)),
+        history=history,
     )
 
 
@@ -106,3 +113,14 @@ def refusal(client: ClientRound, phase: str, values: Sequence[Residues], members
 
 def factor(value: int = 0) -> Residues:
     return np.array([value], np.uint32)
+
+
+# The bound on a round's mean factor, in the open --------------------------------------------------------
+
+
+def bound(mean: float, parameters: Parameters, history: Sequence[float]) -> float:
+    """The mean factor that is applied after these."""
+    if not history:
+        return min(mean, parameters.first_factor_bound)
+    half = sorted(history)[: (len(history) + 1) // 2]
+    return min(mean, max(parameters.kappa * half[-1], parameters.factor_floor))

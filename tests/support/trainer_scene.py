@@ -26,6 +26,7 @@ from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import ShareChunk, declare
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, Voucher
 from hubbub.messages.sums import SumChunk, VoidNotice
+from hubbub.protocol.influence import NO_HISTORY
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.strategies.base import Theta
 from hubbub.strategies.registry import find_phase
@@ -413,14 +414,14 @@ class Scene:
         voucher = Voucher(
             round=number,
             released=number if released is None else released,
-            model_hmac=model_hmac(group, digest(model)),
+            model_hmac=model_hmac(group, digest(model), NO_HISTORY),
         )
         for client in self.by_hand if by is None else by:
             await self.say(self.parties[client], ModelVouched(vouchers=(voucher,)), round_number=0, phase="")
 
     async def send_snapshot(self, client: PartyId, number: int, model: Theta) -> None:
         """A client made by hand sends a model, sealed as it should be."""
-        for index, part in enumerate(snapshots.cut(self.manifest, model)):
+        for index, part in enumerate(snapshots.cut(self.manifest, model, NO_HISTORY, number=number)):
             sealed = self.peers.seals[client].seal_snapshot(number, self.real[0], index, part)
             body = SnapshotChunk(index=index)
             await self.say(self.parties[client], body, round_number=number, phase="", payload=sealed)

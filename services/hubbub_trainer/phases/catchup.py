@@ -23,7 +23,7 @@ from hubbub.machine.effects import Effect, Failed, Job, Key, Persist, Publish, S
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.snapshots import SnapshotRequested, Voucher
+from hubbub.messages.snapshots import SnapshotRequested, Voucher, count_chunks
 from hubbub_trainer.events import (
     AskDue,
     CaughtUp,
@@ -80,8 +80,6 @@ class CatchUp:
     manifest: Manifest
     after: int
     """The last round that we have taken in; -1 if we lack the model that the run begins with."""
-    chunks: int
-    """Of a snapshot."""
     need: int = 0
     """A model of this round or a later one is wanted."""
     attempt: int = 0
@@ -107,7 +105,9 @@ class CatchUp:
     def find_good(self, giver: PartyId) -> TakeSnapshot | None:
         """The snapshot of a peer, if it is whole, late enough, and enough organisations sign what it is."""
         snapshot = self.snapshots.get(giver)
-        if snapshot is None or snapshot.number < self.need or len(snapshot.arrived) < self.chunks:
+        if snapshot is None or snapshot.number < self.need:
+            return None
+        if len(snapshot.arrived) < count_chunks(self.manifest, snapshot.number):
             return None
         if self.inherits:
             return None if snapshot.number else TakeSnapshot(giver)

@@ -19,7 +19,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Claim
-from hubbub.parameters import Feedback, Parameters
+from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Feedback, Parameters
 from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.modes import WireMode
@@ -105,6 +105,12 @@ class Manifest(Claim):
     q: int = 1
     block: Annotated[int, LEFT_OUT_IF_ONE] = 1
     """How many neighbouring indices sec-union chooses together; with more than one, all speak about all of V."""
+    kappa: float = KAPPA
+    """A round's mean factor is clamped at this many times the lower median of those of the rounds before it."""
+    first_factor_bound: float = FIRST_FACTOR_BOUND
+    """The largest mean factor of a round that has none before it."""
+    factor_floor: float = FACTOR_FLOOR
+    """A mean factor up to this is never clamped."""
     alpha_rule: AlphaRule = "norm"
     feedback: Feedback = "lost"
     wire: WireMode = "compact"
@@ -175,6 +181,9 @@ class Manifest(Claim):
             rho=self.rho,
             alpha_max=self.alpha_max,
             factor_bits=self.factor_bits,
+            kappa=self.kappa,
+            first_factor_bound=self.first_factor_bound,
+            factor_floor=self.factor_floor,
             q=self.q,
             block=self.block,
             alpha_rule=self.alpha_rule,

@@ -5,15 +5,27 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from hubbub.messages.base import CLIENT, Claim, Message
-from hubbub.messages.manifest import Digest, Name
+from hubbub.messages.manifest import Digest, Manifest, Name
 
 RoundNumber = Annotated[int, Field(ge=1, lt=2**31)]
 
 MAX_VOUCHERS = 64
+PARAMETER_BYTES = 4
+MEAN_BYTES = 8
+
+
+def snapshot_bytes(manifest: Manifest, number: int) -> int:
+    """Size of the snapshot after a round: the model, then its history of mean factors, one place a round."""
+    return manifest.parameters * PARAMETER_BYTES + number * MEAN_BYTES
+
+
+def count_chunks(manifest: Manifest, number: int) -> int:
+    """Count the chunks of the snapshot after a round."""
+    return -(-snapshot_bytes(manifest, number) // manifest.chunk_bytes)
 
 
 class Voucher(Claim):
-    """The state of a client after a round: how many were released, and a digest of the model for peers alone."""
+    """A client's state after a round: how many were released, and a digest for peers of model and history."""
 
     round: RoundNumber
     released: Annotated[int, Field(ge=0, lt=2**31)]
@@ -43,7 +55,7 @@ class ModelVouched(Message):
 
 
 class SnapshotChunk(Message):
-    """A piece of the model as it was after the envelope's round; the payload is sealed to its recipient."""
+    """A piece of model and history after the envelope's round; the payload is sealed to its recipient."""
 
     kind: ClassVar[str] = "snapshot-chunk"
     senders = CLIENT

@@ -1,8 +1,9 @@
 """What clients do with the sums: check that they are possible, then step (Beguier et al., Alg. 2, last line).
 
 θ' = θ + U with U = (α/M)·(D/M), where M is the number of members whose shares are in the sums; in the paper
-M = C. All clients must hold the same θ to the bit, so U is one fixed sequence of elementwise float32
-operations: IEEE 754 fixes each of them, and numpy fuses none.
+M = C. The mean factor α/M is clamped before (`hubbub.protocol.influence`). All clients must hold the same θ
+to the bit, so U is one fixed sequence of elementwise float32 operations: IEEE 754 fixes each of them, and numpy
+fuses none.
 """
 
 import math
@@ -15,7 +16,7 @@ from hubbub.protocol.fixed_point import FixedPoint
 
 
 def apply_sum(
-    theta: NDArray[np.float32], signs_sum: NDArray[np.signedinteger], alpha_sum: float, members: int
+    theta: NDArray[np.float32], signs_sum: NDArray[np.signedinteger], mean_factor: float, members: int
 ) -> NDArray[np.float32]:
     """Step to the next model; `theta` is left as it is. Slices of a model may be stepped one by one."""
     if members < 1:
@@ -24,11 +25,11 @@ def apply_sum(
         raise LocalError(
             f"a {theta.dtype} model of shape {theta.shape} cannot take signs of shape {signs_sum.shape}"
         )
-    if not math.isfinite(alpha_sum):
-        raise LocalError("the sum of the scaling factors is not a finite number")
+    if not math.isfinite(mean_factor):
+        raise LocalError("the mean of the scaling factors is not a finite number")
     updated = signs_sum.astype(np.float32)
     updated /= np.float32(members)
-    updated *= np.float32(alpha_sum / members)
+    updated *= np.float32(mean_factor)
     updated += theta
     return updated
 
@@ -37,12 +38,12 @@ def apply_sum_on(
     support: NDArray[np.int64],
     theta: NDArray[np.float32],
     signs_sum: NDArray[np.signedinteger],
-    alpha_sum: float,
+    mean_factor: float,
     members: int,
 ) -> NDArray[np.float32]:
     """Step to a model that differs from `theta` at these indices alone."""
     updated = theta.copy()
-    updated[support] = apply_sum(theta[support], signs_sum, alpha_sum, members)
+    updated[support] = apply_sum(theta[support], signs_sum, mean_factor, members)
     return updated
 
 

@@ -46,6 +46,7 @@ from hubbub.parameters import Parameters
 from hubbub.protocol import sharing
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
+from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
 
@@ -139,6 +140,8 @@ class ClientInput:
     samples: int
     stream: RandomStream = field(repr=False)
     """For what a strategy draws at random, other than shares: it follows from the client's own secret."""
+    history: History = field(default=NO_HISTORY, repr=False)
+    """Mean factors of the rounds before, as the last conclusion had it; the same at all clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,10 @@ class Conclusion:
     depend on the client's own input."""
     changed: int = 0
     """How many of the client's numbers were clipped or left out to be sent at all. It stays here, too."""
+    history: History = field(default=NO_HISTORY, repr=False)
+    """With this round's mean factor, where a strategy has factors."""
+    scale: float = 1.0
+    """What the mean factor was scaled by to keep its bound; 1 where it was not clamped. It stays here, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,12 +24,11 @@ from hubbub.strategies.base import (
     Indices,
     Release,
     Restriction,
-    Theta,
     admit_exactly,
     admit_up_to,
 )
 from hubbub.strategies.compressed import add_up, require
-from hubbub.strategies.marks import SIGNS, Found, SecUnion, Signs
+from hubbub.strategies.marks import SIGNS, Directions, Found, SecUnion, Signs
 
 REVEALS = "where all members' signs agree on V, every client knows everybody's sign there"
 """To clients; servers learn |V|, as they do without blocks."""
@@ -55,13 +54,13 @@ class BlockRound:
     def __init__(self, union: SecUnion, parameters: Parameters, mine: ClientInput) -> None:
         self._union = union
         self._parameters = parameters
-        self._theta = mine.theta
+        self._theta, self._history = mine.theta, mine.history
         self._wanted = add_up(parameters, mine)
         chosen = blocks.choose_blocks(self._wanted, parameters.block, parameters.kept_blocks)
         self._marks = union.mark(parameters, chosen, mine.stream)
         self._spoken: _Spoken | None = None
         self._alone: float | None = None
-        self._next: Theta | None = None
+        self._moves: tuple[Directions, float, int] | None = None
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """A mark for each block; or a sign for each index of V, and the factor in the same messages."""
@@ -81,7 +80,7 @@ class BlockRound:
         return () if phase != SIGNS.name or self._spoken is None else (Restriction(self._spoken.support),)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in V, and find what to say about it; or D and α, and apply U."""
+        """Take in V, and find what to say about it; or D and α, with which U is applied at the end."""
         admit_exactly(self.vectors(phase), release.vectors)
         if phase == SIGNS.name:
             self._absorb_signs(release.values[0], int(release.values[1][0]), members)
@@ -97,21 +96,27 @@ class BlockRound:
         self._spoken = _Spoken(support, blocks.speak(self._wanted, support), parameters.fixed_point.to_ring(alpha))
 
     def _absorb_signs(self, pluses: Digits, factor: int, members: int) -> None:
-        directions, support = blocks.from_ring(pluses, members), self._say().support
+        directions = blocks.from_ring(pluses, members)
         aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)
-        self._next = aggregate.apply_sum_on(support, self._theta, directions, alpha, members)
+        self._moves = directions, alpha, members
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Move on; what was said of V leaves the accumulator, all else stays in it."""
-        theta, spoken = require(self._next), self._say()
+        """Move on; what was said of V and applied leaves the accumulator, all else stays in it."""
+        (directions, alpha_sum, members), spoken = require(self._moves), self._say()
+        clamped = self._parameters.factor_bounds.clamp(alpha_sum / members, self._history)
+        theta = aggregate.apply_sum_on(spoken.support, self._theta, directions, clamped.factor, members)
         if not took_part:
             # Our signs are not in the sum, and our marks not in V.
-            return Conclusion(theta, self._wanted, spoken.support.size)
-        alpha = self._parameters.fixed_point.from_ring(spoken.factor)
+            return Conclusion(
+                theta, self._wanted, spoken.support.size, history=clamped.history, scale=clamped.scale
+            )
+        alpha = self._parameters.fixed_point.from_ring(spoken.factor) * clamped.scale
         kept = self._wanted.copy()
         kept[spoken.support] = compression.accumulate_error(kept[spoken.support], alpha, spoken.signs)
-        return Conclusion(theta, kept, spoken.support.size, self._alone)
+        return Conclusion(
+            theta, kept, spoken.support.size, self._alone, history=clamped.history, scale=clamped.scale
+        )
 
     def _say(self) -> _Spoken:
         return require(self._spoken)

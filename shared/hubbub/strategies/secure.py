@@ -42,7 +42,7 @@ class SecureRound:
     def __init__(self, union: Union | None, parameters: Parameters, mine: ClientInput) -> None:
         self._union = union
         self._parameters = parameters
-        self._theta = mine.theta
+        self._theta, self._history = mine.theta, mine.history
         self._wanted = add_up(parameters, mine)
         compressed = compression.top_binary(self._wanted, parameters.kept, rule=parameters.alpha_rule)
         self._factor = parameters.fixed_point.to_ring(compressed.alpha)
@@ -104,30 +104,32 @@ class SecureRound:
             return signs.from_digits(total, members)
         return signs.from_ring(total, self._parameters.clients)
 
-    def _apply(self, directions: Directions, alpha: float, members: int) -> Theta:
+    def _apply(self, directions: Directions, factor: float, members: int) -> Theta:
         """U: the model moves on V."""
         if self._support is None:
-            return aggregate.apply_sum(self._theta, directions, alpha, members)
-        return aggregate.apply_sum_on(self._support, self._theta, directions, alpha, members)
+            return aggregate.apply_sum(self._theta, directions, factor, members)
+        return aggregate.apply_sum_on(self._support, self._theta, directions, factor, members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Move on; what was sent leaves the accumulator, what was not stays in it.
+        """Move on; what was sent and applied leaves the accumulator, what was not stays in it.
 
         To the paper's letter α·D leaves it as a whole, also at indices that SecUnion lost, and so is gone. But a
         client knows V: with feedback only α·D on V leaves, and what was lost comes back next round.
         """
-        theta = self._apply(*require(self._moves))
+        directions, alpha_sum, members = require(self._moves)
+        clamped = self._parameters.factor_bounds.clamp(alpha_sum / members, self._history)
+        theta = self._apply(directions, clamped.factor, members)
         size = self._parameters.parameters if self._support is None else self._support.size
         if not took_part:
             # Our marks are not in the sum, so that it tells us nothing about ourselves.
-            return Conclusion(theta, self._wanted, size)
+            return Conclusion(theta, self._wanted, size, history=clamped.history, scale=clamped.scale)
         sent = self._signs
         if self._support is not None and self._parameters.feedback == "lost":
             sent = np.zeros_like(self._signs)
             sent[self._support] = self._signs[self._support]
-        alpha = self._parameters.fixed_point.from_ring(self._factor)
+        alpha = self._parameters.fixed_point.from_ring(self._factor) * clamped.scale
         kept = compression.accumulate_error(self._wanted, alpha, sent)
-        return Conclusion(theta, kept, size, self._alone)
+        return Conclusion(theta, kept, size, self._alone, history=clamped.history, scale=clamped.scale)
 
     def __repr__(self) -> str:
         return f"<SecureRound of {self._parameters.parameters} parameters>"

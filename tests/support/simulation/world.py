@@ -24,6 +24,7 @@ from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import Voucher
+from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Verdict
@@ -415,9 +416,14 @@ class World:
             return sums
 
         def advance_watched(
-            space: Workspace, number: int, theta: Theta, accumulator: Theta, memory: Theta | None
+            space: Workspace,
+            number: int,
+            theta: Theta,
+            accumulator: Theta,
+            memory: Theta | None,
+            history: influence.History,
         ) -> None:
-            advance(space, number, theta, accumulator, memory)
+            advance(space, number, theta, accumulator, memory, history)
             ledger.note_model(_current_party(), number, digest(theta))
 
         def keep_watched(space: Workspace, number: int, update: Theta, memory: Theta | None) -> None:
@@ -425,8 +431,8 @@ class World:
             ledger.idle[_current_party(), number] = not update.any()
             keep_update(space, number, update, memory)
 
-        def take_watched(space: Workspace, theta: Theta, voucher: Voucher) -> None:
-            take(space, theta, voucher)
+        def take_watched(space: Workspace, theta: Theta, history: influence.History, voucher: Voucher) -> None:
+            take(space, theta, history, voucher)
             ledger.caught_up.add((_current_party(), voucher.round))
 
         patch.setattr(snapshots, "take", take_watched)

@@ -8,7 +8,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Failed, Key, Publish, SetTimer, Tell
 from hubbub.machine.table import step
 from hubbub.messages.manifest import CohortMember, Manifest
-from hubbub.messages.snapshots import SnapshotRequested, Voucher
+from hubbub.messages.snapshots import SnapshotRequested, Voucher, count_chunks
 from hubbub_trainer.events import (
     AskDue,
     CaughtUp,
@@ -31,11 +31,11 @@ from hubbub_trainer.phases.catchup import (
 )
 from support.builders import client_names, make_manifest
 
-MANIFEST = make_manifest(clients=5, min_clients=3)
+MANIFEST = make_manifest(clients=5, min_clients=3, chunk_bytes=256)
 ME, *PEERS = MANIFEST.clients
 SECOND, THIRD, FOURTH, FIFTH = PEERS
-CHUNKS = 2
 AFTER, LOST = 1, 4
+CHUNKS = count_chunks(MANIFEST, LOST)
 MODEL, OTHER_MODEL = "5d" * 32, "5e" * 32
 AT_ONCE = SetTimer("ask", 0.0, AskDue)
 
@@ -56,7 +56,6 @@ class Play:
             run=run,
             manifest=manifest,
             after=AFTER,
-            chunks=CHUNKS,
         )
         self.effects: tuple[Effect, ...] = ()
         self.feed(Lost(number=LOST))

@@ -123,10 +123,13 @@ def read_chunk(index: int, size: int, number: int = 1) -> SnapshotArrived:
 
 @pytest.mark.parametrize("number", [1, LAST_ROUND])
 def test_a_chunk_of_a_snapshot_is_as_long_as_it_should_be(number: int) -> None:
-    assert read_chunk(0, 400 + SEAL, number) == SnapshotArrived(client=PEER, number=number, index=0)
+    """A hundred parameters of 4 bytes, and 8 bytes a round."""
+    assert read_chunk(0, 400 + 8 * number + SEAL, number) == SnapshotArrived(client=PEER, number=number, index=0)
 
 
-@pytest.mark.parametrize(("index", "size"), [(0, 400), (0, 399 + SEAL), (0, 404 + SEAL), (0, 0), (1, 400 + SEAL)])
+@pytest.mark.parametrize(
+    ("index", "size"), [(0, 408), (0, 400 + SEAL), (0, 407 + SEAL), (0, 416 + SEAL), (0, 0), (1, 408 + SEAL)]
+)
 def test_another_length_or_place_is_refused(index: int, size: int) -> None:
     with pytest.raises(PeerError) as caught:
         read_chunk(index, size)

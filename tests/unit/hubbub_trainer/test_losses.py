@@ -20,7 +20,8 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
+from hubbub.protocol.influence import NO_HISTORY
 from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.runner import Moment
@@ -58,7 +59,6 @@ MANIFEST = make_manifest(
 )
 ME, SECOND, THIRD = MANIFEST.clients
 MODEL, OTHER_MODEL = TASK.initial_model(8), TASK.initial_model(9)
-CHUNKS = snapshots.count_chunks(MANIFEST)
 
 
 @asynccontextmanager
@@ -200,7 +200,7 @@ async def test_a_snapshot_that_was_sealed_for_another_place_is_refused(tmp_path:
     async with joined(tmp_path) as scene:
         await scene.open_round(3)
         await scene.vouch(2, MODEL)
-        for index, part in enumerate(snapshots.cut(MANIFEST, MODEL)):
+        for index, part in enumerate(snapshots.cut(MANIFEST, MODEL, NO_HISTORY, number=2)):
             sealed = scene.peers.seals[SECOND].seal_snapshot(1, ME, index, part)
             body = SnapshotChunk(index=index)
             await scene.say(scene.parties[SECOND], body, round_number=2, phase="", payload=sealed)
@@ -459,8 +459,8 @@ async def request(scene: Scene, *, after: int = 0, giver: str = ME) -> None:
     await scene.say(scene.parties[THIRD], body, round_number=1, phase="")
 
 
-def open_chunks(scene: Scene, number: int) -> bytes:
-    """The model that the third client was sent, as it opens it."""
+def check_given(scene: Scene, number: int) -> None:
+    """The third client was sent our model and history, as they are."""
     chunks = {
         envelope.body.index: scene.peers.seals[THIRD].open_snapshot(
             number, ME, envelope.body.index, envelope.payload
@@ -468,7 +468,10 @@ def open_chunks(scene: Scene, number: int) -> bytes:
         for envelope in scene.parties[THIRD].heard
         if isinstance(envelope.body, SnapshotChunk) and envelope.round == number
     }
-    return b"".join(chunks[index] for index in sorted(chunks))
+    theta, history = snapshots.join(MANIFEST, [chunks[index] for index in sorted(chunks)], number=number)
+    assert theta.tobytes() == space_of(scene).theta.tobytes()
+    assert history == space_of(scene).history
+    assert history, "the rounds of the scene move the model"
 
 
 @aio
@@ -477,20 +480,19 @@ async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tm
         await scene.play_good_round(1)
         await scene.play_void_round(2)
         await request(scene)
-        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=CHUNKS)
-        theta = space_of(scene).theta
-        assert open_chunks(scene, 2) == theta.tobytes()
+        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=count_chunks(MANIFEST, 2))
+        check_given(scene, 2)
         ((_, said),) = await scene.hear(scene.parties[THIRD], ModelVouched)
         assert said.vouchers == tuple(
-            Voucher(round=number, released=1, model_hmac=hmac_at(scene, number, theta)) for number in (1, 2)
+            Voucher(round=number, released=1, model_hmac=hmac_at(scene, number)) for number in (1, 2)
         ), "also after a void round, whose model is the one before"
         assert not [each for each in scene.parties[SECOND].heard if isinstance(each.body, ModelVouched)]
 
 
-def hmac_at(scene: Scene, number: int, theta: Theta) -> str:
+def hmac_at(scene: Scene, number: int) -> str:
     group = scene.peers.agree()
     group.advance_to(number)
-    return model_hmac(group, digest(theta))
+    return model_hmac(group, digest(space_of(scene).theta), space_of(scene).history)
 
 
 @aio
@@ -500,8 +502,8 @@ async def test_a_trainer_gives_its_model_after_a_restart_too(tmp_path: Path) -> 
         await scene.settle()
         await scene.restart()
         await request(scene)
-        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=CHUNKS)
-        assert open_chunks(scene, 1) == space_of(scene).theta.tobytes()
+        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=count_chunks(MANIFEST, 1))
+        check_given(scene, 1)
 
 
 @aio
@@ -530,9 +532,9 @@ async def test_a_model_that_has_moved_on_is_not_sent_under_the_old_number(
         monkeypatch.undo()
         await scene.play_good_round(2)
         await request(scene, after=1)
-        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=CHUNKS)
+        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=count_chunks(MANIFEST, 2))
         await scene.hear(scene.coordinator, RoundApplied, number=2)
-        assert open_chunks(scene, 2) == space_of(scene).theta.tobytes()
+        check_given(scene, 2)
 
 
 @aio

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -245,8 +246,10 @@ async def test_a_part_that_does_not_open_ends_the_run_and_is_counted(tmp_path: P
         assert scene.count(RejectReason.BROKEN_SEAL) == 1
 
 
-def hmac_of_model(key: bytes, theta: Theta) -> str:
-    return hmac.new(key, hashlib.sha256(theta.astype("<f4").tobytes()).digest(), "sha256").hexdigest()
+def hmac_of_model(key: bytes, theta: Theta, means: Sequence[float]) -> str:
+    """What clients compare: the model and the mean factors of the released rounds, as doubles."""
+    model = hashlib.sha256(theta.astype("<f4").tobytes()).digest()
+    return hmac.new(key, model + struct.pack(f"<{len(means)}d", *means), "sha256").hexdigest()
 
 
 @aio
@@ -259,14 +262,16 @@ async def test_the_group_secret_steps_with_every_round_void_or_not_and_is_erased
         await scene.play_good_round(1)
         await scene.play_void_round(2)
         await scene.play_good_round(3)
+        means = scene.trainer._spaces.open(MANIFEST.run_id).history
+        assert len(means) == 2
         await scene.tell(RunEnded(outcome="completed", reason="done"))
         log = await scene.read_log()
         applied = {entry.fields["round"]: entry.fields["model_hmac"] for entry in log if entry.kind == "applied"}
         theta = read_kept_model(scene.run_folder(ME)).theta
         group.step()
-        assert applied[3] != hmac_of_model(group.key_for("model"), theta)
+        assert applied[3] != hmac_of_model(group.key_for("model"), theta, means)
         group.step()
-        assert applied[3] == hmac_of_model(group.key_for("model"), theta)
+        assert applied[3] == hmac_of_model(group.key_for("model"), theta, means)
         assert applied.keys() == {1, 3}
         with pytest.raises(LocalError, match="erased"):
             held.key_for("model")
@@ -286,11 +291,12 @@ async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_
         await scene.say(scene.aggregators[1], VoidNotice(reason="too few"), round_number=2)
         assert "says void where" in await hear_failure(scene)
         await scene.play_good_round(1)
+        means = scene.trainer._spaces.open(MANIFEST.run_id).history
         (applied,) = [entry.fields["model_hmac"] for entry in await scene.read_log() if entry.kind == "applied"]
         await scene.tell(RunEnded(outcome="failed", reason="two words of one phase"))
         await scene.settle()
         theta = read_kept_model(scene.run_folder(ME)).theta
-        assert applied == hmac_of_model(group.key_for("model"), theta)
+        assert applied == hmac_of_model(group.key_for("model"), theta, means)
 
 
 # Rounds in order ----------------------------------------------------------------------------------------

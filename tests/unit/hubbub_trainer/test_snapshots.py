@@ -15,7 +15,8 @@ from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.snapshots import SnapshotChunk, Voucher
+from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks
+from hubbub.protocol.influence import History
 from hubbub.runtime.post import Post
 from hubbub.runtime.spool import Spool
 from hubbub.store.vault import Vault
@@ -41,6 +42,8 @@ TASK = SyntheticTask(N)
 MODEL: Theta = np.linspace(-1, 1, N, dtype=np.float32)
 OTHER_MODEL = np.nextafter(MODEL, np.float32(2))
 NUMBER = 5
+HISTORY = (0.1, 0.4, 0.3)
+"""Round 2 of the five was void, and one moved nothing."""
 PLACE = Key("catchup", MANIFEST.run_id, NUMBER, "catchup")
 
 
@@ -51,12 +54,13 @@ PLACE = Key("catchup", MANIFEST.run_id, NUMBER, "catchup")
 def test_a_model_is_what_its_chunks_make(parameters: int) -> None:
     manifest = make_manifest(parameters=parameters, chunk_bytes=256, rho=1.0)
     model = MODEL[:parameters]
-    chunks = list(snapshots.cut(manifest, model))
-    assert len(chunks) == snapshots.count_chunks(manifest)
+    chunks = list(snapshots.cut(manifest, model, HISTORY, number=NUMBER))
+    assert len(chunks) == count_chunks(manifest, NUMBER)
     assert [len(chunk) for chunk in chunks] == [
         snapshots.chunk_size(manifest, NUMBER, index) for index in range(len(chunks))
     ]
-    joined = snapshots.join(manifest, chunks)
+    joined, history = snapshots.join(manifest, chunks, number=NUMBER)
+    assert history == HISTORY
     assert joined.dtype == np.float32
     assert joined.tobytes() == model.tobytes()
     joined += 1  # A model is worked with; a view of what arrived could not be.
@@ -66,20 +70,30 @@ def test_every_bit_of_a_model_travels() -> None:
     """Zeros of both signs and numbers too small to be normal too: digests are of bits."""
     strange = np.array([0.0, -0.0, 1e-45, -1e-40, np.finfo(np.float32).max], dtype=np.float32)
     manifest = make_manifest(parameters=strange.size, chunk_bytes=256, rho=1.0)
-    assert snapshots.join(manifest, snapshots.cut(manifest, strange)).tobytes() == strange.tobytes()
+    history = (5e-324, 0.1 + 0.2)
+    chunks = snapshots.cut(manifest, strange, history, number=NUMBER)
+    joined = snapshots.join(manifest, chunks, number=NUMBER)
+    assert (joined[0].tobytes(), joined[1]) == (strange.tobytes(), history)
+
+
+def test_a_snapshot_is_as_long_whatever_its_history_holds() -> None:
+    """Servers see its length, and may not learn from it whether a round moved the model."""
+    for history in ((), HISTORY, (0.1,) * NUMBER):
+        chunks = snapshots.cut(MANIFEST, MODEL, history, number=NUMBER)
+        assert sum(map(len, chunks)) == 4 * N + 8 * NUMBER
 
 
 def test_a_snapshot_has_no_chunk_after_its_last() -> None:
-    assert snapshots.count_chunks(MANIFEST) == 4
-    assert snapshots.chunk_size(MANIFEST, NUMBER, 3) == 4 * N - 3 * 256
+    assert count_chunks(MANIFEST, NUMBER) == 4
+    assert snapshots.chunk_size(MANIFEST, NUMBER, 3) == 4 * N + 8 * NUMBER - 3 * 256
     with pytest.raises(PeerError) as caught:
         snapshots.chunk_size(MANIFEST, NUMBER, 4)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
 def test_chunks_of_another_model_are_refused() -> None:
-    with pytest.raises(PeerError, match="202 parameters") as caught:
-        snapshots.join(MANIFEST, snapshots.cut(MANIFEST, MODEL[:-1]))
+    with pytest.raises(PeerError, match="a snapshot has 848 bytes") as caught:
+        snapshots.join(MANIFEST, snapshots.cut(MANIFEST, MODEL[:-1], HISTORY, number=NUMBER), number=NUMBER)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
@@ -117,7 +131,7 @@ async def receive(spool: Spool, *, number: int = NUMBER) -> None:
     """What a giver sends, chunk by chunk, on our disk."""
     outbox = Outbox()
     post = Post(outbox, identity_of(MANIFEST, GIVER))
-    await snapshots.send(post, SEALS[GIVER], MANIFEST, MODEL, number=number, to=ME)
+    await snapshots.send(post, SEALS[GIVER], MANIFEST, MODEL, HISTORY, number=number, to=ME)
     for envelope in outbox.sent:
         assert isinstance(envelope.body, SnapshotChunk)
         assert (envelope.round, envelope.phase) == (number, "")
@@ -125,12 +139,17 @@ async def receive(spool: Spool, *, number: int = NUMBER) -> None:
         spool.write(PLACE, snapshots.name_chunk(GIVER, number, envelope.body.index), envelope.payload)
 
 
+def check_joined(chunks: list[bytes]) -> None:
+    theta, history = snapshots.join(MANIFEST, chunks, number=NUMBER)
+    assert (theta.tobytes(), history) == (MODEL.tobytes(), HISTORY)
+
+
 @aio
 async def test_a_model_arrives_as_it_was_sent(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     await receive(spool)
     read = snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER)
-    assert b"".join(read) == MODEL.tobytes()
+    check_joined(read)
 
 
 @aio
@@ -140,14 +159,14 @@ async def test_chunks_of_two_sendings_make_one_model(tmp_path: Path) -> None:
     await receive(spool)
     await receive(spool)
     read = snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER)
-    assert b"".join(read) == MODEL.tobytes()
+    check_joined(read)
 
 
 @aio
 async def test_a_model_that_is_moved_to_another_round_does_not_open(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     await receive(spool)
-    for index in range(snapshots.count_chunks(MANIFEST)):
+    for index in range(count_chunks(MANIFEST, NUMBER)):
         sealed = spool.read(PLACE, snapshots.name_chunk(GIVER, NUMBER, index))
         spool.write(PLACE, snapshots.name_chunk(GIVER, NUMBER + 1, index), sealed)
     with pytest.raises(PeerError) as caught:
@@ -201,28 +220,33 @@ def open_space(folder: Path) -> Workspace:
     )
     space.recall()
     group.advance_to(3)
-    space.advance(2, OTHER_MODEL, np.full(N, 0.25, dtype=np.float32), np.full(N, 0.5, dtype=np.float32))
+    space.advance(
+        2, OTHER_MODEL, np.full(N, 0.25, dtype=np.float32), np.full(N, 0.5, dtype=np.float32), HISTORY[:2]
+    )
     return space
 
 
-def vouch(model: Theta, number: int = NUMBER) -> Voucher:
+def vouch(model: Theta, number: int = NUMBER, history: History = HISTORY) -> Voucher:
     group = agree()
     group.advance_to(number)
-    return Voucher(round=number, released=number, model_hmac=model_hmac(group, digest(model)))
+    return Voucher(round=number, released=number, model_hmac=model_hmac(group, digest(model), history))
 
 
 def test_the_model_that_was_vouched_for_is_ours_and_what_was_not_sent_yet_is_gone(tmp_path: Path) -> None:
     space = open_space(tmp_path)
-    snapshots.take(space, MODEL, vouch(MODEL))
+    snapshots.take(space, MODEL, HISTORY, vouch(MODEL))
     for each in (space, reopened(space)):
         assert (each.applied, each.memory) == (NUMBER, None)
         assert each.theta.tobytes() == MODEL.tobytes()
+        assert each.history == HISTORY
         assert not each.accumulator.any()
 
 
 def reopened(space: Workspace) -> Workspace:
     """As after a restart."""
-    again = replace(space, theta=TASK.initial_model(7), accumulator=np.ones(N, dtype=np.float32), applied=0)
+    again = replace(
+        space, theta=TASK.initial_model(7), accumulator=np.ones(N, dtype=np.float32), applied=0, history=()
+    )
     again.recall()
     return again
 
@@ -231,6 +255,8 @@ def reopened(space: Workspace) -> Workspace:
     "voucher",
     [
         pytest.param(vouch(OTHER_MODEL), id="of another model"),
+        pytest.param(vouch(MODEL, history=(*HISTORY[:-1], 12.0)), id="of another history"),
+        pytest.param(vouch(MODEL, history=()), id="of no history"),
         pytest.param(vouch(MODEL).model_copy(update={"round": NUMBER + 1}), id="of another round"),
         pytest.param(vouch(MODEL).model_copy(update={"model_hmac": "00" * 32}), id="of nothing"),
     ],
@@ -238,10 +264,11 @@ def reopened(space: Workspace) -> Workspace:
 def test_any_other_is_refused_and_changes_nothing(tmp_path: Path, voucher: Voucher) -> None:
     space = open_space(tmp_path)
     with pytest.raises(PeerError) as caught:
-        snapshots.take(space, MODEL, voucher)
+        snapshots.take(space, MODEL, HISTORY, voucher)
     assert caught.value.reason is RejectReason.DIFFERENT_MODEL
     for each in (space, reopened(space)):
         assert each.applied == 2
         assert each.theta.tobytes() == OTHER_MODEL.tobytes()
+        assert each.history == HISTORY[:2]
         assert each.accumulator.all()
     assert space.group_secret.round == 3, "the keys of the rounds between may still be needed"

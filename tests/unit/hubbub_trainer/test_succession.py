@@ -20,7 +20,8 @@ from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
-from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
+from hubbub.protocol.influence import NO_HISTORY
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.base import Theta
 from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
@@ -114,7 +115,7 @@ async def send_model(
     number: int = 0,
     chunks: slice = slice(None),
 ) -> None:
-    for index, part in list(enumerate(snapshots.cut(scene.manifest, model)))[chunks]:
+    for index, part in list(enumerate(snapshots.cut(scene.manifest, model, NO_HISTORY, number=number)))[chunks]:
         sealed = scene.peers.seals[client].seal_snapshot(number, ME, index, salts(index) + part)
         body = SnapshotChunk(index=index)
         await scene.say(scene.parties[client], body, round_number=number, phase="", payload=sealed)
@@ -132,7 +133,8 @@ def begun_with(scene: Scene) -> dict[str, Theta]:
 
 def check_begin(scene: Scene, model: Theta = MODEL) -> None:
     kept = begun_with(scene)
-    assert kept.keys() == {"theta", "accumulator"}, "no memory of an optimiser"
+    assert kept.keys() == {"theta", "accumulator", "history"}, "no memory of an optimiser"
+    assert not kept["history"].size, "the first round has the first bound again"
     assert kept["theta"].tobytes() == model.tobytes()
     assert not kept["accumulator"].any()
 
@@ -371,7 +373,7 @@ async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Pa
         await scene.open_round(2)  # The order of round 1, and all of that round, never came.
         await await_request(scene, SECOND)
         group.advance_to(2)
-        voucher = Voucher(round=2, released=2, model_hmac=model_hmac(group, digest(MODEL)))
+        voucher = Voucher(round=2, released=2, model_hmac=model_hmac(group, digest(MODEL), NO_HISTORY))
         for client in scene.by_hand:
             body = ModelVouched(vouchers=(voucher,))
             await scene.say(scene.parties[client], body, round_number=0, phase="")
@@ -460,7 +462,7 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
         for after in (-1, 0):
             body = SnapshotRequested(after=after, giver=ME)
             await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
-        chunks = snapshots.count_chunks(scene.manifest)
+        chunks = count_chunks(scene.manifest, 0)
         heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
         await scene.settle()
         assert {envelope.round for envelope, _ in heard} == {0}

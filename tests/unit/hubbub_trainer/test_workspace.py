@@ -18,7 +18,7 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.parameters import Parameters
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientInput, Release, Restriction, Theta
+from hubbub.strategies.base import ClientInput, Conclusion, Release, Restriction, Theta
 from hubbub.strategies.marks import Found
 from hubbub.strategies.registry import find_strategy
 from hubbub_trainer import workspace
@@ -36,10 +36,18 @@ from hubbub_trainer.workspace import (
 
 TASK = SyntheticTask(30)
 INITIAL = TASK.initial_model(7)
+HISTORY = tuple(0.1 / place for place in range(1, 20))
+"""Of as many rounds as a test needs."""
 
 
 def filled(value: float) -> Theta:
     return np.full_like(INITIAL, value)
+
+
+def concluded(
+    value: float, *, alone_share: float | None = None, changed: int = 0, scale: float = 1.0
+) -> Conclusion:
+    return Conclusion(filled(value), filled(0), 1, alone_share, changed=changed, scale=scale)
 
 
 def open_space(folder: Path) -> Workspace:
@@ -68,6 +76,7 @@ def check(space: Workspace, applied: int, theta: float, accumulator: float, memo
     else:
         np.testing.assert_array_equal(space.memory, filled(memory))
     assert space.theta.dtype == np.float32
+    assert space.history == HISTORY[:applied]
 
 
 def test_it_begins_with_the_initial_model_and_knows_it_again(tmp_path: Path) -> None:
@@ -88,7 +97,9 @@ def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
     space = open_space(tmp_path)
     for number in (1, 2):
         space.keep_update(number, filled(0.5), None)
-        space.advance(number, filled(number), filled(0.25), None if memory is None else filled(memory))
+        space.advance(
+            number, filled(number), filled(0.25), None if memory is None else filled(memory), HISTORY[:number]
+        )
         check(space, number, number, 0.25, memory)
     assert names(tmp_path) == {"state-000002.safetensors"}
     check(open_space(tmp_path), 2, 2.0, 0.25, memory)
@@ -97,24 +108,24 @@ def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
 def test_the_newest_counts_if_the_older_could_not_be_taken_away(tmp_path: Path) -> None:
     space = open_space(tmp_path)
     older = (tmp_path / "state-000000.safetensors").read_bytes()
-    space.advance(10, filled(10), filled(0), None)
+    space.advance(10, filled(10), filled(0), None, HISTORY[:10])
     (tmp_path / "state-000000.safetensors").write_bytes(older)
     (tmp_path / "state-000009.safetensors").write_bytes(older)
     again = open_space(tmp_path)
     check(again, 10, 10.0, 0.0, None)
-    again.advance(11, filled(11), filled(0), None)
+    again.advance(11, filled(11), filled(0), None, HISTORY[:11])
     assert names(tmp_path) == {"state-000011.safetensors"}
 
 
 def test_what_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
-    open_space(tmp_path).advance(1, filled(1), filled(0), None)
+    open_space(tmp_path).advance(1, filled(1), filled(0), None, HISTORY[:1])
     for name in ("state-000002.part", "update-000002.part"):
         (tmp_path / name).write_bytes(b"PK half a file")
     again = open_space(tmp_path)
     check(again, 1, 1.0, 0.0, None)
     assert again.recall_update(2) is None
     again.keep_update(2, filled(0.5), None)
-    again.advance(2, filled(2), filled(0), None)
+    again.advance(2, filled(2), filled(0), None, HISTORY[:2])
     check(open_space(tmp_path), 2, 2.0, 0.0, None)
 
 
@@ -139,13 +150,13 @@ def refuse(_: int) -> None:
 
 def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = open_space(tmp_path)
-    space.advance(1, filled(1), filled(0.25), None)
+    space.advance(1, filled(1), filled(0.25), None, HISTORY[:1])
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
         attempts: tuple[Callable[[], None], ...] = (
-            lambda: space.advance(2, filled(2), filled(0), None),
+            lambda: space.advance(2, filled(2), filled(0), None, HISTORY[:2]),
             lambda: space.keep_update(2, filled(0.5), None),
-            lambda: space.note_round(2, filled(2), None),
+            lambda: space.note_round(2, concluded(2)),
             lambda: space.save_model(run="1" * 64, task="synthetic", seed=0),
         )
         for attempt in attempts:
@@ -174,20 +185,20 @@ def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytes
 
 def test_a_round_is_noted_once_however_often_it_is_concluded(tmp_path: Path) -> None:
     space = open_space(tmp_path)
-    space.note_round(1, filled(1), 0.5)
-    space.note_round(3, filled(7), None)
-    open_space(tmp_path).note_round(3, filled(3), 0.25)
+    space.note_round(1, concluded(1, alone_share=0.5))
+    space.note_round(3, concluded(7))
+    open_space(tmp_path).note_round(3, concluded(3, alone_share=0.25, changed=2, scale=0.125))
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text("utf-8").splitlines()]
     assert lines == [
         {"round": 1, "model_sha256": digest(filled(1)), "alone_share": 0.5},
-        {"round": 3, "model_sha256": digest(filled(3)), "alone_share": 0.25},
+        {"round": 3, "model_sha256": digest(filled(3)), "alone_share": 0.25, "changed": 2, "scale": 0.125},
     ]
 
 
 def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:
     space = open_space(tmp_path)
-    space.note_round(1, filled(1), None)
-    space.advance(1, filled(1), filled(0), filled(2))
+    space.note_round(1, concluded(1))
+    space.advance(1, filled(1), filled(0), filled(2), HISTORY[:1])
     space.keep_update(2, filled(0.5), None)
     for name in ("state-000002.part", "update-000003.part", "rounds.part"):
         (tmp_path / name).write_bytes(b"half a file")

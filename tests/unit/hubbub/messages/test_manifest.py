@@ -82,7 +82,7 @@ def test_the_run_id_of_a_manifest_never_changes() -> None:
     """Other parties compute it too: a change of this value is a change of the format."""
     manifest = make_manifest(roster_sha256="2" * 64)
 
-    assert manifest.run_id == "8b0e62b4fbe505b1cd66ef0cd7a5886b1647c1a76c81de2cbb03a940313c7e3b"
+    assert manifest.run_id == "5463204dfd0282616e3d9fa9213937f20e93bcf3ca3473f574a558a3dc05eafb"
 
 
 OTHER_VALUES: dict[str, object] = {
@@ -94,6 +94,9 @@ OTHER_VALUES: dict[str, object] = {
     "rho": 0.2,
     "parameters": 101,
     "alpha_max": 8.0,
+    "kappa": 3.0,
+    "first_factor_bound": 0.2,
+    "factor_floor": 0.002,
     "q": 2,
     "block": 4,
     "alpha_rule": "mean",
@@ -248,6 +251,8 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "alpha_max NaN": ({"alpha_max": math.nan}, "alpha_max"),
     "alpha_max infinite": ({"alpha_max": math.inf}, "alpha_max"),
     "alpha_max of 0": ({"alpha_max": 0.0}, "alpha_max"),
+    "kappa under 1": ({"kappa": 0.9}, "kappa is 0.9; choose a finite number of at least 1"),
+    "a floor above the first bound": ({"factor_floor": 0.5}, "the floor at most the first bound"),
     "no parameters": ({"parameters": 0}, "parameters: "),
     "parameters as a fraction": ({"parameters": 100.5}, "parameters: "),
     "parameters as a boolean": ({"parameters": True}, "parameters: "),

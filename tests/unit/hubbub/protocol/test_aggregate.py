@@ -13,22 +13,22 @@ POINT = FixedPoint.for_cohort(5, 16.0)
 def test_step_is_mean_factor_times_mean_sign() -> None:
     theta = np.array([1.0, 2.0, 3.0], dtype=np.float32)
 
-    updated = apply_sum(theta, np.array([4, 0, -2], dtype=np.int32), alpha_sum=8.0, members=4)
+    updated = apply_sum(theta, np.array([4, 0, -2], dtype=np.int32), mean_factor=2.0, members=4)
 
     assert updated.tolist() == [3.0, 2.0, 2.0]
     assert updated.dtype == np.float32
     assert theta.tolist() == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("alpha_sum", [0.1, 0.3, 0.7, 9.1])
+@pytest.mark.parametrize("mean_factor", [0.1, 0.3, 0.7, 9.1])
 @pytest.mark.parametrize("members", [3, 7, 100])
-def test_bits_are_those_of_one_fixed_order_of_roundings(alpha_sum: float, members: int) -> None:
+def test_bits_are_those_of_one_fixed_order_of_roundings(mean_factor: float, members: int) -> None:
     signs_sum = np.arange(-members, members + 1, dtype=np.int32)
     theta = np.full(signs_sum.size, 0.001, dtype=np.float32)
 
-    updated = apply_sum(theta, signs_sum, alpha_sum, members)
+    updated = apply_sum(theta, signs_sum, mean_factor, members)
 
-    scale = np.float32(alpha_sum / members)
+    scale = np.float32(mean_factor)
     means = [np.float32(d) / np.float32(members) for d in signs_sum]
     assert updated.tolist() == [float(mean * scale + np.float32(0.001)) for mean in means]
 
@@ -53,10 +53,10 @@ def test_model_in_double_precision_is_refused() -> None:
         apply_sum(np.zeros(3), np.zeros(3, dtype=np.int32), 1.0, 5)  # type: ignore[arg-type] # on purpose
 
 
-@pytest.mark.parametrize("alpha_sum", [math.nan, math.inf])
-def test_factor_that_is_not_finite_is_refused(alpha_sum: float) -> None:
+@pytest.mark.parametrize("mean_factor", [math.nan, math.inf])
+def test_factor_that_is_not_finite_is_refused(mean_factor: float) -> None:
     with pytest.raises(LocalError, match="finite"):
-        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32), alpha_sum, 5)
+        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32), mean_factor, 5)
 
 
 def test_sum_without_members_is_refused() -> None:

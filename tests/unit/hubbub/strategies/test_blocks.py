@@ -13,12 +13,25 @@ from hubbub.errors import BadUpdate, PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.modes import WireMode
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Theta
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from support.plain_federation import Method, choose_blocks, draw_marks
-from support.strategy_rounds import N, absorb, add_up, draw, factor, key_of, make_input, play, refusal, setting
+from support.strategy_rounds import (
+    N,
+    absorb,
+    add_up,
+    bound,
+    draw,
+    factor,
+    key_of,
+    make_input,
+    play,
+    refusal,
+    setting,
+)
 
 SEC_UNION = find_strategy("sec-union")
 THETA = draw(99)
@@ -48,6 +61,10 @@ class Plain:
         self.active = [place for place, marks in enumerate(total % 2**parameters.q) if marks]
         self.union = [index for index in range(N) if index // block in self.active]
         self.sent = [self._scale(x) for x in self.x]
+        mean = sum(self.sent[place] for place in members) / len(members)
+        self.factor = bound(mean, parameters, inputs[0].history)
+        self.scale = self.factor / mean if mean else 1.0
+        self.history = (*inputs[0].history, self.factor) if mean else inputs[0].history
 
     def _scale(self, x: Theta) -> float:
         if not self.union:
@@ -66,7 +83,7 @@ class Plain:
     @property
     def theta(self) -> Theta:
         count, theta = len(self.members), THETA.copy()
-        alpha = np.float32(sum(self.sent[place] for place in self.members) / count)
+        alpha = np.float32(self.factor)
         for index in self.union:
             mean = np.float32(sum(self.sign(place, index) for place in self.members)) / np.float32(count)
             theta[index] = mean * alpha + theta[index]
@@ -75,12 +92,12 @@ class Plain:
     def accumulator(self, place: int) -> Theta:
         kept = self.x[place].copy()
         for index in self.union if place in self.members else ():
-            kept[index] -= np.float32(self.sent[place]) * np.float32(self.sign(place, index))
+            kept[index] -= np.float32(self.sent[place] * self.scale) * np.float32(self.sign(place, index))
         return kept
 
 
-def inputs_for(parameters: Parameters, scale: float = 1.0) -> list[ClientInput]:
-    return [make_input(seed, theta=THETA, scale=scale) for seed in range(parameters.clients)]
+def inputs_for(parameters: Parameters, scale: float = 1.0, history: History = NO_HISTORY) -> list[ClientInput]:
+    return [make_input(seed, theta=THETA, scale=scale, history=history) for seed in range(parameters.clients)]
 
 
 def check(
@@ -94,6 +111,7 @@ def check(
         np.testing.assert_array_equal(end.accumulator, plain.accumulator(place))
         assert end.theta.dtype == end.accumulator.dtype == np.float32
         assert end.union_size == len(plain.union)
+        assert (end.history, end.scale) == (plain.history, plain.scale)
     return plain, ends
 
 
@@ -107,6 +125,15 @@ def test_a_round_is_the_plain_computation(clients: int, servers: int, scale: flo
     plain, _ = check(parameters, inputs_for(parameters, scale))
     assert plain.union
     assert (plain.sent[0] == 16.0) == (scale == 100.0)
+
+
+@pytest.mark.parametrize("history", [(), (0.01, 0.03, 0.02, 0.4)], ids=["first round", "later"])
+def test_a_clamped_round_steps_less_far_and_the_rest_stays_in_the_accumulators(history: History) -> None:
+    parameters = in_blocks(q=2, first_factor_bound=0.25)
+    plain, ends = check(parameters, inputs_for(parameters, history=history), left_out=[1])
+    assert plain.factor == (4 * 0.02 if history else 0.25)
+    assert 0 < ends[0].scale < 1
+    assert np.abs(ends[0].theta - THETA).max() <= np.float32(plain.factor) * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("block", [2, 16, 29, 30])

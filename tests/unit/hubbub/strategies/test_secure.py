@@ -12,13 +12,26 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import BadUpdate, ConfigurationError, PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, no_union_bits
+from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Strategy, Theta
 from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.secure import SecureStrategy
 from support.plain_federation import Method, draw_marks
-from support.strategy_rounds import N, absorb, add_up, draw, factor, key_of, make_input, play, refusal, setting
+from support.strategy_rounds import (
+    N,
+    absorb,
+    add_up,
+    bound,
+    draw,
+    factor,
+    key_of,
+    make_input,
+    play,
+    refusal,
+    setting,
+)
 
 SECURE = tuple(name for name, strategy in STRATEGIES.items() if isinstance(strategy, SecureStrategy))
 UNIONS = tuple(name for name in SECURE if name != "no-union")
@@ -43,6 +56,10 @@ class Plain:
         self.sent = [self._scale(x, signs) for x, signs in zip(self.x, self.signs, strict=True)]
         self.union = self._unite(members)
         self.members = members
+        mean = sum(self.sent[place] for place in members) / len(members)
+        self.factor = bound(mean, parameters, inputs[0].history)
+        self.scale = self.factor / mean if mean else 1.0
+        self.history = (*inputs[0].history, self.factor) if mean else inputs[0].history
 
     def _choose(self, x: Theta) -> NDArray[np.float32]:
         order = sorted(range(N), key=lambda i: (-abs(float(x[i])), i))
@@ -81,7 +98,7 @@ class Plain:
     def theta(self) -> Theta:
         count = len(self.members)
         theta = THETA.copy()
-        alpha = np.float32(sum(self.sent[place] for place in self.members) / count)
+        alpha = np.float32(self.factor)
         for index in self.union:
             direction = np.float32(sum(self.signs[place][index] for place in self.members)) / np.float32(count)
             theta[index] = direction * alpha + theta[index]
@@ -93,7 +110,7 @@ class Plain:
         arrived = np.zeros(N, np.float32)
         arrived[self.union] = 1
         leaves = self.signs[place] * (arrived if self.parameters.feedback == "lost" else np.float32(1))
-        return self.x[place] - np.float32(self.sent[place]) * leaves
+        return self.x[place] - np.float32(self.sent[place] * self.scale) * leaves
 
 
 def check(
@@ -107,11 +124,12 @@ def check(
         np.testing.assert_array_equal(end.accumulator, plain.accumulator(place))
         assert end.theta.dtype == end.accumulator.dtype == np.float32
         assert end.union_size == len(plain.union)
+        assert (end.history, end.scale) == (plain.history, plain.scale)
     return plain, ends
 
 
-def inputs_for(parameters: Parameters, scale: float = 1.0) -> list[ClientInput]:
-    return [make_input(seed, theta=THETA, scale=scale) for seed in range(parameters.clients)]
+def inputs_for(parameters: Parameters, scale: float = 1.0, history: History = NO_HISTORY) -> list[ClientInput]:
+    return [make_input(seed, theta=THETA, scale=scale, history=history) for seed in range(parameters.clients)]
 
 
 @every_strategy
@@ -121,6 +139,18 @@ def test_a_round_is_the_plain_computation(name: str, clients: int, servers: int,
     parameters = setting(clients=clients, servers=servers)
     plain, _ = check(name, parameters, inputs_for(parameters, scale))
     assert (plain.sent[0] == 16.0) == (scale == 100.0)
+
+
+@every_strategy
+@pytest.mark.parametrize("history", [(), (0.01, 0.03, 0.02, 0.4)], ids=["first round", "later"])
+def test_a_clamped_round_steps_less_far_and_the_rest_stays_in_the_accumulators(
+    name: str, history: History
+) -> None:
+    parameters = setting(first_factor_bound=0.25)
+    plain, ends = check(name, parameters, inputs_for(parameters, history=history), left_out=[1])
+    assert plain.factor == (4 * 0.02 if history else 0.25)
+    assert 0 < ends[0].scale < 1
+    assert np.abs(ends[0].theta - THETA).max() <= np.float32(plain.factor) * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("q", [1, 2, 7, 8, 9, 16, 17, 32])
