@@ -27,6 +27,7 @@ from hubbub.transport.subscription import RetryPause
 from hubbub.transport.topology import dead_letter_queue, inbox, topology_for, work_queues
 from hubbub.trust.audit import read_log
 from hubbub.trust.seals import RunSeals, Stage
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_aggregator.shards.crew import Crew
 from hubbub_aggregator.shards.launching import TaskLaunch
@@ -113,6 +114,7 @@ class Scene:
         self.manifest = manifest
         self.run = manifest.run_id
         self.seals: dict[RunId, dict[PartyId, RunSeals]] = {}
+        self.policy = AggregatorPolicy.for_demo(roster_of(manifest).digest)
         self.aggregator: Aggregator
 
     def dead(self) -> list[str]:
@@ -148,6 +150,7 @@ class Scene:
             self.aggregator = Aggregator(
                 identity=identity_of(self.manifest, ME),
                 roster=roster_of(self.manifest),
+                read_policy=lambda: self.policy,
                 transport=transport,
                 folder=self.folder,
                 crew=Crew(ME, self.workers, self.launch(fate)) if self.workers else None,

@@ -16,6 +16,7 @@ from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import topology_for
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_aggregator.shards.link import Link
 from hubbub_aggregator.shards.worker import Worker, log
@@ -28,7 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         number, end = _read_arguments(arguments)
         settings = load_settings(AggregatorSettings)
-        identity, roster = find_ourselves(settings, Role.AGGREGATOR, settings.roster_sha256)
+        identity, roster = find_ourselves(
+            settings, Role.AGGREGATOR, AggregatorPolicy.read(settings.policy).roster_sha256
+        )
     except ConfigurationError as error:
         sys.stderr.write(f"worker: {error}\n")
         return EXIT_CONFIGURATION
