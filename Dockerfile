@@ -104,6 +104,7 @@ LABEL org.opencontainers.image.title="hubbub-aggregator" \
       org.opencontainers.image.description="Adds up shares of which each is uniform, and releases one sum, once."
 ENV HUBBUB_AGGREGATOR_IDENTITY=/run/hubbub/identity.json \
     HUBBUB_AGGREGATOR_ROSTER=/etc/hubbub/roster.json \
+    HUBBUB_AGGREGATOR_POLICY=/etc/hubbub/policy.toml \
     HUBBUB_AGGREGATOR_FOLDER=/var/lib/hubbub \
     HUBBUB_AGGREGATOR_METRICS_HOST=0.0.0.0 \
     HUBBUB_AGGREGATOR_METRICS_PORT=8751

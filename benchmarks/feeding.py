@@ -49,6 +49,7 @@ from hubbub.transport.base import ACK, Address, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, route, topology_for
 from hubbub.trust.seals import Place, RunSeals, Stage, draw_run_key, mask_stream
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_local.parties import Parties, make_parties
 from hubbub_trainer.dealing import Compact
@@ -198,6 +199,7 @@ async def _start(
             aggregator = Aggregator(
                 identity=parties.identities[name],
                 roster=parties.roster,
+                read_policy=partial(AggregatorPolicy.for_demo, parties.roster.digest),
                 transport=transports[name],
                 folder=folder / name,
             )

@@ -90,10 +90,11 @@ class PartyFiles:
         }
         if role is Role.CLIENT:
             own = {"policy": self.folder / "policy.toml", "cache_folder": self.folder / "cache", "data": "digits"}
-        else:
-            own = {"roster_sha256": self.parties.roster.digest}
+        if role is Role.AGGREGATOR:
+            own = {"policy": self.folder / "policy.toml"}
         if role is Role.COORDINATOR:
-            own |= {
+            own = {
+                "roster_sha256": self.parties.roster.digest,
                 "port": "0",
                 **{f"{right}_token_file": self.folder / f"{right}.token" for right in self.tokens},
             }

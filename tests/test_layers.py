@@ -137,6 +137,11 @@ LAYERS = (
             "hubbub.runtime",
         ),
     ),
+    layer(
+        "hubbub.policy",
+        *("pydantic", "hubbub.errors", "hubbub.ids", "hubbub.messages", "hubbub.runtime"),
+        *("hubbub.strategies", "hubbub.trust"),
+    ),
 )
 
 

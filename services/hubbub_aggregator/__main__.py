@@ -8,9 +8,11 @@ if __name__ == "__main__":
 
 import asyncio
 import sys
+from functools import partial
 
 from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_aggregator.settings import AggregatorSettings
 
@@ -18,7 +20,11 @@ from hubbub_aggregator.settings import AggregatorSettings
 async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event) -> None:
     """Aggregate until told to stop."""
     aggregator = Aggregator(
-        identity=party.identity, roster=party.roster, transport=party.transport, folder=settings.folder
+        identity=party.identity,
+        roster=party.roster,
+        read_policy=partial(AggregatorPolicy.read, settings.policy),
+        transport=party.transport,
+        folder=settings.folder,
     )
     party.vitals.watch(aggregator.runner)
     try:
@@ -29,9 +35,13 @@ async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event)
         aggregator.close()
 
 
+def _pin(settings: AggregatorSettings) -> str:
+    return AggregatorPolicy.read(settings.policy).roster_sha256
+
+
 def run() -> int:
     """Run an aggregator until it is told to stop; the exit code says how it went."""
-    return main(AggregatorSettings, Role.AGGREGATOR, lambda settings: settings.roster_sha256, serve)
+    return main(AggregatorSettings, Role.AGGREGATOR, _pin, serve)
 
 
 if __name__ == "__main__":

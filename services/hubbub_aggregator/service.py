@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.envelope import Envelope
@@ -17,7 +17,7 @@ from hubbub.messages.runs import RunEnded, RunProposed
 from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, SignedReceipt
 from hubbub.messages.sums import PartialChunk
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.intake import check_sender, find_disagreements
+from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
@@ -44,6 +44,7 @@ from hubbub_aggregator.opening import name_partial
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.sum_keys import drop_keys, fix_keys
 from hubbub_aggregator.workbench import Workbench
 
@@ -56,11 +57,13 @@ class Aggregator(Participant):
         *,
         identity: Identity,
         roster: Roster,
+        read_policy: Callable[[], AggregatorPolicy],
         transport: Transport,
         folder: Path,
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
+        """The policy is read for every run that is proposed: its file may be changed while the aggregator runs."""
         super().__init__(
             identity=identity,
             roster=roster,
@@ -70,6 +73,7 @@ class Aggregator(Participant):
             clock=clock,
             observer=observer,
         )
+        self._read_policy = read_policy
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Those that this process has signed, by phase."""
@@ -108,7 +112,11 @@ class Aggregator(Participant):
         raise PeerError(RejectReason.UNEXPECTED, f"an aggregator takes no {envelope.kind}")
 
     def _object(self, manifest: Manifest) -> tuple[str, ...]:
-        return find_disagreements(manifest, self.runner.roster)
+        try:
+            policy = self._read_policy()
+        except ConfigurationError as error:
+            return (str(error),)
+        return policy.objections(manifest, roster=self.runner.roster, runs_before=len(self._tombstones))
 
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
@@ -159,6 +167,9 @@ class Aggregator(Participant):
 
     def _is_over(self, data: Membership, envelope: Envelope) -> bool:
         """Whether the phase lies behind us; one that lies ahead is refused."""
+        last = data.manifest.rounds + data.manifest.max_void_rounds
+        if envelope.round > last:
+            raise PeerError(RejectReason.OVER, f"round {envelope.round}: the manifest has at most {last} rounds")
         names = [phase.name for phase in find_strategy(data.manifest.strategy).phases]
         if envelope.phase not in names:
             raise PeerError(RejectReason.UNKNOWN_PHASE, f"the strategy has no phase {envelope.phase!r}")

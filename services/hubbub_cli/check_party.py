@@ -19,6 +19,7 @@ from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, find_conflicts, read_roster, show_fingerprint
 from hubbub_cli.findings import Findings
 from hubbub_cli.patient import Patient
+from hubbub_cli.policy import policy_model_for
 from hubbub_cli.wording import show_bytes
 
 OLDEST_PYTHON = (3, 11)
@@ -143,15 +144,15 @@ def check_roster(patient: Patient, identity: Identity | None, found: Findings) -
 
 
 def check_policy(patient: Patient, roster: Roster | None, found: Findings) -> None:
-    """Look whether the data owner's policy can be read and pins this roster."""
-    from hubbub_trainer.policy import read_policy  # noqa: PLC0415  (Only a client has one.)
+    """Look whether the policy of the data owner or the aggregator can be read and pins this roster."""
+    from hubbub_trainer.policy import Policy  # noqa: PLC0415  (Only a client's has a demo seed.)
 
     path = patient.path("policy")
     if path is None:
         found.skip("policy", f"not set: {patient.variable('policy')}")
         return
     try:
-        policy = read_policy(path)
+        policy = policy_model_for(patient.role).read(path)
     except ConfigurationError as error:
         found.complain("policy", str(error), "correct the file; `hubbub policy init` writes one with all limits")
         return
@@ -165,7 +166,7 @@ def check_policy(patient: Patient, roster: Roster | None, found: Findings) -> No
     found.praise(
         "policy", f"{len(policy.approved)} approved runs, at least {policy.min_clients} organisations a sum"
     )
-    if policy.demo_seed:
+    if isinstance(policy, Policy) and policy.demo_seed:
         found.warn(
             "policy", "it lets secrets come from a seed that everybody knows", "demo_seed = false, unless you test"
         )

@@ -34,7 +34,9 @@ def doctor(
         Path | None, typer.Option(metavar="FILE", help="The party's private identity file.")
     ] = None,
     roster: Annotated[Path | None, typer.Option(metavar="FILE", help="The roster that all parties hold.")] = None,
-    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="A data owner's policy.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A data owner's or an aggregator's policy.")
+    ] = None,
     amqp_url: Annotated[
         str | None, typer.Option(metavar="URL", help="The broker: amqps://host:port/vhost.")
     ] = None,
@@ -97,7 +99,7 @@ def _examine(patient: Patient, options: Mapping[str, str | None], config: Path |
     check_settings(patient, options, config, found)
     who = check_party.check_identity(patient, found)
     everybody = check_party.check_roster(patient, who, found)
-    if patient.role is Role.CLIENT:
+    if patient.role in {Role.CLIENT, Role.AGGREGATOR}:
         check_party.check_policy(patient, everybody, found)
     check_party.check_folder(patient, found)
     if patient.role is Role.CLIENT:

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hubbub.messages.manifest import Manifest
+    from hubbub.policy import PartyPolicy
     from hubbub.trust.identity import Identity
     from hubbub.trust.roster import Roster
     from hubbub_cli.federation_folder import Contents
     from hubbub_trainer.learning.task import Task
+
+P = TypeVar("P", bound="PartyPolicy")
 
 MOST_CLIENTS, MOST_AGGREGATORS = 100, 10
 SECRET_BYTES = 32
@@ -139,13 +142,12 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
     from hubbub_cli import federation_folder as kept  # noqa: PLC0415
 
     pin = f'roster_sha256 = "{roster.digest}"\n'.encode()
-    policy = _approve(roster, manifest)
     reading = {kept.READ_TOKEN_FILE: _new_secret()}
     tokens = {**reading, kept.CHANGE_TOKEN_FILE: _new_secret()}
     of_role: dict[Role, dict[str, bytes]] = {
         Role.COORDINATOR: {kept.SETTINGS_FILE: pin, **tokens},
-        Role.AGGREGATOR: {kept.SETTINGS_FILE: pin},
-        Role.CLIENT: {kept.POLICY_FILE: policy},
+        Role.AGGREGATOR: {kept.POLICY_FILE: _write_aggregator_policy(roster, manifest)},
+        Role.CLIENT: {kept.POLICY_FILE: _write_trainer_policy(roster, manifest)},
     }
     return {
         kept.PUBLIC: {
@@ -168,23 +170,40 @@ def _new_secret() -> bytes:
     return f"{secrets.token_urlsafe(SECRET_BYTES)}\n".encode()
 
 
-def _approve(roster: Roster, manifest: Manifest) -> bytes:
-    """A policy that takes part in this run: the default one, widened by what was asked for by name."""
-    from hubbub_cli.policy import explain_policy  # noqa: PLC0415
+def _write_trainer_policy(roster: Roster, manifest: Manifest) -> bytes:
+    """A data owner's policy that takes part in this run."""
     from hubbub_trainer.policy import Policy  # noqa: PLC0415
 
-    default = Policy(roster_sha256=roster.digest)
-    policy = Policy(
-        roster_sha256=roster.digest,
-        strategies=tuple(dict.fromkeys((*default.strategies, manifest.strategy))),
-        min_clients=min(default.min_clients, manifest.min_clients),
-        max_block=manifest.block,
-        max_rounds=max(default.max_rounds, manifest.rounds),
-        approved=(manifest.run_id,),
-    )
-    objections = policy.objections(manifest, roster=roster, runs_before=0, demo_seed=False)
+    policy = _widen(Policy(roster_sha256=roster.digest), manifest)
+    return _explain(policy.model_copy(update={"max_block": manifest.block}), roster, manifest)
+
+
+def _write_aggregator_policy(roster: Roster, manifest: Manifest) -> bytes:
+    """An aggregator's policy that takes part in this run."""
+    from hubbub_aggregator.policy import AggregatorPolicy  # noqa: PLC0415
+
+    default = AggregatorPolicy(roster_sha256=roster.digest)
+    size = {"max_parameters": max(default.max_parameters, manifest.parameters)}
+    return _explain(_widen(default, manifest).model_copy(update=size), roster, manifest)
+
+
+def _widen(default: P, manifest: Manifest) -> P:
+    """The default policy, widened by what was asked for by name."""
+    wider = {
+        "strategies": tuple(dict.fromkeys((*default.strategies, manifest.strategy))),
+        "min_clients": min(default.min_clients, manifest.min_clients),
+        "max_rounds": max(default.max_rounds, manifest.rounds),
+        "approved": (manifest.run_id,),
+    }
+    return default.model_copy(update=wider)
+
+
+def _explain(policy: PartyPolicy, roster: Roster, manifest: Manifest) -> bytes:
+    from hubbub_cli.policy import explain_policy  # noqa: PLC0415
+
+    objections = policy.objections(manifest, roster=roster, runs_before=0)
     if objections:
-        raise ConfigurationError(f"no data owner would take part in this run: {'; '.join(objections)}")
+        raise ConfigurationError(f"no {policy.party} would take part in this run: {'; '.join(objections)}")
     return explain_policy(policy).encode()
 
 

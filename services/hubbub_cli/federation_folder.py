@@ -74,7 +74,7 @@ def list_files(*, clients: int, aggregators: int) -> dict[str, frozenset[str]]:
     """The folders of a federation, and the files in each."""
     return {
         **_FIXED,
-        **dict.fromkeys(name_aggregators(aggregators), frozenset({IDENTITY_FILE, SETTINGS_FILE})),
+        **dict.fromkeys(name_aggregators(aggregators), frozenset({IDENTITY_FILE, POLICY_FILE})),
         **dict.fromkeys(name_trainers(clients), frozenset({IDENTITY_FILE, POLICY_FILE})),
     }
 

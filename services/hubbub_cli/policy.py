@@ -1,4 +1,4 @@
-"""`hubbub policy`: what this data owner takes part in, written down, tried on a manifest, approved."""
+"""`hubbub policy`: write the policy of a data owner or an aggregator, try it on a manifest, approve a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -18,39 +18,44 @@ from rich.text import Text
 
 from hubbub.disk import replace_file
 from hubbub.errors import ConfigurationError
+from hubbub.ids import Role
 
 if TYPE_CHECKING:
     from hubbub.ids import PartyId, RunId
     from hubbub.messages.manifest import Manifest
+    from hubbub.policy import PartyPolicy
     from hubbub.trust.roster import Roster
-    from hubbub_trainer.policy import Policy
 
 EXIT_REFUSED = 1
 COMMENT_COLUMNS = 100
 
-policies = typer.Typer(help="Policies: what a data owner takes part in.", no_args_is_help=True)
+policies = typer.Typer(help="Policies: what a data owner or an aggregator takes part in.", no_args_is_help=True)
 
 ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest of the run, a JSON file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy of the data owner.")]
+PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy of the data owner, or of the aggregator.")]
 RosterFile = Annotated[Path, typer.Option("--roster", help="The roster that all parties hold.")]
+PolicyRole = Annotated[
+    Literal["client", "aggregator"],
+    typer.Option("--role", help="Whose policy it is: a data owner's, or an aggregator's."),
+]
 
 
 @policies.command("init")
 def write_policy(
     roster: RosterFile,
+    role: PolicyRole = "client",
     out: Annotated[Path, typer.Option(help="Write to this file, which must not be there yet.")] = Path(
         "policy.toml"
     ),
 ) -> None:
     """Write a policy with all limits at their defaults, which pins the roster."""
     from hubbub.trust.roster import read_roster, show_fingerprint  # noqa: PLC0415  (Help should not wait.)
-    from hubbub_trainer.policy import Policy  # noqa: PLC0415
 
     digest = read_roster(roster).digest
     try:
         with out.open("x", encoding="utf-8") as stream:
-            stream.write(explain_policy(Policy(roster_sha256=digest)))
+            stream.write(explain_policy(policy_model_for(role)(roster_sha256=digest)))
     except FileExistsError:
         raise ConfigurationError(f"{out} is there already and is never overwritten: choose another name") from None
     except OSError as error:
@@ -62,9 +67,17 @@ def write_policy(
     )
 
 
-def explain_policy(policy: Policy) -> str:
+def policy_model_for(role: str | None) -> type[PartyPolicy]:
+    """The policy that parties of a role have."""
+    from hubbub_aggregator.policy import AggregatorPolicy  # noqa: PLC0415
+    from hubbub_trainer.policy import Policy  # noqa: PLC0415
+
+    return AggregatorPolicy if role == Role.AGGREGATOR else Policy
+
+
+def explain_policy(policy: PartyPolicy) -> str:
     """The policy as TOML, each value under a comment; JSON's strings, numbers and lists are TOML's too."""
-    lines = ["# The policy of a Hubbub trainer: it takes part in nothing beyond these limits, whoever asks.\n"]
+    lines = [f"# Policy of a Hubbub {policy.party}: it takes part in nothing beyond these limits, whoever asks.\n"]
     for name, field in type(policy).model_fields.items():
         comment = " ".join((field.description or "").split())
         lines += textwrap.wrap(comment, COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
@@ -77,11 +90,12 @@ def check_manifest(
     manifest: ManifestFile,
     policy: PolicyFile,
     roster: RosterFile,
-    runs: Annotated[int, typer.Option(min=0, help="Runs that the trainer has joined before.")] = 0,
+    role: PolicyRole = "client",
+    runs: Annotated[int, typer.Option(min=0, help="Runs that the party has joined before.")] = 0,
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
-    """Say whether the trainer would join a run, and if not, all that stands against it."""
-    question = _read_question(manifest, policy, roster)
+    """Say whether the trainer or the aggregator would join a run, and if not, all that stands against it."""
+    question = _read_question(manifest, policy, roster, role)
     objections = question.find_objections(runs)
     if as_json:
         _print_json(question, objections)
@@ -93,11 +107,12 @@ def check_manifest(
         lead = (
             "It is not approved either; once the rest is settled:" if objections else "Only approval is missing:"
         )
-        files = (str(manifest), "--policy", str(policy), "--roster", str(roster))
+        files = [str(manifest), "--policy", str(policy), "--roster", str(roster)]
+        files += ["--role", role] if role == "aggregator" else []
         _say(f"{lead}\n  {shlex.join(['hubbub', 'policy', 'approve', *files])}", console)
     if objections or not question.is_approved:
         raise typer.Exit(EXIT_REFUSED)
-    _say("The trainer joins this run.", console)
+    _say(f"The {question.policy.party} joins this run.", console)
 
 
 def _print_json(question: _Question, objections: Sequence[str]) -> None:
@@ -116,10 +131,11 @@ def approve_manifest(
     manifest: ManifestFile,
     policy: PolicyFile,
     roster: RosterFile,
+    role: PolicyRole = "client",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Show a run, ask, and write its id into the policy; what breaks another limit cannot be approved."""
-    question = _read_question(manifest, policy, roster)
+    question = _read_question(manifest, policy, roster, role)
     console = Console()
     _show_manifest(question, console)
     objections = question.find_objections(runs_before=0)
@@ -141,7 +157,7 @@ class _Question:
     """A manifest, and what it is judged by."""
 
     manifest: Manifest
-    policy: Policy
+    policy: PartyPolicy
     roster: Roster
 
     @property
@@ -151,7 +167,7 @@ class _Question:
     def find_objections(self, runs_before: int) -> tuple[str, ...]:
         """All but a missing approval."""
         policy = self.policy.with_approval_of(self.manifest.run_id)
-        return policy.objections(self.manifest, roster=self.roster, runs_before=runs_before, demo_seed=False)
+        return policy.objections(self.manifest, roster=self.roster, runs_before=runs_before)
 
     def name_parties(self, names: Iterable[PartyId]) -> str:
         """Parties with the organisations that the roster, not the manifest, gives them."""
@@ -159,11 +175,10 @@ class _Question:
         return ", ".join(f"{name} ({known.get(name, 'not in the roster')})" for name in names)
 
 
-def _read_question(manifest: Path, policy: Path, roster: Path) -> _Question:
+def _read_question(manifest: Path, policy: Path, roster: Path, role: str) -> _Question:
     from hubbub.trust.roster import read_roster  # noqa: PLC0415
-    from hubbub_trainer.policy import read_policy  # noqa: PLC0415
 
-    return _Question(_read_manifest(manifest), read_policy(policy), read_roster(roster))
+    return _Question(_read_manifest(manifest), policy_model_for(role).read(policy), read_roster(roster))
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -179,8 +194,8 @@ def _read_manifest(path: Path) -> Manifest:
 
 def _show_manifest(question: _Question, console: Console) -> None:
     """The manifest for whoever must judge it; its free texts are escaped, since their author is not trusted."""
+    from hubbub.policy import tell_strategy  # noqa: PLC0415
     from hubbub.strategies.blocks import REVEALS  # noqa: PLC0415
-    from hubbub_trainer.policy import tell_strategy  # noqa: PLC0415
 
     manifest = question.manifest
     grid = Table.grid(padding=(0, 2))

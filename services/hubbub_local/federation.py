@@ -24,6 +24,7 @@ from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, topology_for
 from hubbub_aggregator.phases import membership
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
@@ -179,6 +180,7 @@ def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Tr
         Aggregator(
             identity=identities[name],
             roster=roster,
+            read_policy=partial(AggregatorPolicy.for_demo, roster.digest),
             transport=transports[name],
             folder=setting.folder / name,
             observer=watch(membership.State.REFUSED, membership.State.ENDED),

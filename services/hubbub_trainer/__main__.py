@@ -22,7 +22,7 @@ from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.finding import find_task
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.shelf import Shelf, list_places
-from hubbub_trainer.policy import read_policy
+from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.tracking import open_tracking
 
@@ -59,7 +59,7 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
     trainer = Trainer(
         identity=party.identity,
         roster=party.roster,
-        read_policy=partial(read_policy, settings.policy),
+        read_policy=partial(Policy.read, settings.policy),
         transport=party.transport,
         folder=settings.folder,
         load_task=_stock_shelf(settings),
@@ -85,7 +85,7 @@ def _stock_shelf(settings: TrainerSettings) -> Shelf:
 
 def run() -> int:
     """Run a trainer until it is told to stop; the exit code says how it went."""
-    return main(TrainerSettings, Role.CLIENT, lambda settings: read_policy(settings.policy).roster_sha256, serve)
+    return main(TrainerSettings, Role.CLIENT, lambda settings: Policy.read(settings.policy).roster_sha256, serve)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from hubbub.runtime.participant import STATE_FILE
 from hubbub.runtime.post import sign
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_receipt, sign_run_key
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
 from hubbub_trainer.phases import catchup
@@ -218,8 +219,12 @@ async def test_what_the_data_owner_does_not_allow_is_refused_with_the_reason(
     tmp_path: Path, changes: dict[str, object], why: str, refusing: tuple[PartyId, ...]
 ) -> None:
     wished = draw_up(**changes)
-    policy = Policy(roster_sha256=parties_of(NO_UNION).roster.digest, approved=(NO_UNION.run_id,))
-    async with scene_of(NO_UNION, tmp_path, task=TASK, policy=policy) as scene:
+    digest = parties_of(NO_UNION).roster.digest
+    policy, lenient = (
+        Policy(roster_sha256=digest, approved=(NO_UNION.run_id,)),
+        AggregatorPolicy.for_demo(digest),
+    )
+    async with scene_of(NO_UNION, tmp_path, task=TASK, policy=policy, aggregator_policy=lenient) as scene:
         await scene.coordinator.propose(wished)
         refusals = await scene.coordinator.hear(RunRefused, len(refusing), manifest=wished)
         assert {envelope.sender for envelope, _ in refusals} == set(refusing)
@@ -231,6 +236,36 @@ async def test_what_the_data_owner_does_not_allow_is_refused_with_the_reason(
         assert not [
             each for each in scene.sent(RunJoined) if each.run == wished.run_id and each.sender in refusing
         ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "why"),
+    [
+        pytest.param({"strategy": "fedavg"}, {}, "sees every client's update", id="strategy"),
+        pytest.param({"parameters": N + 1}, {"max_parameters": N}, "edit max_parameters", id="size"),
+        pytest.param({}, {"max_cohort": 3}, "edit max_cohort", id="cohort"),
+        pytest.param({"rounds": 201}, {}, "edit max_rounds", id="rounds"),
+        pytest.param({"max_void_rounds": 2**50}, {}, "edit max_void_rounds", id="void-rounds"),
+        pytest.param({"min_clients": 2}, {}, "edit min_clients", id="min-clients"),
+    ],
+)
+@aio
+async def test_what_an_aggregators_operator_does_not_allow_is_refused_with_the_reason(
+    tmp_path: Path, changes: dict[str, object], limits: dict[str, object], why: str
+) -> None:
+    """With a policy that allows everything, the same aggregators join."""
+    wished, digest = draw_up(**changes), parties_of(NO_UNION).roster.digest
+    strict = AggregatorPolicy.model_validate({"roster_sha256": digest, **limits})
+    async with scene_of(NO_UNION, tmp_path / "strict", task=TASK, aggregator_policy=strict) as scene:
+        await scene.coordinator.propose(wished, AGGREGATORS)
+        refusals = await scene.coordinator.hear(RunRefused, len(AGGREGATORS), manifest=wished)
+        assert {envelope.sender for envelope, _ in refusals} == set(AGGREGATORS)
+        assert all(why in body.reason for _, body in refusals)
+        assert not scene.sent(RunJoined)
+    lenient = AggregatorPolicy.for_demo(digest)
+    async with scene_of(NO_UNION, tmp_path / "lenient", task=TASK, aggregator_policy=lenient) as scene:
+        await scene.coordinator.propose(wished, AGGREGATORS)
+        await scene.coordinator.hear(RunJoined, len(AGGREGATORS), manifest=wished)
 
 
 @aio

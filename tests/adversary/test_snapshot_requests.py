@@ -13,8 +13,7 @@ from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Key
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested
-from hubbub_trainer import snapshots
+from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import attending, catchup
 from hubbub_trainer.phases.standing import Enrolment, Given, SendSnapshot
@@ -87,7 +86,9 @@ async def ask_in_every_round(scene: Scene) -> None:
 
 def count_models(scene: Scene, to: PartyId = CORRUPT) -> int:
     chunks = [each for each in scene.sent(SnapshotChunk, sender=GIVER) if each.recipient == to]
-    models, rest = divmod(len(chunks), snapshots.count_chunks(MANIFEST))
+    sizes = {count_chunks(MANIFEST, each.round) for each in chunks}
+    assert len(sizes) <= 1
+    models, rest = divmod(len(chunks), max(sizes, default=1))
     assert rest == 0
     return models
 

@@ -100,9 +100,8 @@ class Scene:
     def identity(self, role: Role) -> Path:
         return self.files.identity(self.names[role])
 
-    @property
-    def policy(self) -> Path:
-        return self.files.policy(self.names[Role.CLIENT])
+    def policy(self, role: Role) -> Path:
+        return self.files.policy(self.names[role])
 
     def secrets(self) -> list[str]:
         """What no line may show."""
@@ -125,7 +124,7 @@ def scene(tmp_path: Path) -> Scene:
 def test_every_missing_setting_is_named() -> None:
     own = {
         Role.COORDINATOR: ("ROSTER_SHA256", "READ_TOKEN_FILE", "CHANGE_TOKEN_FILE"),
-        Role.AGGREGATOR: ("ROSTER_SHA256",),
+        Role.AGGREGATOR: ("POLICY",),
         Role.CLIENT: ("POLICY",),
     }
 
@@ -291,23 +290,28 @@ def test_identity_and_roster_must_be_there_private_and_agree(
 @pytest.mark.parametrize(
     ("spoil", "expected"),
     [
-        (lambda scene: scene.policy.unlink(), "cannot be read: No such file or directory; `hubbub policy init`"),
-        (lambda scene: scene.policy.write_text("min_clients = "), "is not TOML"),
-        (lambda scene: write_policy(scene.policy), "roster_sha256: Field required"),
+        (lambda file, _: file.unlink(), "cannot be read: No such file or directory; `hubbub policy init`"),
+        (lambda file, _: file.write_text("min_clients = "), "is not TOML"),
+        (write_policy, "roster_sha256: Field required"),
         (
-            lambda scene: write_policy(scene.policy, min_client=5),
-            "'min_client' in a policy; did you mean min_clients",
+            lambda file, role: write_policy(file, role, min_client=5),
+            "'min_client' in the {service}'s policy; did you mean min_clients",
         ),
-        (lambda scene: write_policy(scene.policy, roster_sha256="0" * 64), f"but {'0' * 64} is pinned"),
+        (lambda file, role: write_policy(file, role, roster_sha256="0" * 64), f"but {'0' * 64} is pinned"),
     ],
     ids=["missing", "not TOML", "without a roster", "misspelt limit", "another roster"],
 )
-def test_trainer_needs_a_policy_that_can_be_obeyed(
-    scene: Scene, spoil: Callable[[Scene], object], expected: str
+def test_trainer_and_aggregator_need_a_policy_that_can_be_obeyed(
+    scene: Scene, spoil: Callable[[Path, Role], object], expected: str
 ) -> None:
-    spoil(scene)
+    services = {Role.CLIENT: "trainer", Role.AGGREGATOR: "aggregator"}
+    for role in services:
+        spoil(scene.policy(role), role)
 
-    assert expected in complain(Role.CLIENT, scene.settings(Role.CLIENT))
+    complaints = complain_all({role: scene.settings(role) for role in services})
+
+    for role, service in services.items():
+        assert expected.format(service=service) in complaints[role]
 
 
 def rewrite(path: Path, text: str) -> None:

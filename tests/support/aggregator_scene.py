@@ -26,6 +26,7 @@ from hubbub.transport.subscription import RetryPause
 from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
 from hubbub.trust.audit import read_log
 from hubbub.trust.seals import RunSeals, Stage
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from support.builders import TRANSCRIPT, make_manifest, make_receipt, make_vectors
 from support.deaths import Fate, MortalTransport, make_mortal
@@ -107,6 +108,7 @@ class Scene:
         self.manifest = manifest
         self.run = manifest.run_id
         self.seals: dict[RunId, dict[PartyId, RunSeals]] = {}
+        self.policy = AggregatorPolicy.for_demo(roster_of(manifest).digest)
         self.aggregator: Aggregator
 
     def dead(self) -> list[str]:
@@ -143,6 +145,7 @@ class Scene:
             self.aggregator = Aggregator(
                 identity=identity_of(self.manifest, ME),
                 roster=roster_of(self.manifest),
+                read_policy=lambda: self.policy,
                 transport=transport,
                 folder=self.folder,
             )

@@ -39,7 +39,12 @@ _CA = ("--set", "broker.ca=-----BEGIN CERTIFICATE-----")
 PARTIES = (
     Release("hubbub", "all-in-one", "hubbub", _ROSTER),
     Release("hubbub", "coordinator-org", "office", (*_ROSTER, *_CA)),
-    Release("hubbub", "aggregator-org", "north", (*_ROSTER, *_CA)),
+    Release(
+        "hubbub",
+        "aggregator-org",
+        "north",
+        (*_ROSTER, *_CA, "--set", "aggregators[0].policy.content=roster_sha256"),
+    ),
     Release(
         "hubbub",
         "client-org",

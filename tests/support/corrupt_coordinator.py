@@ -23,6 +23,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, PhaseVoided, RoundApplied, RoundOpened, VoidPhase
 from hubbub.messages.runs import RunJoined, RunProposed
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt, VectorClaim, declare
+from hubbub.policy import ANY
 from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.registry import find_strategy
@@ -32,11 +33,12 @@ from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import Topology, dead_letter_queue, inbox, merge, topology_for
 from hubbub.trust.audit import Entry, read_log
 from hubbub.trust.seals import RunSeals, Stage
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_local.federation import Connect
 from hubbub_local.parties import Parties
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.policy import ANY, Policy
+from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from support.broker import declared
 from support.parties import parties_of
@@ -286,6 +288,7 @@ class Surroundings:
     connect: Connect
     task: Task
     policy: Policy
+    aggregator_policy: AggregatorPolicy
     broker: MemoryBroker | None
     recording: Recording
     demo_seed: int | None = None
@@ -384,7 +387,13 @@ class Scene:
 def _build(here: Surroundings, name: PartyId, role: Role, transport: Transport) -> Aggregator | Trainer:
     identity, roster, folder = here.parties.identities[name], here.parties.roster, here.folder / name
     if role is Role.AGGREGATOR:
-        return Aggregator(identity=identity, roster=roster, transport=transport, folder=folder)
+        return Aggregator(
+            identity=identity,
+            roster=roster,
+            read_policy=lambda: here.aggregator_policy,
+            transport=transport,
+            folder=folder,
+        )
     return Trainer(
         identity=identity,
         roster=roster,
@@ -405,6 +414,7 @@ async def scene_of(
     url: str | None = None,
     parties: Parties | None = None,
     policy: Policy | None = None,
+    aggregator_policy: AggregatorPolicy | None = None,
     played: Sequence[PartyId] = (),
     demo_seed: int | None = None,
 ) -> AsyncIterator[Scene]:
@@ -422,6 +432,7 @@ async def scene_of(
             task=task,
             # What a data owner has without thinking about it, but for the approval of each manifest.
             policy=policy or Policy(roster_sha256=everybody.roster.digest, approve_tasks=(ANY,)),
+            aggregator_policy=aggregator_policy or AggregatorPolicy(roster_sha256=everybody.roster.digest),
             broker=broker,
             recording=recording,
             demo_seed=demo_seed,

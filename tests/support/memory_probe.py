@@ -34,6 +34,7 @@ from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, inbox, topology_for
 from hubbub.trust.seals import RunSeals, Stage
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from support.builders import TRANSCRIPT, make_manifest
 from support.parties import identity_of, roster_of, run_keys_of, seals_beside, sign_receipts
@@ -203,6 +204,7 @@ async def measure(parameters: int, cohort: int, senders: int, folder: Path) -> d
         aggregator = Aggregator(
             identity=identity_of(manifest, AGGREGATOR),
             roster=roster_of(manifest),
+            read_policy=lambda: AggregatorPolicy.for_demo(roster_of(manifest).digest),
             transport=transport,
             folder=folder,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hubbub.ids import PartyId, Role
+from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import new_identity, write_identity
 from hubbub_coordinator.api.access import Tokens
 from hubbub_local.parties import Parties, gather
@@ -40,12 +41,10 @@ class PartyFiles:
         """What a party's settings say about its files."""
         settings = {"identity": str(self.identity(name)), "roster": str(self.roster)}
         role = self.parties.identities[name].role
-        if role is Role.CLIENT:
+        if role is not Role.COORDINATOR:
             return settings | {"policy": str(self.policy(name))}
         settings |= {"roster_sha256": self.parties.roster.digest}
-        if role is Role.COORDINATOR:
-            settings |= {f"{right}_token_file": str(self.token(right)) for right in ("read", "change")}
-        return settings
+        return settings | {f"{right}_token_file": str(self.token(right)) for right in ("read", "change")}
 
 
 def write_party_files(
@@ -58,17 +57,18 @@ def write_party_files(
     files = PartyFiles(folder, parties, tokens)
     for identity in parties.identities.values():
         write_identity(identity, folder)
-        if identity.role is Role.CLIENT:
-            write_policy(files.policy(identity.name), roster_sha256=parties.roster.digest)
+        if identity.role is not Role.COORDINATOR:
+            write_policy(files.policy(identity.name), identity.role, roster_sha256=parties.roster.digest)
     files.roster.write_text(parties.roster.model_dump_json(), encoding="utf-8")
     write_private(files.token("read"), f"{tokens.read}\n")
     write_private(files.token("change"), f"{tokens.change}\n")
     return files
 
 
-def write_policy(path: Path, **limits: object) -> None:
-    """Write the policy of a data owner who takes part in tests: any task, two organisations, the demo's seed."""
-    fields = {"approve_tasks": ["*"], "min_clients": 2, "demo_seed": True, **limits}
+def write_policy(path: Path, role: Role = Role.CLIENT, /, **limits: object) -> None:
+    """Write a policy for tests: any task, two organisations; with the demo's seed, or with any strategy."""
+    own = {"demo_seed": True} if role is Role.CLIENT else {"strategies": list(STRATEGIES)}
+    fields = {"approve_tasks": ["*"], "min_clients": 2, **own, **limits}
     # JSON's strings, numbers and lists are TOML's too.
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()), encoding="utf-8")
 

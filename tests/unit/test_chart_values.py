@@ -47,8 +47,8 @@ REFUSED = [
     (TRIAL, "trainers[1].secret=trainer-1", "two parties share the Secret trainer-1"),
     (TRIAL, "trainers[1].name=trainer-1", "two parties are called trainer-1"),
     (TRIAL, "trialBroker.replica=3", "Additional property replica is not allowed"),
-    (NORTH, "roster.sha256=", "north pins no roster: set roster.sha256"),
-    (NORTH, "roster.sha256=664b 0840", "roster.sha256: Does not match pattern"),
+    (OFFICE, "roster.sha256=664b 0840", "roster.sha256: Does not match pattern"),
+    (NORTH, "aggregators[0].polcy.content=x", "aggregators.0: Additional property polcy is not allowed"),
     (NORTH, "aggregators[0].storage.accessMode=ReadWriteMany", "aggregators.0.storage.accessMode"),
     (OFFICE, "coordinator.secret=", "coordinator.secret is missing: name the Secret"),
     (OFFICE, "coordinator.ingress.tlsSecret=", "coordinator.ingress needs host and tlsSecret"),
@@ -107,9 +107,7 @@ def test_maps_of_the_operator_s_own_take_the_place_of_those_of_the_chart() -> No
 
 
 def test_a_party_s_own_value_wins_over_the_default_also_when_it_is_false() -> None:
-    digest = "ab" * 32
-
-    manifests = render(TRIAL, "--set", "aggregators[0].settingsFile=false", "--set", f"roster.sha256={digest}")
+    manifests = render(TRIAL, "--set", "aggregators[0].settingsFile=false")
 
     given = {
         each["metadata"]["labels"]["hubbub-party"]: environment(each["spec"]["template"]["spec"]["containers"][0])
@@ -118,7 +116,6 @@ def test_a_party_s_own_value_wins_over_the_default_also_when_it_is_false() -> No
     }
     assert "HUBBUB_AGGREGATOR_CONFIG_FILE" not in given["aggregator-1"]
     assert "HUBBUB_AGGREGATOR_CONFIG_FILE" in given["aggregator-2"]
-    assert given["aggregator-1"]["HUBBUB_AGGREGATOR_ROSTER_SHA256"] == digest
 
 
 def test_the_data_owner_s_trainer_has_its_gpu_data_and_task() -> None:

@@ -24,7 +24,7 @@
 {{- end -}}
 {{- $names = append $names .party.name -}}
 {{- $secrets = append $secrets .party.secret -}}
-{{- if and (ne .role "trainer") (not $roster.sha256) (not .party.settingsFile) -}}
+{{- if and (eq .role "coordinator") (not $roster.sha256) (not .party.settingsFile) -}}
 {{- fail (printf "%s pins no roster: set roster.sha256 to the digest that all compared, or settingsFile: true if its Secret has settings.toml with roster_sha256" .party.name) -}}
 {{- end -}}
 {{- end -}}

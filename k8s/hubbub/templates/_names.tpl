@@ -66,9 +66,9 @@ hubbub-{{ .role }}:{{ $image.tag | default .root.Chart.AppVersion }}
 {{- .Values.broker.existingCaConfigMap | default (printf "%s-broker-ca" (include "hubbub.name" .)) -}}
 {{- end -}}
 
-{{/* Whether a trainer's policy comes in a ConfigMap, and not in its Secret. */}}
+{{/* Whether the policy of a trainer or an aggregator comes in a ConfigMap, and not in its Secret. */}}
 {{- define "hubbub.hasPolicyMap" -}}
-{{- if and (eq .role "trainer") (or .party.policy.content .party.policy.existingConfigMap) }}yes{{ end -}}
+{{- if and (ne .role "coordinator") (or .party.policy.content .party.policy.existingConfigMap) }}yes{{ end -}}
 {{- end -}}
 
 {{- define "hubbub.hasTasks" -}}

@@ -17,21 +17,21 @@
 {{- if .party.settingsFile }}
 - {name: {{ $prefix }}_CONFIG_FILE, value: /run/hubbub/settings.toml}
 {{- end }}
-{{- if and $values.roster.sha256 (ne .role "trainer") }}
+{{- if eq .role "coordinator" }}
+{{- if $values.roster.sha256 }}
 - {name: {{ $prefix }}_ROSTER_SHA256, value: {{ $values.roster.sha256 | quote }}}
 {{- end }}
-{{- if eq .role "coordinator" }}
 - {name: {{ $prefix }}_HOST, value: 0.0.0.0}
 - {name: {{ $prefix }}_PORT, value: "8750"}
 - {name: {{ $prefix }}_READ_TOKEN_FILE, value: /run/hubbub/read.token}
 - {name: {{ $prefix }}_CHANGE_TOKEN_FILE, value: /run/hubbub/change.token}
 - {name: {{ $prefix }}_AFTER_VOID, value: {{ .party.afterVoid }}}
 {{- else }}
+- {name: {{ $prefix }}_POLICY, value: {{ ternary "/etc/hubbub/policy.toml" "/run/hubbub/policy.toml" (eq "yes" (include "hubbub.hasPolicyMap" .)) }}}
 - {name: {{ $prefix }}_METRICS_HOST, value: 0.0.0.0}
 - {name: {{ $prefix }}_METRICS_PORT, value: "8751"}
 {{- end }}
 {{- if eq .role "trainer" }}
-- {name: {{ $prefix }}_POLICY, value: {{ ternary "/etc/hubbub/policy.toml" "/run/hubbub/policy.toml" (eq "yes" (include "hubbub.hasPolicyMap" .)) }}}
 - {name: {{ $prefix }}_DATA, value: {{ .party.data | quote }}}
 - {name: {{ $prefix }}_CACHE_FOLDER, value: /var/cache/hubbub}
 {{- if .party.task }}

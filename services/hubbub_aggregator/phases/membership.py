@@ -45,7 +45,7 @@ class Membership:
     me: PartyId
     manifest: Manifest
     objections: tuple[str, ...] = ()
-    """What this aggregator has against taking part."""
+    """What this aggregator, and its operator's policy, have against taking part."""
     run_key: RunKey | None = None
     publics: Mapping[PartyId, bytes] = field(default_factory=dict)
     keys_sha256: str = ""
@@ -80,11 +80,8 @@ def _answer(data: Membership, body: RunJoined | RunRefused | RunReady) -> Effect
 def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
     """Join what nothing is against."""
     del event
-    objections = [*data.objections]
-    if data.manifest.strategy not in STRATEGIES:
-        objections.append(f"{data.me} does not know the strategy {data.manifest.strategy}")
-    if objections or data.run_key is None:
-        return _refuse(data, "; ".join(objections))
+    if data.objections or data.run_key is None:
+        return _refuse(data, "; ".join(data.objections))
     record = Record("joined", describe_run(data.manifest))
     return Step(State.PLEDGED, data, (RememberRun(), _answer(data, RunJoined(run_key=data.run_key)), record))
 

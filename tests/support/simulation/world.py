@@ -30,6 +30,7 @@ from hubbub.strategies.base import Theta
 from hubbub.transport.base import Verdict
 from hubbub.transport.memory import _Taken
 from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, RunExists, UnknownRun
@@ -188,7 +189,14 @@ class SimulatedParty:
         if self.role is Role.COORDINATOR:
             return Coordinator(identity=identity, roster=roster, transport=transport, folder=folder, clock=clock)
         if self.role is Role.AGGREGATOR:
-            return Aggregator(identity=identity, roster=roster, transport=transport, folder=folder, clock=clock)
+            return Aggregator(
+                identity=identity,
+                roster=roster,
+                read_policy=partial(AggregatorPolicy.for_demo, roster.digest),
+                transport=transport,
+                folder=folder,
+                clock=clock,
+            )
         return Trainer(
             identity=identity,
             roster=roster,

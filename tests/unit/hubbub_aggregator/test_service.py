@@ -26,6 +26,7 @@ from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol.layout import Vector
 from hubbub.trust.seals import RunSeals
 from hubbub.trust.signed import check_receipt
+from hubbub_aggregator.policy import AggregatorPolicy
 from support.aggregator_scene import (
     ANOTHER,
     CANCELLED,
@@ -170,7 +171,7 @@ async def test_wrong_run_keys_are_put_aside_and_the_right_ones_still_taken(
             "client-4 is not in the roster",
             id="a-stranger",
         ),
-        pytest.param(make_manifest(strategy="magic"), "does not know the strategy magic", id="no-such-strategy"),
+        pytest.param(make_manifest(strategy="magic"), "'magic' (there is none such)", id="no-such-strategy"),
     ],
 )
 @aio
@@ -183,6 +184,51 @@ async def test_a_run_that_it_cannot_agree_to_is_refused_with_the_reason(
         assert why in refusal.reason
         await scene.play_good_round(1)
         assert scene.aggregator._seals.keys() == {scene.run}, "no key is kept for a run that was refused"
+
+
+@aio
+async def test_what_the_operators_policy_does_not_allow_is_refused_with_every_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The policy is read for each proposal, so that one that was edited counts at once."""
+    async with scene_of(tmp_path) as scene, scene.start():
+        scene.policy = AggregatorPolicy(roster_sha256=MANIFEST.roster_sha256, max_rounds=1, max_parameters=1)
+        await scene.command(RunProposed(manifest=MANIFEST))
+        ((_, refusal),) = await scene.coordinator.hear(RunRefused)
+        for why in ("edit max_rounds", "edit max_parameters"):
+            assert why in refusal.reason
+            assert why in caplog.text
+        scene.policy = AggregatorPolicy.for_demo(MANIFEST.roster_sha256)
+        other = make_manifest(nonce="7" * 32)
+        await scene.command(RunProposed(manifest=other), run=other.run_id)
+        await scene.coordinator.hear(RunJoined)
+
+
+@aio
+async def test_runs_are_counted_for_ever(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        scene.policy = scene.policy.model_copy(update={"max_runs": 1})
+        async with scene.start():
+            await scene.propose()
+            await scene.command(CANCELLED)
+        async with scene.start():
+            other = make_manifest(nonce="7" * 32)
+            await scene.command(RunProposed(manifest=other), run=other.run_id)
+            ((_, refusal),) = await scene.coordinator.hear(RunRefused)
+        assert "this aggregator has joined 1 runs, the policy allows 1 in all" in refusal.reason
+
+
+@aio
+async def test_a_round_beyond_the_manifests_last_is_refused(tmp_path: Path) -> None:
+    """With no released round, void ones come to an end all the same."""
+    order, manifest = VoidPhase(reason="nobody came"), make_manifest(rounds=1, max_void_rounds=1)
+    async with scene_of(tmp_path) as scene, scene.start():
+        await scene.join(manifest)
+        for number in (1, 2):
+            await scene.command(order, run=manifest.run_id, round_number=number, phase="signs")
+            await scene.coordinator.hear(PhaseVoided, number)
+        await scene.command(order, run=manifest.run_id, round_number=3, phase="signs")
+        assert await scene.bury() == [RejectReason.OVER.value]
 
 
 # What ends among the dead letters -----------------------------------------------------------------------

@@ -96,9 +96,9 @@ def test_a_roster_without_this_party(files: PartyFiles, hubbub: Hubbub, tmp_path
 
 
 def test_a_pin_of_another_roster(files: PartyFiles, hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUBBUB_AGGREGATOR_ROSTER_SHA256", "0" * 64)
+    monkeypatch.setenv("HUBBUB_COORDINATOR_ROSTER_SHA256", "0" * 64)
 
-    ended = hubbub("doctor", "--identity", files.identity(ADA), "--roster", files.roster, "--json")
+    ended = hubbub("doctor", "--identity", files.identity(CORA), "--roster", files.roster, "--json")
 
     assert f"but {'0' * 64} is pinned" in find(ended, "roster")["what"]
 
@@ -109,6 +109,25 @@ def test_a_policy_with_a_slip(files: PartyFiles, hubbub: Hubbub) -> None:
     ended = hubbub("doctor", *client_options(files), "--json")
 
     assert "min_client" in find(ended, "policy")["what"]
+
+
+def test_the_policy_of_an_aggregator(files: PartyFiles, hubbub: Hubbub) -> None:
+    options = (
+        "--identity",
+        files.identity(ADA),
+        "--roster",
+        files.roster,
+        "--policy",
+        files.policy(ADA),
+        "--json",
+    )
+
+    well = hubbub("doctor", *options)
+    write_policy(files.policy(ADA), roster_sha256=files.parties.roster.digest)
+    slip = hubbub("doctor", *options)
+
+    assert find(well, "policy", "ok")["what"] == "0 approved runs, at least 2 organisations a sum"
+    assert "there is no 'demo_seed' in the aggregator's policy" in find(slip, "policy")["what"]
 
 
 def test_a_folder_that_a_service_uses(files: PartyFiles, hubbub: Hubbub) -> None:

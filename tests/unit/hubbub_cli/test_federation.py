@@ -15,9 +15,10 @@ from hubbub.ids import Role
 from hubbub.messages.manifest import Manifest, read_manifest
 from hubbub.trust.identity import read_identity
 from hubbub.trust.roster import Roster, read_roster
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_cli import federation_folder
 from hubbub_coordinator.api.access import read_tokens
-from hubbub_trainer.policy import read_policy
+from hubbub_trainer.policy import Policy
 from support.command_line import Ended, Hubbub
 
 PARTIES = ("coordinator", "aggregator-1", "aggregator-2", "trainer-1", "trainer-2", "trainer-3")
@@ -66,16 +67,17 @@ def test_every_party_has_its_identity_and_is_in_the_roster(make: Make, folder: P
     assert len({identity.organisation for identity in identities}) == len(PARTIES)
 
 
-def test_every_trainer_would_join_the_run(make: Make, folder: Path) -> None:
+def test_everybody_would_join_the_run(make: Make, folder: Path) -> None:
     make("--strategy", "sec-union", "--rho", 0.2, "--phase-timeout", 30)
 
     roster, manifest = roster_in(folder), manifest_in(folder)
     assert (manifest.strategy, manifest.rounds, manifest.local_steps) == ("sec-union", 2, 5)
     assert (manifest.rho, manifest.phase_timeout_s) == (0.2, 30.0)
-    for party in roster.named(Role.CLIENT):
-        policy = read_policy(folder / party.name / "policy.toml")
-        assert policy.approved == (manifest.run_id,)
-        assert policy.objections(manifest, roster=roster, runs_before=0, demo_seed=False) == ()
+    for kind, role in ((Policy, Role.CLIENT), (AggregatorPolicy, Role.AGGREGATOR)):
+        for party in roster.named(role):
+            policy = kind.read(folder / party.name / "policy.toml")
+            assert policy.approved == (manifest.run_id,)
+            assert policy.objections(manifest, roster=roster, runs_before=0) == ()
 
 
 @pytest.mark.parametrize(
@@ -89,17 +91,18 @@ def test_what_a_policy_forbids_by_default_is_allowed_where_it_is_asked_for(
     make(*options)
 
     roster, manifest = roster_in(folder), manifest_in(folder)
-    policy = read_policy(folder / "trainer-1" / "policy.toml")
-    assert policy.objections(manifest, roster=roster, runs_before=0, demo_seed=False) == ()
+    policy = Policy.read(folder / "trainer-1" / "policy.toml")
+    assert policy.objections(manifest, roster=roster, runs_before=0) == ()
     assert policy.approve_tasks == ()
+    serving = AggregatorPolicy.read(folder / "aggregator-1" / "policy.toml")
+    assert serving.objections(manifest, roster=roster, runs_before=0) == ()
 
 
-def test_services_without_a_policy_pin_the_roster_in_their_settings(make: Make, folder: Path) -> None:
+def test_the_coordinator_which_has_no_policy_pins_the_roster_in_its_settings(make: Make, folder: Path) -> None:
     make()
 
-    for name in ("coordinator", "aggregator-1", "aggregator-2"):
-        settings = tomllib.loads((folder / name / "settings.toml").read_text(encoding="utf-8"))
-        assert settings == {"roster_sha256": roster_in(folder).digest}
+    settings = tomllib.loads((folder / "coordinator" / "settings.toml").read_text(encoding="utf-8"))
+    assert settings == {"roster_sha256": roster_in(folder).digest}
 
 
 def test_the_operator_has_both_tokens_and_who_watches_has_one(make: Make, folder: Path) -> None:

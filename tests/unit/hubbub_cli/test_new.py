@@ -13,7 +13,7 @@ from hubbub import __version__
 from hubbub.errors import ConfigurationError
 from hubbub_cli.main import app
 from hubbub_trainer.__main__ import TrainerSettings
-from hubbub_trainer.policy import read_policy
+from hubbub_trainer.policy import Policy
 from support.compose_file import MissingVariable, read_services
 from support.dockerfile import read_targets
 
@@ -44,7 +44,7 @@ def test_the_project_passes_its_own_test(tmp_path: Path) -> None:
 def test_it_is_what_the_trainer_reads(tmp_path: Path) -> None:
     new(tmp_path / "x", "--task", "Tumour grades")
 
-    policy = read_policy(tmp_path / "x" / "policy.toml")
+    policy = Policy.read(tmp_path / "x" / "policy.toml")
     service = read_services({"HUBBUB_BROKER": "amqps://b/"}, path=tmp_path / "x" / "docker-compose.yml")["trainer"]
     given = {name.removeprefix("HUBBUB_TRAINER_").lower() for name in service.environment}
     required = {name for name, field in TrainerSettings.model_fields.items() if field.is_required()}

@@ -16,8 +16,9 @@ from hubbub.messages.manifest import Manifest, Predecessor
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.roster import build_roster
 from hubbub.trust.succession import endorse, gather
+from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_cli.main import app
-from hubbub_trainer.policy import Policy, read_policy
+from hubbub_trainer.policy import Policy
 from support.builders import aggregator_names, client_names, make_cohort, make_manifest
 
 EARLIER = "e" * 64
@@ -86,7 +87,7 @@ def test_init_writes_the_defaults_and_pins_the_roster(desk: Desk) -> None:
 
     assert result.exit_code == 0
     assert ROSTER.digest in flat(result).replace(" ", "")
-    assert read_policy(desk.policy) == Policy(roster_sha256=ROSTER.digest)
+    assert Policy.read(desk.policy) == Policy(roster_sha256=ROSTER.digest)
 
 
 def test_init_writes_every_field_under_a_comment(desk: Desk) -> None:
@@ -98,12 +99,37 @@ def test_init_writes_every_field_under_a_comment(desk: Desk) -> None:
     assert all(len(each.splitlines()) > 1 for each in paragraphs)
 
 
+def test_an_aggregators_operator_writes_checks_and_approves_in_the_same_way(desk: Desk) -> None:
+    manifest, path = desk.put_manifest(strategy="sum", rounds=2)
+    whose = ("--role", "aggregator")
+
+    run("init", "--roster", desk.roster, "--out", desk.policy, *whose)
+    assert AggregatorPolicy.read(desk.policy) == AggregatorPolicy(roster_sha256=ROSTER.digest)
+    joined = desk.check(path, *whose)
+    desk.policy.write_text(desk.policy.read_text("utf-8").replace('approve_tasks = ["*"]', "approve_tasks = []"))
+    unapproved = desk.check(path, *whose)
+    agreed = desk.approve(path, "--yes", *whose)
+
+    assert "The aggregator joins this run." in flat(joined)
+    assert f"--roster {desk.roster} --role aggregator" in flat(unapproved)
+    assert agreed.exit_code == desk.check(path, *whose).exit_code == 0
+    assert AggregatorPolicy.read(desk.policy).approved == (manifest.run_id,)
+
+
+def test_the_policy_of_another_role_is_said_to_be_one(desk: Desk) -> None:
+    _, path = desk.put_manifest()
+    run("init", "--roster", desk.roster, "--out", desk.policy, "--role", "aggregator")
+
+    with pytest.raises(ConfigurationError, match="no 'max_parameters' in the trainer's policy"):
+        desk.check(path)
+
+
 def test_init_never_overwrites(desk: Desk) -> None:
     desk.put_policy("min_clients = 5\n")
 
     with pytest.raises(ConfigurationError, match="never overwritten"):
         run("init", "--roster", desk.roster, "--out", desk.policy)
-    assert read_policy(desk.policy).min_clients == 5
+    assert Policy.read(desk.policy).min_clients == 5
 
 
 def test_check_shows_what_would_be_joined(desk: Desk) -> None:
@@ -179,7 +205,7 @@ def test_check_names_every_objection(desk: Desk) -> None:
         "stranger (not in the roster)",
         "- stranger is not in the roster",
         "- the manifest's strategy is 'fedavg' (the first aggregator sees every client's update)",
-        "- the manifest has 2 rounds",
+        "- the manifest has rounds = 2",
         "- this trainer has joined 20 runs",
     ):
         assert fact in flat(result)
@@ -219,7 +245,7 @@ def test_approval_is_asked_for_and_then_joined(desk: Desk) -> None:
     agreed = desk.approve(path, typed="y\n")
     assert agreed.exit_code == 0
     assert flat(agreed).index(manifest.run_id) < flat(agreed).index("Approve this run?")
-    assert read_policy(desk.policy).approved == (manifest.run_id,)
+    assert Policy.read(desk.policy).approved == (manifest.run_id,)
     assert desk.check(path).exit_code == 0
 
 
@@ -337,7 +363,7 @@ def test_a_link_to_a_policy_stays_a_link(desk: Desk) -> None:
     desk.approve(path, "--yes")
 
     assert desk.policy.is_symlink()
-    assert read_policy(kept).approved == (manifest.run_id,)
+    assert Policy.read(kept).approved == (manifest.run_id,)
 
 
 @pytest.mark.parametrize(

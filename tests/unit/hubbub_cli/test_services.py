@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.ids import Role
 from support.command_line import Ended, Hubbub
+from support.party_files import write_policy
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,8 @@ def test_a_settings_file_is_named_and_the_environment_wins_over_it(
 ) -> None:
     config = tmp_path / "aggregator.toml"
     config.write_text('identity = "of-the-file"\nroster = "r"\namqp_url = "amqp://h/"\nfolder = "f"\n', "utf-8")
-    monkeypatch.setenv("HUBBUB_AGGREGATOR_ROSTER_SHA256", "0" * 64)
+    write_policy(tmp_path / "policy.toml", Role.AGGREGATOR, roster_sha256="0" * 64)
+    monkeypatch.setenv("HUBBUB_AGGREGATOR_POLICY", str(tmp_path / "policy.toml"))
 
     by_file = hubbub("aggregator", "--config", config)
     missing = hubbub("aggregator", "--config", tmp_path / "missing.toml")

@@ -152,7 +152,7 @@ async def test_everything_that_the_policy_has_against_a_run_reaches_the_coordina
         "the manifest's strategy is 'fedavg'",
         "min_clients is 2, the policy asks for at least 3",
         "is not approved",
-        "has 9 rounds, the policy allows 1",
+        "has rounds = 9, the policy allows at most 1",
         "told to take its secrets from the demo's seed",
     ):
         assert why in refusal.reason

@@ -196,7 +196,7 @@ async def test_a_model_that_has_moved_on_is_not_sent_and_counts_only_if_some_of_
     sent = await handover.send(Key("run", MANIFEST.run_id), SendSnapshot(ME, NUMBER, again=again))
 
     assert sent == SnapshotSent(client=ME, left=left)
-    assert len(outbox.sent) == (snapshots.count_chunks(MANIFEST) if applied == NUMBER else 0)
+    assert len(outbox.sent) == (count_chunks(MANIFEST, NUMBER) if applied == NUMBER else 0)
 
 
 # Taking -------------------------------------------------------------------------------------------------
