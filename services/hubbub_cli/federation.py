@@ -174,8 +174,13 @@ def _write_trainer_policy(roster: Roster, manifest: Manifest) -> bytes:
     """A data owner's policy that takes part in this run."""
     from hubbub_trainer.policy import Policy  # noqa: PLC0415
 
-    policy = _widen(Policy(roster_sha256=roster.digest), manifest)
-    return _explain(policy.model_copy(update={"max_block": manifest.block}), roster, manifest)
+    default = Policy(roster_sha256=roster.digest)
+    own = {
+        "max_block": manifest.block,
+        "max_local_steps": max(default.max_local_steps, manifest.local_steps),
+        "max_q": max(default.max_q, manifest.q),
+    }
+    return _explain(_widen(default, manifest).model_copy(update=own), roster, manifest)
 
 
 def _write_aggregator_policy(roster: Roster, manifest: Manifest) -> bytes:

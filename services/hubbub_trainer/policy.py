@@ -8,8 +8,10 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field
 
 from hubbub.messages.manifest import MINIMUM, Manifest
-from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy
+from hubbub.parameters import LARGEST_FLOAT32
+from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above
 from hubbub.protocol.blocks import MAX_BLOCK
+from hubbub.protocol.unions import MAX_Q
 from hubbub.strategies.blocks import REVEALS
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.roster import Roster
@@ -30,6 +32,14 @@ class Policy(PartyPolicy):
     """The largest block of indices that sec-union may choose together. With 1 you give a sign only where you chose
     to. With more you give one for every index of every block that anybody chose, and where the signs of all
     members agree every client knows yours; it takes less traffic."""
+    max_local_steps: Limit = 1000
+    """The most local steps that a manifest may ask for in a round."""
+    max_alpha_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    """The largest alpha_max that a manifest may have. It bounds the scaling factor by which one client can move
+    the model in a round. For sum and sparse-sum it bounds your numbers."""
+    max_q: Annotated[int, Field(ge=1, le=MAX_Q)] = 16
+    """The most bits of a mark in sec-union. The union costs that many bits an index, and with more bits a client
+    whose own mark comes back is surer that it chose alone."""
     max_successors: Limit = 1
     """How many runs that go on from one and the same run this trainer joins: each trains on from one model."""
     max_rounds_of_sums: Limit = 1
@@ -59,6 +69,9 @@ class Policy(PartyPolicy):
             max_successors=NO_LIMIT,
             max_rounds=NO_LIMIT,
             max_void_rounds=NO_LIMIT,
+            max_local_steps=NO_LIMIT,
+            max_alpha_max=LARGEST_FLOAT32,
+            max_q=MAX_Q,
             max_rounds_of_sums=NO_LIMIT,
             demo_seed=True,
         )
@@ -80,6 +93,9 @@ class Policy(PartyPolicy):
         return (
             *super().objections(manifest, roster=roster, runs_before=runs_before),
             *self._object_to_block(manifest),
+            *object_above("local_steps", manifest.local_steps, "max_local_steps", self.max_local_steps),
+            *object_above("alpha_max", manifest.alpha_max, "max_alpha_max", self.max_alpha_max),
+            *object_above("q", manifest.q, "max_q", self.max_q),
             *self._object_to_sums(manifest),
             *self._object_to_succession(manifest, successors_before),
             *self._object_to_seed(demo_seed=demo_seed),

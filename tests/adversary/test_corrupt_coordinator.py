@@ -206,6 +206,10 @@ FOREIGN_ROSTER = "f" * 64
             {"strategy": "fedavg"}, "the first aggregator sees every client's update", CLIENTS, id="plaintext"
         ),
         pytest.param({"nonce": "1" * 32}, "is not approved", CLIENTS, id="unapproved"),
+        pytest.param({"max_void_rounds": 2**50}, "edit max_void_rounds", CLIENTS, id="void-rounds"),
+        pytest.param({"local_steps": 2**50}, "edit max_local_steps", CLIENTS, id="local-steps"),
+        pytest.param({"alpha_max": 2.0**20}, "edit max_alpha_max", CLIENTS, id="alpha-max"),
+        pytest.param({"q": 32}, "edit max_q", CLIENTS, id="q"),
         pytest.param(
             {"roster_sha256": FOREIGN_ROSTER},
             f"is for the roster {FOREIGN_ROSTER}",

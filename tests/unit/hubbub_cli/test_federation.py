@@ -82,8 +82,14 @@ def test_everybody_would_join_the_run(make: Make, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--strategy", "fedavg"), ("--clients", 2), ("--rounds", 500), ("--strategy", "sec-union", "--block", 4)],
-    ids=["plaintext", "two", "long", "blocks"],
+    [
+        ("--strategy", "fedavg"),
+        ("--clients", 2),
+        ("--rounds", 500),
+        ("--strategy", "sec-union", "--block", 4),
+        ("--strategy", "sec-union", "--q", 32, "--local-steps", 2000),
+    ],
+    ids=["plaintext", "two", "long", "blocks", "slow"],
 )
 def test_what_a_policy_forbids_by_default_is_allowed_where_it_is_asked_for(
     make: Make, folder: Path, options: tuple[str | int, ...]

@@ -278,6 +278,27 @@ def test_blocks_of_indices_are_refused_unless_the_policy_allows_them() -> None:
     assert judge(make_policy(), propose(strategy="sec-union")) == ()
 
 
+@pytest.mark.parametrize(
+    ("field", "limit", "most", "more"),
+    [
+        ("max_void_rounds", "max_void_rounds", 10, 11),
+        ("local_steps", "max_local_steps", 1000, 1001),
+        ("alpha_max", "max_alpha_max", 16.0, 16.5),
+        ("q", "max_q", 16, 17),
+    ],
+)
+def test_what_a_manifest_may_ask_of_a_client_is_capped(field: str, limit: str, most: float, more: float) -> None:
+    """Whoever draws the manifest up would otherwise choose them at will, however it is approved."""
+    manifest = propose(**{field: more})
+
+    (objection,) = judge(make_policy().with_approval_of(manifest.run_id), manifest)
+
+    assert f"has {field} = {more}, the policy allows at most {most}" in objection
+    assert f"edit {limit} in the policy file" in objection
+    assert judge(make_policy(), propose(**{field: most})) == ()
+    assert judge(make_policy(**{limit: more}), manifest) == ()
+
+
 def test_a_strategy_that_is_ruled_out_and_its_blocks_are_two_reasons() -> None:
     assert len(judge(make_policy(strategies=()), propose(strategy="sec-union", block=4))) == 2
 
@@ -313,7 +334,15 @@ def test_all_objections_are_made_at_once() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_demo_may_do_everything(strategy: str) -> None:
     manifest = propose(
-        strategy=strategy, min_clients=2, aggregators=aggregator_names(2), task="anything", rounds=100_000
+        strategy=strategy,
+        min_clients=2,
+        aggregators=aggregator_names(2),
+        task="anything",
+        rounds=100_000,
+        max_void_rounds=1000,
+        local_steps=10**6,
+        alpha_max=2.0**20,
+        q=32,
     )
 
     assert judge(Policy.for_demo(ROSTER.digest), manifest, runs_before=10_000, demo_seed=True) == ()
@@ -365,6 +394,8 @@ def test_values_are_read_as_they_stand(tmp_path: Path) -> None:
         ("max_runs = 0", "max_runs: "),
         ("max_successors = 0", "max_successors: Input should be greater than or equal to 1"),
         ("max_void_rounds_per_run = -1", "max_void_rounds_per_run: "),
+        ("max_q = 33", "max_q: Input should be less than or equal to 32"),
+        ("max_alpha_max = inf", "max_alpha_max: Input should be a finite number"),
         ("demo_seed = 1", "demo_seed: Input should be a valid boolean"),
         ("min_clients 3", "is not TOML: "),
     ],
