@@ -59,16 +59,18 @@ class Policy(BaseModel):
     """Coordinators that may propose a run; empty for any in the roster."""
     max_runs: Annotated[int, Field(ge=1)] = 20
     """How many runs this trainer ever joins: each tells a little more about the data."""
-    max_successors: Annotated[int, Field(ge=1)] = 1
-    """How many runs that go on from one and the same run this trainer joins: each trains on from one model."""
+    max_runs_per_model: Annotated[int, Field(ge=1)] = 1
+    """How many runs this trainer begins from one and the same model: two runs from one model, in cohorts with and
+    without you, subtract to your update. `hubbub ledger allow` allows more from a single model."""
     max_rounds: Annotated[int, Field(ge=1)] = 200
     """The most rounds that a manifest may have."""
     max_rounds_of_sums: Annotated[int, Field(ge=1)] = 1
     """The same for sum and sparse-sum: your numbers stay the same, so that two sums, one with you among the
     members and one without, subtract to them. Allow more for a task whose numbers follow from the last sum."""
     max_void_rounds_per_model: Annotated[int, Field(ge=0)] = 1
-    """Rounds from one and the same model that may end void after their union was released; with one more,
-    the trainer leaves the run, since two unions tell something of a client that is in one of them only."""
+    """Rounds from one and the same model, in all runs, that may end void after their union was released, or be
+    released without moving the model; with one more, the trainer leaves the run, since two sums from one model
+    tell something of a client that is in one of them only."""
     max_void_rounds_per_run: Annotated[int, Field(ge=0)] = 3
     """The same, counted over the whole run."""
     demo_seed: bool = False
@@ -102,7 +104,7 @@ class Policy(BaseModel):
             roster_sha256=roster_sha256,
             approve_tasks=(ANY,),
             max_runs=NO_LIMIT,
-            max_successors=NO_LIMIT,
+            max_runs_per_model=NO_LIMIT,
             max_rounds=NO_LIMIT,
             max_rounds_of_sums=NO_LIMIT,
             demo_seed=True,
@@ -118,12 +120,12 @@ class Policy(BaseModel):
         return by_task or manifest.run_id in self.approved
 
     def objections(
-        self, manifest: Manifest, *, roster: Roster, runs_before: int, demo_seed: bool, successors_before: int = 0
+        self, manifest: Manifest, *, roster: Roster, runs_before: int, demo_seed: bool
     ) -> tuple[str, ...]:
         """Everything against taking part, each with what could be done about it; empty if nothing.
 
-        `runs_before` counts the runs that this trainer ever joined, `successors_before` those of them that went
-        on from the same run; `demo_seed` says that its secrets would come from the demo's seed.
+        `runs_before` counts the runs that this trainer ever joined; `demo_seed` says that its secrets would come
+        from the demo's seed. What the ledger of models is against is found once the model is known.
         """
         return (
             *self._object_to_roster(roster),
@@ -132,7 +134,7 @@ class Policy(BaseModel):
             *self._object_to_size(manifest, roster),
             *self._object_to_approval(manifest),
             *self._object_to_amount(manifest, runs_before),
-            *self._object_to_succession(manifest, successors_before),
+            *self._object_to_succession(manifest),
             *self._object_to_seed(demo_seed=demo_seed),
         )
 
@@ -215,7 +217,7 @@ class Policy(BaseModel):
                 "one client's: ask for fewer, or edit max_rounds_of_sums in the policy file"
             )
 
-    def _object_to_succession(self, manifest: Manifest, successors_before: int) -> Iterator[str]:
+    def _object_to_succession(self, manifest: Manifest) -> Iterator[str]:
         if manifest.predecessor is None:
             return
         if manifest.predecessor.min_clients < self.min_clients:
@@ -223,11 +225,6 @@ class Policy(BaseModel):
                 f"the run that this one goes on from had a min_clients of {manifest.predecessor.min_clients}, so "
                 f"that few organisations endorse its model; the policy asks for at least {self.min_clients}: edit "
                 "min_clients in the policy file to allow it"
-            )
-        if successors_before >= self.max_successors:
-            yield (
-                f"this trainer has joined {successors_before} runs that go on from {manifest.predecessor.run}, "
-                f"the policy allows {self.max_successors}: edit max_successors in the policy file to allow another"
             )
 
     def _object_to_seed(self, *, demo_seed: bool) -> Iterator[str]:

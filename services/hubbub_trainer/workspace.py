@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,8 @@ class Workspace:
     """What the optimiser kept of the last round that counted."""
     applied: int = 0
     """The last round that this model has in it."""
+    step: float = 0.0
+    """How far the model was moved when it was last replaced, as a Euclidean norm."""
     group: GroupSecret | None = None
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -165,10 +168,12 @@ class Workspace:
 
     def advance(self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None) -> None:
         """Go on with what a round left: on disk first, and what it replaces goes last."""
+        step = _distance(theta, self.theta)
         arrays = {"theta": theta, "accumulator": accumulator, **({} if memory is None else {"memory": memory})}
         kept = self.folder / f"state-{number:06d}.safetensors"
-        _save(kept, arrays)
+        _save(kept, {**arrays, "step": np.array([step], dtype=np.float64)} if number else arrays)
         self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
+        self.step = step
         for path in self.folder.glob("state-*.safetensors"):
             if path != kept:
                 path.unlink()
@@ -184,6 +189,7 @@ class Workspace:
         arrays = _load(found[-1])
         self.applied = int(found[-1].stem.removeprefix("state-"))
         self.theta, self.accumulator, self.memory = arrays["theta"], arrays["accumulator"], arrays.get("memory")
+        self.step = float(arrays["step"][0]) if "step" in arrays else 0.0
 
     def _make_folder(self) -> None:
         """Have a folder that survives a crash; each start sees to it, for the last may have died before it did."""
@@ -220,6 +226,13 @@ class Workspace:
         )
 
 
+def _distance(one: Theta, other: Theta) -> float:
+    """Euclidean distance of two models; infinite if one of them is not finite."""
+    with np.errstate(invalid="ignore"):
+        found = float(np.linalg.norm(np.subtract(one, other, dtype=np.float64)))
+    return math.inf if math.isnan(found) else found
+
+
 def has_model(folder: Path) -> bool:
     """Whether a run's model is still to be had from what survives a restart."""
     return any(folder.glob("state-*.safetensors"))
@@ -241,7 +254,7 @@ def _update(folder: Path, number: int) -> Path:
     return folder / f"update-{number:06d}.safetensors"
 
 
-def _save(path: Path, arrays: Mapping[str, Theta]) -> None:
+def _save(path: Path, arrays: Mapping[str, NDArray[np.floating]]) -> None:
     # Not numpy's own format: its header is read as Python, which in CPython 3.11 fails now and then while another
     # thread does the same.
     content = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
