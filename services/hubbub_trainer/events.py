@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hubbub.ids import PartyId
 from hubbub.messages.snapshots import Voucher
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub_trainer.learning.task import Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialModel:
+    """The model that a run begins with, and what the ledger says of it. Its digest does not print."""
+
+    sha256: str = field(default="", repr=False)
+    """Empty while the model is not here."""
+    voids: int = 0
+    """Its void rounds, in any run."""
+    objection: str = ""
+    """Why the run may not begin with it, in words for the data owner alone; empty if it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldModel:
+    """The model that we hold after a round. Its digest does not print."""
+
+    sha256: str = field(repr=False)
+    step: float
+    """How far the model was moved, as a Euclidean norm."""
+    voids: int = 0
+    """Void rounds that the ledger has of it, of any run, less this round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +49,7 @@ class Prepared:
 
     parameters: int
     initial_model_sha256: str | None
+    initial: InitialModel = InitialModel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +98,15 @@ class RoundHeardOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOver:
-    """A round of ours has its verdict and we have acted on it.
-
-    `wasted` if we sent a share in it, its first phase was released and the round was void all the same.
-    """
+    """A round of ours has its verdict and we have acted on it."""
 
     number: int
     released: bool
     model_hmac: str
     """Of the model that we hold after it."""
-    wasted: bool = False
+    held: HeldModel
+    exposed: bool = False
+    """Whether a share of ours is in a sum of it that was released, be it of the first phase alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +208,17 @@ class SnapshotArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
-    """The snapshot is the model that was vouched for, and is our model now."""
+    """The snapshot is the model that was vouched for, or that the run begins with, and is our model now."""
+
+    held: HeldModel | None = None
+    initial: InitialModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
     """We have the model that the run begins with."""
+
+    initial: InitialModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +227,7 @@ class CaughtUp:
 
     number: int
     voucher: Voucher
+    held: HeldModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +290,7 @@ class Closed:
     """The void round is behind us; the digest of the model, which is what it was, is keyed by the group secret."""
 
     model_hmac: str
+    held: HeldModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,5 +298,6 @@ class Concluded:
     """The new model is in place and evaluated; the digest is keyed by the group secret."""
 
     model_hmac: str
+    held: HeldModel
     score: Score
     evaluation_s: float

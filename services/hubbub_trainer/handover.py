@@ -15,7 +15,7 @@ from hubbub.runtime.spool import Spool
 from hubbub.store.vault import Vault
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_trainer import group, snapshots
-from hubbub_trainer.events import SnapshotSent, SnapshotTaken
+from hubbub_trainer.events import SnapshotSent
 from hubbub_trainer.phases.catchup import TakeSnapshot
 from hubbub_trainer.phases.standing import SendSnapshot
 from hubbub_trainer.workspaces import Workspaces
@@ -62,13 +62,12 @@ class Handover:
             raise LocalError("there is no predecessor's model here to send")
         return left[0]
 
-    def take(self, key: Key, job: TakeSnapshot) -> SnapshotTaken:
+    def take(self, key: Key, job: TakeSnapshot) -> None:
         """Make a peer's model ours, if it is the one that was vouched for or committed to."""
         if job.voucher is None:
             self._inherit(key, job.client)
         else:
             self._catch_up(key, job.client, job.voucher)
-        return SnapshotTaken()
 
     def _inherit(self, key: Key, client: PartyId) -> None:
         """Begin with the model that a predecessor's client has sent us."""

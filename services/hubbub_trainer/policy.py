@@ -40,14 +40,16 @@ class Policy(PartyPolicy):
     max_q: Annotated[int, Field(ge=1, le=MAX_Q)] = 16
     """The most bits of a mark in sec-union. The union costs that many bits an index, and with more bits a client
     whose own mark comes back is surer that it chose alone."""
-    max_successors: Limit = 1
-    """How many runs that go on from one and the same run this trainer joins: each trains on from one model."""
+    max_runs_per_model: Limit = 1
+    """How many runs this trainer begins from one and the same model: two runs from one model, in cohorts with and
+    without you, subtract to your update. `hubbub ledger allow` allows more from a single model."""
     max_rounds_of_sums: Limit = 1
     """The most rounds of sum and sparse-sum: your numbers stay the same, so that two sums, one with you among the
     members and one without, subtract to them. Allow more for a task whose numbers follow from the last sum."""
     max_void_rounds_per_model: Annotated[int, Field(ge=0)] = 1
-    """Rounds from one and the same model that may end void after their union was released; with one more,
-    the trainer leaves the run, since two unions tell something of a client that is in one of them only."""
+    """Rounds from one and the same model, in all runs, that may end void after their union was released, or be
+    released without moving the model; with one more, the trainer leaves the run, since two sums from one model
+    tell something of a client that is in one of them only."""
     max_void_rounds_per_run: Annotated[int, Field(ge=0)] = 3
     """The same, counted over the whole run."""
     max_snapshots_per_peer: Annotated[int, Field(ge=0)] = 3
@@ -66,7 +68,7 @@ class Policy(PartyPolicy):
             roster_sha256=roster_sha256,
             approve_tasks=(ANY,),
             max_runs=NO_LIMIT,
-            max_successors=NO_LIMIT,
+            max_runs_per_model=NO_LIMIT,
             max_rounds=NO_LIMIT,
             max_void_rounds=NO_LIMIT,
             max_local_steps=NO_LIMIT,
@@ -77,18 +79,12 @@ class Policy(PartyPolicy):
         )
 
     def objections(
-        self,
-        manifest: Manifest,
-        *,
-        roster: Roster,
-        runs_before: int,
-        demo_seed: bool = False,
-        successors_before: int = 0,
+        self, manifest: Manifest, *, roster: Roster, runs_before: int, demo_seed: bool = False
     ) -> tuple[str, ...]:
         """Everything against taking part, each with what could be done about it; empty if nothing.
 
-        `runs_before` counts the runs that this trainer ever joined, `successors_before` those of them that went
-        on from the same run; `demo_seed` says that its secrets would come from the demo's seed.
+        `runs_before` counts the runs that this trainer ever joined; `demo_seed` says that its secrets would come
+        from the demo's seed. What the ledger of models is against is found once the model is known.
         """
         return (
             *super().objections(manifest, roster=roster, runs_before=runs_before),
@@ -97,7 +93,7 @@ class Policy(PartyPolicy):
             *object_above("alpha_max", manifest.alpha_max, "max_alpha_max", self.max_alpha_max),
             *object_above("q", manifest.q, "max_q", self.max_q),
             *self._object_to_sums(manifest),
-            *self._object_to_succession(manifest, successors_before),
+            *self._object_to_succession(manifest),
             *self._object_to_seed(demo_seed=demo_seed),
         )
 
@@ -118,7 +114,7 @@ class Policy(PartyPolicy):
                 "one client's: ask for fewer, or edit max_rounds_of_sums in the policy file"
             )
 
-    def _object_to_succession(self, manifest: Manifest, successors_before: int) -> Iterator[str]:
+    def _object_to_succession(self, manifest: Manifest) -> Iterator[str]:
         if manifest.predecessor is None:
             return
         if manifest.predecessor.min_clients < self.min_clients:
@@ -126,11 +122,6 @@ class Policy(PartyPolicy):
                 f"the run that this one goes on from had a min_clients of {manifest.predecessor.min_clients}, so "
                 f"that few organisations endorse its model; the policy asks for at least {self.min_clients}: edit "
                 "min_clients in the policy file to allow it"
-            )
-        if successors_before >= self.max_successors:
-            yield (
-                f"this trainer has joined {successors_before} runs that go on from {manifest.predecessor.run}, "
-                f"the policy allows {self.max_successors}: edit max_successors in the policy file to allow another"
             )
 
     def _object_to_seed(self, *, demo_seed: bool) -> Iterator[str]:

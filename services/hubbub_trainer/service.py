@@ -22,16 +22,25 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
-from hubbub.runtime.tombstones import Tombstones
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_trainer import group, snapshots, succession
 from hubbub_trainer.drawn import recall_contribution
-from hubbub_trainer.events import GroupAgreed, Proposed, RoundHeardOf, SumArrived, VoidAnnounced
+from hubbub_trainer.events import (
+    GroupAgreed,
+    InitialModel,
+    Prepared,
+    Proposed,
+    RoundHeardOf,
+    SnapshotTaken,
+    SumArrived,
+    VoidAnnounced,
+)
 from hubbub_trainer.handover import Handover
 from hubbub_trainer.intake import read_about_run, read_masked, read_snapshot, read_sum, read_void, read_vouchers
+from hubbub_trainer.ledger import LEDGER_FILE, Ledger, explain_refusal
 from hubbub_trainer.phases import catchup, enrolment, standing
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.catchup import CatchUp
@@ -79,8 +88,7 @@ class Trainer(Participant):
             clock=clock,
             observer=observer,
         )
-        self._successors = Tombstones(folder / "successors")
-        """Which run went on from which, of those that we joined: for ever, as a run is joined once."""
+        self._ledger = Ledger(folder / LEDGER_FILE)
         self._read_policy = read_policy
         self._demo_seed = demo_seed
         self._spaces = Workspaces(
@@ -96,6 +104,7 @@ class Trainer(Participant):
             spaces=self._spaces,
             spool=self._spool,
             vault=self._vault,
+            ledger=self._ledger,
             post=self.runner.post,
             find_round=self._find_round,
             seal_of=self._seal_of,
@@ -118,6 +127,7 @@ class Trainer(Participant):
     def close(self) -> None:
         """Close what is open on disk; training is given up."""
         self.give_up_training()
+        self._ledger.close()
         super().close()
 
     # Messages to events ---------------------------------------------------------------------------------
@@ -157,25 +167,8 @@ class Trainer(Participant):
             manifest,
             roster=self.runner.roster,
             runs_before=len(self._tombstones),
-            successors_before=self._count_siblings(manifest),
             demo_seed=self._demo_seed is not None,
         )
-
-    def _count_siblings(self, manifest: Manifest) -> int:
-        """How many other runs that go on from the same one we have joined, or are about to join."""
-        if manifest.predecessor is None:
-            return 0
-        before = manifest.predecessor.run
-        invited = [(key.run, live.data) for key, live in self.runner.machines.items() if key.kind == "run"]
-        about_to = {run for run, data in invited if _goes_on_from(data.manifest) == before}
-        joined = {each.rpartition("-")[2] for each in self._successors if each.startswith(before)}
-        return len((about_to | joined) - {manifest.run_id})
-
-    def _remember(self, run: RunId) -> None:
-        before = _goes_on_from(self._manifest_of(run))
-        if before is not None:
-            self._successors.add(RunId(f"{before}-{run}"))
-        self._remember_run(run)
 
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
@@ -185,8 +178,12 @@ class Trainer(Participant):
         )
         if not objections:
             policy = self._read_policy()
-            caps = _find_void_caps(manifest, policy)
-            data = replace(data, caps=caps, snapshots_per_peer=policy.max_snapshots_per_peer)
+            data = replace(
+                data,
+                caps=_find_void_caps(manifest, policy),
+                snapshots_per_peer=policy.max_snapshots_per_peer,
+                runs_per_model=policy.max_runs_per_model,
+            )
         self.runner.add(run, data)
 
     def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[Fed]:
@@ -209,10 +206,12 @@ class Trainer(Participant):
     # Effects and jobs -----------------------------------------------------------------------------------
 
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
-        """Spool what arrives."""
+        """Spool what arrives, and keep the ledger."""
         match effect:
             case standing.KeepContribution():
                 self._spool.write(key, group.name_part(effect.client), payload)
+            case standing.NoteVoid():
+                self._ledger.note_void(effect.models, run=key.run, number=effect.number)
             case rounds.SpoolSum():
                 ref = name_sum(effect.aggregator, effect.index)
                 self._spool.write(place_of(key, effect.phase), ref, payload)
@@ -226,7 +225,7 @@ class Trainer(Participant):
         """Set up rounds, save the model."""
         match effect:
             case standing.RememberRun():
-                await asyncio.to_thread(self._remember, key.run)
+                await asyncio.to_thread(self._remember_run, key.run)
             case standing.AcceptKeys():
                 self._accept_keys(key.run, effect.publics)
             case standing.DealContribution():
@@ -294,6 +293,7 @@ class Trainer(Participant):
     def restore(self, machines: Mapping[Key, Live]) -> None:
         """Bring back what belongs to a run; rounds that a peer's model has brought us past stay behind."""
         super().restore(machines)
+        self._ledger.keep_only({key.run for key in machines})
         for key, live in list(machines.items()):
             if isinstance(live.data, Enrolment):
                 self._abandon_rounds(key, live.data.over)
@@ -302,14 +302,44 @@ class Trainer(Participant):
         """Do what takes long."""
         match job:
             case standing.PrepareTask():
-                return await asyncio.to_thread(self._spaces.prepare, self._manifest_of(key.run))
+                return await asyncio.to_thread(self._prepare, key)
             case standing.AgreeOnSecret():
                 return await asyncio.to_thread(self._agree, key, self._manifest_of(key.run))
             case standing.SendSnapshot():
                 return await self._handover.send(key, job)
             case catchup.TakeSnapshot():
-                return await asyncio.to_thread(self._handover.take, key, job)
+                return await asyncio.to_thread(self._take_snapshot, key, job)
         return await self._bench.work(key, job)
+
+    def _prepare(self, key: Key) -> Prepared:
+        manifest = self._manifest_of(key.run)
+        prepared = self._spaces.prepare(manifest)
+        fits = prepared.initial_model_sha256 in {None, manifest.initial_model_sha256}
+        return replace(prepared, initial=self._claim_model(key)) if fits else prepared
+
+    def _take_snapshot(self, key: Key, job: catchup.TakeSnapshot) -> SnapshotTaken:
+        self._handover.take(key, job)
+        if job.voucher is None:
+            return SnapshotTaken(initial=self._claim_model(Key("run", key.run)))
+        place, space = Key("round", key.run, job.voucher.round), self._spaces.open(key.run)
+        return SnapshotTaken(held=self._bench.describe_held(place, space))
+
+    def _claim_model(self, run: Key) -> InitialModel:
+        """Look up in the ledger whether this run may begin from its model, and take note that it does."""
+        data = self._joined(run, Enrolment)
+        fingerprint = self._spaces.fingerprint(data.manifest)
+        claim = self._ledger.claim(
+            run.run,
+            fingerprint,
+            cohort=data.manifest.clients,
+            predecessor=data.manifest.predecessor.run if data.manifest.predecessor else None,
+            limit=data.runs_per_model,
+        )
+        return InitialModel(
+            sha256=fingerprint.model if fingerprint else "",
+            voids=claim.voids,
+            objection=explain_refusal(claim, data.caps.per_model),
+        )
 
     def _agree(self, key: Key, manifest: Manifest) -> GroupAgreed:
         seals, _ = self._seal_of(key)
@@ -335,6 +365,7 @@ class Trainer(Participant):
     def retire(self, key: Key, live: Live) -> bool:
         """Forget what is over: the update of a void round too, and the memory that it would have left."""
         if key.kind == "run":
+            self._ledger.give_up(key.run)
             self._spaces.forget(key.run)
         elif key.kind == "catchup":
             self._spool.drop(snapshots.place_of(key))
@@ -346,12 +377,7 @@ class Trainer(Participant):
 
 
 def _find_void_caps(manifest: Manifest, policy: Policy) -> VoidCaps:
-    strategy = STRATEGIES.get(manifest.strategy)
-    if strategy is not None and strategy.repeats:
+    if STRATEGIES[manifest.strategy].repeats:
         # A second union of the same numbers, without a member of the first, would show that member's indices.
         return VoidCaps(per_model=0, per_run=0)
     return VoidCaps(per_model=policy.max_void_rounds_per_model, per_run=policy.max_void_rounds_per_run)
-
-
-def _goes_on_from(manifest: Manifest) -> RunId | None:
-    return manifest.predecessor.run if manifest.predecessor else None

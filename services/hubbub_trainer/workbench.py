@@ -32,7 +32,17 @@ from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_trainer import drawn, group
 from hubbub_trainer.dealing import Compact, deal_chunk, recombine_chunks
-from hubbub_trainer.events import Closed, Concluded, Decoded, OtherTranscript, Overtaken, SharesSent, Trained
+from hubbub_trainer.events import (
+    Closed,
+    Concluded,
+    Decoded,
+    HeldModel,
+    OtherTranscript,
+    Overtaken,
+    SharesSent,
+    Trained,
+)
+from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.round import Round, Sum
 from hubbub_trainer.workspace import OpenRound, Workspace, drop_update
@@ -100,6 +110,7 @@ class Workbench:
         spaces: Workspaces,
         spool: Spool,
         vault: Vault,
+        ledger: Ledger,
         post: Post,
         find_round: Callable[[Key], Round],
         seal_of: Callable[[Key, str], tuple[RunSeals, Stage]],
@@ -110,6 +121,7 @@ class Workbench:
         self._spaces = spaces
         self._spool = spool
         self._vault = vault
+        self._ledger = ledger
         self._post = post
         self._find_round = find_round
         self._seal_of = seal_of
@@ -224,6 +236,7 @@ class Workbench:
     # Shares and sums ------------------------------------------------------------------------------------
 
     async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
+        await asyncio.to_thread(self._ledger.count, key.run)
         outgoing, seeds = await asyncio.to_thread(self._make_outgoing, key, phase_name)
         if seeds is None:
             return SharesSent(traffic=await self._send_in_full(key, outgoing))
@@ -387,13 +400,26 @@ class Workbench:
                 space.note_round(key.round, conclusion)
                 space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
             score = space.learner.evaluate(space.theta, memory=space.memory)
-            return Concluded(model_hmac=space.model_hmac(), score=score, evaluation_s=time.monotonic() - began_s)
+            return Concluded(
+                model_hmac=space.model_hmac(),
+                held=self.describe_held(key, space),
+                score=score,
+                evaluation_s=time.monotonic() - began_s,
+            )
 
     def _close_void(self, key: Key) -> Closed:
         space = self._spaces.open(key.run)
         with space.lock:
             space.group_secret.advance_to(key.round)
-            return Closed(model_hmac=space.model_hmac())
+            return Closed(model_hmac=space.model_hmac(), held=self.describe_held(key, space))
+
+    def describe_held(self, key: Key, space: Workspace) -> HeldModel:
+        """Describe the model that a round has left us with; a void round has moved nothing."""
+        name = space.digest_of(space.theta)
+        step = space.step if space.applied >= key.round else 0.0
+        return HeldModel(
+            sha256=name, step=step, voids=self._ledger.count_voids(name, run=key.run, but_not=key.round)
+        )
 
     def close(self, key: Key, manifest: Manifest, *, has_verdict: bool) -> None:
         """Forget what belongs to a round that is over, or was abandoned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ class Workspace:
     """The mean factors of the released rounds so far, which bound the next one; new in every run."""
     applied: int = 0
     """The last round that this model has in it."""
+    step: float = 0.0
+    """How far the model was moved when it was last replaced, as a Euclidean norm."""
     group: GroupSecret | None = None
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -177,13 +180,14 @@ class Workspace:
         self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None, history: History
     ) -> None:
         """Go on with what a round left: on disk first, and what it replaces goes last."""
+        step = _distance(theta, self.theta)
         arrays: dict[str, Array] = {"theta": theta, "accumulator": accumulator, "history": np.array(history)}
         if memory is not None:
             arrays["memory"] = memory
         kept = self.folder / f"state-{number:06d}.safetensors"
-        _save(kept, arrays)
+        _save(kept, {**arrays, "step": np.array([step], dtype=np.float64)} if number else arrays)
         self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
-        self.history = history
+        self.history, self.step = history, step
         for path in self.folder.glob("state-*.safetensors"):
             if path != kept:
                 path.unlink()
@@ -200,6 +204,7 @@ class Workspace:
         self.applied = int(found[-1].stem.removeprefix("state-"))
         self.theta, self.accumulator, self.memory = arrays["theta"], arrays["accumulator"], arrays.get("memory")
         self.history = tuple(arrays["history"].tolist())
+        self.step = float(arrays["step"][0]) if "step" in arrays else 0.0
 
     def _make_folder(self) -> None:
         """Have a folder that survives a crash; each start sees to it, for the last may have died before it did."""
@@ -234,6 +239,13 @@ class Workspace:
         _write(
             self.folder / MODEL_DIGEST, lambda file: file.write(f"{self.digest_of(self.theta)}\n".encode("ascii"))
         )
+
+
+def _distance(one: Theta, other: Theta) -> float:
+    """Euclidean distance of two models; infinite if one of them is not finite."""
+    with np.errstate(invalid="ignore"):
+        found = float(np.linalg.norm(np.subtract(one, other, dtype=np.float64)))
+    return math.inf if math.isnan(found) else found
 
 
 def has_model(folder: Path) -> bool:

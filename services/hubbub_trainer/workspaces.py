@@ -18,6 +18,7 @@ from hubbub.strategies.base import Theta
 from hubbub_trainer import group, succession
 from hubbub_trainer.drawn import recall_client_secret
 from hubbub_trainer.events import Prepared
+from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import Workspace, clean_up, digest
 
@@ -81,6 +82,11 @@ class Workspaces:
         with self._opening:
             task = self._load_task(manifest.task)
             self._spaces[manifest.run_id] = self._make(manifest, task, theta)
+
+    def fingerprint(self, manifest: Manifest) -> Fingerprint | None:
+        """The fingerprint of the model that a run begins with, if it is here."""
+        space = self._spaces.get(manifest.run_id)
+        return Fingerprint.of(space.theta, tensor_sizes(self._load_task(manifest.task))) if space else None
 
     def forget(self, run: RunId) -> None:
         """Leave nothing of a run behind but its model and the notes."""

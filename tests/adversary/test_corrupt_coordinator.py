@@ -813,7 +813,8 @@ async def test_who_orders_unions_and_then_nothing_is_left_alone(
         assert all(why in body.reason and "the policy of" in body.reason for _, body in failures)
         following = wasted[-1] + 1
         await coordinator.open_round(following)
-        await coordinator.sync(CLIENTS)
+        # Nor does anybody begin another run from a model that too many rounds were wasted on.
+        await coordinator.sync(CLIENTS, RunRefused if wasted == (1, 2) else RunJoined)
         for client in CLIENTS:
             assert scene.recorded(client, "ended")[0]["outcome"] == "left"
             assert scene.late(client, "round-opened") == 1

@@ -246,11 +246,11 @@ def test_the_salt_is_in_the_clients_own_file_and_nowhere_else(story: Story) -> N
 
 
 def test_nobody_but_its_clients_is_told_the_plain_digest_of_a_model(story: Story) -> None:
-    """It would tell who guesses the model that the guess is right."""
-    for manifest in story.manifests:
+    """It would tell who guesses the model that the guess is right. Those who go on from it have it too."""
+    for manifest, following in zip(story.manifests, (*story.manifests[1:], None), strict=True):
         _, model = left_at(story.folder, manifest)
         forms = forms_of(bytes.fromhex(digest(model)))
-        clients = [story.folder / name for name in manifest.clients]
+        clients = [story.folder / name for name in (*manifest.clients, *(following.clients if following else ()))]
         elsewhere = {
             path: contents for path, contents in story.files.items() if not any(map(path.is_relative_to, clients))
         }

@@ -21,9 +21,9 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, PhaseVoided, RoundApplied, RoundOpened, VoidPhase
-from hubbub.messages.runs import RunJoined, RunProposed
+from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt, VectorClaim, declare
-from hubbub.policy import ANY
+from hubbub.policy import ANY, NO_LIMIT
 from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.registry import find_strategy
@@ -141,13 +141,14 @@ class CorruptCoordinator:
         await self.await_ready()
         return keys
 
-    async def sync(self, to: Iterable[PartyId]) -> None:
+    async def sync(self, to: Iterable[PartyId], answer: type[RunJoined | RunRefused] = RunJoined) -> None:
         """Wait until these parties have taken all that they were told: they answer one thing after the other."""
-        another, asked = self.manifest.model_copy(update={"nonce": secrets.token_hex(16)}), tuple(to)
-        await self.gather_keys(another, asked)
-        # Once more: what a party writes down, it writes after its answer and before its next.
-        await self.propose(another, asked)
-        await self.hear(RunJoined, 2 * len(asked), manifest=another)
+        asked = tuple(to)
+        # Twice: what a party writes down, it writes after its answer and before its next.
+        for _ in range(2):
+            another = self.manifest.model_copy(update={"nonce": secrets.token_hex(16)})
+            await self.propose(another, asked)
+            await self.hear(answer, len(asked), manifest=another)
 
     # Rounds ---------------------------------------------------------------------------------------------
 
@@ -430,8 +431,10 @@ async def scene_of(
             folder=folder,
             connect=connect_recorded(recording, _connect(url, broker)),
             task=task,
-            # What a data owner has without thinking about it, but for the approval of each manifest.
-            policy=policy or Policy(roster_sha256=everybody.roster.digest, approve_tasks=(ANY,)),
+            # What a data owner has without thinking about it, but for the approval of each manifest, and for runs
+            # from one model: `sync` proposes another each time.
+            policy=policy
+            or Policy(roster_sha256=everybody.roster.digest, approve_tasks=(ANY,), max_runs_per_model=NO_LIMIT),
             aggregator_policy=aggregator_policy or AggregatorPolicy(roster_sha256=everybody.roster.digest),
             broker=broker,
             recording=recording,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hubbub.errors import PeerError, RejectReason
@@ -16,6 +19,7 @@ from hubbub_trainer.events import (
     CaughtUp,
     Ended,
     Go,
+    HeldModel,
     Lost,
     NeverMind,
     Overtaken,
@@ -35,6 +39,7 @@ from hubbub_trainer.phases.standing import (
     EndorseModel,
     Enrolment,
     Given,
+    NoteVoid,
     SaveModel,
     SendSnapshot,
     SetUpCatchUp,
@@ -96,11 +101,10 @@ def hear_of_round_in(state: State) -> To[State, Enrolment]:
 
 def begin_next(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
     """Begin the round that was waiting, if one was; leave if too many were void after their first phase."""
-    data = _count_round(data, event)
+    data, noted = _count_round(data, event)
     too_many = _find_excess(data)
-    if too_many:
-        return _leave_run(data, too_many)
-    return _begin_waiting(data)
+    onward = _leave_run(data, too_many) if too_many else _begin_waiting(data)
+    return replace(onward, effects=(*noted, *onward.effects))
 
 
 def _begin_waiting(data: Enrolment) -> Step[State, Enrolment]:
@@ -158,10 +162,11 @@ def catch_up(data: Enrolment, event: CaughtUp) -> Step[State, Enrolment]:
     """Go on from a peer's model; if more was lost meanwhile, ask for a later one."""
     data = replace(data, catching=0 if data.catching == event.number else data.catching)
     moved = event.voucher.round > data.over
-    data, effects = _adopt(data, event.voucher) if moved else (data, ())
+    data, effects = _adopt(data, event) if moved else (data, ())
     too_many = _find_excess(data)
     if too_many:
-        return _leave_run(data, too_many)
+        onward = _leave_run(data, too_many)
+        return replace(onward, effects=(*effects, *onward.effects))
     if not data.may_begin and not data.catching:
         data, asking = _lose(data, data.lost)
         return Step(State.JOINED, data, (*effects, *asking))
@@ -174,32 +179,36 @@ def catch_up_at_the_end(data: Enrolment, event: CaughtUp) -> Step[State, Enrolme
     """A peer's model that was being checked when the run ended."""
     if event.voucher.round <= data.over:
         return Step(State.LEAVING, data)
-    data, effects = _adopt(data, event.voucher)
+    data, effects = _adopt(data, event)
     onward = _take_in_the_rest(data)
     return replace(onward, effects=(*effects, *onward.effects))
 
 
-def _adopt(data: Enrolment, voucher: Voucher) -> tuple[Enrolment, tuple[Effect, ...]]:
-    """Our model is a peer's; the rounds before it are nobody's business any more."""
-    same_model = voucher.released == data.released
-    wasted = _may_have_wasted(data, voucher)
+def _adopt(data: Enrolment, event: CaughtUp) -> tuple[Enrolment, tuple[Effect, ...]]:
+    """Our model is a peer's; the rounds before it are nobody's business any more.
+
+    If we began a round and never heard its verdict, the worst is thought of it: that it was the one that was
+    void, or that hardly moved the model.
+    """
+    voucher, exposed = event.voucher, data.begun > data.over
+    some_void = voucher.round - data.over > voucher.released - data.released
+    data, noted = _count(
+        data,
+        event.held,
+        number=data.begun,
+        released=voucher.released > data.released,
+        exposed=exposed,
+        wasted=exposed and some_void and len(STRATEGIES[data.manifest.strategy].phases) > 1,
+    )
     data = replace(
         data,
         over=voucher.round,
         ordered=max(data.ordered, voucher.round),
         released=voucher.released,
-        wasted_on_model=data.wasted_on_model + wasted if same_model else 0,
-        wasted=data.wasted + wasted,
         vouchers=(voucher,),
     )
     record = Record("caught-up", {"up_to": voucher.round, "model_hmac": voucher.model_hmac})
-    return data, (AbandonRounds(voucher.round), record)
-
-
-def _may_have_wasted(data: Enrolment, voucher: Voucher) -> bool:
-    """We began a round and never heard its verdict: if any was void meanwhile, it may have been that one."""
-    some_void = voucher.round - data.over > voucher.released - data.released
-    return data.begun > data.over and some_void and len(STRATEGIES[data.manifest.strategy].phases) > 1
+    return data, (*noted, AbandonRounds(voucher.round), record)
 
 
 def vouch_in(state: State) -> To[State, Enrolment]:
@@ -273,18 +282,52 @@ def _say_complete(data: Enrolment, number: int) -> str:
     return f"round {number} is ordered, and the manifest has {data.manifest.rounds}"
 
 
-def _count_round(data: Enrolment, event: RoundOver) -> Enrolment:
-    """Two unions around a void round tell something of a client that is in the first alone."""
+def _count_round(data: Enrolment, event: RoundOver) -> tuple[Enrolment, tuple[Effect, ...]]:
     released = data.released + event.released
     voucher = Voucher(round=event.number, released=released, model_hmac=event.model_hmac)
-    return replace(
+    data, noted = _count(
         data,
-        over=event.number,
-        released=released,
-        wasted_on_model=0 if event.released else data.wasted_on_model + event.wasted,
-        wasted=data.wasted + event.wasted,
-        vouchers=(*data.vouchers, voucher)[-VOUCHED_ROUNDS:],
+        event.held,
+        number=event.number,
+        released=event.released,
+        exposed=event.exposed,
+        wasted=event.exposed and not event.released,
     )
+    data = replace(
+        data, over=event.number, released=released, vouchers=(*data.vouchers, voucher)[-VOUCHED_ROUNDS:]
+    )
+    return data, noted
+
+
+def _count(
+    data: Enrolment, held: HeldModel, *, number: int, released: bool, exposed: bool, wasted: bool
+) -> tuple[Enrolment, tuple[Effect, ...]]:
+    """Count what the end of rounds tells against the present model, and against the run.
+
+    Two sums from one model tell something of a client that is in the first alone: two unions around a void round,
+    or the sums of a round that moved nothing and of the next. So only a larger step gives a model on which nothing
+    was counted yet.
+    """
+    if released and _moves_on(data, held.step):
+        steps = (*data.steps, held.step) if math.isfinite(held.step) else data.steps
+        noted = (NoteVoid(data.models, number),) if wasted else ()
+        data = replace(data, models=(held.sha256,), steps=steps, wasted_on_model=held.voids)
+        return replace(data, wasted=data.wasted + wasted), noted
+    counted = exposed if released else wasted
+    models = tuple(dict.fromkeys((*data.models, held.sha256)))
+    on_model = max(data.wasted_on_model, held.voids) + counted
+    data = replace(data, models=models, wasted_on_model=on_model, wasted=data.wasted + counted)
+    return data, (NoteVoid(models, number if counted else None),) if on_model else ()
+
+
+def _moves_on(data: Enrolment, step: float) -> bool:
+    """Where nothing is learnt, a client's numbers are the same whatever the model is."""
+    return STRATEGIES[data.manifest.strategy].repeats or not is_small(step, data.steps, data.manifest.kappa)
+
+
+def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
+    """Whether a step is below 1/kappa of the median of the earlier ones; the first is small only if it is none."""
+    return step == 0 or (bool(earlier) and kappa * step < statistics.median_low(earlier))
 
 
 def _leave_run(data: Enrolment, why: str) -> Step[State, Enrolment]:
@@ -293,7 +336,10 @@ def _leave_run(data: Enrolment, why: str) -> Step[State, Enrolment]:
 
 
 def _find_excess(data: Enrolment) -> str:
+    """Why to leave the run; no reason is good enough once all of its rounds are done."""
     caps = data.caps
+    if data.complete:
+        return ""
     if data.wasted_on_model > caps.per_model or data.wasted > caps.per_run:
         return (
             f"{data.wasted} rounds ({data.wasted_on_model} of them from one model) were void after their first "
@@ -346,7 +392,9 @@ def leave_in_time(data: Enrolment) -> Effect:
 
 def finish(data: Enrolment, event: RoundOver) -> Step[State, Enrolment]:
     """Take in what is left of the completed run, then keep the model; the policy's limits still hold."""
-    return _take_in_the_rest(_count_round(data, event))
+    data, noted = _count_round(data, event)
+    onward = _take_in_the_rest(data)
+    return replace(onward, effects=(*noted, *onward.effects))
 
 
 def _take_in_the_rest(data: Enrolment) -> Step[State, Enrolment]:

@@ -217,13 +217,13 @@ def keep_another_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, Cat
 
 def finish(data: CatchUp, event: SnapshotTaken) -> Step[State, CatchUp]:
     """Go on from this model; if more was lost meanwhile, the run asks anew."""
-    del event
-    if data.inherits:
-        return Step(State.DONE, data, (Tell(data.run, Inherited()),))
     voucher = data.checking.voucher if data.checking else None
-    if voucher is None:
-        return Step(State.ASKING, data, (_ask_at_once(),))
-    return Step(State.DONE, data, (Tell(data.run, CaughtUp(number=data.key.round, voucher=voucher)),))
+    if data.inherits and event.initial is not None:
+        return Step(State.DONE, data, (Tell(data.run, Inherited(initial=event.initial)),))
+    if voucher is not None and event.held is not None:
+        caught_up = CaughtUp(number=data.key.round, voucher=voucher, held=event.held)
+        return Step(State.DONE, data, (Tell(data.run, caught_up),))
+    return Step(State.ASKING, data, (_ask_at_once(),))
 
 
 def refuse(data: CatchUp, event: Failed) -> Step[State, CatchUp]:

@@ -11,7 +11,8 @@
 
 A round is set up when it is ordered, or when an aggregator speaks of it as the next one, so that it can take in
 what others send of it, and begins when the one before is over. Rounds that were void after their first phase was
-released are counted, and beyond what the policy allows we leave.
+released are counted, per model and per run, and beyond what the policy allows we leave. A released round that
+hardly moved the model counts as void too.
 
 A client that was away for long finds its inbox without its oldest messages: orders skip a round, or a round is
 never finished while others are ordered. It then begins no round until it has a peer's model of a later one
@@ -117,7 +118,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         Failed: To(fail, State.ENDED),
     },
     State.INHERITING: {
-        Inherited: To(inherit, State.JOINED),
+        Inherited: To(inherit, State.JOINED, State.ENDED),
         SnapshotAsked: vouch_in(State.INHERITING),
         KeysArrived: same_keys_again(State.INHERITING),
         ContributionArrived: STAY,  # Delivered twice.

@@ -17,6 +17,7 @@ from hubbub_trainer.events import (
     Ended,
     GroupAgreed,
     Inherited,
+    InitialModel,
     KeysArrived,
     Lost,
     PeerConfirmed,
@@ -37,6 +38,9 @@ from hubbub_trainer.phases.standing import (
     answer,
     record_end,
 )
+
+MODEL_USED_UP = "the data owner allows no further run from this model"
+"""What the coordinator is told; which run was before, and what the owner may do, is for the owner's log."""
 
 
 def consider(data: Enrolment, event: Proposed) -> Step[State, Enrolment]:
@@ -66,6 +70,9 @@ def pledge(data: Enrolment, event: Prepared) -> Step[State, Enrolment]:
         data = replace(data, lacks_model=True)
     elif event.initial_model_sha256 != data.manifest.initial_model_sha256:
         return _refuse(data, "the initial model here is not the one that the manifest commits to")
+    if event.initial.objection:
+        return _refuse(data, MODEL_USED_UP, event.initial.objection)
+    data = _begin_from(data, event.initial)
     record = Record("joined", describe_run(data.manifest))
     return Step(State.PLEDGED, data, (RememberRun(), *_join(data), record))
 
@@ -75,9 +82,18 @@ def refuse_task(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
     return _refuse(data, event.why)
 
 
-def _refuse(data: Enrolment, reason: str) -> Step[State, Enrolment]:
-    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, reason)
-    return Step(State.REFUSED, data, (answer(data, RunRefused(reason=reason)), refusal))
+def _refuse(data: Enrolment, reason: str, explanation: str = "") -> Step[State, Enrolment]:
+    """Refuse the run; an explanation is for our own log."""
+    return Step(State.REFUSED, data, _say_refusal(data, reason, explanation or reason))
+
+
+def _say_refusal(data: Enrolment, reason: str, explanation: str) -> tuple[Effect, ...]:
+    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, explanation)
+    return answer(data, RunRefused(reason=reason)), refusal
+
+
+def _begin_from(data: Enrolment, initial: InitialModel) -> Enrolment:
+    return replace(data, models=(initial.sha256,), wasted_on_model=initial.voids) if initial.sha256 else data
 
 
 def _join(data: Enrolment) -> tuple[Effect, ...]:
@@ -179,9 +195,12 @@ def _join_if_all_confirmed(data: Enrolment) -> Step[State, Enrolment]:
 
 
 def inherit(data: Enrolment, event: Inherited) -> Step[State, Enrolment]:
-    """We hold what the others begin with."""
-    del event
-    return Step(State.JOINED, replace(data, lacks_model=False), (answer(data, RunReady()),))
+    """We hold what the others begin with, and take part if the ledger lets us begin with it."""
+    if event.initial.objection:
+        refusal = _say_refusal(data, MODEL_USED_UP, event.initial.objection)
+        return Step(State.ENDED, data, (*refusal, record_end("left")))
+    data = _begin_from(replace(data, lacks_model=False), event.initial)
+    return Step(State.JOINED, data, (answer(data, RunReady()),))
 
 
 def _leave_group(data: Enrolment, client: PartyId) -> Step[State, Enrolment]:

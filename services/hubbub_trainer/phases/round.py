@@ -257,14 +257,14 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
         traffic=_traffic(data),
     )
     record = Record("applied", {"model_hmac": event.model_hmac})
-    return Step(State.APPLIED, data, (record, _tell(data, body), _over(data, event.model_hmac, released=True)))
+    return Step(State.APPLIED, data, (record, _tell(data, body), _over(data, event, released=True)))
 
 
 def drop(data: Round, event: Closed) -> Step[State, Round]:
     """Acknowledge that the round is void."""
     body = RoundDropped(training_s=data.training_s, traffic=_traffic(data))
     record = Record("void", {"phase": data.current.name})
-    return Step(State.VOID, data, (record, _tell(data, body), _over(data, event.model_hmac, released=False)))
+    return Step(State.VOID, data, (record, _tell(data, body), _over(data, event, released=False)))
 
 
 def _send(data: Round) -> Step[State, Round]:
@@ -288,9 +288,14 @@ def _tell(data: Round, body: RoundApplied | RoundDropped | PartyFailed) -> Effec
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
-def _over(data: Round, model_hmac: str, *, released: bool) -> Effect:
-    wasted = not released and data.phase > 0 and bool(data.sent)
-    over = RoundOver(number=data.key.round, released=released, model_hmac=model_hmac, wasted=wasted)
+def _over(data: Round, event: Concluded | Closed, *, released: bool) -> Effect:
+    over = RoundOver(
+        number=data.key.round,
+        released=released,
+        model_hmac=event.model_hmac,
+        held=event.held,
+        exposed=data.me in data.members if released else data.phase > 0 and bool(data.sent),
+    )
     return Tell(data.run, over)
 
 

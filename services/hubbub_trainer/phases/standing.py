@@ -59,6 +59,8 @@ class Enrolment:
     caps: VoidCaps = VoidCaps()
     snapshots_per_peer: int = 3
     """How many snapshots each peer may be given in this run."""
+    runs_per_model: int = 1
+    """How many runs the policy lets begin from one model."""
     lacks_model: bool = False
     """The run begins with a model that is not here yet."""
     publics: Mapping[PartyId, bytes] = field(default_factory=dict)
@@ -72,8 +74,14 @@ class Enrolment:
     """How many of those that are over were released: the manifest says how many may be."""
     begun: int = 0
     """The last round that we began; beyond `over` it is open."""
+    models: tuple[str, ...] = field(default=(), repr=False)
+    """Digests of the models since the last larger step. They count as one; the last is the present one."""
+    steps: tuple[float, ...] = ()
+    """How far each released round of this run moved the model, but for those that counted as void."""
     wasted_on_model: int = 0
+    """Void rounds of the present model, in any run."""
     wasted: int = 0
+    """The same in this run, of any model."""
     lost: int = 0
     """Rounds up to this one are not all in our inbox; beyond `over`, only a peer's model leads past it."""
     catching: int = 0
@@ -121,6 +129,15 @@ class PrepareTask(Job):
 @dataclass(frozen=True, slots=True)
 class RememberRun(Effect):
     """Never join this run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteVoid(Persist):
+    """Note in the ledger that a round of these models, which count as one, was void."""
+
+    models: tuple[str, ...] = field(repr=False)
+    number: int | None
+    """None if the models became one by a round that we sent nothing in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ at every party for ever, also across restarts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from hubbub.disk import sync_folder
@@ -31,9 +30,6 @@ class Tombstones:
 
     def __len__(self) -> int:
         return sum(1 for _ in self._folder.iterdir())
-
-    def __iter__(self) -> Iterator[RunId]:
-        return (RunId(path.name) for path in sorted(self._folder.iterdir()))
 
     def has_ended(self, run: RunId) -> bool:
         """Whether we know how the run ended."""

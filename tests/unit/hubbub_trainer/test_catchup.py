@@ -12,6 +12,7 @@ from hubbub.messages.snapshots import SnapshotRequested, Voucher, count_chunks
 from hubbub_trainer.events import (
     AskDue,
     CaughtUp,
+    HeldModel,
     Lost,
     NeverMind,
     PeerVouched,
@@ -37,6 +38,7 @@ SECOND, THIRD, FOURTH, FIFTH = PEERS
 AFTER, LOST = 1, 4
 CHUNKS = count_chunks(MANIFEST, LOST)
 MODEL, OTHER_MODEL = "5d" * 32, "5e" * 32
+HELD = HeldModel(sha256="5f" * 32, step=1.0)
 AT_ONCE = SetTimer("ask", 0.0, AskDue)
 
 
@@ -246,10 +248,10 @@ def test_a_peers_newer_snapshot_takes_the_place_of_its_older_one(play: Play) -> 
 
 def test_a_model_that_was_taken_is_told_to_the_run(play: Play) -> None:
     play.check(SECOND)
-    play.feed(SnapshotTaken())
+    play.feed(SnapshotTaken(held=HELD))
     assert (play.state, play.effects) == (
         State.DONE,
-        (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher())),),
+        (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher(), held=HELD)),),
     )
 
 
@@ -257,8 +259,8 @@ def test_it_is_told_even_if_more_was_lost_meanwhile_for_it_is_our_model_now(play
     play.check(SECOND)
     play.feed(Lost(number=9))
     assert (play.state, play.effects, play.data.need) == (State.CHECKING, (), 9)
-    play.feed(SnapshotTaken())
-    assert play.effects == (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher())),)
+    play.feed(SnapshotTaken(held=HELD))
+    assert play.effects == (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher(), held=HELD)),)
 
 
 def test_a_wrong_snapshot_is_forgotten_and_somebody_else_is_asked_at_once(play: Play) -> None:
@@ -313,8 +315,8 @@ def test_a_model_that_is_looked_at_is_taken_though_nothing_was_lost_after_all(pl
     play.check(SECOND)
     play.feed(NeverMind())
     assert (play.state, play.effects) == (State.CHECKING, ())
-    play.feed(SnapshotTaken())
-    assert play.effects == (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher())),)
+    play.feed(SnapshotTaken(held=HELD))
+    assert play.effects == (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher(), held=HELD)),)
 
 
 def test_nobody_is_asked_for_another_when_nothing_was_lost_after_all(play: Play) -> None:

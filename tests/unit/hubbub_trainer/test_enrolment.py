@@ -1,5 +1,6 @@
 """A trainer in a run: what it joins, why it refuses, one group secret, rounds in order, and when it leaves."""
 
+import math
 from dataclasses import replace
 from itertools import permutations
 
@@ -20,6 +21,9 @@ from hubbub_trainer.events import (
     Ended,
     Go,
     GroupAgreed,
+    HeldModel,
+    Inherited,
+    InitialModel,
     KeysArrived,
     Lost,
     NeverMind,
@@ -37,8 +41,9 @@ from hubbub_trainer.events import (
     SumsLost,
     WaitIsOver,
 )
-from hubbub_trainer.phases.attending import VOUCHED_ROUNDS
+from hubbub_trainer.phases.attending import VOUCHED_ROUNDS, is_small
 from hubbub_trainer.phases.enrolment import KIND, TRANSITIONS
+from hubbub_trainer.phases.joining import MODEL_USED_UP
 from hubbub_trainer.phases.standing import (
     AbandonRounds,
     AcceptKeys,
@@ -47,6 +52,7 @@ from hubbub_trainer.phases.standing import (
     EndorseModel,
     Enrolment,
     KeepContribution,
+    NoteVoid,
     PrepareTask,
     RememberRun,
     SaveModel,
@@ -61,17 +67,33 @@ from support.builders import make_manifest, make_run_key
 MANIFEST = make_manifest(rounds=9)
 ME, SECOND, THIRD = MANIFEST.clients
 RUN_KEY = make_run_key(MANIFEST, ME)
-GOOD = Prepared(parameters=MANIFEST.parameters, initial_model_sha256=MANIFEST.initial_model_sha256)
+GOOD = Prepared(
+    parameters=MANIFEST.parameters,
+    initial_model_sha256=MANIFEST.initial_model_sha256,
+    initial=InitialModel(sha256="0" * 64),
+)
 KEYS = KeysArrived(
     publics={name: name.encode() for name in (*MANIFEST.clients, *MANIFEST.aggregators)}, keys_sha256="ab" * 32
 )
 TAG, OTHER_TAG = "7a" * 32, "7b" * 32
 MODEL, PEERS_MODEL = "5d" * 32, "5e" * 32
+PEERS = HeldModel(sha256="5f" * 32, step=1.0)
 ENDED_AT_S = 50.0
 LEFT = Record("ended", {"outcome": "left"})
 FAILED = Record("ended", {"outcome": "failed"})
 IN_TIME = SetTimer("leave", ENDED_AT_S + MANIFEST.phase_timeout_s, WaitIsOver)
 COMPLETED = Record("ended", {"outcome": "completed"})
+
+
+def digest_of(number: int) -> str:
+    """The model that a round leaves; 0 is the one that the run began with."""
+    return f"{number:064x}"
+
+
+def over(number: int, *, released: bool, exposed: bool = False, step: float = 1.0, voids: int = 0) -> RoundOver:
+    """The end of a round that leaves a model of its own if it was released."""
+    held = HeldModel(sha256=digest_of(number if released else 0), step=step if released else 0.0, voids=voids)
+    return RoundOver(number=number, released=released, model_hmac=MODEL, held=held, exposed=exposed)
 
 
 class Play:
@@ -141,9 +163,14 @@ class Play:
     def catch_up(self, number: int) -> Key:
         return Key("catchup", self.data.key.run, number)
 
-    def play_round(self, number: int, *, released: bool, wasted: bool = False) -> None:
+    def play_round(self, number: int, *, released: bool, exposed: bool = False, step: float = 1.0) -> None:
+        """A round from the present model, which it leaves if it is released."""
         self.feed(RoundOrdered(number=number))
-        self.feed(RoundOver(number=number, released=released, model_hmac=MODEL, wasted=wasted))
+        end = over(number, released=released, exposed=exposed, step=step)
+        self.feed(end if released else replace(end, held=replace(end.held, sha256=self.data.models[-1])))
+
+    def noted(self) -> list[NoteVoid]:
+        return [effect for effect in self.effects if isinstance(effect, NoteVoid)]
 
 
 @pytest.fixture
@@ -189,6 +216,32 @@ def test_refuses_a_strategy_that_it_does_not_know() -> None:
     play = Play(make_manifest(strategy="magic"))
     play.feed(Proposed())
     assert "magic" in play.refusal()
+
+
+def test_what_the_ledger_is_against_is_refused_before_anything_else_leaves() -> None:
+    """The coordinator is told no more than that it is so; which run was before is for the owner's log."""
+    play = Play()
+    play.feed(Proposed())
+    play.feed(replace(GOOD, initial=replace(GOOD.initial, objection="run 1 began there")))
+    assert play.refusal() == MODEL_USED_UP
+    assert play.effects[1:] == (
+        CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, "run 1 began there"),
+    )
+
+
+@pytest.mark.parametrize("objection", ["", "run 1 began there"])
+def test_a_newcomer_is_ready_when_the_ledger_is_not_against_the_model_that_came(objection: str) -> None:
+    play = Play()
+    play.advance(State.JOINED)
+    play.state, play.data = State.INHERITING, replace(play.data, lacks_model=True, models=())
+    play.feed(Inherited(initial=InitialModel(sha256=digest_of(5), voids=1, objection=objection)))
+    if objection:
+        assert play.state is State.ENDED
+        assert play.said() == [RunRefused(reason=MODEL_USED_UP)]
+        assert play.effects[-1] == LEFT
+    else:
+        assert (play.state, play.said()) == (State.JOINED, [RunReady()])
+        assert (play.data.models, play.data.wasted_on_model) == ((digest_of(5),), 1)
 
 
 @pytest.mark.parametrize(
@@ -365,11 +418,11 @@ def test_rounds_queue_and_begin_in_order(joined: Play) -> None:
     assert [*play.effects] == [SetUpRound(3), Tell(play.round(1), Overtaken())], (
         "round 1 is asked what it waits for"
     )
-    play.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    play.feed(over(1, released=True))
     assert [*play.effects] == [Tell(play.round(2), Go())]
-    play.feed(RoundOver(number=2, released=False, model_hmac=MODEL))
+    play.feed(over(2, released=False))
     assert [*play.effects] == [Tell(play.round(3), Go())]
-    play.feed(RoundOver(number=3, released=True, model_hmac=MODEL))
+    play.feed(over(3, released=True))
     assert [*play.effects] == []
     play.feed(RoundOrdered(number=4))
     assert [*play.effects] == [SetUpRound(4), Tell(play.round(4), Go())]
@@ -402,7 +455,7 @@ def test_who_ends_before_the_last_order_waits_for_it_and_takes_its_round_in(join
     assert [*joined.effects] == [SetUpRound(2)]
     joined.feed(RoundOrdered(number=2))
     assert [*joined.effects] == [SetUpRound(2), Tell(joined.round(2), Go())]
-    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    joined.feed(over(2, released=True))
     assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), COMPLETED))
 
 
@@ -411,14 +464,14 @@ def test_two_orders_that_are_slower_than_the_end_are_begun_in_order(joined: Play
     joined.feed(RoundOrdered(number=1))
     joined.feed(RoundOrdered(number=2))
     assert [*joined.effects] == [SetUpRound(2)]
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     assert [*joined.effects] == [Tell(joined.round(2), Go())]
 
 
 def test_between_two_rounds_who_is_leaving_waits_for_the_next_order(joined: Play) -> None:
     joined.feed(RoundOrdered(number=1))
     joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     assert (joined.state, joined.effects) == (State.LEAVING, ())
 
 
@@ -443,7 +496,7 @@ def test_no_round_is_begun_once_the_manifests_are_released(joined: Play) -> None
         joined.play_round(number, released=True)
     for number in (9, 10):
         joined.feed(RoundOrdered(number=number))
-    joined.feed(RoundOver(number=9, released=True, model_hmac=MODEL))
+    joined.feed(over(9, released=True))
     why = "round 10 is ordered, and the manifest has 9"
     refusal = CountRefusal(RejectReason.OVER, "round-opened", MANIFEST.coordinator, why)
     assert (joined.state, joined.effects) == (State.JOINED, (refusal,))
@@ -462,7 +515,7 @@ def test_no_round_beyond_the_manifests_is_begun_by_who_is_leaving(joined: Play) 
     joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
     for number in range(1, 10):
         assert joined.state is State.LEAVING
-        joined.feed(RoundOver(number=number, released=True, model_hmac=MODEL))
+        joined.feed(over(number, released=True))
     assert (joined.state, joined.effects) == (State.ENDED, (SaveModel(), EndorseModel(9), COMPLETED))
 
 
@@ -490,10 +543,10 @@ def test_an_order_that_came_before_is_old_news(joined: Play, number: int) -> Non
 # What was lost ------------------------------------------------------------------------------------------
 
 
-def caught_up(play: Play, number: int, *, released: int, machine: int = 0) -> None:
+def caught_up(play: Play, number: int, *, released: int, machine: int = 0, held: HeldModel = PEERS) -> None:
     """The machine that asked the peers has made the model of one of them ours."""
     voucher = Voucher(round=number, released=released, model_hmac=PEERS_MODEL)
-    play.feed(CaughtUp(number=machine or play.data.catching, voucher=voucher))
+    play.feed(CaughtUp(number=machine or play.data.catching, voucher=voucher, held=held))
 
 
 def record_of(number: int) -> Record:
@@ -517,7 +570,7 @@ def test_an_order_that_skips_others_while_a_round_is_open_lets_it_go_on(joined: 
     joined.feed(RoundOrdered(number=2))
     joined.feed(RoundOrdered(number=5))
     assert [*joined.effects] == [SetUpRound(5), SetUpCatchUp(4), Tell(joined.catch_up(4), Lost(number=4))]
-    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    joined.feed(over(2, released=True))
     assert (joined.data.over, joined.effects) == (2, ()), "rounds 3 and 4 are still missing"
     caught_up(joined, 4, released=4)
     assert [*joined.effects] == [AbandonRounds(4), record_of(4), Tell(joined.round(5), Go())]
@@ -583,9 +636,9 @@ def test_a_round_is_asked_whether_it_waits_when_two_more_are_ordered(joined: Pla
 def test_so_is_a_round_that_begins_when_two_more_are_ordered(joined: Play) -> None:
     for number in (1, 2, 3, 4):
         joined.feed(RoundOrdered(number=number))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     assert [*joined.effects] == [Tell(joined.round(2), Go()), Tell(joined.round(2), Overtaken())]
-    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    joined.feed(over(2, released=True))
     assert [*joined.effects] == [Tell(joined.round(3), Go())]
 
 
@@ -613,7 +666,7 @@ def test_sums_that_come_after_all_are_gone_on_from_and_the_peers_are_left_alone(
     for number in (1, 2, 3):
         joined.feed(RoundOrdered(number=number))
     joined.feed(SumsLost(number=1))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     assert [*joined.effects] == [Tell(joined.catch_up(1), NeverMind()), Tell(joined.round(2), Go())]
     assert (joined.data.catching, joined.data.may_begin) == (0, True)
 
@@ -623,7 +676,7 @@ def test_a_model_of_a_round_that_we_came_past_ourselves_changes_nothing(joined: 
     for number in (1, 2, 3):
         joined.feed(RoundOrdered(number=number))
     joined.feed(SumsLost(number=1))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     before = joined.data
     caught_up(joined, 1, released=1, machine=1)
     assert (joined.data, joined.effects) == (before, ()), "above all, no round is begun twice"
@@ -633,7 +686,7 @@ def test_a_later_model_that_comes_when_nothing_is_lost_any_more_is_gone_on_from(
     for number in (1, 2, 3):
         joined.feed(RoundOrdered(number=number))
     joined.feed(SumsLost(number=1))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     caught_up(joined, 2, released=2, machine=1)
     assert [*joined.effects] == [AbandonRounds(2), record_of(2), Tell(joined.round(3), Go())]
 
@@ -642,7 +695,7 @@ def test_a_model_of_an_earlier_loss_leaves_the_later_one_to_its_own_machine(join
     for number in (1, 2, 3):
         joined.feed(RoundOrdered(number=number))
     joined.feed(SumsLost(number=1))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     joined.feed(RoundOrdered(number=8))
     assert joined.data.catching == 7
     caught_up(joined, 3, released=3, machine=1)
@@ -821,30 +874,30 @@ def test_who_is_leaving_still_vouches(joined: Play) -> None:
 
 
 def test_one_wasted_round_of_a_model_is_borne_and_the_second_ends_it(joined: Play) -> None:
-    joined.play_round(1, released=False, wasted=True)
+    joined.play_round(1, released=False, exposed=True)
     assert joined.state is State.JOINED
-    joined.play_round(2, released=False, wasted=True)
+    joined.play_round(2, released=False, exposed=True)
     why = joined.farewell()
     assert "2 rounds (2 of them from one model)" in why
     assert "allows 3 in a run and 1 from one model" in why
-    assert joined.effects[1:] == (SaveModel(), LEFT)
+    assert joined.effects[-2:] == (SaveModel(), LEFT)
 
 
 def test_only_a_released_round_gives_a_new_model(joined: Play) -> None:
     """A void round in between changes no model, so it resets nothing, and it does not count itself."""
-    joined.play_round(1, released=False, wasted=True)
+    joined.play_round(1, released=False, exposed=True)
     joined.play_round(2, released=False)
     assert joined.state is State.JOINED
-    joined.play_round(3, released=False, wasted=True)
+    joined.play_round(3, released=False, exposed=True)
     assert "2 of them from one model" in joined.farewell()
 
 
 def test_the_run_has_a_limit_that_nothing_resets(joined: Play) -> None:
     for model in range(3):
-        joined.play_round(2 * model + 1, released=False, wasted=True)
+        joined.play_round(2 * model + 1, released=False, exposed=True)
         joined.play_round(2 * model + 2, released=True)
     assert joined.state is State.JOINED
-    joined.play_round(7, released=False, wasted=True)
+    joined.play_round(7, released=False, exposed=True)
     assert "4 rounds (1 of them from one model)" in joined.farewell()
 
 
@@ -853,9 +906,9 @@ def test_the_policys_limits_are_the_ones_that_count(caps: VoidCaps, borne: int) 
     play = Play(caps=caps)
     play.advance(State.JOINED)
     for number in range(1, borne + 1):
-        play.play_round(number, released=False, wasted=True)
+        play.play_round(number, released=False, exposed=True)
         assert play.state is State.JOINED
-    play.play_round(borne + 1, released=False, wasted=True)
+    play.play_round(borne + 1, released=False, exposed=True)
     assert play.state is State.ENDED
 
 
@@ -870,17 +923,17 @@ def test_the_limits_hold_for_rounds_that_were_ordered_before_the_run_was_called_
     for number in (1, 2, 3):
         joined.feed(RoundOrdered(number=number))
     joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
-    joined.feed(RoundOver(number=1, released=False, model_hmac=MODEL, wasted=True))
-    assert (joined.state, joined.effects) == (State.LEAVING, (Tell(joined.round(2), Go()),))
-    joined.feed(RoundOver(number=2, released=False, model_hmac=MODEL, wasted=True))
+    joined.feed(over(1, released=False, exposed=True))
+    assert (joined.state, joined.effects[1:]) == (State.LEAVING, (Tell(joined.round(2), Go()),))
+    joined.feed(over(2, released=False, exposed=True))
     assert "2 of them from one model" in joined.farewell()
 
 
 def test_who_leaves_does_not_begin_the_round_that_waits(joined: Play) -> None:
-    joined.play_round(1, released=False, wasted=True)
+    joined.play_round(1, released=False, exposed=True)
     joined.feed(RoundOrdered(number=2))
     joined.feed(RoundOrdered(number=3))
-    joined.feed(RoundOver(number=2, released=False, model_hmac=MODEL, wasted=True))
+    joined.feed(over(2, released=False, exposed=True))
     assert joined.state is State.ENDED
     assert not any(isinstance(effect, Tell) for effect in joined.effects)
 
@@ -921,11 +974,138 @@ def test_catching_up_resets_no_limit() -> None:
     """Nor does it if the model is the same: else a coordinator that skips rounds could waste any number."""
     play = Play(UNION)
     play.advance(State.JOINED)
-    play.play_round(1, released=False, wasted=True)
+    play.play_round(1, released=False, exposed=True)
     play.feed(RoundOrdered(number=2))
     play.feed(RoundOrdered(number=4))
     caught_up(play, 3, released=0)
     assert "2 of them from one model" in play.farewell()
+
+
+def test_a_void_round_is_noted_on_the_model_that_it_was_of(joined: Play) -> None:
+    model = joined.data.models[-1]
+    joined.play_round(1, released=False, exposed=True)
+    assert joined.noted() == [NoteVoid((model,), 1)]
+    joined.play_round(2, released=True)
+    assert joined.noted() == []
+    joined.play_round(3, released=False)
+    assert joined.noted() == [], "nothing was shown, and nothing is noted"
+    joined.play_round(4, released=False, exposed=True)
+    assert joined.noted() == [NoteVoid((digest_of(2),), 4)]
+
+
+def test_void_rounds_of_the_same_model_in_other_runs_count_too(joined: Play) -> None:
+    """The ledger knows them: of the model that the run begins with, and of any that it comes to."""
+    play = Play()
+    play.feed(Proposed())
+    play.feed(replace(GOOD, initial=replace(GOOD.initial, voids=1)))
+    assert play.data.wasted_on_model == 1
+    joined.feed(RoundOrdered(number=1))
+    joined.feed(over(1, released=True, voids=1))
+    assert (joined.data.wasted_on_model, joined.data.wasted) == (1, 0)
+    joined.play_round(2, released=False, exposed=True)
+    assert "1 rounds (2 of them from one model)" in joined.farewell()
+
+
+def test_void_rounds_that_another_run_had_meanwhile_are_found(joined: Play) -> None:
+    joined.feed(RoundOrdered(number=1))
+    joined.feed(over(1, released=False, exposed=True, voids=1))
+    assert "1 rounds (2 of them from one model)" in joined.farewell()
+
+
+# Released rounds that move nothing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "earlier", "expected"),
+    [
+        pytest.param(0.0, (), True, id="no step at all"),
+        pytest.param(1e-9, (), False, id="the first has nothing to be compared with"),
+        pytest.param(1.0, (8.0, 8.0), False, id="an eighth"),
+        pytest.param(0.99, (8.0, 8.0), True, id="less than an eighth"),
+        pytest.param(0.99, (1.0, 9.0), False, id="the lower of two in the middle"),
+        pytest.param(0.99, (9.0, 0.1, 9.0), True, id="the median, not the last or the mean"),
+        pytest.param(math.inf, (1.0,), False, id="no number"),
+    ],
+)
+def test_a_step_is_small_beside_the_median_of_those_before(
+    step: float, earlier: tuple[float, ...], *, expected: bool
+) -> None:
+    assert is_small(step, earlier, kappa=8) is expected
+
+
+def test_kappa_is_a_parameter() -> None:
+    assert is_small(0.4, (1.0,), kappa=2)
+    assert not is_small(0.4, (1.0,), kappa=3)
+
+
+def test_a_released_round_that_moves_nothing_counts_as_void_and_the_second_ends_it(joined: Play) -> None:
+    first = joined.data.models[-1]
+    joined.play_round(1, released=True, exposed=True, step=0.0)
+    assert (joined.state, joined.data.released) == (State.JOINED, 1)
+    assert joined.noted() == [NoteVoid((first, digest_of(1)), 1)]
+    joined.play_round(2, released=False, exposed=True)
+    assert "2 rounds (2 of them from one model)" in joined.farewell()
+
+
+def test_only_a_larger_step_leaves_what_was_counted_behind(joined: Play) -> None:
+    """A small one leads to a model that counts as the same: what is noted of one is noted of all."""
+    joined.play_round(1, released=True, step=8.0)
+    joined.play_round(2, released=False, exposed=True)
+    joined.play_round(3, released=True, step=0.5)
+    assert (joined.data.wasted_on_model, joined.noted()) == (1, [NoteVoid((digest_of(1), digest_of(3)), None)])
+    joined.play_round(4, released=True, exposed=True, step=8.0)
+    assert (joined.data.wasted_on_model, joined.data.wasted) == (0, 1)
+    assert joined.data.models == (digest_of(4),)
+    assert joined.data.steps == (8.0, 8.0), "what counts as void is not what steps are compared with"
+
+
+def test_a_round_without_us_that_moves_nothing_is_not_counted(joined: Play) -> None:
+    for number in range(1, 5):
+        joined.play_round(number, released=True, step=0.0)
+    assert (joined.state, joined.data.wasted, joined.noted()) == (State.JOINED, 0, [])
+
+
+def test_a_step_that_is_no_number_is_compared_with_nothing(joined: Play) -> None:
+    joined.play_round(1, released=True, exposed=True, step=math.inf)
+    assert (joined.data.wasted, joined.data.steps) == (0, ())
+
+
+def test_sums_without_learning_move_nothing_that_counts() -> None:
+    """A client's numbers do not depend on the model; how often it says them is limited otherwise."""
+    play = Play(make_manifest(rounds=9, strategy="sum"), caps=VoidCaps(per_model=0, per_run=0))
+    play.advance(State.JOINED)
+    play.play_round(1, released=True, exposed=True, step=0.0)
+    assert (play.state, play.data.wasted) == (State.JOINED, 0)
+
+
+def test_nobody_leaves_a_run_whose_rounds_are_all_done() -> None:
+    play = Play(make_manifest(rounds=1), caps=VoidCaps(per_model=0, per_run=0))
+    play.advance(State.JOINED)
+    play.play_round(1, released=True, exposed=True, step=0.0)
+    assert (play.state, play.data.wasted) == (State.JOINED, 1)
+
+
+def test_a_peers_model_that_is_hardly_another_leaves_nothing_behind() -> None:
+    """We began the round before and never heard of it: it may be the one that moved nothing."""
+    play = Play(UNION)
+    play.advance(State.JOINED)
+    play.play_round(1, released=True, step=8.0)
+    play.feed(RoundOrdered(number=2))
+    play.feed(RoundOrdered(number=4))
+    caught_up(play, 3, released=3, held=replace(PEERS, step=0.5))
+    assert (play.data.wasted, play.data.wasted_on_model) == (1, 1)
+    assert play.noted() == [NoteVoid((digest_of(1), PEERS.sha256), 2)]
+
+
+def test_a_void_round_that_was_lost_is_noted_on_the_model_that_it_was_of() -> None:
+    play = Play(UNION)
+    play.advance(State.JOINED)
+    play.play_round(1, released=True)
+    play.feed(RoundOrdered(number=2))
+    play.feed(RoundOrdered(number=4))
+    caught_up(play, 3, released=2)
+    assert play.noted() == [NoteVoid((digest_of(1),), 2)]
+    assert play.data.models == (PEERS.sha256,)
 
 
 # The end ------------------------------------------------------------------------------------------------
@@ -942,9 +1122,9 @@ def test_a_slow_client_takes_in_the_last_sums_before_it_keeps_the_model(joined: 
     play.feed(RoundOrdered(number=2))
     play.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
     assert (play.state, play.effects) == (State.LEAVING, (IN_TIME,))
-    play.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    play.feed(over(1, released=True))
     assert (play.state, play.effects) == (State.LEAVING, (Tell(play.round(2), Go()),))
-    play.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    play.feed(over(2, released=True))
     assert (play.state, play.effects) == (State.ENDED, (SaveModel(), COMPLETED))
 
 
@@ -973,9 +1153,9 @@ def test_who_is_busy_with_rounds_that_are_all_here_is_given_the_time(joined: Pla
         joined.feed(RoundOrdered(number=number))
     joined.feed(Ended(outcome="completed", at_s=ENDED_AT_S, last_round=2))
     joined.feed(WaitIsOver(at_s=IN_TIME.at_s))
-    joined.feed(RoundOver(number=1, released=True, model_hmac=MODEL))
+    joined.feed(over(1, released=True))
     assert [*joined.effects] == [Tell(joined.round(2), Go()), Tell(joined.round(2), Overtaken())]
-    joined.feed(RoundOver(number=2, released=True, model_hmac=MODEL))
+    joined.feed(over(2, released=True))
     assert [joined.state, *joined.effects] == [State.ENDED, SaveModel(), COMPLETED]
 
 

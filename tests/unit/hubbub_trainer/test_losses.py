@@ -30,7 +30,6 @@ from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Transport
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
-from hubbub_trainer.events import SnapshotTaken
 from hubbub_trainer.handover import Handover
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -375,10 +374,9 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
         concluding.wait()
         return read(spool, place, seals, manifest, client=client, number=number)
 
-    def take_slowly(handover: Handover, key: Key, job: catchup.TakeSnapshot) -> SnapshotTaken:
-        taken = take(handover, key, job)
+    def take_slowly(handover: Handover, key: Key, job: catchup.TakeSnapshot) -> None:
+        take(handover, key, job)
         concluded.wait()
-        return taken
 
     def watch(moment: Moment) -> None:
         if moment.before is rounds.State.CONCLUDING:

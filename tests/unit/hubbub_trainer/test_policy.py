@@ -60,14 +60,12 @@ def judge(
     *,
     roster: Roster = ROSTER,
     runs_before: int = 0,
-    successors_before: int = 0,
     demo_seed: bool = False,
 ) -> tuple[str, ...]:
     return policy.objections(
         manifest,
         roster=roster,
         runs_before=runs_before,
-        successors_before=successors_before,
         demo_seed=demo_seed,
     )
 
@@ -179,20 +177,8 @@ def go_on(*, min_clients: int = 3, **overrides: object) -> Manifest:
     return propose(**{"initial_model_sha256": commitment, "predecessor": predecessor, **overrides})
 
 
-def test_one_successor_of_a_run_is_joined_and_no_other_unless_the_policy_says_so() -> None:
-    manifest = go_on()
-    assert manifest.predecessor is not None
-
-    assert judge(make_policy(), manifest) == ()
-    (objection,) = judge(make_policy(), manifest, successors_before=1)
-    assert f"has joined 1 runs that go on from {manifest.predecessor.run}, the policy allows 1" in objection
-    assert "edit max_successors" in objection
-    assert judge(make_policy(max_successors=2), manifest, successors_before=1) == ()
-    assert len(judge(make_policy(max_successors=2), manifest, successors_before=2)) == 1
-
-
-def test_a_run_that_goes_on_from_none_is_not_limited_by_successors() -> None:
-    assert judge(make_policy(), propose(), successors_before=9) == ()
+def test_a_run_that_goes_on_from_an_endorsed_model_is_joined() -> None:
+    assert judge(make_policy(), go_on()) == ()
 
 
 def test_a_commitment_that_was_not_endorsed_is_objected_to() -> None:
@@ -392,7 +378,7 @@ def test_values_are_read_as_they_stand(tmp_path: Path) -> None:
         ('approved = ["1234"]', "approved.0: String should match"),
         ('coordinators = ["The Hub"]', "coordinators.0: String should match"),
         ("max_runs = 0", "max_runs: "),
-        ("max_successors = 0", "max_successors: Input should be greater than or equal to 1"),
+        ("max_runs_per_model = 0", "max_runs_per_model: Input should be greater than or equal to 1"),
         ("max_void_rounds_per_run = -1", "max_void_rounds_per_run: "),
         ("max_q = 33", "max_q: Input should be less than or equal to 32"),
         ("max_alpha_max = inf", "max_alpha_max: Input should be a finite number"),

@@ -22,6 +22,7 @@ from hubbub_trainer.events import (
     Concluded,
     Decoded,
     Go,
+    HeldModel,
     OtherTranscript,
     Overtaken,
     RoundBroken,
@@ -54,6 +55,7 @@ OTHER_VECTORS = (Vector("signs", 99, 7), Vector("factors", 1, 2**32))
 SENT = (Traffic(counts_as="signs", direction="up", payload_bits=600),)
 CHUNKS = 2
 TRANSCRIPT, MODEL = "7a" * 32, "5d" * 32
+HELD = HeldModel(sha256="5e" * 32, step=1.0)
 DECODED = Decoded(transcript=TRANSCRIPT)
 WORKING = [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING]
 
@@ -132,7 +134,7 @@ class Play:
     def close(self) -> None:
         """The round is void: the model stays what it was."""
         assert (self.state, self.jobs()) == (State.CLOSING, [CloseVoid()])
-        self.feed(Closed(model_hmac=MODEL))
+        self.feed(Closed(model_hmac=MODEL, held=HELD))
         self.expect(State.VOID)
 
     def jobs(self) -> list[Effect]:
@@ -180,9 +182,13 @@ def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 def conclude(play: Play) -> RoundApplied:
-    play.feed(Concluded(model_hmac=MODEL, score=Score(correct=9, total=10, loss=0.5), evaluation_s=0.25))
+    play.feed(
+        Concluded(model_hmac=MODEL, held=HELD, score=Score(correct=9, total=10, loss=0.5), evaluation_s=0.25)
+    )
     play.expect(State.APPLIED)
-    assert Tell(play.run, RoundOver(number=1, released=True, model_hmac=MODEL)) in play.effects
+    exposed = play.me in play.data.members
+    over = RoundOver(number=1, released=True, model_hmac=MODEL, held=HELD, exposed=exposed)
+    assert Tell(play.run, over) in play.effects
     assert play.records() == [Record("applied", {"model_hmac": MODEL})]
     (body,) = play.said()
     assert isinstance(body, RoundApplied)
@@ -310,7 +316,7 @@ def test_a_void_counts_when_every_aggregator_has_said_it(play: Play) -> None:
     play.close()
     assert play.said() == [RoundDropped(training_s=2.0, traffic=SENT)]
     assert play.records() == [Record("void", {"phase": "signs"})]
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=False)
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=False)
 
 
 @pytest.mark.parametrize("busy", [State.QUEUED, State.TRAINING, State.SHARING])
@@ -544,7 +550,7 @@ def test_a_void_second_phase_voids_the_round(two_phases: Play) -> None:
     assert [record.kind for record in play.records()] == ["released"]
     play.close()
     assert [record.kind for record in play.records()] == ["void"]
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=True)
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=True)
 
 
 def test_a_void_first_phase_wastes_nothing_though_shares_were_sent(two_phases: Play) -> None:
@@ -553,7 +559,7 @@ def test_a_void_first_phase_wastes_nothing_though_shares_were_sent(two_phases: P
     for aggregator in play.manifest.aggregators:
         play.announce_void(aggregator)
     play.close()
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=False)
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=False)
 
 
 def test_who_sent_no_share_has_wasted_nothing(two_phases: Play) -> None:
@@ -567,7 +573,7 @@ def test_who_sent_no_share_has_wasted_nothing(two_phases: Play) -> None:
     for aggregator in play.manifest.aggregators:
         play.announce_void(aggregator)
     play.close()
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=False)
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=False)
 
 
 def test_who_sent_too_late_has_wasted_a_share_all_the_same(two_phases: Play) -> None:
@@ -580,7 +586,7 @@ def test_who_sent_too_late_has_wasted_a_share_all_the_same(two_phases: Play) -> 
     for aggregator in play.manifest.aggregators:
         play.announce_void(aggregator)
     play.close()
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, wasted=True)
+    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=True)
 
 
 def test_another_release_of_a_phase_that_is_behind_us_is_a_contradiction_too(two_phases: Play) -> None:

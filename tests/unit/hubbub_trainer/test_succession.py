@@ -28,6 +28,7 @@ from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
 from hubbub_trainer import snapshots
 from hubbub_trainer.kept_model import KeptModel, read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.phases.joining import MODEL_USED_UP
 from hubbub_trainer.phases.standing import Enrolment, State
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.succession import SALT_BYTES, commit, derive_salt, recall
@@ -577,13 +578,13 @@ async def test_a_task_of_another_size_cannot_go_on_from_the_model(tmp_path: Path
     assert "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task" in reason
 
 
-# Every successor is a further look at one model -----------------------------------------------------------
+# All successors of a run begin from one model ---------------------------------------------------------------
 
 
-def one_successor(manifest: Manifest, **limits: object) -> Policy:
+def one_run_per_model(manifest: Manifest, **limits: object) -> Policy:
     """The default of a policy, in a demo."""
     demo = Policy.for_demo(roster_of(manifest).digest)
-    return demo.model_copy(update={"max_successors": 1, **limits})
+    return demo.model_copy(update={"max_runs_per_model": 1, **limits})
 
 
 @pytest.mark.parametrize("former", [(SECOND, THIRD), NAMES], ids=["newcomer", "heir"])
@@ -591,7 +592,7 @@ def one_successor(manifest: Manifest, **limits: object) -> Policy:
 async def test_a_second_successor_is_refused_also_after_a_restart(
     tmp_path: Path, former: tuple[PartyId, ...]
 ) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST)) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
         if former == NAMES:
             await complete(scene)
             propose = partial(go_on, endorsed_by_all(scene, FIRST))
@@ -599,46 +600,57 @@ async def test_a_second_successor_is_refused_also_after_a_restart(
             propose = partial(of_others, *former)
         await scene.pledge(propose())
         await scene.restart()
-        second = propose(nonce="3" * 32)
-        assert second.predecessor is not None
-        reason = await refusal(scene, second)
-        assert f"has joined 1 runs that go on from {second.predecessor.run}, the policy allows 1" in reason
+        assert await refusal(scene, propose(nonce="3" * 32)) == MODEL_USED_UP
         await scene.propose(propose())  # The first one again, which it has joined.
         scene.manifest = propose()
         await scene.tell(FAILED)
-        await scene.restart()
-        assert "has joined 1 runs" in await refusal(scene, propose(nonce="4" * 32))
-        # A run that goes on from another, or from none, is another matter.
-        await scene.pledge(of_others(THIRD, FOURTH))
-        await scene.pledge(draw_up(nonce="5" * 32))
+        await scene.settle()
+        # Nothing of the first one has left, so another may take its place.
+        await scene.pledge(propose(nonce="4" * 32))
+        # A run that goes on from another is another matter.
+        await scene.pledge(of_others(THIRD, FOURTH, model=MODEL + 1))
 
 
 @aio
 async def test_two_successors_proposed_at_once_are_not_both_joined(tmp_path: Path) -> None:
     """The second comes while the task of the first is being loaded."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST)) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
         both = [of_others(SECOND, THIRD, nonce=digit * 32) for digit in "34"]
         for manifest in both:
             await scene.propose(manifest)
-        scene.manifest, other = both
-        await scene.hear(scene.coordinator, RunJoined)
-        scene.manifest = other
-        await scene.hear(scene.coordinator, RunRefused)
+        heard = [await scene.coordinator.hear(kind, 1) for kind in (RunJoined, RunRefused)]
+        assert {envelope.run for answers in heard for envelope, _ in answers} == {each.run_id for each in both}
 
 
 @aio
 async def test_with_a_policy_that_allows_two_a_second_is_joined_and_a_third_is_not(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST, max_successors=2)) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, max_runs_per_model=2)) as scene:
         await scene.pledge(of_others(SECOND, THIRD))
         await scene.pledge(of_others(SECOND, THIRD, nonce="3" * 32))
-        reason = await refusal(scene, of_others(SECOND, THIRD, nonce="4" * 32))
-    assert "has joined 2 runs" in reason
+        assert await refusal(scene, of_others(SECOND, THIRD, nonce="4" * 32)) == MODEL_USED_UP
+
+
+@aio
+async def test_a_newcomer_to_a_model_that_it_began_from_before_is_never_ready(tmp_path: Path) -> None:
+    """The model comes sealed from a peer, so it is known only then: as a model that other runs went on from."""
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
+        await agree(scene, NEWCOMER)
+        await await_turn(scene, SECOND)
+        await send_model(scene, SECOND)
+        await scene.hear(scene.coordinator, RunReady)
+        await agree(scene, of_others(THIRD, FOURTH))
+        await await_turn(scene, THIRD)
+        await send_model(scene, THIRD)
+        ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
+        await scene.settle()
+        assert said.reason == MODEL_USED_UP
+        assert not [each for each in scene.coordinator.heard if isinstance(each.body, RunReady)][1:]
 
 
 @aio
 async def test_what_was_refused_leaves_nothing_on_disk(tmp_path: Path) -> None:
     """A coordinator could name as many predecessors as it likes."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_successor(FIRST, approve_tasks=())) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, approve_tasks=())) as scene:
         await refusal(scene, NEWCOMER)
         await scene.settle()
-        assert list((scene.folders[ME] / "successors").iterdir()) == []
+        assert scene.trainer._ledger.list_entries() == []

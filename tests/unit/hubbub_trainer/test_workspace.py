@@ -17,6 +17,7 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.parameters import Parameters
+from hubbub.protocol.influence import NO_HISTORY
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, Conclusion, Release, Restriction, Theta
 from hubbub.strategies.marks import Found
@@ -103,6 +104,17 @@ def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
         check(space, number, number, 0.25, memory)
     assert names(tmp_path) == {"state-000002.safetensors"}
     check(open_space(tmp_path), 2, 2.0, 0.25, memory)
+
+
+def test_how_far_the_last_round_moved_the_model_is_known_after_a_restart(tmp_path: Path) -> None:
+    space = open_space(tmp_path / "run")
+    assert space.step == 0
+    space.advance(1, filled(2.0), filled(0.0), None, NO_HISTORY)
+    space.advance(2, filled(5.0), filled(0.0), None, NO_HISTORY)
+    for each in (space, open_space(tmp_path / "run")):
+        assert each.step == pytest.approx(3 * np.sqrt(INITIAL.size))
+    space.advance(3, filled(np.nan), filled(0.0), None, NO_HISTORY)
+    assert np.isinf(open_space(tmp_path / "run").step), "what is no number was moved, and how far cannot be said"
 
 
 def test_the_newest_counts_if_the_older_could_not_be_taken_away(tmp_path: Path) -> None:

@@ -1,0 +1,200 @@
+"""A running trainer and its ledger of models: which runs are refused, which count, which give their model up."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundDropped
+from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.messages.shares import ShareChunk
+from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
+from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.ledger import Ledger
+from hubbub_trainer.phases.joining import MODEL_USED_UP
+from hubbub_trainer.policy import Policy
+from hubbub_trainer.workspace import digest
+from support.aio import aio
+from support.builders import make_manifest
+from support.parties import roster_of
+from support.trainer_scene import Scene, scene_of
+
+TASK = SyntheticTask(203)
+FAILED = RunEnded(outcome="failed", reason="")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A task whose model is the same whatever the seed is."""
+
+    inner: SyntheticTask = TASK
+    name: str = "pretrained"
+
+    def count_parameters(self) -> int:
+        return self.inner.count_parameters()
+
+    def initial_model(self, seed: int) -> Theta:
+        del seed
+        return self.inner.initial_model(0)
+
+    def learner(self, *, index: int, clients: int, seed: int) -> SyntheticLearner:
+        return self.inner.learner(index=index, clients=clients, seed=seed)
+
+
+PRETRAINED = Pretrained()
+
+
+def draw_up(number: int, *, task: SyntheticTask | Pretrained = TASK, seed: int = 7, **changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "parameters": task.count_parameters(),
+        "task": task.name,
+        "seed": seed,
+        "initial_model_sha256": digest(task.initial_model(seed)),
+        "rounds": 9,
+        "chunk_bytes": 256,
+        "min_clients": 2,
+        "nonce": f"{number:032x}",
+    }
+    return make_manifest(clients=3, servers=2, **{**fields, **changes})
+
+
+FIRST, SECOND = draw_up(1), draw_up(2)
+
+
+def policy(**limits: object) -> Policy:
+    """The default for models, in a demo."""
+    demo = Policy.for_demo(roster_of(FIRST).digest)
+    return demo.model_copy(update={"max_runs_per_model": 1, **limits})
+
+
+async def refusal(scene: Scene, manifest: Manifest) -> str:
+    scene.manifest = manifest
+    await scene.propose()
+    ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
+    return said.reason
+
+
+async def send_shares(scene: Scene) -> None:
+    await scene.open_round(1)
+    for aggregator in scene.aggregators:
+        await scene.sealed_shares(aggregator)
+
+
+@aio
+async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_ended_and_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
+        await scene.join()
+        await send_shares(scene)
+        assert await refusal(scene, SECOND) == MODEL_USED_UP
+        scene.manifest = FIRST
+        await scene.tell(FAILED)
+        await scene.settle()
+        await scene.restart()
+        with caplog.at_level(logging.WARNING):
+            assert await refusal(scene, draw_up(3)) == MODEL_USED_UP
+            await scene.settle()
+        assert f"the same model as run {FIRST.run_id[:12]} of {', '.join(FIRST.clients)}" in caplog.text
+        assert "`hubbub ledger allow" in caplog.text
+        await scene.pledge(draw_up(4, seed=8))
+
+
+@aio
+async def test_a_run_that_ends_before_a_share_left_does_not_use_its_model_up(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
+        await scene.join()
+        await scene.tell(FAILED)
+        await scene.settle()
+        await scene.pledge(SECOND)
+
+
+@aio
+async def test_a_claim_survives_a_restart_of_the_trainer(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
+        await scene.pledge()
+        await scene.restart()
+        assert await refusal(scene, SECOND) == MODEL_USED_UP
+        scene.manifest = FIRST
+        await scene.tell(FAILED)
+        await scene.settle()
+        await scene.restart()
+        await scene.pledge(SECOND)
+
+
+@aio
+async def test_two_runs_that_are_proposed_at_once_do_not_both_slip_through(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
+        for manifest in (FIRST, SECOND):
+            await scene.propose(manifest)
+        heard = [await scene.coordinator.hear(kind, 1) for kind in (RunJoined, RunRefused)]
+        assert {envelope.run for answers in heard for envelope, _ in answers} == {FIRST.run_id, SECOND.run_id}
+
+
+@aio
+async def test_the_run_counts_on_disk_before_its_first_share_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[bool] = []
+    async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
+        post, ledger = scene.trainer._bench._post, tmp_path / FIRST.clients[0] / "ledger.sqlite"
+        send = post.send
+
+        async def look_first(*place: object, **message: object) -> None:
+            if isinstance(message["body"], ShareChunk):
+                looked_into = Ledger(ledger)
+                counted.extend(run.counted for entry in looked_into.list_entries() for run in entry.runs)
+                looked_into.close()
+            await send(*place, **message)  # type: ignore[arg-type]  # Passed on as they are.
+
+        await scene.join()
+        monkeypatch.setattr(post, "send", look_first)
+        await send_shares(scene)
+    assert counted
+    assert all(counted)
+
+
+@aio
+async def test_a_model_that_ignores_the_seed_is_the_same_until_its_owner_allows_more(tmp_path: Path) -> None:
+    manifests = [draw_up(number, task=PRETRAINED, seed=number) for number in range(3)]
+    async with scene_of(tmp_path, manifests[0], PRETRAINED, policy=policy()) as scene:
+        await scene.join()
+        await send_shares(scene)
+        assert await refusal(scene, manifests[1]) == MODEL_USED_UP
+        await scene.settle()
+        owners = Ledger(tmp_path / FIRST.clients[0] / "ledger.sqlite")  # As another process has it.
+        owners.allow(digest(PRETRAINED.initial_model(0))[:12])
+        owners.close()
+        await scene.pledge(manifests[2])
+
+
+# Void rounds, across runs -------------------------------------------------------------------------------
+
+
+async def waste_round(scene: Scene, number: int) -> None:
+    """Its union is released, and then it is void."""
+    await scene.open_round(number)
+    for aggregator in scene.aggregators:
+        await scene.release(aggregator, number, phase="union")
+    for aggregator in scene.aggregators:
+        await scene.sealed_shares(aggregator, number, "signs")
+    await scene.void(number)
+    await scene.hear(scene.coordinator, RoundDropped, number=number)
+
+
+@aio
+async def test_void_rounds_of_a_model_add_up_over_the_runs_that_began_from_it(tmp_path: Path) -> None:
+    first, second, third = (draw_up(number, strategy="sec-union") for number in (1, 2, 3))
+    async with scene_of(tmp_path, first, TASK, policy=policy(max_runs_per_model=9)) as scene:
+        await scene.join()
+        await waste_round(scene, 1)
+        await scene.tell(FAILED)
+        await scene.settle()
+        await scene.restart()
+        await scene.join(second)
+        await waste_round(scene, 1)
+        ((_, said),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert "1 rounds (2 of them from one model)" in said.reason
+        assert await refusal(scene, third) == MODEL_USED_UP
