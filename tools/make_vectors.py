@@ -27,6 +27,7 @@ SHARING = (
     ("sharing_1", 32, 3, 2),
     ("sharing_2", 2**32, 2, 3),
     ("sharing_3", 6, 4, 2),
+    ("sharing_4", 2**64, 3, 3),
 )
 
 Json = dict[str, object]

@@ -13,7 +13,7 @@ from hubbub.ids import PartyId
 from hubbub.protocol.compact import share_masked, unmask
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Vector, pack_chunk, unpack_chunk
-from hubbub.protocol.ring import RandomStream, Residues, word_type
+from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.strategies.base import Phase
 from hubbub.trust.seals import Place, Stage, derive_seed, mask_stream, share_stream
 
@@ -42,7 +42,7 @@ def recombine_chunks(
     read: Callable[[int, int], bytes],
 ) -> list[Residues]:
     """Recombine all servers' sums, chunk by chunk; `read(server, index)` gives a chunk's payload."""
-    sums: list[Residues] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+    sums: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]
     for index, chunk in enumerate(plan):
         parts = [list(unpack_chunk(chunk, vectors, read(server, index))) for server in range(servers)]
         for position, piece in enumerate(chunk):

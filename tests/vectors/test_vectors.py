@@ -14,7 +14,7 @@ from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import RunId
-from hubbub.protocol.ring import pack, sample, unpack
+from hubbub.protocol.ring import pack, residue_type, sample, unpack
 from hubbub.protocol.sharing import split
 from support import plain_group, plain_ring
 from support.plain_aes import counter_stream
@@ -119,7 +119,7 @@ def test_sharing(name: str) -> None:
 
     for client in vector["clients"]:
         key, shares = bytes.fromhex(client["key"]), [bytes.fromhex(share) for share in client["shares"]]
-        ours = split(np.array(client["input"], dtype=np.uint32), m, servers, AesCtrStream(key))
+        ours = split(np.array(client["input"], dtype=residue_type(m)), m, servers, AesCtrStream(key))
         plain = plain_ring.split(client["input"], m, servers, counter_stream(key, STREAM_BYTES))
         assert [pack(share, m) for share in ours] == shares
         assert [plain_ring.pack(share, m) for share in plain] == shares

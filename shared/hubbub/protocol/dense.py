@@ -24,13 +24,13 @@ from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReaso
 from hubbub.protocol.fields import BYTE_BITS, SLACK, UNSIGNED, WORD_BITS, Bytes
 from hubbub.protocol.packing import block_elements, check_padding, read_bytes, read_elements, write_elements
 from hubbub.protocol.radix import Radix, container_bits
-from hubbub.protocol.residues import Residues, check_modulus, element_bits
+from hubbub.protocol.residues import Residues, check_modulus, element_bits, residue_type
 from hubbub.protocol.ring import word_type
 
 MAX_LOSS_PERCENT = 3
 """So much more than log2 m bits may a digit take for the sake of words that end on whole bytes."""
 
-Digits = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+Digits = NDArray[np.unsignedinteger]
 """A vector over Z_m in any unsigned type; the narrowest is a quarter of `Residues` for m ≤ 256."""
 
 Words = NDArray[np.unsignedinteger]
@@ -188,4 +188,4 @@ def unpack_dense(data: bytes | bytearray | memoryview, n: int, m: int) -> Residu
     words = np.empty(count_words(n, m), dtype=words_type(m))
     for place, part in read_words(data, n, m):
         words[place] = part
-    return from_words(words, n, m).astype(np.uint32, copy=False)
+    return from_words(words, n, m).astype(residue_type(m), copy=False)

@@ -13,7 +13,7 @@ from support import plain_dense
 
 # Words of 1 to 40 digits, of 40 to 64 bits, digits of 8, 16 and 32 bits; most take more than one lane.
 MODULI = [3, 5, 6, 7, 11, 13, 17, 19, 20, 21, 23, 34, 100, 201, 257, 300, 1000, 65535, 2**31 + 1, 2**32 - 1]
-POWERS = [2, 4, 2**7, 2**8, 2**17, 2**32]
+POWERS = [2, 4, 2**7, 2**8, 2**17, 2**32, 2**64]
 
 moduli = st.sampled_from(MODULI + POWERS) | st.integers(2, 2**32) | st.integers(2, 300)
 
@@ -37,6 +37,7 @@ def draw(n: int, m: int) -> ring.Residues:
         (2, 1, 1),
         (32, 1, 5),
         (2**32, 1, 32),
+        (2**64, 1, 64),
     ],
 )
 def test_word_takes_few_bits_per_digit_and_ends_on_a_byte_if_it_can(m: int, digits: int, bits: int) -> None:
@@ -87,7 +88,7 @@ def test_packing_agrees_with_plain_integers(m: int, n: int) -> None:
 def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([0, m - 1]) | st.integers(0, m - 1), max_size=150))
 
-    packed = pack_dense(np.array(values, dtype=np.uint32), m)
+    packed = pack_dense(np.array(values, dtype=ring.residue_type(m)), m)
 
     assert packed == plain_dense.pack(values, m)
     assert unpack_dense(packed, len(values), m).tolist() == values
@@ -263,7 +264,7 @@ def test_packing_refuses_what_is_no_vector_over_the_ring() -> None:
     with pytest.raises(LocalError, match="2-dimensional"):
         pack_dense(np.zeros((2, 2), dtype=np.uint8), 11)
     with pytest.raises(LocalError, match="int8"):
-        pack_dense(np.zeros(2, dtype=np.int8), 11)  # type: ignore[arg-type]
+        pack_dense(np.zeros(2, dtype=np.int8), 11)
 
 
 def test_lengths_and_moduli_that_cannot_be_are_refused() -> None:

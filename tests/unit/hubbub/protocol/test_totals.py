@@ -30,6 +30,7 @@ MODULI = [
     2**31 + 1,
     2**32 - 1,
     2**32,
+    2**64,
 ]
 
 moduli = st.sampled_from(MODULI) | st.integers(2, 2**32)
@@ -46,7 +47,7 @@ def seeded_share(client: int, server: int) -> AesCtrStream:
 def deal(x: list[int], m: int, client: int, servers: int) -> bytes:
     """The client's full share, for server client mod S; all others' are expanded from seeds."""
     total = begin_total(len(x), m)
-    total.add(np.array(x, dtype=np.uint32))
+    total.add(np.array(x, dtype=ring.residue_type(m)))
     total.add_expanded(mask_of(client))
     for server in set(range(servers)) - {client % servers}:
         total.subtract_expanded(seeded_share(client, server))
@@ -121,7 +122,7 @@ def test_a_sum_that_reaches_the_largest_residue_everywhere_is_read(m: int) -> No
     total = begin_total(70, m)
 
     for addend in (m - 1 - (m - 1) // 2, (m - 1) // 2):
-        total.add(np.full(70, addend, dtype=np.uint32))
+        total.add(np.full(70, addend, dtype=ring.residue_type(m)))
 
     assert set(total.values().tolist()) == {m - 1}
 
@@ -131,7 +132,7 @@ def test_sums_wrap_where_the_ring_is_a_power_of_two(m: int) -> None:
     total = begin_total(70, m)
 
     for _ in range(300):
-        total.add(np.full(70, m - 1, dtype=np.uint32))
+        total.add(np.full(70, m - 1, dtype=ring.residue_type(m)))
 
     assert set(total.values().tolist()) == {300 * (m - 1) % m}
 
@@ -156,7 +157,7 @@ def test_a_sum_that_would_wrap_elsewhere_is_refused(m: int) -> None:
 @pytest.mark.parametrize("m", MODULI)
 def test_what_is_subtracted_as_often_as_it_was_added_is_gone(m: int) -> None:
     total = begin_total(70, m)
-    total.add(np.full(70, m // 2, dtype=np.uint32))
+    total.add(np.full(70, m // 2, dtype=ring.residue_type(m)))
     for _ in range(300):
         total.subtract_expanded(AesCtrStream(bytes(32)))
     for _ in range(300):
