@@ -66,7 +66,8 @@ def sum_up(vectors: Sequence[Vector], inputs: Sequence[tuple[Residues, ...]], se
             reads = [given_back(full[client]) for client in holds]
             totals.append(accumulate_chunk(chunk, vectors, full=reads, seeded=expands))
         combined = accumulate_chunk(chunk, vectors, full=[given_back(each) for each in totals], seeded=[])
-        for piece, total in unmask(chunk, vectors, combined, masks):
+        for piece, total, possible in unmask(chunk, vectors, combined, masks):
+            assert possible
             sums[piece.vector][piece.elements] = total
     return sums
 
