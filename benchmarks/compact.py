@@ -197,7 +197,8 @@ class PhaseSteps:
 
     def unmask(self) -> list[Digits]:
         """What a client makes of the combined sum."""
-        return self._compact.decode_chunks(self.plan, self.vectors, self._clients, self.combined.__getitem__)
+        sums, _ = self._compact.decode_chunks(self.plan, self.vectors, self._clients, self.combined.__getitem__)
+        return sums
 
     def list_all(self) -> list[CompactStep]:
         n, share = self._n, sum(map(len, self._dealt[self._clients[0]]))

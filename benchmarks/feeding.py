@@ -368,7 +368,7 @@ class Crowd:
             masks = [partial(self._mask, client, body.index) for client in self.manifest.clients]
             sums = list(unmask(chunk, self._vectors, envelope.payload, masks))
         self.sum_bytes += len(envelope.payload)
-        for piece, got in sums:
+        for piece, got, _ in sums:
             self._compare(piece, got)
         self._awaited.discard(body.index)
         if not self._awaited:

@@ -6,6 +6,7 @@ Everything follows from the fixed keys and moduli below. A change of these files
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,11 @@ from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError
 from hubbub.ids import RunId
+from hubbub.protocol import tags
+from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues, element_bits, pack, sample, unpack
 from hubbub.protocol.sharing import accumulate, recombine, split
+from hubbub.trust.seals import Stage, tag_coefficients
 
 FOLDER = Path(__file__).parent.parent / "tests" / "vectors"
 
@@ -27,6 +31,7 @@ SHARING = (
     ("sharing_1", 32, 3, 2),
     ("sharing_2", 2**32, 2, 3),
     ("sharing_3", 6, 4, 2),
+    ("sharing_4", 2**64, 3, 3),
 )
 
 Json = dict[str, object]
@@ -141,6 +146,35 @@ def group_round(secret: GroupSecret) -> Json:
     return recorded
 
 
+TAGS: tuple[tuple[tags.Kind, tuple[Vector, ...]], ...] = (
+    ("integers", (Vector("signs", 9, 11, signed=True), Vector("factors", 1, 2**32))),
+    ("integers", (Vector("signs", 9, 11), Vector("factors", 1, 2**32))),
+    ("integers", (Vector("values", 9, 2**32, signed=True),)),
+    ("marks", (Vector("union", 9, 2),)),
+    ("marks", (Vector("union", 9, 2**5),)),
+)
+
+
+def tags_case(kind: tags.Kind, vectors: tuple[Vector, ...], number: int) -> Json:
+    """Record values and their tags under a group's key, in one phase of one round."""
+    stage = Stage(RunId(key_for("tags run").hex()), number, "union" if kind == "marks" else "signs")
+    group_key = key_for(f"tags {number}")
+    values = [sample(AesCtrStream(key_for(f"tags {number} {v.name}")), v.length, v.modulus) for v in vectors]
+    found = tags.compute(kind, vectors, values, partial(tag_coefficients, stage, group_key))
+    return {
+        "kind": kind,
+        "group_key": group_key.hex(),
+        "run": stage.run,
+        "round": stage.round,
+        "phase": stage.phase,
+        "vectors": [
+            {"name": v.name, "m": v.modulus, "signed": v.signed, "residues": x.tolist()}
+            for v, x in zip(vectors, values, strict=True)
+        ],
+        "tags": found.tolist(),
+    }
+
+
 def all_vectors() -> dict[str, Json]:
     """Make every file's content, by name."""
     files: dict[str, Json] = {
@@ -149,6 +183,7 @@ def all_vectors() -> dict[str, Json]:
         "packing_0": {"cases": [packing_case(m, n) for m in MODULI for n in (0, 1, 13, 67)]},
         "packing_bad": {"cases": [case for m in (2, 3, 11, 21, 1000, 2**31 + 1) for case in bad_cases(m, 13)]},
         "group_0": group_vector("group_0", clients=3, rounds=3),
+        "tags_0": {"cases": [tags_case(*case, number) for number, case in enumerate(TAGS, 1)]},
     }
     for name, m, servers, clients in SHARING:
         files[name] = sharing_vector(name, m, servers, clients)

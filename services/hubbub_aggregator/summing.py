@@ -13,7 +13,7 @@ from hubbub.ids import PartyId
 from hubbub.protocol.compact import accumulate_chunk
 from hubbub.protocol.encoding import WHOLE_BITS, Encoding
 from hubbub.protocol.layout import Chunk, Vector, pack_chunk, split_payload, unpack_chunk
-from hubbub.protocol.ring import Residues
+from hubbub.protocol.ring import Residues, residue_type
 from hubbub.strategies.base import Phase
 from hubbub.trust.seals import Place, Stage, share_stream
 
@@ -28,7 +28,7 @@ def assemble(
     plan: Sequence[Chunk], vectors: Sequence[Vector], payloads: Sequence[Callable[[], bytes]]
 ) -> list[Residues]:
     """Put one member's chunks together to whole vectors."""
-    values: list[Residues] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+    values: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]
     for chunk, read in zip(plan, payloads, strict=True):
         for piece, residues in unpack_chunk(chunk, vectors, read()):
             values[piece.vector][piece.elements] = residues
@@ -42,7 +42,9 @@ def add_chunk(
     payloads: Sequence[Callable[[], bytes]],
 ) -> bytes:
     """Add one chunk over all members (Alg. 1, server side) and pack the sum. Payloads are read one by one."""
-    totals: list[Residues] = [np.zeros(piece.stop - piece.start, dtype=np.uint32) for piece in chunk]
+    totals: list[Residues] = [
+        np.zeros(piece.stop - piece.start, dtype=residue_type(vectors[piece.vector].modulus)) for piece in chunk
+    ]
     for read in payloads:
         for total, (piece, share) in zip(totals, unpack_chunk(chunk, vectors, read()), strict=True):
             phase.combine(total, share, vectors[piece.vector].modulus)

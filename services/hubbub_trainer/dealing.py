@@ -13,7 +13,7 @@ from hubbub.ids import PartyId
 from hubbub.protocol.compact import share_masked, unmask
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Vector, pack_chunk, unpack_chunk
-from hubbub.protocol.ring import RandomStream, Residues, word_type
+from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.strategies.base import Phase
 from hubbub.trust.seals import Place, Stage, derive_seed, mask_stream, share_stream
 
@@ -42,7 +42,7 @@ def recombine_chunks(
     read: Callable[[int, int], bytes],
 ) -> list[Residues]:
     """Recombine all servers' sums, chunk by chunk; `read(server, index)` gives a chunk's payload."""
-    sums: list[Residues] = [np.empty(vector.length, dtype=np.uint32) for vector in vectors]
+    sums: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]
     for index, chunk in enumerate(plan):
         parts = [list(unpack_chunk(chunk, vectors, read(server, index))) for server in range(servers)]
         for position, piece in enumerate(chunk):
@@ -87,12 +87,17 @@ class Compact:
         vectors: Sequence[Vector],
         members: Sequence[PartyId],
         read: Callable[[int], bytes],
-    ) -> list[Digits]:
-        """Take the members' masks off the sum, chunk by chunk; `read(index)` gives a chunk's payload."""
+    ) -> tuple[list[Digits], bool]:
+        """Take the members' masks off the sum, chunk by chunk; `read(index)` gives a chunk's payload.
+
+        Also tell whether residues can add up to such a sum.
+        """
+        possible = True
         sums: list[Digits] = [np.empty(0, dtype=word_type(vector.modulus)) for vector in vectors]
         for index, chunk in enumerate(plan):
             masks = [partial(self._mask, member, index) for member in members]
-            for piece, total in unmask(chunk, vectors, read(index), masks):
+            for piece, total, could_be in unmask(chunk, vectors, read(index), masks):
+                possible &= could_be
                 length = vectors[piece.vector].length
                 if total.size == length:  # Most vectors fit into one chunk, and need not be copied.
                     sums[piece.vector] = total
@@ -100,7 +105,7 @@ class Compact:
                 if piece.start == 0:
                     sums[piece.vector] = np.empty(length, dtype=total.dtype)
                 sums[piece.vector][piece.elements] = total
-        return sums
+        return sums, possible
 
     def _mask(self, client: PartyId, index: int, vector: Vector) -> AesCtrStream:
         return mask_stream(self.stage, self.group_key, client, _place(vector, index))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -347,14 +347,13 @@ class Workbench:
 
     def _absorb(self, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
         """Recombine what a phase released, and take it in."""
-        one = next(iter(data.sums[phase].values()))
-        release = Release(one.vectors, tuple(self._read_sums(key, data, phase)))
+        one, release = next(iter(data.sums[phase].values())), self._read_sums(key, data, phase)
         members = [client for client in data.manifest.clients if client in one.members]
         mine.client_round.absorb(phase, release, len(members))
         mine.note_sums(phase, members, release)
         mine.absorbed.append(phase)
 
-    def _read_sums(self, key: Key, data: Round, phase_name: str) -> Sequence[Digits]:
+    def _read_sums(self, key: Key, data: Round, phase_name: str) -> Release:
         wire = wire_of(data.manifest, phase_name)
         if wire.compact:
             return self._read_masked(key, data, wire)
@@ -369,9 +368,11 @@ class Workbench:
             return seals.decrypt_sum(stage, server, keys[server], index, sealed)
 
         vectors = sums[servers[0]].vectors
-        return recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read)
+        return Release(
+            vectors, tuple(recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read))
+        )
 
-    def _read_masked(self, key: Key, data: Round, wire: PhaseWire[PartyId]) -> Sequence[Digits]:
+    def _read_masked(self, key: Key, data: Round, wire: PhaseWire[PartyId]) -> Release:
         combiner = wire.combiner(key.round)
         one = data.sums[wire.phase.name][combiner]
         place = place_of(key, wire.phase.name)
@@ -381,7 +382,8 @@ class Workbench:
         def read(index: int) -> bytes:
             return self._spool.read(place, name_sum(combiner, index))
 
-        return compact.decode_chunks(wire.plan(one.vectors), one.vectors, members, read)
+        values, possible = compact.decode_chunks(wire.plan(one.vectors), one.vectors, members, read)
+        return Release(one.vectors, tuple(values), possible)
 
     # The end of a round ---------------------------------------------------------------------------------
 

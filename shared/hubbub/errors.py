@@ -6,7 +6,8 @@
     │   └── BrokenChain         an audit log that was changed (in `hubbub.trust.audit`)
     ├── ProtocolError
     │   ├── PeerError           another party broke the rules; carries a RejectReason
-    │   │   └── MalformedMessage    its bytes are not a message of this version
+    │   │   ├── MalformedMessage    its bytes are not a message of this version
+    │   │   └── FalseSum            a released sum is not what the members' shares add up to
     │   └── LocalError          we broke the rules: a bug, or a disk or a task that failed us
     │       ├── UnexpectedEvent     a machine was given an event that its state has no row for
     │       ├── BadUpdate           local training produced NaN or infinity, or another length
@@ -63,7 +64,7 @@ class RejectReason(StrEnum):
     MISSING_RECEIPT = "missing-receipt"
     DIFFERENT_MEMBERS = "different-members"
     ALREADY_ENDED = "already-ended"
-    IMPOSSIBLE_SUM = "impossible-sum"
+    FALSE_SUM = "false-sum"
     CONTRADICTION = "contradiction"
     NOT_IN_ROSTER = "not-in-roster"
     BAD_SIGNATURE = "bad-signature"
@@ -88,6 +89,16 @@ class MalformedMessage(PeerError):
 
     def __init__(self, explanation: str, reason: RejectReason = RejectReason.MALFORMED) -> None:
         super().__init__(reason, explanation)
+
+
+class FalseSum(PeerError):
+    """A released sum is not what the members' shares add up to.
+
+    The text is always the same, so that it tells nothing of the sum.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(RejectReason.FALSE_SUM, "a released sum is not what the members' shares add up to")
 
 
 class LocalError(ProtocolError):

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hubbub.crypto.stream import AesCtrStream
-from hubbub.errors import ConfigurationError, DataError
+from hubbub.errors import ConfigurationError, DataError, FalseSum
 from hubbub.protocol import sharing
 from hubbub.protocol.fixed_point import MAX_MODULUS_BITS
 from hubbub.protocol.reals import SignedFixedPoint
@@ -130,7 +130,8 @@ class SecureSum:
             self._check_share(total)
         numbers = self._numbers
         sums = numbers.from_ring(sharing.recombine([total.residues for total in totals], numbers.modulus))
-        numbers.check_sums(sums, totals[0].clients)
+        if not numbers.are_sums_possible(sums, totals[0].clients):
+            raise FalseSum
         opened = np.zeros(self.length)
         opened[slice(None) if self.indices is None else list(self.indices)] = numbers.to_reals(sums)
         return opened

@@ -13,6 +13,7 @@ from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.verified import Verified
 from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator import accounts
 from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
@@ -412,7 +413,7 @@ async def test_a_deadline_that_really_passes_leaves_a_client_out(tmp_path: Path)
 
 @pytest.fixture
 def _two_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
+    monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
 
 
 @pytest.mark.usefixtures("_two_phases")

@@ -41,7 +41,7 @@ def unpack(data: bytes, n: int, m: int) -> list[int]:
 
 def sample(data: bytes, n: int, m: int) -> tuple[list[int], int]:
     """The first n accepted words reduced mod m, and how many bytes that took."""
-    size = 1 if m <= 2**8 else 2 if m <= 2**16 else 4
+    size = 1 if m <= 2**8 else 2 if m <= 2**16 else 4 if m <= 2**32 else 8
     values: list[int] = []
     at = 0
     while len(values) < n:

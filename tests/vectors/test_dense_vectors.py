@@ -70,8 +70,8 @@ REASONS = {
     "short": RejectReason.WRONG_LENGTH,
     "trailing byte": RejectReason.WRONG_LENGTH,
     "empty": RejectReason.WRONG_LENGTH,
-    "word out of range": RejectReason.IMPOSSIBLE_SUM,
-    "digit after the last": RejectReason.IMPOSSIBLE_SUM,
+    "word out of range": RejectReason.RESIDUE_OUT_OF_RANGE,
+    "digit after the last": RejectReason.RESIDUE_OUT_OF_RANGE,
     "nonzero padding": RejectReason.NONZERO_PADDING,
 }
 

@@ -14,9 +14,9 @@ from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import RunId
-from hubbub.protocol.ring import pack, sample, unpack
+from hubbub.protocol.ring import pack, residue_type, sample, unpack
 from hubbub.protocol.sharing import split
-from support import plain_group, plain_ring
+from support import plain_group, plain_ring, plain_tags
 from support.plain_aes import counter_stream
 
 FOLDER = Path(__file__).parent
@@ -119,7 +119,7 @@ def test_sharing(name: str) -> None:
 
     for client in vector["clients"]:
         key, shares = bytes.fromhex(client["key"]), [bytes.fromhex(share) for share in client["shares"]]
-        ours = split(np.array(client["input"], dtype=np.uint32), m, servers, AesCtrStream(key))
+        ours = split(np.array(client["input"], dtype=residue_type(m)), m, servers, AesCtrStream(key))
         plain = plain_ring.split(client["input"], m, servers, counter_stream(key, STREAM_BYTES))
         assert [pack(share, m) for share in ours] == shares
         assert [plain_ring.pack(share, m) for share in plain] == shares
@@ -157,3 +157,21 @@ def check_transcript(recorded: dict[str, Any]) -> None:
     for phase, digest in recorded["transcript"].items():
         assert transcript.digest(phase) == digest
         assert plain_group.transcript(key, parts, phase) == digest
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_tags(number: int) -> None:
+    """The second implementation reads the residues as integers by itself."""
+    case = json.loads((FOLDER / "tags_0.json").read_text())["cases"][number - 1]
+    vectors, stage = case["vectors"], (case["run"], number, case["phase"])
+    tables = {v["name"]: plain_tags.table_of(bytes.fromhex(case["group_key"]), *stage, v["name"]) for v in vectors}
+
+    if case["kind"] == "marks":
+        expected = plain_tags.tag_marks(vectors[0]["residues"], vectors[0]["m"], tables["union"])
+    else:
+        integers = {
+            v["name"]: [plain_tags.signed(x, v["m"]) if v["signed"] else x for x in v["residues"]] for v in vectors
+        }
+        expected = plain_tags.tag_integers(integers, tables)
+
+    assert case["tags"] == expected

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from hubbub.errors import RejectReason
 from hubbub.ids import SET_ID_PATTERN, SetId
@@ -11,10 +11,17 @@ from hubbub.messages.keys import Signature
 from hubbub.messages.manifest import Digest, Name
 from hubbub.protocol.encoding import DENSE, WHOLE_BITS, Encoding
 from hubbub.protocol.layout import Vector
+from hubbub.protocol.residues import is_modulus
 
 ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 Weight = Annotated[int, Field(ge=1, lt=2**53)]
+
+
+def _check_modulus(m: int) -> int:
+    if not is_modulus(m):
+        raise ValueError("there is no such ring")
+    return m
 
 
 class VectorClaim(Claim):
@@ -22,7 +29,7 @@ class VectorClaim(Claim):
 
     name: str
     length: Annotated[int, Field(ge=0, lt=2**40)]
-    modulus: Annotated[int, Field(ge=2, le=2**32)]
+    modulus: Annotated[int, AfterValidator(_check_modulus)]
 
     @property
     def vector(self) -> Vector:

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import LocalError
 from hubbub.protocol.fixed_point import FixedPoint
 
 
@@ -47,21 +47,13 @@ def apply_sum_on(
     return updated
 
 
-def check_sums(
+def are_sums_possible(
     signs_sum: NDArray[np.signedinteger], factors_sum: int, members: int, fixed_point: FixedPoint
-) -> None:
-    """Refuse sums that no inputs of `members` clients can have: an aggregator has shifted them.
+) -> bool:
+    """Tell whether any inputs of `members` clients have these sums.
 
-    The check reads sums and public parameters only, so that a refusal tells nothing about a client's own
-    input.
+    Sums and public parameters are read, and nothing of a client's own input.
     """
-    if signs_sum.size and max(int(signs_sum.max()), -int(signs_sum.min())) > members:
-        raise PeerError(
-            RejectReason.IMPOSSIBLE_SUM, f"a sum of {members} signs lies outside [-{members}, {members}]"
-        )
-    largest = members * fixed_point.to_ring(fixed_point.alpha_max)
-    if not 0 <= factors_sum <= largest:
-        raise PeerError(
-            RejectReason.IMPOSSIBLE_SUM,
-            f"{members} factors of at most {fixed_point.alpha_max} cannot add up to {factors_sum}",
-        )
+    largest_sign = max(int(signs_sum.max(initial=0)), -int(signs_sum.min(initial=0)))
+    largest_factor = members * fixed_point.to_ring(fixed_point.alpha_max)
+    return (largest_sign <= members) & (0 <= factors_sum <= largest_factor)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import ConfigurationError, PeerError, RejectReason
+from hubbub.errors import ConfigurationError
 from hubbub.protocol import compression
 from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.dense import Digits
@@ -99,13 +99,7 @@ def to_ring(spoken: Signs) -> Digits:
 
 
 def from_ring(pluses: Digits, members: int) -> NDArray[np.int32]:
-    """D = 2p - M, for the M members whose signs are in the sum; more pluses than members are refused.
-
-    Where all C take part every residue is possible, so that a refusal can tell nothing about the sum.
-    """
-    largest = int(pluses.max(initial=0))
-    if largest > members:
-        raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"{largest} of {members} members say plus at one index")
+    """D = 2p - M, for the M members whose signs are in the sum."""
     directions = pluses.astype(np.int32)
     directions *= 2
     directions -= members

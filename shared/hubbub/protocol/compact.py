@@ -60,14 +60,17 @@ def accumulate_chunk(
 
 def unmask(
     chunk: Chunk, vectors: Sequence[Vector], payload: bytes, masks: Sequence[Streams]
-) -> Iterator[tuple[Piece, Digits]]:
-    """Take the members' masks off a chunk of the sum; residues come in the narrowest type."""
+) -> Iterator[tuple[Piece, Digits, bool]]:
+    """Take the members' masks off a chunk of the sum; residues come in the narrowest type.
+
+    With each piece comes whether residues can have such a sum (`dense`).
+    """
     parts = split_payload(chunk, vectors, payload, DENSE)
     for total, (piece, part) in zip(_begin(chunk, vectors), parts, strict=True):
         total.add_packed(part)
         for streams in masks:
             total.subtract_expanded(streams(vectors[piece.vector]))
-        yield piece, total.values()
+        yield piece, *total.values()
 
 
 def _begin(chunk: Chunk, vectors: Sequence[Vector]) -> list[Total]:

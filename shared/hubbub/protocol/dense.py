@@ -5,7 +5,7 @@ filled up with digits 0. Where the digits of several vectors add up to less than
 up to the word of the sums: no digit carries into the next. So a sum of vectors is a sum of words mod 2^w, in which
 nothing has to be reduced, every word is as good a share as any other, and only who reads the sum makes digits of
 it. Who adds vectors of a ring that is no power of two must see to it that their sums stay below m, without
-wrapping; a sum that does not is refused where it shows.
+wrapping; who reads a sum that shows otherwise is told so.
 
 Of all words of up to 64 bits those are looked at whose bits are a multiple of 8, then of 4, of 2, then all,
 until one takes at most 3 % more than log2 m bits a digit; of these the one that takes the fewest, and of equal
@@ -24,13 +24,13 @@ from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReaso
 from hubbub.protocol.fields import BYTE_BITS, SLACK, UNSIGNED, WORD_BITS, Bytes
 from hubbub.protocol.packing import block_elements, check_padding, read_bytes, read_elements, write_elements
 from hubbub.protocol.radix import Radix, container_bits
-from hubbub.protocol.residues import Residues, check_modulus, element_bits
-from hubbub.protocol.ring import word_type
+from hubbub.protocol.residues import Residues, check_modulus, element_bits, residue_type
+from hubbub.protocol.ring import reduce_words, word_type
 
 MAX_LOSS_PERCENT = 3
 """So much more than log2 m bits may a digit take for the sake of words that end on whole bytes."""
 
-Digits = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+Digits = NDArray[np.unsignedinteger]
 """A vector over Z_m in any unsigned type; the narrowest is a quarter of `Residues` for m ≤ 256."""
 
 Words = NDArray[np.unsignedinteger]
@@ -118,20 +118,23 @@ def to_words(x: Digits, m: int) -> Words:
     return words
 
 
-def from_words(words: Words, n: int, m: int) -> Digits:
-    """Make n residues of a sum of words, in the narrowest type; a sum that no residues have is refused."""
+def from_words(words: Words, n: int, m: int) -> tuple[Digits, bool]:
+    """Make n residues of a sum of words, in the narrowest type; also tell whether residues can have such a sum.
+
+    If not, a word is no number of g digits, or digits after the last residue are not zero. The residues are in
+    the ring all the same, and all of them are made: to raise here would tell when, and so what was summed.
+    """
     word, radix = word_of(m), _radix_of(m)
-    x = np.empty(n, dtype=word_type(m))
+    x, possible = np.empty(n, dtype=word_type(m)), True
     for part, digits, raw in _blocks(x, words, m):
         whole = part & part.dtype.type(2**word.bits - 1)
-        if int(whole.max()) >= m**word.digits:
-            raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"no {word.digits} residues mod {m} make this word")
+        possible &= int(whole.max()) < m**word.digits
+        reduce_words(whole, m**word.digits)
         radix.split(whole, raw)
         read = radix.view(raw, part.size)
         digits[:] = read[: digits.size]
-        if read[digits.size :].any():
-            raise PeerError(RejectReason.IMPOSSIBLE_SUM, "the digits after the last residue are not all zero")
-    return x
+        possible &= not read[digits.size :].any()
+    return x, possible
 
 
 @cache
@@ -188,4 +191,7 @@ def unpack_dense(data: bytes | bytearray | memoryview, n: int, m: int) -> Residu
     words = np.empty(count_words(n, m), dtype=words_type(m))
     for place, part in read_words(data, n, m):
         words[place] = part
-    return from_words(words, n, m).astype(np.uint32, copy=False)
+    x, possible = from_words(words, n, m)
+    if not possible:
+        raise PeerError(RejectReason.RESIDUE_OUT_OF_RANGE, f"no {n} residues mod {m} make these words")
+    return x.astype(residue_type(m), copy=False)

@@ -49,8 +49,9 @@ class WholeBits:
         return residues.packed_bytes(n, m)
 
     def fitting(self, room: int, m: int) -> int:
-        """A multiple of 64."""
-        return room * 8 // residues.element_bits(m) // ALIGNMENT * ALIGNMENT
+        """A multiple of 64; residues of 64 bits each end on a whole word."""
+        aligned = 1 if m == residues.WORD_MODULUS else ALIGNMENT
+        return room * 8 // residues.element_bits(m) // aligned * aligned
 
     def pack(self, x: Residues, m: int) -> bytes:
         """One after another."""

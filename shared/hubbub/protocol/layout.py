@@ -9,7 +9,7 @@ whole bytes; several short pieces share a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
 from hubbub.protocol import residues
@@ -27,6 +27,9 @@ class Vector:
     name: str
     length: int
     modulus: int
+    signed: bool = field(default=False, compare=False)
+    """Whether residues in the upper half of the ring stand for negative integers. The owner of the values knows;
+    it does not travel, so that vectors that were declared to us never have it."""
 
     @property
     def counts_as(self) -> str:

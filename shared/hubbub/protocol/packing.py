@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hubbub.errors import PeerError, RejectReason
 from hubbub.protocol.fields import BYTE_BITS, SLACK, UNSIGNED, WORD_BITS, Bytes, join_fields, part_fields
 from hubbub.protocol.radix import container_bits, merge_lanes, split_lanes
-from hubbub.protocol.residues import Residues, check_residues, element_bits, packed_bytes
+from hubbub.protocol.residues import Residues, check_residues, element_bits, packed_bytes, residue_type
 
 _WORD = UNSIGNED[WORD_BITS]
 
@@ -43,7 +43,7 @@ def unpack(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
     bits = element_bits(m)
     raw = read_bytes(data, packed_bytes(n, m), f"{n} residues mod {m}")
     check_padding(raw, n * bits)
-    x = np.empty(n, dtype=np.uint32)
+    x = np.empty(n, dtype=residue_type(m))
     for place, elements in read_elements(raw, n, bits):
         x[place] = elements
     # Where m is a power of two the bits cannot hold anything larger.

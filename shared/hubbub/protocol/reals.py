@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import ConfigurationError, PeerError, RejectReason
+from hubbub.errors import ConfigurationError
 from hubbub.protocol.fixed_point import MAX_MODULUS_BITS, FixedPoint
 from hubbub.protocol.residues import Residues, check_residues
 
@@ -96,13 +96,6 @@ class SignedFixedPoint:
         scaled: NDArray[np.float64] = np.ldexp(units.astype(np.float64), -self.fraction_bits)
         return scaled
 
-    def check_sums(self, sums: Units, summands: int | Residues) -> None:
-        """Refuse sums that so many numbers, the same for all or one count for each, cannot have.
-
-        The check reads sums and public numbers only, so that a refusal tells nothing about a client's own input.
-        """
-        if (np.abs(sums) > np.multiply(summands, self.largest_units, dtype=np.int64)).any():
-            raise PeerError(
-                RejectReason.IMPOSSIBLE_SUM,
-                f"a sum is larger than the members' numbers, of at most {self.largest} each, can make it",
-            )
+    def are_sums_possible(self, sums: Units, summands: int | Residues) -> bool:
+        """Tell whether so many numbers, the same for all or one count for each, can have these sums."""
+        return not (np.abs(sums) > np.multiply(summands, self.largest_units, dtype=np.int64)).any()

@@ -25,6 +25,7 @@ from hubbub.protocol.residues import (
     check_residues,
     element_bits,
     packed_bytes,
+    residue_type,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "element_bits",
     "pack",
     "packed_bytes",
+    "residue_type",
     "sample",
     "subtract_into",
     "unpack",
@@ -54,7 +56,7 @@ class RandomStream(Protocol):
 def sample(stream: RandomStream, n: int, m: int) -> Residues:
     """Draw x ∈_R Z_m^n, without modulo bias.
 
-    Candidates are the stream's little-endian words of 8, 16 or 32 bits, the smallest that hold m values.
+    Candidates are the stream's little-endian words of 8, 16, 32 or 64 bits, the smallest that hold m values.
     Words from the largest multiple of m on are rejected, the others reduced, and the result is the first n of
     these. Exactly the bytes up to the last accepted word are taken, so drawing n and then n' elements is the
     same as drawing n + n'. Time depends on the random bytes alone, never on anything that is shared.
@@ -62,8 +64,8 @@ def sample(stream: RandomStream, n: int, m: int) -> Residues:
     check_modulus(m)
     if n < 0:
         raise ConfigurationError(f"a vector cannot have {n} elements")
-    x = np.empty(n, dtype=np.uint32)
-    if m == MAX_MODULUS:
+    x = np.empty(n, dtype=residue_type(m))
+    if _fills(x, m):
         stream.fill(x.view(np.uint8))
         return x
     candidates = np.empty(min(n, BLOCK), dtype=word_type(m))
@@ -96,7 +98,7 @@ def accept(words: NDArray[np.unsignedinteger], m: int) -> NDArray[np.unsignedint
 def reduce_words(words: NDArray[np.unsignedinteger], m: int) -> None:
     """Reduce mod m, in place."""
     kind = words.dtype.type
-    if m == 2 ** (8 * words.dtype.itemsize):
+    if _fills(words, m):
         return
     if m & (m - 1) == 0:
         words &= kind(m - 1)
@@ -115,7 +117,7 @@ def add_into(total: Residues, x: Residues, m: int) -> None:
             continue
         np.add(a, b, out=a)
         # Where the sum is below m, subtracting m wraps to something larger, which the minimum leaves aside.
-        np.subtract(a, np.uint32(m), out=scratch)
+        np.subtract(a, a.dtype.type(m), out=scratch)
         np.minimum(a, scratch, out=a)
 
 
@@ -127,27 +129,32 @@ def subtract_into(total: Residues, x: Residues, m: int) -> None:
             continue
         np.subtract(a, b, out=a)
         # A negative difference has wrapped to something above m; adding m wraps it back.
-        np.add(a, np.uint32(m), out=scratch)
+        np.add(a, a.dtype.type(m), out=scratch)
         np.minimum(a, scratch, out=a)
 
 
 def _add_wide_block(a: Residues, b: Residues, m: int, scratch: Residues) -> None:
-    """Add where a sum of two residues may not fit in 32 bits."""
-    if m == MAX_MODULUS:
+    """Add where a sum of two residues may not fit their type."""
+    if _fills(a, m):
         a += b
     else:
         # a + b - m = a - (m - b), and neither side of the right one overflows.
-        np.subtract(np.uint32(m), b, out=scratch)
+        np.subtract(a.dtype.type(m), b, out=scratch)
         _subtract_wide_block(a, scratch, m)
 
 
 def _subtract_wide_block(a: Residues, b: Residues, m: int) -> None:
-    if m == MAX_MODULUS:
+    if _fills(a, m):
         a -= b
     else:
         borrow = a < b
         a -= b
-        a += borrow * np.uint32(m)
+        a += borrow * a.dtype.type(m)
+
+
+def _fills(x: Residues, m: int) -> bool:
+    """Tell whether every value of the vector's type is a residue: then its arithmetic is that of the ring."""
+    return bool(m == 2 ** (8 * x.dtype.itemsize))
 
 
 def _blocks(total: Residues, x: Residues, m: int) -> Iterator[tuple[Residues, Residues, Residues]]:
@@ -156,9 +163,10 @@ def _blocks(total: Residues, x: Residues, m: int) -> Iterator[tuple[Residues, Re
     if total.shape != x.shape or total.ndim != 1:
         # numpy would stretch a vector of length 1.
         raise LocalError(f"vectors over Z_{m} of shapes {total.shape} and {x.shape} cannot be added")
-    if total.dtype != np.uint32 or x.dtype != np.uint32:
-        raise LocalError(f"vectors over Z_{m} are uint32, not {total.dtype} and {x.dtype}")
-    scratch = np.empty(min(total.size, BLOCK), dtype=np.uint32)
+    kind = residue_type(m)
+    if total.dtype != kind or x.dtype != kind:
+        raise LocalError(f"vectors over Z_{m} are {kind}, not {total.dtype} and {x.dtype}")
+    scratch = np.empty(min(total.size, BLOCK), dtype=kind)
     for start in range(0, total.size, BLOCK):
         a = total[start : start + BLOCK]
         yield a, x[start : start + BLOCK], scratch[: a.size]

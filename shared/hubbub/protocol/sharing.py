@@ -11,11 +11,9 @@ chunk by chunk.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from hubbub.errors import ConfigurationError
 from hubbub.protocol.dense import Digits, check_digits
-from hubbub.protocol.ring import RandomStream, Residues, add_into, sample, subtract_into
+from hubbub.protocol.ring import RandomStream, Residues, add_into, residue_type, sample, subtract_into
 
 MIN_SERVERS = 2
 
@@ -29,7 +27,7 @@ def split(x: Digits, m: int, servers: int, stream: RandomStream) -> list[Residue
     check_servers(servers)
     check_digits(x, m)
     shares = [sample(stream, x.size, m) for _ in range(servers - 1)]
-    last = x.astype(np.uint32)
+    last = x.astype(residue_type(m))
     for share in shares:
         subtract_into(last, share, m)
     return [*shares, last]

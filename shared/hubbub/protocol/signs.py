@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import LocalError
 from hubbub.protocol.dense import Digits, check_digits
 from hubbub.protocol.residues import check_modulus
 from hubbub.protocol.ring import word_type
@@ -59,10 +59,7 @@ def to_digits(signs: Signs, clients: int) -> Digits:
 
 
 def from_digits(total: Digits, members: int) -> NDArray[np.signedinteger]:
-    """The sum of as many signs as there are members; refuses what these cannot add up to."""
-    largest = int(total.max(initial=0))
-    if largest > 2 * members:
-        raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"a sum of {members} signs lies outside ±{members}")
+    """The sum of as many signs as there are members; meaningless if they cannot add up to `total`."""
     signs = total - total.dtype.type(members)
     # What is below zero wraps, as it does in the signed type of the same width.
     return signs.view(f"i{signs.itemsize}")

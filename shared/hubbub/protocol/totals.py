@@ -67,11 +67,8 @@ class Total(ABC):
         """Write the sum as words."""
 
     @abstractmethod
-    def values(self) -> Digits:
-        """The sum, in the narrowest type that holds residues mod m; a copy.
-
-        A sum that no residues make is refused: somebody has shifted it.
-        """
+    def values(self) -> tuple[Digits, bool]:
+        """The sum, in the narrowest type that holds residues mod m, and whether residues can have it; a copy."""
 
 
 def begin_total(n: int, m: int) -> Total:
@@ -102,7 +99,7 @@ class _Words(Total):
     def pack(self) -> bytes:
         return pack_words(self._words, self._m)
 
-    def values(self) -> Digits:
+    def values(self) -> tuple[Digits, bool]:
         return from_words(self._words, self._n, self._m)
 
 
@@ -128,5 +125,5 @@ class _Bits(Total):
     def pack(self) -> bytes:
         return self._packed.tobytes()
 
-    def values(self) -> Digits:
-        return np.unpackbits(self._packed, count=self._n, bitorder="little")
+    def values(self) -> tuple[Digits, bool]:
+        return np.unpackbits(self._packed, count=self._n, bitorder="little"), True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import ConfigurationError, PeerError, RejectReason
+from hubbub.errors import ConfigurationError
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.ring import RandomStream, sample, word_type
 
@@ -54,26 +54,20 @@ def indices_of(total: Digits) -> NDArray[np.int64]:
     return np.flatnonzero(total != 0).astype(np.int64, copy=False)
 
 
-def check_union(union_size: int, members: int, kept: int, *, of: str = "indices") -> None:
-    """Refuse a union that is larger than the members' choices together: an aggregator has shifted it."""
-    if union_size > members * kept:
-        raise PeerError(
-            RejectReason.IMPOSSIBLE_SUM,
-            f"{members} members choose at most {members * kept} {of}, but the union has {union_size}",
-        )
+# What members can add up to. Sums and public numbers are read, never a client's own input --------------------
 
 
-def check_directions(counts: Digits, directions: NDArray[np.signedinteger]) -> None:
-    """Refuse sums of signs that the counts of choosers do not allow: |D| > B, or of the other parity."""
+def is_union_possible(union_size: int, members: int, kept: int) -> bool:
+    """Tell whether the members' choices together can be as many."""
+    return union_size <= members * kept
+
+
+def are_directions_possible(counts: Digits, directions: NDArray[np.signedinteger]) -> bool:
+    """Tell whether as many signs can add up to this: |D| ≤ B, and of the same parity."""
     magnitudes = np.abs(directions)
-    if (magnitudes > counts).any() or ((magnitudes ^ counts.astype(np.int32)) & 1).any():
-        raise PeerError(
-            RejectReason.IMPOSSIBLE_SUM, "signs add up to what their number cannot, in size or in parity"
-        )
+    return not ((magnitudes > counts).any() | ((magnitudes ^ counts.astype(np.int32)) & 1).any())
 
 
-def check_counts(counts: Digits, members: int) -> None:
-    """Refuse counts of choosers that exceed the members (PartialSecUnion)."""
-    largest = int(counts.max(initial=0))
-    if largest > members:
-        raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"{largest} of {members} members chose one index")
+def are_counts_possible(counts: Digits, members: int) -> bool:
+    """Tell whether no index has more choosers than there are members (PartialSecUnion)."""
+    return int(counts.max(initial=0)) <= members

@@ -61,6 +61,8 @@ class Release:
 
     vectors: tuple[Vector, ...]
     values: tuple[Digits, ...] = field(repr=False)
+    possible: bool = field(default=True, repr=False)
+    """Whether residues can add up to what was released at all; if not, the values are in their rings but wrong."""
 
 
 class Gathering(Protocol):
@@ -187,8 +189,11 @@ class ClientRound(Protocol):
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """Every index list, of this round or an earlier one, that the phase's vectors are restricted to."""
 
+    def plausible(self, phase: str, release: Release, members: int) -> bool:
+        """Tell whether so many members can have what a phase released; nothing of it is taken in."""
+
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in what a phase released over that many members; what cannot be is refused with `PeerError`."""
+        """Take in what a phase released over that many members. It is plausible; `Verified` has seen to that."""
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Apply the round. A client that was left out keeps its whole update in its accumulator."""

@@ -79,9 +79,17 @@ class BlockRound:
         """V, in the signs phase."""
         return () if phase != SIGNS.name or self._spoken is None else (Restriction(self._spoken.support),)
 
+    def plausible(self, phase: str, release: Release, members: int) -> bool:
+        """There are no more active blocks than the members can choose; pluses and factors are in range."""
+        total = release.values[0]
+        if phase != SIGNS.name:
+            size = int(np.count_nonzero(total != 0))
+            return unions.is_union_possible(size, members, self._parameters.kept_blocks)
+        directions, factor = blocks.from_ring(total, members), int(release.values[1][0])
+        return aggregate.are_sums_possible(directions, factor, members, self._parameters.fixed_point)
+
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V, and find what to say about it; or D and α, with which U is applied at the end."""
-        admit_exactly(self.vectors(phase), release.vectors)
         if phase == SIGNS.name:
             self._absorb_signs(release.values[0], int(release.values[1][0]), members)
         else:
@@ -89,7 +97,6 @@ class BlockRound:
 
     def _absorb_union(self, total: Digits, members: int) -> None:
         parameters, active = self._parameters, Found.of(total)
-        unions.check_union(active.support.size, members, parameters.kept_blocks, of="blocks")
         self._alone = self._union.alone_share(parameters, active, self._marks, members)
         support = blocks.indices_in(active.support, parameters.block, parameters.parameters)
         alpha = blocks.scale(self._wanted, support, rule=parameters.alpha_rule)
@@ -97,7 +104,6 @@ class BlockRound:
 
     def _absorb_signs(self, pluses: Digits, factor: int, members: int) -> None:
         directions = blocks.from_ring(pluses, members)
-        aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)
         self._moves = directions, alpha, members
 

@@ -57,14 +57,14 @@ class Union(Protocol):
     def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
         """Mark the indices where `chosen` is not zero."""
 
-    def check(self, total: Digits, members: int) -> None:
-        """Refuse marks that the members cannot add up to."""
+    def are_marks_possible(self, total: Digits, members: int) -> bool:
+        """Tell whether the members' marks can add up to this."""
 
     def counts(self, found: Found) -> Digits | None:
         """How many members chose each index of V, if the marks tell."""
 
-    def check_signs(self, counts: Digits, directions: Directions) -> None:
-        """Refuse sums of signs that do not fit the counts at the same indices."""
+    def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
+        """Tell whether sums of signs fit the counts at the same indices."""
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """The share of V's indices that a single client chose, as far as one client can tell."""
@@ -87,14 +87,18 @@ class SecUnion:
         """R uniform in Z*_{2^q}."""
         return unions.mark_at_random(chosen, parameters.q, stream)
 
-    def check(self, total: Digits, members: int) -> None:
+    def are_marks_possible(self, total: Digits, members: int) -> bool:
         """Random marks add up to anything."""
+        del total, members
+        return True
 
     def counts(self, found: Found) -> Digits | None:
         """Random marks tell no counts."""
 
-    def check_signs(self, counts: Digits, directions: Directions) -> None:
-        """There are none."""
+    def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
+        """There are no counts."""
+        del counts, directions
+        return True
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """An estimate from our own marks: see `leakage.estimate_alone_share`."""
@@ -129,17 +133,17 @@ class PartialSecUnion:
         del parameters, stream
         return unions.mark(chosen)
 
-    def check(self, total: Digits, members: int) -> None:
+    def are_marks_possible(self, total: Digits, members: int) -> bool:
         """Nobody chooses an index twice."""
-        unions.check_counts(total, members)
+        return unions.are_counts_possible(total, members)
 
     def counts(self, found: Found) -> Digits | None:
         """The sum of the marks."""
         return found.sums
 
-    def check_signs(self, counts: Digits, directions: Directions) -> None:
+    def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
         """T signs of ±1 add up to at most t, and to an odd number if t is odd."""
-        unions.check_directions(counts, directions)
+        return unions.are_directions_possible(counts, directions)
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """Exactly."""
@@ -178,14 +182,18 @@ class PlaintextUnion:
         del parameters, stream
         return unions.mark(chosen)
 
-    def check(self, total: Digits, members: int) -> None:
+    def are_marks_possible(self, total: Digits, members: int) -> bool:
         """Any bits can be."""
+        del total, members
+        return True
 
     def counts(self, found: Found) -> Digits | None:
         """Bits tell no counts."""
 
-    def check_signs(self, counts: Digits, directions: Directions) -> None:
-        """There are none."""
+    def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
+        """There are no counts."""
+        del counts, directions
+        return True
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
         """The union tells clients nothing of it."""

@@ -44,10 +44,18 @@ def _to_bits(values: NDArray[np.float32]) -> Residues:
 
 
 def _from_bits(residues: Digits) -> NDArray[np.float32]:
-    values = np.ascontiguousarray(residues).view(np.float32)
-    if not np.isfinite(values).all():
-        raise PeerError(RejectReason.IMPOSSIBLE_SUM, "a float that was sent is NaN or infinite")
-    return values
+    return np.ascontiguousarray(residues).view(np.float32)
+
+
+def _read_floats(residues: Digits) -> NDArray[np.float32]:
+    """Read what a client sent; what is no finite number is refused."""
+    if not _are_finite(residues):
+        raise PeerError(RejectReason.RESIDUE_OUT_OF_RANGE, "a float that was sent is NaN or infinite")
+    return _from_bits(residues)
+
+
+def _are_finite(residues: Digits) -> bool:
+    return bool(np.isfinite(_from_bits(residues)).all())
 
 
 # FedAvg -------------------------------------------------------------------------------------------------
@@ -63,7 +71,7 @@ class _Averaging:
         self._release: Release | None = None
 
     def add(self, values: Sequence[Digits], weight: int) -> None:
-        self._total += np.multiply(_from_bits(values[0]), weight, dtype=np.float64)
+        self._total += np.multiply(_read_floats(values[0]), weight, dtype=np.float64)
         self._weight += weight
 
     def finish(self, client: int) -> Release:
@@ -111,10 +119,14 @@ class FedAvgRound:
         del phase
         return ()
 
+    def plausible(self, phase: str, release: Release, members: int) -> bool:
+        """All numbers are finite."""
+        del phase, members
+        return _are_finite(release.values[0])
+
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """θ + average."""
-        del members
-        admit_exactly(self.vectors(phase), release.vectors)
+        del phase, members
         self._next = self._theta + _from_bits(release.values[0])
 
     def conclude(self, *, took_part: bool) -> Conclusion:
@@ -178,7 +190,7 @@ def _read_sent(
         raise PeerError(
             RejectReason.WRONG_LENGTH, f"{indices.size} indices are marked where {parameters.kept} signs are sent"
         )
-    return float(_from_bits(values[0])[0]), indices, values[2].astype(np.int64) * 2 - 1
+    return float(_read_floats(values[0])[0]), indices, values[2].astype(np.int64) * 2 - 1
 
 
 class _DirectSum:
@@ -298,28 +310,33 @@ class TopBinaryRound:
         del phase
         return ()
 
+    def plausible(self, phase: str, release: Release, members: int) -> bool:
+        """There are as many coefficients as marked indices, and they are finite, or sums of so many signs."""
+        del phase
+        as_many = self._read_support(release).size == release.vectors[-1].length
+        if release.vectors[-1].name == "update.coefficients":
+            return as_many & _are_finite(release.values[-1])
+        directions = signs.from_ring(release.values[-1], self._parameters.clients)
+        return as_many & _are_finite(release.values[0]) & (int(np.abs(directions).max(initial=0)) <= members)
+
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """θ + U, where U is what the server sent, or follows from it."""
         del phase
-        names = [vector.name for vector in release.vectors]
-        chosen = release.values[names.index("update.indices")]
-        support = np.flatnonzero(chosen)
-        if support.size != release.vectors[-1].length:
-            raise PeerError(
-                RejectReason.WRONG_LENGTH, "there are not as many coefficients as there are marked indices"
-            )
+        support = self._read_support(release)
         self._size = support.size
         self._next = self._theta.copy()
         self._next[support] += self._read_step(release, members)
+
+    @staticmethod
+    def _read_support(release: Release) -> NDArray[np.int64]:
+        names = [vector.name for vector in release.vectors]
+        return np.flatnonzero(release.values[names.index("update.indices")])
 
     def _read_step(self, release: Release, members: int) -> NDArray[np.float32]:
         if release.vectors[-1].name == "update.coefficients":
             return _from_bits(release.values[-1])
         alpha = float(_from_bits(release.values[0])[0])
-        directions = signs.from_ring(release.values[-1], self._parameters.clients)
-        if np.abs(directions).max(initial=0) > members:
-            raise PeerError(RejectReason.IMPOSSIBLE_SUM, f"a sum of {members} signs lies outside ±{members}")
-        step = directions.astype(np.float32)
+        step = signs.from_ring(release.values[-1], self._parameters.clients).astype(np.float32)
         step /= np.float32(members)
         step *= np.float32(alpha / members)
         return step

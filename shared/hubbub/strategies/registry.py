@@ -3,11 +3,10 @@
 from hubbub.errors import ConfigurationError
 from hubbub.strategies import plaintext, secure, sums
 from hubbub.strategies.base import Phase, Strategy
+from hubbub.strategies.verified import Verified
 
 STRATEGIES: dict[str, Strategy] = {
-    **{strategy.name: strategy for strategy in plaintext.STRATEGIES},
-    **{strategy.name: strategy for strategy in secure.STRATEGIES},
-    **{strategy.name: strategy for strategy in sums.STRATEGIES},
+    strategy.name: Verified(strategy) for strategy in (*plaintext.STRATEGIES, *secure.STRATEGIES, *sums.STRATEGIES)
 }
 
 

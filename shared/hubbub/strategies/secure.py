@@ -75,28 +75,36 @@ class SecureRound:
             return ()
         return (Restriction(self._support, self._support_bits),)
 
+    def plausible(self, phase: str, release: Release, members: int) -> bool:
+        """V is no larger than the members' choices; D and α are in range, and D fits the counts if known."""
+        total = release.values[0]
+        if self._union and phase == self._union.phase.name:
+            size = int(np.count_nonzero(total != 0))
+            return self._union.are_marks_possible(total, members) & unions.is_union_possible(
+                size, members, self._parameters.kept
+            )
+        directions, factor = self._decode_signs(total, members), int(release.values[1][0])
+        possible = aggregate.are_sums_possible(directions, factor, members, self._parameters.fixed_point)
+        if self._union is not None and self._counts is not None:
+            possible &= self._union.are_signs_possible(self._counts, directions)
+        return possible
+
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V; or D and α, with which U is applied at the end."""
-        admit_exactly(self.vectors(phase), release.vectors)
         if self._union and phase == self._union.phase.name:
             self._absorb_union(self._union, release.values[0], members)
         else:
             self._absorb_signs(release.values[0], int(release.values[1][0]), members)
 
     def _absorb_union(self, union: Union, total: Digits, members: int) -> None:
-        union.check(total, members)
         found = Found.of(total)
-        unions.check_union(found.support.size, members, self._parameters.kept)
         if self._marks is not None:
             self._alone = union.alone_share(self._parameters, found, self._marks, members)
         self._support, self._support_bits, self._counts = found.support, found.bits, union.counts(found)
 
     def _absorb_signs(self, total: Digits, factor: int, members: int) -> None:
         directions = self._decode_signs(total, members)
-        aggregate.check_sums(directions, factor, members, self._parameters.fixed_point)
         alpha = self._parameters.fixed_point.from_ring(factor)
-        if self._union is not None and self._counts is not None:
-            self._union.check_signs(self._counts, directions)
         self._moves = directions, alpha, members
 
     def _decode_signs(self, total: Digits, members: int) -> Directions:

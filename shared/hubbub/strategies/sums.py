@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import compression, costs, unions
 from hubbub.protocol.costs import Headcount
@@ -90,29 +89,36 @@ class SumRound:
         """V, when numbers are added on it alone."""
         return () if phase != VALUES.name or self._found is None else (Restriction(self._found.support),)
 
+    def plausible(self, phase: str, release: Release, members: int) -> bool:
+        """V is possible; so are the sums, for as many members as have an index, and one alone adds something."""
+        total = release.values[0]
+        if phase == UNION.phase.name:
+            size = int(np.count_nonzero(total != 0))
+            return UNION.are_marks_possible(total, members) & unions.is_union_possible(
+                size, members, self._parameters.kept
+            )
+        sums = self._decode(total)
+        if self._found is None:
+            return self._numbers.are_sums_possible(sums, members)
+        counts = self._found.sums.astype(np.uint32, copy=False)
+        idle = bool(((counts == 1) & (sums == 0)).any())
+        return self._numbers.are_sums_possible(sums, counts) & (not idle)
+
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take in V; or the sum, which is the next model."""
-        admit_exactly(self.vectors(phase), release.vectors)
+        del members
         if phase == UNION.phase.name:
-            self._absorb_union(release.values[0], members)
+            self._found = Found.of(release.values[0])
         else:
-            self._absorb_values(self._numbers.from_ring(release.values[0].astype(np.uint32, copy=False)), members)
+            self._absorb_values(self._decode(release.values[0]))
 
-    def _absorb_union(self, total: Digits, members: int) -> None:
-        UNION.check(total, members)
-        found = Found.of(total)
-        unions.check_union(found.support.size, members, self._parameters.kept)
-        self._found = found
+    def _decode(self, total: Digits) -> Units:
+        return self._numbers.from_ring(total.astype(np.uint32, copy=False))
 
-    def _absorb_values(self, sums: Units, members: int) -> None:
+    def _absorb_values(self, sums: Units) -> None:
         if self._found is None:
-            self._numbers.check_sums(sums, members)
             self._next = self._numbers.to_reals(sums).astype(np.float32)
             return
-        counts = self._found.sums.astype(np.uint32, copy=False)
-        self._numbers.check_sums(sums, counts)
-        if ((counts == 1) & (sums == 0)).any():
-            raise PeerError(RejectReason.IMPOSSIBLE_SUM, "one member alone has an index, and adds nothing to it")
         self._next = np.zeros(self._parameters.parameters, dtype=np.float32)
         self._next[self._found.support] = self._numbers.to_reals(sums)
 

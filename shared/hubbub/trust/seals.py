@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hubbub.crypto.framing import bind
 from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
-from hubbub.crypto.stream import AesCtrStream, derive_key
+from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
 from hubbub.messages.keys import RunKey
@@ -184,6 +184,11 @@ def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: Place) -
     """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
     context = (stage.run, stage.round, stage.phase, place.vector, place.modulus, place.chunk, client)
     return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)
+
+
+def tag_coefficients(stage: Stage, group_key: bytes, vector: str) -> AesCtrRows:
+    """The coefficients of a vector's tags: the same at all clients, and nothing to anybody else."""
+    return AesCtrRows.derived(group_key, "hubbub/1 tags", stage.run, stage.round, stage.phase, vector)
 
 
 def derive_seed(stage: Stage, secret: bytes, server: PartyId) -> bytes:

@@ -9,7 +9,7 @@ import os
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar, copy_context
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,8 +25,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import Voucher
 from hubbub.protocol import influence
-from hubbub.protocol.dense import Digits
-from hubbub.strategies.base import Theta
+from hubbub.strategies.base import Release, Theta
 from hubbub.transport.base import Verdict
 from hubbub.transport.memory import _Taken
 from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
@@ -417,11 +416,11 @@ class World:
             ledger.note_said(bench.me, key, phase, said)
             return await send_shares(bench, key, phase)
 
-        def read_watched(bench: Workbench, key: Key, data: Round, phase: str) -> Sequence[Digits]:
-            sums = read_sums(bench, key, data, phase)
+        def read_watched(bench: Workbench, key: Key, data: Round, phase: str) -> Release:
+            release = read_sums(bench, key, data, phase)
             members = next(iter(data.sums[phase].values())).members
-            ledger.note_sum(bench.me, key, phase, members, sums)
-            return sums
+            ledger.note_sum(bench.me, key, phase, members, release.values)
+            return release
 
         def advance_watched(
             space: Workspace,

@@ -17,7 +17,7 @@ from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.sealing import Kem, SealingKey, SumKey
 from hubbub.crypto.secret import ClientSecret
 from hubbub.crypto.signing import SigningKey
-from hubbub.crypto.stream import AesCtrStream
+from hubbub.crypto.stream import AesCtrRows, AesCtrStream
 from hubbub.ids import PartyId, Role
 from hubbub.messages.shares import ShareChunk
 from hubbub.parameters import Parameters
@@ -114,6 +114,7 @@ def envelope() -> object:
 
 HOLDERS: dict[str, Callable[[], object]] = {
     "AesCtrStream": lambda: AesCtrStream(SECRET),
+    "AesCtrRows": lambda: AesCtrRows(SECRET),
     "ClientSecret": lambda: ClientSecret(SECRET, bind_run=True),
     "SigningKey": lambda: SigningKey.from_bytes(SECRET),
     "SealingKey": lambda: SealingKey.from_bytes(Kem.X25519, SECRET),

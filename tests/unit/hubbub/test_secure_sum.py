@@ -180,7 +180,7 @@ def test_a_total_that_was_shifted_beyond_what_is_possible_is_refused() -> None:
     with pytest.raises(PeerError) as caught:
         ASK.open([one, two, three])
 
-    assert caught.value.reason is RejectReason.IMPOSSIBLE_SUM
+    assert caught.value.reason is RejectReason.FALSE_SUM
 
 
 @pytest.mark.parametrize(

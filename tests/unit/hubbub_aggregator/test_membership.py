@@ -12,6 +12,7 @@ from hubbub.messages.keys import RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.verified import Verified
 from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
 from hubbub_aggregator.phases.membership import TRANSITIONS, AcceptKeys, Membership, RememberRun, State
 from support.builders import make_manifest, make_run_key
@@ -120,7 +121,7 @@ def test_a_released_round_opens_the_next_without_any_members() -> None:
 
 
 def test_the_members_of_the_first_phase_bind_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
+    monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
     data = ended(membership(make_manifest(strategy=NAME)), "count", MEMBERS)
     assert (data.round, data.phase, data.members) == (1, 1, MEMBERS)
     data = ended(data, "signs", MEMBERS)
@@ -129,7 +130,7 @@ def test_the_members_of_the_first_phase_bind_the_second(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("phase", ["count", "signs"])
 def test_a_void_phase_ends_its_round(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
+    monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
     data = membership(make_manifest(strategy=NAME))
     if phase == "signs":
         data = ended(data, "count", MEMBERS)

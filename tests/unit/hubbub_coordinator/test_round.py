@@ -15,6 +15,7 @@ from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, VoidPh
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.verified import Verified
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -154,7 +155,7 @@ def play() -> Play:
 
 @pytest.fixture
 def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
+    monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
     return Play(make_manifest(clients=4, servers=2, min_clients=3, strategy=NAME))
 
 

@@ -57,8 +57,9 @@ def test_vectors_that_are_cut_or_whole_or_empty_are_decoded_to_their_sums(
     plan = plan_chunks(vectors, chunk_bytes, DENSE)
     combined = [combine(index, chunk, vectors) for index, chunk in enumerate(plan)]
 
-    sums = COMPACT.decode_chunks(plan, vectors, CLIENTS, combined.__getitem__)
+    sums, possible = COMPACT.decode_chunks(plan, vectors, CLIENTS, combined.__getitem__)
 
     everybody = zip(*map(values_of, CLIENTS, repeat(vectors)), strict=True)
     assert [each.tolist() for each in sums] == [np.sum(each, axis=0).tolist() for each in everybody]
+    assert possible
     assert {each.dtype for each in sums} == {np.dtype(np.uint8)}

@@ -17,6 +17,7 @@ from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.verified import Verified
 from hubbub_trainer.events import (
     Closed,
     Concluded,
@@ -177,7 +178,7 @@ def play() -> Play:
 
 @pytest.fixture
 def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setitem(STRATEGIES, NAME, TwoPhases())
+    monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
     return Play(make_manifest(clients=3, servers=3, min_clients=2, strategy=NAME))
 
 

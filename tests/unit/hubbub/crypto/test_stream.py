@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
+from hubbub.crypto.stream import KEY_BYTES, AesCtrRows, AesCtrStream
 from hubbub.errors import ConfigurationError, LocalError
 from support.plain_aes import counter_stream, encrypt_block
 
@@ -93,3 +93,47 @@ def test_text_forms_do_not_show_the_key() -> None:
 
     assert KEY.hex() not in text
     assert text == "AesCtrStream(<secret>) AesCtrStream(<secret>) [AesCtrStream(<secret>)]"
+
+
+# Rows in any order ---------------------------------------------------------------------------------------
+
+
+def read_rows(rows: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]) -> bytes:
+    return rows.astype("<u8").tobytes()
+
+
+@pytest.mark.parametrize("words", [2, 4, 6])
+def test_rows_are_pieces_of_the_stream_wherever_they_are_read(words: int) -> None:
+    size, chosen = 8 * words, np.array([70, 0, 3, 4, 3])
+    whole = counter_stream(KEY, 71 * size)
+    table = AesCtrRows(KEY)
+
+    assert read_rows(table.at(chosen, words)) == b"".join(whole[size * j : size * (j + 1)] for j in chosen)
+    assert read_rows(table.run(3, 60, words)) == whole[3 * size : 63 * size]
+
+
+def test_rows_far_apart_and_in_long_runs_are_those_of_the_stream() -> None:
+    stream, table = draw(AesCtrStream(KEY), 40_000 * 32), AesCtrRows(KEY)
+    expected = np.frombuffer(stream, dtype="<u8").reshape(-1, 4)
+
+    assert np.array_equal(table.run(0, 40_000, 4), expected)
+    assert np.array_equal(table.at(np.arange(39_999, 0, -7), 4), expected[39_999:0:-7])
+
+
+def test_one_table_reads_rows_of_any_number_and_width() -> None:
+    table = AesCtrRows(KEY)
+    for count, words in ((5, 4), (3, 2), (0, 2), (9, 4), (2, 4)):
+        assert read_rows(table.at(np.arange(count), words)) == read_rows(table.run(0, count, words))
+
+
+def test_rows_that_do_not_end_with_a_block_are_refused() -> None:
+    with pytest.raises(LocalError, match="row of 3 words"):
+        AesCtrRows(KEY).run(0, 1, 3)
+
+
+def test_tables_of_different_contexts_differ() -> None:
+    first, second = (AesCtrRows.derived(KEY, context).run(0, 1, 2) for context in ("a", "b"))
+
+    assert not np.array_equal(first, second)
+    with pytest.raises(ConfigurationError, match="31"):
+        AesCtrRows(bytes(31))

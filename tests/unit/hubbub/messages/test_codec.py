@@ -327,6 +327,8 @@ BAD_FIELDS: list[tuple[str, str, object]] = [
     ("share-chunk", "vectors.0.length", 2**40),
     ("share-chunk", "vectors.0.modulus", 1),
     ("share-chunk", "vectors.0.modulus", 2**32 + 1),
+    ("share-chunk", "vectors.0.modulus", 2**64 - 1),
+    ("share-chunk", "vectors.0.modulus", 2**64 + 1),
     ("share-chunk", "vectors.0.modulus", 11.0),
     ("share-chunk", "vectors.0.colour", "red"),
     ("sum-chunk", "members", []),

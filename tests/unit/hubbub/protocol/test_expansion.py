@@ -13,7 +13,7 @@ from support import plain_dense
 from support.plain_ring import ByteStream
 from support.statistics import against_uniform, bound, joint_counts
 
-edges = [3, 4, 8, 11, 63, 64, 65, 128, 201, 255, 256, 257, 2**16, 2**17, 2**31 + 1, 2**32]
+edges = [3, 4, 8, 11, 63, 64, 65, 128, 201, 255, 256, 257, 2**16, 2**17, 2**31 + 1, 2**32, 2**64]
 moduli = st.sampled_from(edges) | st.integers(3, 300) | st.integers(3, 2**32)
 
 
@@ -31,10 +31,10 @@ def test_expansion_agrees_with_plain_integers_and_takes_no_byte_more(m: int, n: 
     assert (expand(stream, n, m), stream.taken) == plain_dense.expand(data, n, m)
 
 
-@pytest.mark.parametrize("m", [8, 11, 201, 2**32])
+@pytest.mark.parametrize("m", [8, 11, 201, 2**32, 2**64])
 def test_vector_longer_than_a_block_agrees_with_plain_integers(m: int) -> None:
     n = word_of(m).digits * (2**18 + 77) + 1
-    data = np.random.default_rng(m).bytes(4 * n + 1000)
+    data = np.random.default_rng(m).bytes(8 * n + 1000)
 
     assert expand(ByteStream(data), n, m) == plain_dense.expand(data, n, m)[0]
 
@@ -47,7 +47,7 @@ def test_blocks_follow_one_another_without_a_gap() -> None:
     assert places[-1].stop == 100_001
 
 
-@pytest.mark.parametrize("m", [4, 11, 21, 201, 2**32])
+@pytest.mark.parametrize("m", [4, 11, 21, 201, 2**32, 2**64])
 @pytest.mark.parametrize("end", ["low", "high"])
 def test_words_are_uniform_at_either_end(m: int, end: str) -> None:
     """Whatever their ring: no word is rejected or reduced, so none can be more frequent than another."""

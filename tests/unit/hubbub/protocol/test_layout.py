@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
-from hubbub.protocol.encoding import ALIGNMENT
+from hubbub.protocol.encoding import WHOLE_BITS
 from hubbub.protocol.layout import (
     MIN_CHUNK_BYTES,
     Piece,
@@ -17,9 +17,9 @@ from hubbub.protocol.layout import (
     plan_chunks,
     unpack_chunk,
 )
-from hubbub.protocol.ring import Residues, element_bits, packed_bytes
+from hubbub.protocol.ring import Residues, element_bits, packed_bytes, residue_type
 
-MODULI = st.sampled_from([2, 3, 11, 32, 257, 2**16, 2**31 + 1, 2**32])
+MODULI = st.sampled_from([2, 3, 11, 32, 257, 2**16, 2**31 + 1, 2**32, 2**64])
 CHUNK_BYTES = st.integers(MIN_CHUNK_BYTES, 2_000)
 VECTORS = st.lists(
     st.builds(Vector, name=st.uuids().map(str), length=st.integers(0, 5_000), modulus=MODULI),
@@ -30,7 +30,9 @@ VECTORS = st.lists(
 
 def random_values(vectors: Sequence[Vector], seed: int = 0) -> list[Residues]:
     random = np.random.default_rng(seed)
-    return [random.integers(0, v.modulus, v.length, dtype=np.uint32, endpoint=False) for v in vectors]
+    return [
+        random.integers(0, v.modulus - 1, v.length, dtype=residue_type(v.modulus), endpoint=True) for v in vectors
+    ]
 
 
 def cut(values: Sequence[Residues], chunk: Sequence[Piece]) -> list[Residues]:
@@ -53,8 +55,9 @@ def test_chunks_fit_and_pieces_are_aligned(vectors: list[Vector], chunk_bytes: i
     for chunk in plan:
         assert sum(chunk_payload_bytes(chunk, vectors).values()) <= chunk_bytes
         for piece in chunk:
-            assert piece.start % ALIGNMENT == 0
-            assert piece.stop % ALIGNMENT == 0 or piece.stop == vectors[piece.vector].length
+            vector = vectors[piece.vector]
+            assert piece.start * element_bits(vector.modulus) % 64 == 0
+            assert piece.stop * element_bits(vector.modulus) % 64 == 0 or piece.stop == vector.length
     assert len(plan) == 1 or all(plan), "only a plan for nothing at all has an empty chunk"
 
 
@@ -182,6 +185,9 @@ def test_packing_what_is_no_residue_is_our_own_mistake() -> None:
 
 
 @given(modulus=MODULI)
-def test_alignment_ends_on_a_whole_word_for_any_ring(modulus: int) -> None:
-    assert ALIGNMENT * element_bits(modulus) % 64 == 0
-    assert packed_bytes(ALIGNMENT, modulus) <= MIN_CHUNK_BYTES
+def test_smallest_chunk_holds_something_of_any_ring_that_ends_on_a_whole_word(modulus: int) -> None:
+    elements = WHOLE_BITS.fitting(MIN_CHUNK_BYTES, modulus)
+
+    assert elements > 0
+    assert elements * element_bits(modulus) % 64 == 0
+    assert packed_bytes(elements, modulus) <= MIN_CHUNK_BYTES

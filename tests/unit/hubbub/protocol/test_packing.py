@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 from hubbub.protocol.packing import block_elements, pack, unpack
-from hubbub.protocol.ring import sample
+from hubbub.protocol.ring import residue_type, sample
 from support import plain_ring
 
 EVERY_WIDTH = [2**bits for bits in range(1, 33)]
 ODD_MODULI = [3, 5, 6, 11, 17, 21, 100, 2**13 - 1, 2**31 + 1, 2**32 - 1]
-MODULI = EVERY_WIDTH + ODD_MODULI
+MODULI = EVERY_WIDTH + ODD_MODULI + [2**64]
 
 
 @pytest.mark.parametrize("m", MODULI)
@@ -25,11 +25,11 @@ def test_packing_agrees_with_one_long_integer(m: int, n: int) -> None:
     assert unpack(packed, n, m).tolist() == x.tolist()
 
 
-@given(m=st.integers(2, 2**32), data=st.data())
+@given(m=st.integers(2, 2**32) | st.just(2**64), data=st.data())
 def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([0, m - 1]) | st.integers(0, m - 1), max_size=150))
 
-    packed = pack(np.array(values, dtype=np.uint32), m)
+    packed = pack(np.array(values, dtype=residue_type(m)), m)
 
     assert packed == plain_ring.pack(values, m)
     assert unpack(packed, len(values), m).tolist() == values
@@ -42,7 +42,7 @@ def test_vector_longer_than_a_block_comes_back(m: int) -> None:
     assert np.array_equal(unpack(pack(x, m), x.size, m), x)
 
 
-@pytest.mark.parametrize("m", [2, 11, 21, 1000, 2**17, 2**32])
+@pytest.mark.parametrize("m", [2, 11, 21, 1000, 2**17, 2**32, 2**64])
 def test_slices_of_64_elements_join_to_the_whole(m: int) -> None:
     x = sample(AesCtrStream(bytes(32)), 1000, m)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.ring import Residues
+from hubbub.protocol.ring import Residues, residue_type
 from hubbub.protocol.sharing import accumulate, recombine, split
 from support import plain_ring
 from support.plain_ring import ByteStream
@@ -18,11 +18,11 @@ from support.statistics import against_each_other, against_uniform, bound, joint
 
 SAMPLE = 2**20
 
-moduli = st.sampled_from([2, 3, 6, 11, 32, 2**31 + 1, 2**32 - 1, 2**32]) | st.integers(2, 2**32)
+moduli = st.sampled_from([2, 3, 6, 11, 32, 2**31 + 1, 2**32 - 1, 2**32, 2**64]) | st.integers(2, 2**32)
 
 
 def secure_sum(inputs: list[Residues], m: int, servers: int, stream: AesCtrStream) -> Residues:
-    sums = [np.zeros(inputs[0].size, dtype=np.uint32) for _ in range(servers)]
+    sums = [np.zeros(inputs[0].size, dtype=residue_type(m)) for _ in range(servers)]
     for x in inputs:
         for total, share in zip(sums, split(x, m, servers, stream), strict=True):
             accumulate(total, share, m)
@@ -35,7 +35,7 @@ def test_secure_sum_is_the_plain_sum(m: int, clients: int, servers: int, n: int,
     inputs = [data.draw(st.lists(value, min_size=n, max_size=n)) for _ in range(clients)]
     key = data.draw(st.binary(min_size=32, max_size=32))
 
-    total = secure_sum([np.array(x, dtype=np.uint32) for x in inputs], m, servers, AesCtrStream(key))
+    total = secure_sum([np.array(x, dtype=residue_type(m)) for x in inputs], m, servers, AesCtrStream(key))
 
     assert total.tolist() == plain_ring.add(inputs, m)
 
@@ -44,7 +44,7 @@ def test_secure_sum_is_the_plain_sum(m: int, clients: int, servers: int, n: int,
 def test_split_agrees_with_plain_integers(m: int, servers: int, n: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     data = generator.bytes(200 * (n + 10) * servers)
-    x = generator.integers(0, m, n, dtype=np.uint32, endpoint=False) if m < 2**32 else np.zeros(n, np.uint32)
+    x = generator.integers(0, m - 1, n, dtype=residue_type(m), endpoint=True)
 
     shares = split(x, m, servers, ByteStream(data))
 

@@ -441,14 +441,14 @@ async def test_a_record_that_the_disk_does_not_take_is_written_later(
 async def test_a_counted_refusal_is_counted_logged_and_recorded_and_the_step_is_taken(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    refusal = CountRefusal(RejectReason.IMPOSSIBLE_SUM, "sum-chunk", PartyId("aggregator-2"), "more than members")
+    refusal = CountRefusal(RejectReason.FALSE_SUM, "sum-chunk", PartyId("aggregator-2"), "more than members")
     async with probe() as service:
         await service.runner.feed(KEY, Go((refusal, Note("after"))))
 
-        assert service.counters.rejections(RejectReason.IMPOSSIBLE_SUM) == 1
+        assert service.counters.rejections(RejectReason.FALSE_SUM) == 1
         (entry,) = service.recorded("refused")
         assert entry.fields == {
-            "reason": "impossible-sum",
+            "reason": "false-sum",
             "kind": "sum-chunk",
             "sender": "aggregator-2",
             "run": KEY.run,
@@ -457,7 +457,7 @@ async def test_a_counted_refusal_is_counted_logged_and_recorded_and_the_step_is_
         assert service.shell.done == ["after"]
         assert service.live.state is State.BUSY
     (record,) = [record for record in caplog.records if hasattr(record, "reason")]
-    assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "impossible-sum")
+    assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "false-sum")
     assert "more than members" in record.getMessage()
 
 

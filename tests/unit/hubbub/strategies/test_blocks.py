@@ -278,8 +278,8 @@ def test_what_a_client_sends_does_not_tell_the_blocks_that_it_chose() -> None:
 def test_a_round_does_not_print_what_it_knows() -> None:
     client = begin()
     absorb(client, "union", [marks_at([1])], 5)
-    assert repr(client) == f"<BlockRound of {N} parameters>"
-    assert repr(vars(client)["_spoken"]) == "_Spoken(<secret>, n=7)"
+    assert repr(client) == f"<verified BlockRound of {N} parameters>"
+    assert repr(vars(vars(client)["_inner"])["_spoken"]) == "_Spoken(<secret>, n=7)"
 
 
 # Sums that cannot be ------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def marks_at(places: Sequence[int], value: int = 1) -> NDArray[np.uint32]:
 def test_a_union_larger_than_the_members_choices_is_refused(members: int) -> None:
     absorb(begin(), "union", [marks_at(range(members * 4))], members)
     too_large = [marks_at(range(members * 4 + 1))]
-    assert refusal(begin(), "union", too_large, members) is RejectReason.IMPOSSIBLE_SUM
+    assert refusal(begin(), "union", too_large, members) is RejectReason.FALSE_SUM
 
 
 @pytest.mark.parametrize(("members", "pluses"), [(2, 3), (4, 5)])
@@ -304,7 +304,7 @@ def test_more_pluses_than_members_are_refused(members: int, pluses: int) -> None
     absorb(client, "union", [marks_at([3])], members)
     absorb(client, "signs", [np.full(BLOCK, members, np.uint32), factor()], members)
     wrong = [np.full(BLOCK, pluses, np.uint32), factor()]
-    assert refusal(client, "signs", wrong, members) is RejectReason.IMPOSSIBLE_SUM
+    assert refusal(client, "signs", wrong, members) is RejectReason.FALSE_SUM
 
 
 def test_with_everybody_there_no_number_of_pluses_is_refused() -> None:
@@ -321,7 +321,7 @@ def test_a_factor_that_the_members_cannot_have_is_refused() -> None:
     absorb(client, "union", [marks_at([])], 2)
     nothing = np.zeros(0, np.uint32)
     absorb(client, "signs", [nothing, factor(largest)], 2)
-    assert refusal(client, "signs", [nothing, factor(largest + 1)], 2) is RejectReason.IMPOSSIBLE_SUM
+    assert refusal(client, "signs", [nothing, factor(largest + 1)], 2) is RejectReason.FALSE_SUM
 
 
 def test_whether_a_sum_is_refused_does_not_depend_on_the_clients_own_input() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hubbub.errors import BadUpdate, PeerError, RejectReason
+from hubbub.errors import BadUpdate, FalseSum, PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, fedavg_bits
 from hubbub.protocol.layout import Vector
@@ -234,7 +234,7 @@ def test_a_float_that_is_no_number_is_refused_by_server_and_client(value: float)
     assert gathering is not None
     with pytest.raises(PeerError, match="NaN or infinite"):
         gathering.add([bits], 1)
-    with pytest.raises(PeerError, match="NaN or infinite"):
+    with pytest.raises(FalseSum):
         client.absorb("update", Release(client.vectors("update"), (bits,)), 5)
 
 
@@ -257,9 +257,8 @@ def test_a_client_refuses_another_number_of_coefficients_than_of_indices(name: s
     chosen[:4] = 1
     last = Vector("update.coefficients", 3, 2**32) if name == "topbinary-direct" else Vector("update.signs", 3, 11)
     vectors = (Vector("update.factor", 1, 2**32), Vector("update.indices", N, 2), last)
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(FalseSum):
         client.absorb("update", Release(vectors, (floats(1.0), chosen, np.zeros(3, np.uint32))), 5)
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
 def test_signs_that_the_members_cannot_have_are_refused() -> None:
@@ -271,9 +270,8 @@ def test_signs_that_the_members_cannot_have_are_refused() -> None:
         Vector("update.indices", N, 2),
         Vector("update.signs", 2, 11),
     )
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(FalseSum):
         client.absorb("update", Release(vectors, (floats(1.0), chosen, np.array([1, 5], np.uint32))), 4)
-    assert caught.value.reason is RejectReason.IMPOSSIBLE_SUM
 
 
 SENT = (Vector("update.factor", 1, 2**32), Vector("update.indices", N, 2), Vector("update.signs", 30, 2))

@@ -1,0 +1,169 @@
+"""Tags: short linear checksums that let clients verify a sum that servers computed; not in the paper.
+
+    client i    t_i = Σ_j r_j·x_i[j]              shared, masked and added like x_i
+    client      Σ_i t_i = Σ_j r_j·(Σ_i x_i[j])    or the sum is false
+
+The coefficients r follow from the clients' group secret, so that no server knows them, and are the same for all
+clients. There are two kinds, by what a phase adds:
+
+    integers    x and Σx are integers below 2^32 in size; r and t are in Z_(2^64); 3 lanes
+    marks       x and Σx are residues mod 2^q; r is 0 or 1, and t is in Z_(2^q); 128 lanes
+
+Every lane has an r of its own. A server that shifts the sum must shift the tags alike, without knowing r. For
+integers a shift by 2^v·odd moves a lane by one of 2^(64-v) values, all as likely. As v is at most 31, a server
+guesses 3 lanes with probability 2^-99. For marks a shift moves a lane in at least two ways, as likely: 2^-128.
+
+Σt depends on r and Σx alone, because tags are added in the ring in which they are computed and wrap there. Tags
+in a prime field that are added as integers would not do: the size of their sum depends on the single inputs.
+
+r_j is made where it is needed: only for elements that are not zero, one by one or, where most are, as a range.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.errors import ConfigurationError
+from hubbub.protocol.dense import Digits, is_power_of_two
+from hubbub.protocol.fields import BYTE_BITS
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.residues import MAX_MODULUS, WORD_MODULUS
+from hubbub.protocol.ring import word_type
+
+NAME = "tags"
+"""Of the vector that carries them, and what its bits are counted as."""
+LANES = 3
+MARK_LANES = 128
+
+Kind = Literal["integers", "marks"]
+Rows = NDArray[np.uint64]
+"""One row of coefficients for each index."""
+
+_INTEGER_WORDS = 4
+"""Of 64 bits: the coefficients of one index are two blocks of AES, of which three words are used."""
+_MARK_WORDS = 2
+_BLOCK = 2**12
+"""Indices worked on at once: their coefficients stay in cache."""
+_MOST_SPARSE = 2
+"""Single coefficients are made if at most one element in so many is not zero."""
+
+
+class Coefficients(Protocol):
+    """The secret coefficients of one vector: rows of 64-bit words by index, in any order."""
+
+    def at(self, indices: NDArray[np.int64], words: int) -> Rows:
+        """Return the rows of these indices; the next call overwrites them."""
+
+    def run(self, first: int, count: int, words: int) -> Rows:
+        """Return the same rows for consecutive indices."""
+
+
+CoefficientsOf = Callable[[str], Coefficients]
+"""The coefficients of a vector of a phase, by its name."""
+
+
+def describe(kind: Kind, vectors: Sequence[Vector]) -> Vector:
+    """Describe the vector of tags that goes with a phase's vectors."""
+    for vector in vectors:
+        if vector.modulus > MAX_MODULUS:
+            raise ConfigurationError(f"{vector.name} is over Z_{vector.modulus}; tags are for rings up to 2^32")
+    if kind == "integers":
+        return Vector(NAME, LANES, WORD_MODULUS)
+    rings = {vector.modulus for vector in vectors}
+    if len(rings) != 1 or not is_power_of_two(vectors[0].modulus):
+        raise ConfigurationError(f"marks are over one ring Z_(2^q), not over {sorted(rings)}")
+    return Vector(NAME, MARK_LANES, vectors[0].modulus)
+
+
+def compute(
+    kind: Kind, vectors: Sequence[Vector], values: Sequence[Digits], coefficients: CoefficientsOf
+) -> Digits:
+    """Compute the tags of a client's values, or of a sum."""
+    tags = describe(kind, vectors)
+    total = np.zeros(tags.length, dtype=np.uint64)
+    for vector, x in zip(vectors, values, strict=True):
+        if kind == "integers":
+            total += _tag_integers(vector, x, coefficients(vector.name))
+        else:
+            total += _tag_marks(x, vector.modulus, coefficients(vector.name))
+    total &= np.uint64(tags.modulus - 1)
+    return total.astype(word_type(tags.modulus), copy=False)
+
+
+# Integers -------------------------------------------------------------------------------------------------------
+
+
+def _tag_integers(vector: Vector, x: Digits, coefficients: Coefficients) -> Rows:
+    total = np.zeros(LANES, dtype=np.uint64)
+    # numpy looks for what is true several times as fast as for what is not zero.
+    present = np.flatnonzero(x != 0)
+    if present.size * _MOST_SPARSE > x.size:
+        for start in range(0, x.size, _BLOCK):
+            part = x[start : start + _BLOCK]
+            total += _weigh(vector, part, coefficients.run(start, part.size, _INTEGER_WORDS))
+    else:
+        for start in range(0, present.size, _BLOCK):
+            indices = present[start : start + _BLOCK]
+            total += _weigh(vector, x[indices], coefficients.at(indices, _INTEGER_WORDS))
+    return total
+
+
+def _weigh(vector: Vector, x: Digits, rows: Rows) -> Rows:
+    """Σ r·x over some elements, for each lane."""
+    weighed: Rows = read_integers(vector, x) @ rows[:, :LANES]
+    return weighed
+
+
+def read_integers(vector: Vector, x: Digits) -> NDArray[np.uint64]:
+    """Read residues as integers, mod 2^64; in the upper half of a signed vector's ring they are negative."""
+    integers = x.astype(np.uint64)
+    if vector.signed:
+        integers -= (integers > (vector.modulus - 1) // 2) * np.uint64(vector.modulus)
+    return integers
+
+
+# Marks ----------------------------------------------------------------------------------------------------------
+
+
+def _tag_marks(x: Digits, modulus: int, coefficients: Coefficients) -> Rows:
+    present = np.flatnonzero(x != 0)
+    bins = np.zeros((MARK_LANES // BYTE_BITS, 2**BYTE_BITS), dtype=np.uint64)
+    parity = np.zeros(_MARK_WORDS, dtype=np.uint64)
+    for start in range(0, present.size, _BLOCK):
+        indices = present[start : start + _BLOCK]
+        rows = coefficients.at(indices, _MARK_WORDS)
+        if modulus == 2:  # noqa: PLR2004 - the ring of bits, in which addition is XOR.
+            parity ^= _xor_rows(rows)
+        else:
+            bins += _sort_into_bins(rows, x[indices])
+    if modulus == 2:  # noqa: PLR2004 - as above.
+        return np.unpackbits(parity.view(np.uint8), bitorder="little").astype(np.uint64)
+    return (bins @ _BITS_OF_BYTES).ravel()
+
+
+def _xor_rows(rows: Rows) -> Rows:
+    """XOR all rows; numpy is several times as fast over long rows, so many are put side by side first."""
+    wide = rows.size // MARK_LANES * MARK_LANES
+    words = rows.reshape(-1)
+    long_row = np.bitwise_xor.reduce(words[:wide].reshape(-1, MARK_LANES), axis=0)
+    rest = np.concatenate([long_row, words[wide:]]).reshape(-1, _MARK_WORDS)
+    parity: Rows = np.bitwise_xor.reduce(rest, axis=0)
+    return parity
+
+
+def _sort_into_bins(rows: Rows, x: Digits) -> NDArray[np.uint64]:
+    """For each byte of the rows, and each value of it: the sum of the elements whose byte has that value.
+
+    A double holds the sum of a block of 32-bit numbers exactly.
+    """
+    weights = x.astype(np.float64)
+    columns = rows.view(np.uint8).T
+    return np.array([np.bincount(each, weights, 2**BYTE_BITS) for each in columns]).astype(np.uint64)
+
+
+_BITS_OF_BYTES = np.unpackbits(
+    np.arange(2**BYTE_BITS, dtype=np.uint8)[:, np.newaxis], axis=1, bitorder="little"
+).astype(np.uint64)
+"""The bits of every byte value, the lowest first."""
