@@ -1,9 +1,11 @@
-"""The audit log: what a party took part in, in its own words, so that it cannot say otherwise later.
+"""The audit log: a party's own record of what it took part in.
 
 Every party appends one line for each thing that matters: a manifest, a member set, a digest, a refusal. Each
-line carries the digest of the one before it, so a change anywhere breaks the chain from there on. What a chain
-alone does not show, a tail that was cut off or a log written anew from its start, shows beside the logs of the
-others, or beside an earlier copy of the same log: that is what `hubbub.trust.comparison` is for.
+line carries the digest of the one before it, so a change anywhere breaks the chain from there on.
+
+The chain is not signed. It shows a later edit to whoever noted an earlier head or kept an earlier copy. Alone it
+does not show a tail that was cut off, nor a log that its own party wrote anew from the start. Beside the logs of
+other parties it shows where they differ, not who is right: that is what `hubbub.trust.comparison` is for.
 
 No entry holds a secret: what depends on sums or models is written as a digest under a key that the log has not.
 """
@@ -44,7 +46,7 @@ _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BrokenChain(ConfigurationError):
-    """A log is not as its party wrote it, from `line` on."""
+    """The chain of a log does not hold, from `line` on."""
 
     def __init__(self, path: Path, line: int, how: str) -> None:
         super().__init__(f"{path}, line {line}: {how}")
