@@ -1,4 +1,4 @@
-"""`hubbub audit`: whether a log is as its party wrote it, and whether several logs tell the same story."""
+"""`hubbub audit`: check the chain of a log, and compare the logs of several parties."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def verify(
     file: Annotated[Path, typer.Argument(help="A party's audit log.")],
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
-    """Check that a log is whole and as it was written.
+    """Check that every line of a log follows from the one before.
 
-    Exit code 0 if it is, 1 if its chain is broken, 2 if there is no such file.
+    The chain is not signed: its own party can write a whole new one. Note the head, and compare it later.
+
+    Exit code 0 if it holds, 1 if its chain is broken, 2 if there is no such file.
     """
     log = _read(file, as_json=as_json)
     if as_json:
@@ -126,7 +128,8 @@ def _print_log(log: Log) -> None:
     typer.echo(f"runs       {first}")
     for run in others:
         typer.echo(f"           {run}")
-    typer.echo("\nThe chain holds. Whether its tail was cut off, only `audit compare` can tell.")
+    typer.echo("\nThe chain holds. It is not signed: a tail that was cut off, or a log that its party wrote anew,")
+    typer.echo("shows only beside a head noted earlier, an earlier copy, or the logs of others (`audit compare`).")
 
 
 def _show_time(time: str) -> str:

@@ -1,11 +1,14 @@
-"""The audit log: what a party took part in, in its own words, so that it cannot say otherwise later.
+"""The audit log: a party's own record of what it took part in.
 
 Every party appends one line for each thing that matters: a manifest, a member set, a digest, a refusal. Each
-line carries the digest of the one before it, so a change anywhere breaks the chain from there on. What a chain
-alone does not show, a tail that was cut off or a log written anew from its start, shows beside the logs of the
-others, or beside an earlier copy of the same log: that is what `hubbub.trust.comparison` is for.
+line carries the digest of the one before it, so a change anywhere breaks the chain from there on.
+
+The chain is not signed. It shows a later edit to whoever noted an earlier head or kept an earlier copy. Alone it
+does not show a tail that was cut off, nor a log that its own party wrote anew from the start. Beside the logs of
+other parties it shows where they differ, not who is right: that is what `hubbub.trust.comparison` is for.
 
 No entry holds a secret: what depends on sums or models is written as a digest under a key that the log has not.
+Each line has a random salt, so that a head that is known elsewhere does not confirm a guess at what was logged.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +34,9 @@ from hubbub.ids import PartyId, is_party_id
 from hubbub.messages.base import Claim
 from hubbub.messages.manifest import describe
 
-FORMAT = 1
+FORMAT = 2
+"""Of lines with a salt. A log of format 1, whose lines have none, is read, and continued in this format."""
+SALT_BYTES = 16
 NOTHING_BEFORE = "0" * 64
 """What stands as the digest before the first line."""
 
@@ -44,7 +50,7 @@ _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BrokenChain(ConfigurationError):
-    """A log is not as its party wrote it, from `line` on."""
+    """The chain of a log does not hold, from `line` on."""
 
     def __init__(self, path: Path, line: int, how: str) -> None:
         super().__init__(f"{path}, line {line}: {how}")
@@ -58,8 +64,15 @@ class Entry(Claim):
     time: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$")]
     kind: str
     fields: Mapping[str, JsonValue]
+    salt: Annotated[str, StringConstraints(pattern=rf"^[0-9a-f]{{{2 * SALT_BYTES}}}$")] | None = None
+    """Absent in format 1."""
     previous: _Digest
     digest: _Digest
+
+    @property
+    def format(self) -> int:
+        """The version of the line's format."""
+        return 1 if self.salt is None else FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,7 @@ class AuditLog:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "kind": kind,
             "fields": fields,
+            "salt": secrets.token_hex(SALT_BYTES),
             "previous": self._head,
         }
         try:
@@ -259,7 +273,7 @@ def _check_chain(path: Path, lines: Sequence[bytes]) -> tuple[Entry, ...]:
     for number, line in enumerate(lines, start=1):
         try:
             entry = _read_entry(line)
-            _check_place(entry, number, entries[-1].digest if entries else NOTHING_BEFORE)
+            _check_place(entry, number, entries[-1] if entries else None)
         except ConfigurationError as error:
             raise BrokenChain(path, number, str(error)) from None
         entries.append(entry)
@@ -282,21 +296,23 @@ def _read_entry(line: bytes) -> Entry:
     return entry
 
 
-def _check_place(entry: Entry, number: int, previous: str) -> None:
+def _check_place(entry: Entry, number: int, before: Entry | None) -> None:
     if entry.sequence != number:
         raise ConfigurationError(
             f"entry {entry.sequence} stands where entry {number} belongs: lines are missing, repeated or reordered"
         )
-    if entry.previous != previous:
-        before = f"line {number - 1}, which was replaced" if number > 1 else "the start of a log"
-        raise ConfigurationError(f"the line does not follow from {before}")
-    if number == 1 and not _opens(entry):
-        raise ConfigurationError(f"the line does not open an audit log of format {FORMAT}")
+    if entry.previous != (before.digest if before else NOTHING_BEFORE):
+        place = f"line {number - 1}, which was replaced" if before else "the start of a log"
+        raise ConfigurationError(f"the line does not follow from {place}")
+    if before is None and not _opens(entry):
+        raise ConfigurationError(f"the line does not open an audit log of format 1 or {FORMAT}")
+    if before is not None and entry.format < before.format:
+        raise ConfigurationError("the line has no salt, and the one before it has")
 
 
 def _opens(entry: Entry) -> bool:
     party = entry.fields.get("party")
-    known = entry.fields.get("format") == FORMAT
+    known = entry.fields.get("format") == entry.format
     return entry.kind == "opened" and known and isinstance(party, str) and is_party_id(party)
 
 
@@ -309,4 +325,5 @@ def _encode(content: Mapping[str, object]) -> bytes:
 
 
 def _digest_of(content: Mapping[str, object]) -> str:
-    return hashlib.sha256(bind("hubbub audit entry", FORMAT, _encode(content))).hexdigest()
+    version = FORMAT if "salt" in content else 1
+    return hashlib.sha256(bind("hubbub audit entry", version, _encode(content))).hexdigest()

@@ -431,3 +431,22 @@ async def test_a_restart_in_the_middle_of_enrolment_keeps_the_key(tmp_path: Path
             await scene.command(RunKeys(keys=keys))
             await scene.coordinator.hear(RunReady)
             await scene.play_good_round(1)
+
+
+@aio
+async def test_an_old_disk_put_back_releases_twice(tmp_path: Path) -> None:
+    """The limit of the journal: no file beside it can tell that all of them are old."""
+    async with scene_of(tmp_path / "disk") as scene:
+        async with scene.start():
+            await scene.join()
+            await scene.send_sets(1)
+        shutil.copytree(scene.folder, tmp_path / "backup")
+        async with scene.start():
+            await scene.close(1)
+            await scene.coordinator.hear(PhaseReleased)
+        shutil.rmtree(scene.folder)
+        shutil.copytree(tmp_path / "backup", scene.folder)
+        async with scene.start():
+            await scene.close(1, CLIENTS[:2])
+            releases = await scene.coordinator.hear(PhaseReleased, 2)
+    assert [body.members for _, body in releases] == [CLIENTS, CLIENTS[:2]]

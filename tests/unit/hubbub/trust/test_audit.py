@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_log_opens_with_format_and_party_and_counts_from_one(tmp_path: Path) -
 
     assert log.party == ME
     assert [(entry.sequence, entry.kind) for entry in log.entries] == [(1, "opened"), (2, "joined"), (3, "ended")]
-    assert log.entries[0].fields == {"format": 1, "party": ME}
+    assert log.entries[0].fields == {"format": 2, "party": ME}
     assert log.entries[1].fields == {"number": 0, "text": "naïve ☃", "ratio": 0.1}
 
 
@@ -80,7 +81,28 @@ def test_a_digest_covers_all_the_rest_of_its_line_and_the_digest_before(tmp_path
     assert second["previous"] == first["digest"]
     digest = second.pop("digest")
     text = json.dumps(second, sort_keys=True, separators=(",", ":"))
-    assert digest == hashlib.sha256(bind("hubbub audit entry", 1, text)).hexdigest()
+    assert digest == hashlib.sha256(bind("hubbub audit entry", 2, text)).hexdigest()
+
+
+def test_who_knows_a_head_cannot_confirm_a_guess_at_the_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two logs with the same entries, written at the same time, have nothing in common but what they say."""
+    monkeypatch.setattr(audit, "datetime", StoppedClock)
+
+    one, other = (read_log(write(tmp_path / name, "joined", "ended")) for name in ("one", "other"))
+
+    told = [[(entry.time, entry.kind, entry.fields) for entry in log.entries] for log in (one, other)]
+    assert told[0] == told[1]
+    salts = {entry.salt for log in (one, other) for entry in log.entries}
+    digests = {entry.digest for log in (one, other) for entry in log.entries}
+    assert len(salts) == len(digests) == 6
+
+
+class StoppedClock:
+    @staticmethod
+    def now(zone: tzinfo) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
 
 
 def test_only_the_owner_can_read_a_log_whatever_the_umask(tmp_path: Path) -> None:
@@ -376,12 +398,35 @@ def test_lines_removed_moved_or_repeated_are_found(kept: Path, data: st.DataObje
 
 
 def rewrite(line: bytes, **changes: object) -> bytes:
-    """A line that was changed by somebody who also knows how to make its digest."""
+    """A line that was changed by somebody who also knows how to make its digest; a salt of None is left out."""
     content = {**json.loads(line), **changes}
     del content["digest"]
+    if content["salt"] is None:
+        del content["salt"]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(bind("hubbub audit entry", 1, text)).hexdigest()
+    digest = hashlib.sha256(bind("hubbub audit entry", 2 if "salt" in content else 1, text)).hexdigest()
     return json.dumps({**content, "digest": digest}, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def write_without_salt(path: Path, *kinds: str) -> Path:
+    """A log as it was before lines had salts."""
+    lines: list[bytes] = []
+    for line in write(path, *kinds).read_bytes().splitlines():
+        changes = (
+            {"previous": json.loads(lines[-1])["digest"]} if lines else {"fields": {"format": 1, "party": ME}}
+        )
+        lines.append(rewrite(line, salt=None, **changes))
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_a_log_of_the_format_before_is_read_and_continued_with_salts(tmp_path: Path) -> None:
+    old = read_log(write_without_salt(tmp_path / "log", "joined"))
+
+    new = read_log(write(tmp_path / "log", "ended"))
+
+    assert [(entry.kind, entry.format) for entry in new.entries] == [("opened", 1), ("joined", 1), ("ended", 2)]
+    assert DifferenceKind.FORKED not in {each.kind for each in compare([old, new])}
 
 
 @pytest.mark.parametrize(
@@ -395,9 +440,12 @@ def rewrite(line: bytes, **changes: object) -> bytes:
         (lambda lines: [lines[0], lines[2]], 2, "entry 3 stands where entry 2 belongs"),
         (lambda lines: [lines[0], rewrite(lines[1], kind="x"), lines[2]], 3, "does not follow from line 2"),
         (lambda lines: [rewrite(lines[0], previous="1" * 64)], 1, "does not follow from the start of a log"),
-        (lambda lines: [rewrite(lines[0], kind="joined")], 1, "does not open an audit log of format 1"),
-        (lambda lines: [rewrite(lines[0], fields={"format": 2, "party": ME})], 1, "does not open an audit log"),
-        (lambda lines: [rewrite(lines[0], fields={"format": 1, "party": "\n"})], 1, "does not open an audit log"),
+        (lambda lines: [rewrite(lines[0], kind="joined")], 1, "does not open an audit log of format 1 or 2"),
+        (lambda lines: [rewrite(lines[0], fields={"format": 1, "party": ME})], 1, "does not open an audit log"),
+        (lambda lines: [rewrite(lines[0], fields={"format": 3, "party": ME})], 1, "does not open an audit log"),
+        (lambda lines: [rewrite(lines[0], fields={"format": 2, "party": "\n"})], 1, "does not open an audit log"),
+        (lambda lines: [rewrite(lines[0], salt="ab")], 1, "this is not an entry: salt: String should match"),
+        (lambda lines: [lines[0], rewrite(lines[1], salt=None)], 2, "has no salt, and the one before it has"),
         (lambda lines: [lines[0], lines[1][:-1]], 2, "the last line is incomplete"),
         (lambda _: [], 1, "there is no entry"),
     ],
