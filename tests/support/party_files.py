@@ -13,6 +13,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.trust.identity import new_identity, write_identity
 from hubbub_coordinator.api.access import Tokens
 from hubbub_local.parties import Parties, gather
+from hubbub_trainer.policy import NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,17 @@ def write_party_files(
 
 
 def write_policy(path: Path, **limits: object) -> None:
-    """Write the policy of a data owner who takes part in tests: any task, two organisations, the demo's seed."""
-    fields = {"approve_tasks": ["*"], "min_clients": 2, "demo_seed": True, **limits}
+    """Write the policy of a data owner who takes part in tests.
+
+    Any task, two organisations, the demo's seed, and as many runs from one model as a test likes.
+    """
+    fields = {
+        "approve_tasks": ["*"],
+        "min_clients": 2,
+        "demo_seed": True,
+        "max_runs_per_model": NO_LIMIT,
+        **limits,
+    }
     # JSON's strings, numbers and lists are TOML's too.
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()), encoding="utf-8")
 
