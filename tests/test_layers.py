@@ -181,7 +181,7 @@ OWNERS = {
     "sklearn": ("hubbub_trainer.learning",),
     "PIL": ("hubbub_trainer.learning.cifar10",),
     "psycopg": ("hubbub.store.postgres",),
-    "sqlite3": ("hubbub.store", "hubbub_aggregator.journal"),
+    "sqlite3": ("hubbub.store", "hubbub_aggregator.journal", "hubbub_trainer.ledger"),
     "fastapi": ("hubbub_coordinator.api",),
 }
 

@@ -59,7 +59,7 @@ def new_federation(
     rho: Rho = 0.1,
     q: Q = 1,
     block: Block = 1,
-    seed: Seed = 0,
+    seed: Seed = None,
     min_clients: Annotated[int | None, typer.Option(help="Fewest organisations in a released sum.")] = None,
     phase_timeout: Annotated[
         float | None, typer.Option(help="Seconds that a phase may take before it closes without the late.")

@@ -22,6 +22,7 @@ from hubbub_cli.dead_letters import dead_letters
 from hubbub_cli.doctor import doctor
 from hubbub_cli.federation import federations
 from hubbub_cli.keys import keys
+from hubbub_cli.ledger import ledgers
 from hubbub_cli.models import models
 from hubbub_cli.new import new_project
 from hubbub_cli.plan import plan
@@ -179,6 +180,7 @@ for name, group in {
     "policy": policies,
     "manifest": manifests,
     "model": models,
+    "ledger": ledgers,
     "audit": audits,
     "dead-letters": dead_letters,
 }.items():
@@ -210,7 +212,7 @@ def new_manifest(
     alpha_max: Annotated[
         float | None, typer.Option(help="Largest scaling factor; of sum and sparse-sum, the largest number.")
     ] = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     min_clients: Annotated[int | None, typer.Option(help="Fewest organisations in a released sum.")] = None,
     target_accuracy: Annotated[
         float | None, typer.Option(help="Complete the run at the first round that reaches it, such as 0.98.")

@@ -52,4 +52,11 @@ Feedback = Annotated[
     ),
 ]
 Rho = Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")]
-Seed = Annotated[int, typer.Option(min=0, help="Public seed: initial model and partition of the data.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default="drawn anew",
+        help="Public seed: initial model and partition of the data. Data owners let one run begin from a model.",
+    ),
+]

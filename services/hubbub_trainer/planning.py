@@ -17,6 +17,9 @@ from hubbub_trainer.learning.task import Task
 from hubbub_trainer.phases.catchup import heirs
 from hubbub_trainer.workspace import digest
 
+FRESH_SEEDS = 2**32
+"""How many seeds there are to draw from: enough that none comes twice, and short enough to read out."""
+
 
 def draw_up_manifest(
     task: Task,
@@ -29,7 +32,7 @@ def draw_up_manifest(
     rho: float,
     local_steps: int,
     rounds: int,
-    seed: int,
+    seed: int | None = None,
     min_clients: int | None = None,
     wire: str = "compact",
     q: int = 1,
@@ -43,8 +46,11 @@ def draw_up_manifest(
 ) -> Manifest:
     """Draw up a manifest for parties of a roster: those who are named, or all of a role.
 
-    With endorsements of a completed run's model, it goes on from that model.
+    With endorsements of a completed run's model, it goes on from that model and takes that run's seed. Otherwise a
+    seed that is not given is drawn: data owners let one run begin from a model.
     """
+    if seed is None:
+        seed = endorsed[0].seed if endorsed else secrets.randbelow(FRESH_SEEDS)
     find_strategy(strategy)
     cohort = tuple(
         CohortMember(name=party.name, organisation=party.organisation)

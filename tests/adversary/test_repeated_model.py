@@ -112,9 +112,10 @@ async def play(scene: Scene, manifest: Manifest) -> None:
 def read_signs(scene: Scene, manifest: Manifest) -> NDArray[np.int64]:
     """The sum of the members' signs, as any client of a run has it: one sign moves the model by one unit."""
     folder = scene.surroundings.folder / OTHERS[0] / "runs" / manifest.run_id
-    moved = load_file(folder / "state-000001.safetensors")["theta"] - INITIAL
+    moved: Theta = load_file(folder / "state-000001.safetensors")["theta"] - INITIAL
     unit = np.abs(moved[moved != 0]).min()
-    return np.rint(moved / unit).astype(np.int64)
+    signs: NDArray[np.int64] = np.rint(moved / unit).astype(np.int64)
+    return signs
 
 
 @aio

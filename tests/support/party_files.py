@@ -14,6 +14,7 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import new_identity, write_identity
 from hubbub_coordinator.api.access import Tokens
 from hubbub_local.parties import Parties, gather
+from hubbub.policy import NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,12 @@ def write_party_files(
 
 
 def write_policy(path: Path, role: Role = Role.CLIENT, /, **limits: object) -> None:
-    """Write a policy for tests: any task, two organisations; with the demo's seed, or with any strategy."""
-    own = {"demo_seed": True} if role is Role.CLIENT else {"strategies": list(STRATEGIES)}
+    """Write a policy for tests: any task, two organisations.
+
+    A data owner's accepts the demo's seed and any number of runs from one model, an aggregator's any strategy.
+    """
+    client = {"demo_seed": True, "max_runs_per_model": NO_LIMIT}
+    own = client if role is Role.CLIENT else {"strategies": list(STRATEGIES)}
     fields = {"approve_tasks": ["*"], "min_clients": 2, **own, **limits}
     # JSON's strings, numbers and lists are TOML's too.
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()), encoding="utf-8")

@@ -80,7 +80,7 @@ function fillIn(field, { run, manifest }, about) {
   setText(
     field("based-on"),
     `Like ${shortId(run)}: ${manifest.task}, ${manifest.cohort.length} clients, ` +
-      `${manifest.aggregators.length} aggregators. It begins with the same initial model.`,
+      `${manifest.aggregators.length} aggregators.`,
   );
   field("rounds").value = manifest.rounds;
   field("target").value =

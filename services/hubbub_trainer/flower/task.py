@@ -69,6 +69,12 @@ class FlowerTask:
         self._made: dict[int, Arrays] = {}
         self._layout: Layout | None = None
 
+    @property
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """The shared arrays, in the order in which θ holds them."""
+        pieces = self._layout_of(self._initial_arrays(0)).pieces
+        return {piece.name: piece.shape for piece in pieces if piece.shared}
+
     def count_parameters(self) -> int:
         """Return N: the elements of all arrays that are shared."""
         return self._layout_of(self._initial_arrays(0)).parameters

@@ -38,6 +38,8 @@ class EndorsedModel(Claim):
     cohort: tuple[CohortMember, ...]
     min_clients: Count
     commitment: Digest
+    seed: int
+    """The run's: what is frozen in a model may follow from it, so a successor keeps it."""
     endorsement: Endorsement
 
 
@@ -50,6 +52,7 @@ def endorse(identity: Identity, manifest: Manifest, commitment: str) -> Endorsed
         cohort=manifest.cohort,
         min_clients=manifest.min_clients,
         commitment=commitment,
+        seed=manifest.seed,
         endorsement=Endorsement(client=identity.name, signature=signature),
     )
 
@@ -61,12 +64,12 @@ def _content(run: str, cohort: Sequence[CohortMember], min_clients: int, commitm
 
 def gather(endorsed: Sequence[EndorsedModel]) -> tuple[str, Predecessor]:
     """The commitment that clients of one run agree on, and what a successor's manifest says of that run."""
-    said = {(each.run, each.cohort, each.min_clients, each.commitment) for each in endorsed}
+    said = {(each.run, each.cohort, each.min_clients, each.commitment, each.seed) for each in endorsed}
     if len(said) != 1:
         raise ConfigurationError(
             f"the endorsements speak of {len(said)} different models or runs: take those of one run, one a client"
         )
-    ((run, cohort, min_clients, commitment),) = said
+    ((run, cohort, min_clients, commitment, _),) = said
     try:
         return commitment, Predecessor(
             run=RunId(run),

@@ -103,7 +103,7 @@ PRINTS_NO_DATA = {
     # JSON already; `run export` says so with --format.
     *("manifest new", "run export"),
     # They write a file, or ask before they do.
-    *("policy init", "policy approve", "roster broker-config", "model export", "new"),
+    *("policy init", "policy approve", "roster broker-config", "model export", "ledger allow", "new"),
 }
 
 

@@ -56,6 +56,15 @@ def test_it_knows_n_and_the_initial_model_of_the_task(roster: Path) -> None:
     assert (manifest.strategy, manifest.q) == ("sec-union", 4)
 
 
+def test_every_manifest_begins_from_a_model_of_its_own_unless_a_seed_is_given(roster: Path) -> None:
+    """Or else data owners would refuse an honest second experiment."""
+    drawn = [read_new(roster) for _ in range(2)]
+
+    assert len({each.initial_model_sha256 for each in drawn}) == 2
+    for each in drawn:
+        assert each.initial_model_sha256 == digest(SyntheticTask().initial_model(each.seed))
+
+
 def test_blocks_can_be_asked_for(roster: Path) -> None:
     given = draw_up(roster, "--strategy", "sec-union", "--block", "16", task="synthetic:300")
 
@@ -89,7 +98,7 @@ def test_it_names_those_who_are_asked_for_in_their_order(roster: Path) -> None:
 
 
 def test_two_manifests_alike_are_two_runs(roster: Path) -> None:
-    first, second = (read_new(roster) for _ in range(2))
+    first, second = (read_new(roster, "--seed", "3") for _ in range(2))
 
     assert first.run_id != second.run_id
     assert first.model_copy(update={"nonce": second.nonce}) == second
@@ -158,7 +167,7 @@ def leave_endorsements(
     """What the trainers of a run over all clinics left on their disks, as options of the command."""
     identities = identities or PARTIES.identities
     cohort = tuple(CohortMember(name=name, organisation=PARTIES.identities[name].organisation) for name in CLINICS)
-    run = make_manifest(cohort=cohort, min_clients=3, roster_sha256=PARTIES.roster.digest)
+    run = make_manifest(cohort=cohort, min_clients=3, roster_sha256=PARTIES.roster.digest, seed=11)
     options = []
     for name in clients:
         path = folder / f"{name}-{commitment[:4]}" / "endorsement.json"
@@ -176,6 +185,7 @@ def test_it_goes_on_from_the_model_that_was_endorsed(roster: Path, tmp_path: Pat
     manifest = read_new(roster, *leave_endorsements(tmp_path, *THREE))
 
     assert manifest.initial_model_sha256 == "c" * 64
+    assert manifest.seed == 11, "the predecessor's: what is frozen in the model may follow from it"
     assert manifest.predecessor is not None
     assert [each.client for each in manifest.predecessor.endorsements] == list(THREE)
     assert [member.name for member in manifest.predecessor.cohort] == list(CLINICS)

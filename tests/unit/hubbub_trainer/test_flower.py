@@ -21,6 +21,7 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import start_federation
+from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.task import Theta
@@ -345,6 +346,7 @@ def test_integers_stay_with_their_client_and_go_on_from_round_to_round() -> None
     second = train(task, memory=first.memory)
 
     assert task.count_parameters() == 5
+    assert tensor_sizes(task) == (3, 2)
     assert learner.evaluate(task.initial_model(7)).loss == -1
     assert learner.evaluate(second.theta, memory=first.memory).loss == 9
     assert learner.evaluate(second.theta, memory=second.memory).loss == 19
@@ -358,6 +360,7 @@ def test_arrays_that_are_named_stay_too() -> None:
     second = train(task, memory=first.memory)
 
     assert task.count_parameters() == 3
+    assert tensor_sizes(task) == (3,), "what θ is made of, for the ledger of models"
     assert second.theta.tolist() == [2, 2, 2]
     assert learner.evaluate(second.theta, memory=second.memory).correct == 2
 
