@@ -71,6 +71,11 @@ class Policy(BaseModel):
     the trainer leaves the run, since two unions tell something of a client that is in one of them only."""
     max_void_rounds_per_run: Annotated[int, Field(ge=0)] = 3
     """The same, counted over the whole run."""
+    max_kappa: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
+    """The largest kappa that a manifest may have: how many times further than in earlier rounds the members of a
+    round may move the model. Corrupt clients among them can go to that bound."""
+    max_first_factor_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The largest first_factor_bound that a manifest may have: the same for the first round, in absolute terms."""
     demo_seed: bool = False
     """Whether secrets may come from a seed that everybody knows: for tests, never with real data."""
 
@@ -105,6 +110,8 @@ class Policy(BaseModel):
             max_successors=NO_LIMIT,
             max_rounds=NO_LIMIT,
             max_rounds_of_sums=NO_LIMIT,
+            max_kappa=NO_LIMIT,
+            max_first_factor_bound=NO_LIMIT,
             demo_seed=True,
         )
 
@@ -132,6 +139,7 @@ class Policy(BaseModel):
             *self._object_to_size(manifest, roster),
             *self._object_to_approval(manifest),
             *self._object_to_amount(manifest, runs_before),
+            *self._object_to_influence(manifest),
             *self._object_to_succession(manifest, successors_before),
             *self._object_to_seed(demo_seed=demo_seed),
         )
@@ -213,6 +221,20 @@ class Policy(BaseModel):
                 f"the manifest has {manifest.rounds} rounds of {manifest.strategy}, the policy allows "
                 f"{self.max_rounds_of_sums}, since sums of the same numbers over different members subtract to "
                 "one client's: ask for fewer, or edit max_rounds_of_sums in the policy file"
+            )
+
+    def _object_to_influence(self, manifest: Manifest) -> Iterator[str]:
+        if manifest.kappa > self.max_kappa:
+            yield (
+                f"the manifest's kappa is {manifest.kappa:g}, the policy allows {self.max_kappa:g}, since it "
+                "bounds how far corrupt clients can move the model: ask for a smaller one, or edit max_kappa in "
+                "the policy file"
+            )
+        if manifest.first_factor_bound > self.max_first_factor_bound:
+            yield (
+                f"the manifest's first_factor_bound is {manifest.first_factor_bound:g}, the policy allows "
+                f"{self.max_first_factor_bound:g}, since it bounds how far corrupt clients can move the model in "
+                "the first round: ask for a smaller one, or edit max_first_factor_bound in the policy file"
             )
 
     def _object_to_succession(self, manifest: Manifest, successors_before: int) -> Iterator[str]:

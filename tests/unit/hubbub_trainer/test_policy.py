@@ -105,6 +105,12 @@ def test_a_manifest_at_every_limit_is_joined() -> None:
             ["coordinator is coordinator", "allows second-coordinator", "edit coordinators"],
         ),
         ({"max_rounds": 6}, {"rounds": 7}, ["has 7 rounds", "allows 6", "edit max_rounds"]),
+        ({}, {"kappa": 1e6}, ["kappa is 1e+06", "allows 10", "edit max_kappa"]),
+        (
+            {"max_first_factor_bound": 0.5},
+            {"first_factor_bound": 0.75},
+            ["first_factor_bound is 0.75", "allows 0.5", "edit max_first_factor_bound"],
+        ),
         ({}, {"task": "lenet"}, ["task 'lenet'", "not approved", "`hubbub policy approve`"]),
         (
             {},
