@@ -37,20 +37,19 @@ CLIENTS, LAST = 5, 6
 RULE_OFF: dict[str, object] = {"kappa": 1e9, "first_factor_bound": 1e9}
 
 
-def manifest_for(strategy: str, rounds: int = LAST, **bounds: object) -> Manifest:
-    return make_manifest(
-        clients=CLIENTS,
-        min_clients=CLIENTS,
-        parameters=TASK.count_parameters(),
-        task=TASK.name,
-        seed=SEED,
-        initial_model_sha256=digest(TASK.initial_model(SEED)),
-        strategy=strategy,
-        q=3,
-        local_steps=10,
-        rounds=rounds,
-        **bounds,
-    )
+def manifest_for(strategy: str, **changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "min_clients": CLIENTS,
+        "parameters": TASK.count_parameters(),
+        "task": TASK.name,
+        "seed": SEED,
+        "initial_model_sha256": digest(TASK.initial_model(SEED)),
+        "strategy": strategy,
+        "q": 3,
+        "local_steps": 10,
+        "rounds": LAST,
+    }
+    return make_manifest(clients=CLIENTS, servers=2, **{**fields, **changes})
 
 
 def corrupt_some(
