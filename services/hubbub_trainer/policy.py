@@ -55,6 +55,11 @@ class Policy(PartyPolicy):
     max_snapshots_per_peer: Annotated[int, Field(ge=0)] = 3
     """How many times in a run this trainer sends its model to one and the same peer that has lost sums; after one
     and the same round only once. Beyond that the peer gets no answer from here, and asks other clients."""
+    max_kappa: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
+    """The largest kappa that a manifest may have: how many times further than in earlier rounds the members of a
+    round may move the model. Corrupt clients among them can go to that bound."""
+    max_first_factor_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The largest first_factor_bound that a manifest may have: the same for the first round, in absolute terms."""
     demo_seed: bool = False
     """Whether secrets may come from a seed that everybody knows: for tests, never with real data."""
 
@@ -75,6 +80,8 @@ class Policy(PartyPolicy):
             max_alpha_max=LARGEST_FLOAT32,
             max_q=MAX_Q,
             max_rounds_of_sums=NO_LIMIT,
+            max_kappa=NO_LIMIT,
+            max_first_factor_bound=NO_LIMIT,
             demo_seed=True,
         )
 
@@ -92,6 +99,13 @@ class Policy(PartyPolicy):
             *object_above("local_steps", manifest.local_steps, "max_local_steps", self.max_local_steps),
             *object_above("alpha_max", manifest.alpha_max, "max_alpha_max", self.max_alpha_max),
             *object_above("q", manifest.q, "max_q", self.max_q),
+            *object_above("kappa", manifest.kappa, "max_kappa", self.max_kappa),
+            *object_above(
+                "first_factor_bound",
+                manifest.first_factor_bound,
+                "max_first_factor_bound",
+                self.max_first_factor_bound,
+            ),
             *self._object_to_sums(manifest),
             *self._object_to_succession(manifest),
             *self._object_to_seed(demo_seed=demo_seed),

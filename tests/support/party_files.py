@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hubbub.ids import PartyId, Role
+from hubbub.policy import NO_LIMIT
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import new_identity, write_identity
 from hubbub_coordinator.api.access import Tokens
 from hubbub_local.parties import Parties, gather
-from hubbub.policy import NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,8 @@ def test_blocks_of_indices_are_refused_unless_the_policy_allows_them() -> None:
         ("local_steps", "max_local_steps", 1000, 1001),
         ("alpha_max", "max_alpha_max", 16.0, 16.5),
         ("q", "max_q", 16, 17),
+        ("kappa", "max_kappa", 10.0, 10.5),
+        ("first_factor_bound", "max_first_factor_bound", 1.0, 1.5),
     ],
 )
 def test_what_a_manifest_may_ask_of_a_client_is_capped(field: str, limit: str, most: float, more: float) -> None:
