@@ -22,6 +22,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.sums import SumChunk
+from hubbub.policy import NO_LIMIT
 from hubbub.protocol.compression import top_binary
 from hubbub.protocol.ring import Residues
 from hubbub_coordinator.phases import run as runs
@@ -29,7 +30,7 @@ from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
 from hubbub_trainer.phases import attending
 from hubbub_trainer.phases.joining import MODEL_USED_UP
-from hubbub_trainer.policy import NO_LIMIT, Policy
+from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support import corrupt_party
 from support.aio import aio
