@@ -15,7 +15,7 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.workbench import Progress
+from hubbub_trainer.task_runner import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,9 @@ class ClientInput:
     samples: int
     stream: RandomStream = field(repr=False)
     """For what a strategy draws at random, other than shares: it follows from the client's own secret."""
+    silent: bool = False
+    """Training failed here. The client takes part and contributes nothing: zeros with α = 0. Its accumulator stays
+    as it was. The others see a member like any other."""
 
 
 @dataclass(frozen=True, slots=True)
