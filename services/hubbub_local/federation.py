@@ -68,6 +68,10 @@ class Federation:
             for name in manifest.clients
         }
 
+    def count_task_failures(self) -> int:
+        """How often training or evaluation has failed at any trainer, of which only its owner is told."""
+        return sum(trainer.count_task_failures() for trainer in self.trainers)
+
     def alone_shares(self, manifest: Manifest) -> dict[int, float]:
         """Of each round, the share of V's indices that one client chose alone: the mean of what clients tell."""
         told: dict[int, list[float]] = {}

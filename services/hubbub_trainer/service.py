@@ -120,6 +120,10 @@ class Trainer(Participant):
         """Let a training thread come to its end at its next report of progress."""
         self._tasks.give_up()
 
+    def count_task_failures(self) -> int:
+        """How often training or evaluation has failed since this trainer was started."""
+        return self._tasks.count_failures()
+
     def close(self) -> None:
         """Close what is open on disk; training is given up."""
         self.give_up_training()

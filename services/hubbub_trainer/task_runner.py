@@ -17,7 +17,6 @@ while, and the time of an evaluation that fails is not made up for. Whoever sees
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +30,7 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock
-from hubbub_trainer.learning.task import ProgressCallback, Score, TaskFailed
+from hubbub_trainer.learning.task import ProgressCallback, Score, TaskFailed, check_score
 from hubbub_trainer.workspace import Learnt, Workspace
 
 log = logging.getLogger(__name__)
@@ -65,6 +64,11 @@ class TaskRunner:
         )
         for what in (TRAINING, EVALUATION):
             self._failures.labels(what)
+        self._failed = 0
+
+    def count_failures(self) -> int:
+        """How often the task has failed."""
+        return self._failed
 
     def give_up(self) -> None:
         """Let a training thread come to its end at its next report of progress."""
@@ -120,7 +124,7 @@ class TaskRunner:
         try:
             _begin(space, EVALUATION, key)
             score = space.learner.evaluate(space.theta, memory=space.memory)
-            _check_score(score)
+            check_score(score)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (As above.)
             self._keep_at_home(key, space, EVALUATION, error)
             return replace(space.score, correct=0)
@@ -143,12 +147,8 @@ class TaskRunner:
             exc_info=None if isinstance(error, HubbubError) else error,
         )
         self._failures.labels(what).inc()
+        self._failed += 1
         space.note_trouble(key.round, what)
-
-
-def _check_score(score: Score) -> None:
-    if not 0 <= score.correct <= score.total or not math.isfinite(score.loss):
-        raise TaskFailed("the task's score is not finite, or has more right answers than samples")
 
 
 def _begin(space: Workspace, what: str, key: Key) -> None:
