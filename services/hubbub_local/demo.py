@@ -24,7 +24,7 @@ from hubbub_local.parties import Parties, make_parties
 from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
 from hubbub_trainer.learning.datasets import default_cache_folder
-from hubbub_trainer.learning.finding import is_place
+from hubbub_trainer.learning.finding import is_place, try_task
 from hubbub_trainer.learning.installed import require
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, load_task
 from hubbub_trainer.learning.shelf import Shelf, choose_task
@@ -94,6 +94,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     task = choose_task(
         options.task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
     )
+    if is_place(options.task):
+        try_task(task)
     manifest, parties = draw_up(options, task)
     board = Board(manifest, announcements)
     _introduce(manifest, console)

@@ -10,12 +10,13 @@ from pathlib import Path
 from hubbub.errors import ProtocolError
 from hubbub.runtime.runner import Moment, Observer
 from hubbub_coordinator.accounts import Account, account
+from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.workbench import Progress
+from hubbub_trainer.task_runner import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ async def run_to_target(
 ) -> Outcome:
     """Run until a round's accuracy reaches the target, or `options.rounds` are done.
 
+    A task that fails stops it: in a run nobody is told, but an experiment would show numbers that mean nothing.
     `report` is told of every finished round, `observer` of the coordinator's steps, `progress` of local training.
     """
     # The manifest says when to stop, so that nobody begins a round that does not count. More than 1 is never
@@ -72,7 +74,11 @@ async def run_to_target(
 
     def watch(moment: Moment) -> None:
         observer(moment)
-        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
+        if not isinstance(moment.data, rounds.Round) or moment.after is not rounds.State.RELEASED:
+            return
+        if federation.count_task_failures():
+            federation.coordinator.runner.feed_soon(moment.data.run, CancelRequested(at_s=moment.at_s))
+        else:
             accounts.append(account(moment.data))
             report(accounts[-1])
 
@@ -87,6 +93,8 @@ async def run_to_target(
             progress=progress,
         ) as federation:
             state, run = await federation.run(manifest)
+            if federation.count_task_failures():
+                raise ProtocolError(f"{options.strategy} failed: the task failed; the log says how")
             if state is not runs.State.COMPLETED:
                 raise ProtocolError(f"{options.strategy} {state.value}: {run.reason}")
             digests = set(federation.model_digests(manifest).values())

@@ -32,7 +32,7 @@ from hubbub_local.parties import Parties
 from hubbub_trainer.phases import standing
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
-from hubbub_trainer.workbench import Progress
+from hubbub_trainer.task_runner import Progress
 from hubbub_trainer.workspaces import TaskLoader
 
 Connect = Callable[[PartyId, Topology], Transport]
@@ -69,13 +69,17 @@ class Federation:
             for name in manifest.clients
         }
 
+    def count_task_failures(self) -> int:
+        """How often training or evaluation has failed at any trainer, of which only its owner is told."""
+        return sum(trainer.count_task_failures() for trainer in self.trainers)
+
     def alone_shares(self, manifest: Manifest) -> dict[int, float]:
         """Of each round, the share of V's indices that one client chose alone: the mean of what clients tell."""
         told: dict[int, list[float]] = {}
         for name in manifest.clients:
             text = (_run_folder(self.folder, name, manifest) / "rounds.jsonl").read_text("utf-8")
             for record in map(json.loads, text.splitlines()):
-                if record["alone_share"] is not None:
+                if record.get("alone_share") is not None:
                     told.setdefault(record["round"], []).append(record["alone_share"])
         return {number: sum(shares) / len(shares) for number, shares in told.items()}
 

@@ -19,7 +19,7 @@ from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
 from hubbub.runtime.settings import ProbedSettings
 from hubbub_trainer.learning.datasets import default_cache_folder
-from hubbub_trainer.learning.finding import find_task
+from hubbub_trainer.learning.finding import find_task, try_task
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.shelf import Shelf, list_places
 from hubbub_trainer.policy import Policy
@@ -55,6 +55,7 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
     """Train until told to stop."""
     if settings.demo_seed is not None:
         log.warning("HUBBUB_TRAINER_DEMO_SEED is set: this trainer keeps no secret. Never use it with real data.")
+    shelf = await asyncio.to_thread(_stock_shelf, settings)
     tracking = open_tracking(settings.track.get_secret_value() if settings.track else "")
     trainer = Trainer(
         identity=party.identity,
@@ -62,7 +63,7 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
         read_policy=partial(Policy.read, settings.policy),
         transport=party.transport,
         folder=settings.folder,
-        load_task=_stock_shelf(settings),
+        load_task=shelf,
         demo_seed=settings.demo_seed,
         observer=tracking.observe,
     )
@@ -78,7 +79,10 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
 
 
 def _stock_shelf(settings: TrainerSettings) -> Shelf:
+    """The tasks of this trainer. Those of its owner's own are tried now, and never on a proposal."""
     own = [find_task(place, data=settings.data) for place in list_places(settings.task or "")]
+    for task in own:
+        try_task(task)
     load = partial(load_task, data=settings.data, cache_folder=settings.cache_folder, announce=log.info)
     return Shelf(own, load)
 

@@ -18,7 +18,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunProposed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
 from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
-from hubbub.runtime.clock import Clock
+from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
@@ -47,7 +47,8 @@ from hubbub_trainer.phases.catchup import CatchUp
 from hubbub_trainer.phases.round import Round
 from hubbub_trainer.phases.standing import Enrolment, VoidCaps
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.workbench import Progress, Workbench, name_sum, place_of
+from hubbub_trainer.task_runner import Progress, TaskRunner
+from hubbub_trainer.workbench import Sleep, Workbench, name_sum, place_of
 from hubbub_trainer.workspace import has_model
 from hubbub_trainer.workspaces import TaskLoader, Workspaces
 
@@ -77,8 +78,10 @@ class Trainer(Participant):
         training_slots: asyncio.Semaphore | None = None,
         progress: Progress = lambda *_: None,
         clock: Clock | None = None,
+        sleep: Sleep = asyncio.sleep,
         observer: Observer = lambda _: None,
     ) -> None:
+        clock = clock or SystemClock()
         super().__init__(
             identity=identity,
             roster=roster,
@@ -99,6 +102,7 @@ class Trainer(Participant):
             manifest_of=self._manifest_of,
             demo_seed=demo_seed,
         )
+        self._tasks = TaskRunner(me=identity.name, progress=progress, clock=clock, registry=self.counters.registry)
         self._bench = Workbench(
             me=identity.name,
             spaces=self._spaces,
@@ -109,7 +113,8 @@ class Trainer(Participant):
             find_round=self._find_round,
             seal_of=self._seal_of,
             slots=training_slots or asyncio.Semaphore(1),
-            progress=progress,
+            tasks=self._tasks,
+            sleep=sleep,
         )
         self._handover = Handover(
             spaces=self._spaces,
@@ -122,7 +127,11 @@ class Trainer(Participant):
 
     def give_up_training(self) -> None:
         """Let a training thread come to its end at its next report of progress."""
-        self._bench.give_up_training()
+        self._tasks.give_up()
+
+    def count_task_failures(self) -> int:
+        """How often training or evaluation has failed since this trainer was started."""
+        return self._tasks.count_failures()
 
     def close(self) -> None:
         """Close what is open on disk; training is given up."""

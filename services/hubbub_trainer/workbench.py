@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -45,15 +45,11 @@ from hubbub_trainer.events import (
 from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.round import Round, Sum
-from hubbub_trainer.workspace import OpenRound, Workspace, drop_update
+from hubbub_trainer.task_runner import TaskRunner
+from hubbub_trainer.workspace import Learnt, OpenRound, Workspace, drop_update
 from hubbub_trainer.workspaces import Workspaces
 
-Progress = Callable[[PartyId, int, int, int], None]
-"""Told, from the training thread: who, in which round, has done how many steps of how many."""
-
-
-class Stopping(LocalError):
-    """The service is being stopped; training is given up."""
+Sleep = Callable[[float], Awaitable[None]]
 
 
 def place_of(key: Key, phase: str) -> Key:
@@ -115,7 +111,8 @@ class Workbench:
         find_round: Callable[[Key], Round],
         seal_of: Callable[[Key, str], tuple[RunSeals, Stage]],
         slots: asyncio.Semaphore,
-        progress: Progress,
+        tasks: TaskRunner,
+        sleep: Sleep,
     ) -> None:
         self.me = me
         self._spaces = spaces
@@ -126,12 +123,8 @@ class Workbench:
         self._find_round = find_round
         self._seal_of = seal_of
         self._slots = slots
-        self._progress = progress
-        self._stopping = threading.Event()
-
-    def give_up_training(self) -> None:
-        """Let a training thread come to its end at its next report of progress."""
-        self._stopping.set()
+        self._tasks = tasks
+        self._sleep = sleep
 
     async def work(self, key: Key, job: Job) -> object:
         """Do a job. A peer's model of a later round may become ours meanwhile: then nothing is left to do."""
@@ -162,7 +155,9 @@ class Workbench:
     async def _train(self, key: Key, *, idle: bool) -> Trained:
         began_s = time.monotonic()
         async with self._slots:
-            await asyncio.to_thread(self._stay_idle if idle else self._train_locally, key)
+            spare_s = await asyncio.to_thread(self._stay_idle if idle else self._train_locally, key)
+            if spare_s:
+                await self._sleep(spare_s)
         return Trained(training_s=time.monotonic() - began_s)
 
     def _stay_idle(self, key: Key) -> None:
@@ -171,28 +166,24 @@ class Workbench:
         with space.lock:
             space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
             if space.recall_update(key.round) is None:
-                space.keep_update(key.round, np.zeros_like(space.theta), space.memory)
+                space.keep_update(key.round, Learnt(np.zeros_like(space.theta), space.memory))
             self._open_round(key)
 
-    def _train_locally(self, key: Key) -> None:
-        """Train and keep what was learnt; after a restart only if training had not come to its end."""
+    def _train_locally(self, key: Key) -> float:
+        """Train and keep what was learnt; after a restart only if training had not come to its end.
 
-        def report(done: int, steps: int) -> None:
-            if self._stopping.is_set():
-                raise Stopping("the trainer is being stopped")
-            self._progress(self.me, key.round, done, steps)
-
-        space = self._spaces.open(key.run)
+        Says how many seconds training would still have taken: none, unless it failed.
+        """
+        space, manifest, spare_s = self._spaces.open(key.run), self._find_round(key).manifest, 0.0
         with space.lock:
             space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
             if space.recall_update(key.round) is None:
-                seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
-                steps = self._find_round(key).manifest.local_steps
-                training = space.learner.train(
-                    space.theta, steps=steps, seed=seed, progress=report, memory=space.memory
-                )
-                space.keep_update(key.round, space.learnt(training.theta), training.memory)
+                begin = partial(self._begin_with, key, space, manifest)
+                learnt, begun, spare_s = self._tasks.train(key, space, manifest, begin)
+                space.keep_update(key.round, learnt)
+                space.rounds[key.round] = begun
             self._open_round(key)
+        return spare_s
 
     # Our side of a round, made or rebuilt ---------------------------------------------------------------
 
@@ -211,18 +202,20 @@ class Workbench:
         learnt = space.recall_update(key.round)
         if learnt is None:
             raise LocalError(f"nothing was learnt in {key}")
-        update, memory = learnt
+        return self._begin_with(key, space, self._find_round(key).manifest, learnt)
+
+    def _begin_with(self, key: Key, space: Workspace, manifest: Manifest, learnt: Learnt) -> OpenRound:
         mine = ClientInput(
             theta=space.theta,
-            update=update,
+            update=learnt.update,
             accumulator=space.accumulator,
-            samples=space.learner.samples,
+            samples=learnt.samples,
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
             history=space.history,
+            silent=learnt.silent,
         )
-        manifest = self._find_round(key).manifest
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
-        return OpenRound(client_round, memory, self._begin_transcript(key, space))
+        return OpenRound(client_round, learnt.memory, self._begin_transcript(key, space))
 
     @staticmethod
     def _begin_transcript(key: Key, space: Workspace) -> Transcript:
@@ -401,7 +394,7 @@ class Workbench:
                 conclusion = mine.client_round.conclude(took_part=took_part)
                 space.note_round(key.round, conclusion)
                 space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
-            score = space.learner.evaluate(space.theta, memory=space.memory)
+            score = self._tasks.evaluate(key, space)
             return Concluded(
                 model_hmac=space.model_hmac(),
                 held=self.describe_held(key, space),

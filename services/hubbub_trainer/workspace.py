@@ -8,9 +8,9 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,12 @@ from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.ring import word_type
 from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
 from hubbub_trainer.kept_model import FILE, KeptModel
-from hubbub_trainer.learning.task import HasBuffers, Learner
+from hubbub_trainer.learning.task import HasBuffers, Learner, Score
 
 Array = Theta | NDArray[np.float64]
 
 MODEL, MODEL_DIGEST, NOTES = FILE, "model.sha256", "rounds.jsonl"
+RECORD = "task.json"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
 """For a run that goes on from this one: the salt stays here, the endorsement may be shown to anybody."""
 LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
@@ -104,6 +105,33 @@ class OpenRound:
         return "<OpenRound>"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """What training has left for a round. It is as secret as the update, so it does not print."""
+
+    update: Theta
+    memory: Theta | None
+    """To go on with if the round counts."""
+    samples: int = 1
+    silent: bool = False
+    """Training failed: the client contributes nothing."""
+
+    def __repr__(self) -> str:
+        return "<Learnt>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """How the task fared here: what was begun last, how often, and how training went when it last succeeded."""
+
+    round: int = 0
+    what: str = ""
+    begun: int = 0
+    """In how many processes this was begun, which is once unless one of them died over it."""
+    training_s: float = 0.0
+    samples: int = 1
+
+
 @dataclass(slots=True)
 class Workspace:
     """The state of one client in one run. Nothing of it prints."""
@@ -125,6 +153,11 @@ class Workspace:
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by who trains, moves the model on or takes another's: a job of a round that was overtaken may run."""
+    score: Score = field(default_factory=lambda: Score(correct=0, total=0, loss=0.0))
+    """The last that was found."""
+    record: TaskRecord = field(default_factory=TaskRecord)
+    _begun: tuple[int, str] = (0, "")
+    """What this process has begun itself."""
     _digested: tuple[Theta, str] | None = None
     """The model whose digest was asked for last, and the digest: a round asks three times."""
 
@@ -159,20 +192,34 @@ class Workspace:
         That is who chose alone, how many of our numbers could not be sent as they are, and what the mean factor
         was scaled by if it was clamped.
         """
+        changes = {"changed": conclusion.changed} if conclusion.changed else {}
+        clamped = {"scale": conclusion.scale} if conclusion.scale < 1 else {}
+        self._note(
+            number,
+            {
+                "model_sha256": self.digest_of(conclusion.theta),
+                "alone_share": conclusion.alone_share,
+                **changes,
+                **clamped,
+            },
+        )
+
+    def note_trouble(self, number: int, what: str) -> None:
+        """Write down, here and nowhere else, what of the task failed in a round."""
+        known = self._read_notes().get(number, {}).get("trouble", [])
+        self._note(number, {"trouble": sorted({*known, what})})
+
+    def _note(self, number: int, fields: Mapping[str, object]) -> None:
+        """Add to what is noted of the last round."""
+        notes = {each: note for each, note in self._read_notes().items() if each <= number}
+        notes[number] = {"round": number, **notes.get(number, {}), **fields}
+        text = "".join(f"{json.dumps(note)}\n" for note in notes.values())
+        _write(self.folder / NOTES, lambda file: file.write(text.encode()))
+
+    def _read_notes(self) -> dict[int, dict[str, Any]]:
         path = self.folder / NOTES
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        earlier = [line for line in lines if json.loads(line)["round"] < number]
-        record: dict[str, object] = {
-            "round": number,
-            "model_sha256": self.digest_of(conclusion.theta),
-            "alone_share": conclusion.alone_share,
-        }
-        if conclusion.changed:
-            record["changed"] = conclusion.changed
-        if conclusion.scale < 1:
-            record["scale"] = conclusion.scale
-        text = "".join(f"{line}\n" for line in (*earlier, json.dumps(record)))
-        _write(path, lambda file: file.write(text.encode()))
+        return {note["round"]: note for note in map(json.loads, lines)}
 
     # What survives a restart ----------------------------------------------------------------------------
 
@@ -196,6 +243,8 @@ class Workspace:
     def recall(self) -> None:
         """Take up what was kept last; where nothing was, keep the initial model."""
         self._make_folder()
+        if (self.folder / RECORD).exists():
+            self.record = TaskRecord(**json.loads((self.folder / RECORD).read_text("utf-8")))
         found = sorted(self.folder.glob("state-*.safetensors"))
         if not found:
             self.advance(0, self.theta, self.accumulator, self.memory, self.history)
@@ -219,17 +268,43 @@ class Workspace:
         """What training has changed in the model."""
         return theta - self.theta
 
-    def keep_update(self, number: int, update: Theta, memory: Theta | None) -> None:
+    def keep_update(self, number: int, learnt: Learnt) -> None:
         """Keep what was learnt in a round before anything of it is sent."""
-        _save(_update(self.folder, number), {"update": update, **({} if memory is None else {"memory": memory})})
+        about = np.array([learnt.samples, learnt.silent], dtype=np.int64)
+        memory = {} if learnt.memory is None else {"memory": learnt.memory}
+        _save(_update(self.folder, number), {"update": learnt.update, "about": about, **memory})
 
-    def recall_update(self, number: int) -> tuple[Theta, Theta | None] | None:
+    def recall_update(self, number: int) -> Learnt | None:
         """What was learnt in a round, if training came to its end."""
         path = _update(self.folder, number)
         if not path.exists():
             return None
         arrays = _load(path)
-        return arrays["update"], arrays.get("memory")
+        samples, silent = arrays["about"].tolist()
+        return Learnt(arrays["update"], arrays.get("memory"), samples, bool(silent))
+
+    # How often the task was begun -----------------------------------------------------------------------
+
+    def begin(self, what: str, number: int) -> int:
+        """Note on disk that something of the task is begun in a round; in how many processes it was so far."""
+        if self._begun != (number, what):
+            earlier = self.record.begun if (self.record.round, self.record.what) == (number, what) else 0
+            self._keep_record(replace(self.record, round=number, what=what, begun=earlier + 1))
+            self._begun = number, what
+        return self.record.begun
+
+    def take_back(self) -> None:
+        """What was begun last is given up because this process is being stopped, not because it died."""
+        self._keep_record(replace(self.record, begun=self.record.begun - 1))
+        self._begun = 0, ""
+
+    def note_training(self, training_s: float, samples: int) -> None:
+        """Remember how training went; it is on disk when something is begun next."""
+        self.record = replace(self.record, training_s=training_s, samples=samples)
+
+    def _keep_record(self, record: TaskRecord) -> None:
+        _write(self.folder / RECORD, lambda file: file.write(json.dumps(asdict(record)).encode()))
+        self.record = record
 
     def save_model(self, *, run: str, task: str, seed: int) -> None:
         """Keep the model and its digest, for good: all else of the run is about to go."""
@@ -269,7 +344,7 @@ def _update(folder: Path, number: int) -> Path:
     return folder / f"update-{number:06d}.safetensors"
 
 
-def _save(path: Path, arrays: Mapping[str, Array]) -> None:
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     # Not numpy's own format: its header is read as Python, which in CPython 3.11 fails now and then while another
     # thread does the same.
     content = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
@@ -285,7 +360,7 @@ def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
         raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
 
 
-def _load(path: Path) -> dict[str, Theta]:
+def _load(path: Path) -> dict[str, NDArray[Any]]:
     try:
         return load(path.read_bytes())
     except SafetensorError as error:

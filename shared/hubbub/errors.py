@@ -10,7 +10,7 @@
     │   │   └── FalseSum            a released sum is not what the members' shares add up to
     │   └── LocalError          we broke the rules: a bug, or a disk or a task that failed us
     │       ├── UnexpectedEvent     a machine was given an event that its state has no row for
-    │       ├── BadUpdate           local training produced NaN or infinity, or another length
+    │       ├── BadUpdate           an update that cannot be sent: NaN, infinity or another length
     │       └── StorageFailed       a disk or database did not take what must be kept; it is tried again
     └── TransportError
         ├── BrokerUnreachable   nobody answers at the broker's address
@@ -18,7 +18,8 @@
         └── Unroutable          a message was published that no queue takes
 
 Catch by class, never by text. A `PeerError` is counted and dead-lettered and the service goes on; a
-`LocalError` is logged and ends the run it happened in.
+`LocalError` is logged and ends the run it happened in. A client's task that failed ends none: the client goes on
+with nothing to say.
 """
 
 from enum import StrEnum

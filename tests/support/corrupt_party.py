@@ -45,6 +45,7 @@ from hubbub_coordinator.service import Coordinator
 from hubbub_local.federation import Federation, start_federation
 from hubbub_local.parties import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
 from support import compact_words
@@ -358,6 +359,7 @@ async def corrupt_federation(
     silence: Silence | None = None,
     intercept: Intercept = lambda _, handler: handler,
     parties: Parties | None = None,
+    task: Task = TASK,
 ) -> AsyncIterator[Scene]:
     """A federation in which these parties are corrupt; a phase's deadline passes as soon as it is `overdue`.
 
@@ -386,7 +388,7 @@ async def corrupt_federation(
         manifest,
         parties=scene.known,
         folder=folder,
-        load_task=HeldTask(TASK, silence).load,
+        load_task=HeldTask(task, silence).load,
         demo_seed=DEMO_SEED,
         connect=scene.connect,
         observer=observe,

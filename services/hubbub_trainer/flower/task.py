@@ -187,6 +187,10 @@ class FlowerLearner:
         after = self._layout.keep(arrays, kept.rounds + 1)
         return Training(theta=trained, memory=self._layout.pack(after))
 
+    def try_out(self, theta: Theta) -> None:
+        """Only score: what a client trains at once, nobody knows."""
+        self.evaluate(theta)
+
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
         """Let the client score a model on its own data."""
         check_theta(theta, self._layout.parameters)

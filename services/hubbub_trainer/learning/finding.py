@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from hubbub.errors import ConfigurationError
-from hubbub_trainer.learning.task import Task
+from hubbub.errors import ConfigurationError, HubbubError
+from hubbub_trainer.learning.task import CanBeTried, Task, check_score
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,30 @@ def find_task(place: str, *, data: str) -> Task:
         f"{place} is no task: make it a class that has TorchTask as its base, or an object with the methods of "
         "hubbub_trainer.learning.task.Task"
     )
+
+
+def try_task(task: Task) -> None:
+    """Train a step and evaluate, as the only client of a run, so that a task that cannot is found by its owner.
+
+    In a run its failure would stay unnoticed by everybody who does not read this trainer's log.
+    """
+    try:
+        theta = task.initial_model(0)
+        learner = task.learner(index=0, clients=1, seed=0)
+        if isinstance(learner, CanBeTried):
+            learner.try_out(theta)
+        else:
+            learner.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+            check_score(learner.evaluate(theta))
+    except HubbubError as error:
+        raise _say_tried(task, str(error)) from None
+    except Exception as error:
+        log.exception("the task %s failed", task.name)
+        raise _say_tried(task, f"{type(error).__name__}: {error}") from None
+
+
+def _say_tried(task: Task, why: str) -> ConfigurationError:
+    return ConfigurationError(f"the task {task.name!r} was tried on one batch, and failed: {why}")
 
 
 def _is_task(found: Any) -> TypeGuard[Task]:

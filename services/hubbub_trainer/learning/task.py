@@ -27,6 +27,7 @@ What a task must keep to:
   read N.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -103,6 +104,14 @@ class HasBuffers(Protocol):
         """What the model has beside its parameters, out of what is remembered."""
 
 
+@runtime_checkable
+class CanBeTried(Protocol):
+    """A learner that can be tried for less than a step of training and a whole evaluation."""
+
+    def try_out(self, theta: Theta) -> None:
+        """Do a little of everything; raise what goes wrong."""
+
+
 class Task(Protocol):
     """A model, its data, its optimiser and its loss, under a name that a manifest can carry."""
 
@@ -140,6 +149,12 @@ def _check_vector(what: str, vector: Theta, parameters: int) -> None:
         raise LocalError(
             f"{what} is a flat float32 vector of {parameters} elements, not {vector.dtype} of shape {vector.shape}"
         )
+
+
+def check_score(score: Score) -> None:
+    """Refuse a score that cannot be."""
+    if not 0 <= score.correct <= score.total or not math.isfinite(score.loss):
+        raise TaskFailed("the task's score is not finite, or has more right answers than samples")
 
 
 def check_client(index: int, clients: int) -> None:

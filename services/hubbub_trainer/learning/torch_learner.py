@@ -31,6 +31,7 @@ from hubbub_trainer.learning.task import (
     Theta,
     Training,
     check_client,
+    check_score,
     check_theta,
     report_interval_steps,
 )
@@ -211,16 +212,24 @@ class TorchLearner:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._task.max_gradient_norm)
         optimiser.step()
 
+    def try_out(self, theta: Theta) -> None:
+        """Train on one batch, and score one batch."""
+        self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+        check_score(self._evaluate(theta, None, min(len(self._test), self._task.evaluation_batch_size)))
+
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
         """Score `theta` on this client's test samples, with this client's buffers."""
+        return self._evaluate(theta, memory, len(self._test))
+
+    def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Score:
         check_theta(theta, self._parameters)
         size, total = self._task.evaluation_batch_size, BatchScore(0, 0, 0.0)
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
             self._load(theta, torch_memory.unpack(memory))
             self._model.eval()
-            for start in range(0, len(self._test), size):
-                rows = np.arange(start, min(start + size, len(self._test)))
+            for start in range(0, samples, size):
+                rows = np.arange(start, min(start + size, samples))
                 with self._precision():
                     score = self._task.evaluate(self._model, self._test.take(rows, self._device))
                 total = BatchScore(

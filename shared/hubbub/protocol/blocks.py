@@ -22,6 +22,7 @@ from hubbub.protocol import compression
 from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.residues import BLOCK, check_modulus
+from hubbub.protocol.ring import RandomStream, sample
 
 MAX_BLOCK = 1024
 """The union then takes a thousandth of N marks: nothing is left to be saved, and V would only get coarser."""
@@ -77,6 +78,11 @@ def indices_in(active: Indices, block: int, n: int) -> Indices:
 def speak(x: Floats, support: Indices) -> Signs:
     """D_i on V: +1 or -1 at every index, whoever chose it. A zero has to be one of the two: it is a plus."""
     return np.where(x[support] < 0, np.int8(-1), np.int8(1))
+
+
+def speak_at_random(n: int, stream: RandomStream) -> Signs:
+    """D_i on V of a client that has nothing to say: n signs, each a plus with a chance of one half."""
+    return sample(stream, n, 2).astype(np.int8) * np.int8(2) - np.int8(1)
 
 
 def scale(x: Floats, support: Indices, *, rule: AlphaRule = "norm") -> float:

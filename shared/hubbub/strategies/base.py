@@ -144,6 +144,9 @@ class ClientInput:
     """For what a strategy draws at random, other than shares: it follows from the client's own secret."""
     history: History = field(default=NO_HISTORY, repr=False)
     """Mean factors of the rounds before, as the last conclusion had it; the same at all clients."""
+    silent: bool = False
+    """Training failed here. The client takes part and contributes nothing: zeros with α = 0. Its accumulator stays
+    as it was. The others see a member like any other."""
 
 
 @dataclass(frozen=True, slots=True)

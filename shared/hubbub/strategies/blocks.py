@@ -27,7 +27,7 @@ from hubbub.strategies.base import (
     admit_exactly,
     admit_up_to,
 )
-from hubbub.strategies.compressed import add_up, require
+from hubbub.strategies.compressed import add_up, require, speak
 from hubbub.strategies.marks import SIGNS, Directions, Found, SecUnion, Signs
 
 REVEALS = "where all members' signs agree on V, every client knows everybody's sign there"
@@ -56,8 +56,10 @@ class BlockRound:
         self._parameters = parameters
         self._theta, self._history = mine.theta, mine.history
         self._wanted = add_up(parameters, mine)
-        chosen = blocks.choose_blocks(self._wanted, parameters.block, parameters.kept_blocks)
+        chosen = blocks.choose_blocks(speak(mine, self._wanted), parameters.block, parameters.kept_blocks)
         self._marks = union.mark(parameters, chosen, mine.stream)
+        # Everybody speaks about all of V. Who has nothing to say draws its signs: zeros would all be pluses.
+        self._stream = mine.stream if mine.silent else None
         self._spoken: _Spoken | None = None
         self._alone: float | None = None
         self._moves: tuple[Directions, float, int] | None = None
@@ -99,6 +101,9 @@ class BlockRound:
         parameters, active = self._parameters, Found.of(total)
         self._alone = self._union.alone_share(parameters, active, self._marks, members)
         support = blocks.indices_in(active.support, parameters.block, parameters.parameters)
+        if self._stream is not None:
+            self._spoken = _Spoken(support, blocks.speak_at_random(support.size, self._stream), 0)
+            return
         alpha = blocks.scale(self._wanted, support, rule=parameters.alpha_rule)
         self._spoken = _Spoken(support, blocks.speak(self._wanted, support), parameters.fixed_point.to_ring(alpha))
 

@@ -26,6 +26,11 @@ def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
     return wanted
 
 
+def speak(mine: ClientInput, wanted: Theta) -> Theta:
+    """What a client's contribution is computed from: X, or zeros if it has nothing to say."""
+    return np.zeros_like(wanted) if mine.silent else wanted
+
+
 def require(found: T | None) -> T:
     """The next model, or what else is there once the round's sums are."""
     if found is None:

@@ -32,7 +32,7 @@ from hubbub.strategies.base import (
     admit_exactly,
     admit_up_to,
 )
-from hubbub.strategies.compressed import add_up, require
+from hubbub.strategies.compressed import add_up, require, speak
 
 FLOATS = 2**32
 """A 32-bit float travels as its bits, a residue of this ring."""
@@ -101,7 +101,8 @@ class FedAvgRound:
         self._parameters = parameters
         self._theta = mine.theta
         self._wanted = add_up(parameters, mine)
-        compression.check_finite(self._wanted)
+        self._spoken = speak(mine, self._wanted)
+        compression.check_finite(self._spoken)
         self._next: Theta | None = None
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
@@ -112,7 +113,7 @@ class FedAvgRound:
     def contribute(self, phase: str) -> tuple[Digits, ...]:
         """U_i."""
         del phase
-        return (_to_bits(self._wanted),)
+        return (_to_bits(self._spoken),)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """Nothing: there is one phase."""
@@ -130,8 +131,8 @@ class FedAvgRound:
         self._next = self._theta + _from_bits(release.values[0])
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Nothing is left over, unless this client was left out."""
-        kept = np.zeros_like(self._wanted) if took_part else self._wanted
+        """Nothing is left over, unless this client was left out or had nothing to say."""
+        kept = self._wanted - self._spoken if took_part else self._wanted
         return Conclusion(require(self._next), kept, self._parameters.parameters)
 
     def __repr__(self) -> str:
@@ -285,11 +286,10 @@ class TopBinaryRound:
         self._parameters = parameters
         self._theta = mine.theta
         self._wanted = add_up(parameters, mine)
-        self._indices = compression.top_k(self._wanted, parameters.kept)
-        self._positive = self._wanted[self._indices] >= 0
-        self._alpha = np.float32(
-            compression.scaling_factor(self._wanted, self._indices, rule=parameters.alpha_rule)
-        )
+        spoken = speak(mine, self._wanted)
+        self._indices = compression.top_k(spoken, parameters.kept)
+        self._positive = spoken[self._indices] >= 0
+        self._alpha = np.float32(compression.scaling_factor(spoken, self._indices, rule=parameters.alpha_rule))
         self._next: Theta | None = None
         self._size = 0
 

@@ -30,7 +30,7 @@ from hubbub.strategies.base import (
     admit_up_to,
 )
 from hubbub.strategies.blocks import Blocks
-from hubbub.strategies.compressed import add_up, require
+from hubbub.strategies.compressed import add_up, require, speak
 from hubbub.strategies.marks import SIGNS, Directions, Found, PartialSecUnion, PlaintextUnion, SecUnion, Union
 
 
@@ -44,7 +44,8 @@ class SecureRound:
         self._parameters = parameters
         self._theta, self._history = mine.theta, mine.history
         self._wanted = add_up(parameters, mine)
-        compressed = compression.top_binary(self._wanted, parameters.kept, rule=parameters.alpha_rule)
+        spoken = speak(mine, self._wanted)
+        compressed = compression.top_binary(spoken, parameters.kept, rule=parameters.alpha_rule)
         self._factor = parameters.fixed_point.to_ring(compressed.alpha)
         self._signs = compressed.signs
         self._marks = union.mark(parameters, compressed.signs, mine.stream) if union else None

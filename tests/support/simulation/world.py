@@ -41,7 +41,7 @@ from hubbub_trainer.phases.round import Round
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workbench import Workbench
-from hubbub_trainer.workspace import Workspace, digest
+from hubbub_trainer.workspace import Learnt, Workspace, digest
 from support.recorder import Said
 from support.simulation.disk import Database, Disk
 from support.simulation.ledger import Ledger
@@ -433,10 +433,10 @@ class World:
             advance(space, number, theta, accumulator, memory, history)
             ledger.note_model(_current_party(), number, digest(theta))
 
-        def keep_watched(space: Workspace, number: int, update: Theta, memory: Theta | None) -> None:
+        def keep_watched(space: Workspace, number: int, learnt: Learnt) -> None:
             # Before it is kept: whoever dies after it does not come here again.
-            ledger.idle[_current_party(), number] = not update.any()
-            keep_update(space, number, update, memory)
+            ledger.idle[_current_party(), number] = not learnt.update.any()
+            keep_update(space, number, learnt)
 
         def take_watched(space: Workspace, theta: Theta, history: influence.History, voucher: Voucher) -> None:
             take(space, theta, history, voucher)

@@ -184,7 +184,7 @@ async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path)
 
 
 @aio
-async def test_a_client_that_raises_ends_the_run_and_its_words_stay_at_home(
+async def test_what_a_client_raises_stays_at_home_and_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Softmax):
@@ -200,9 +200,7 @@ async def test_a_client_that_raises_ends_the_run_and_its_words_stay_at_home(
     ) as federation:
         state, run = await federation.run(manifest)
 
-    assert state is runs.State.FAILED
-    assert "ValueError in the Flower client's training" in run.reason
-    assert SECRET not in run.reason
+    assert (state, run.released) == (runs.State.COMPLETED, manifest.rounds)
     assert SECRET in caplog.text
 
 

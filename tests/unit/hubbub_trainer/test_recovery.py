@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,6 +33,7 @@ from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.task_runner import MOST_BEGINNINGS
 from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest
@@ -409,6 +412,31 @@ async def test_training_that_came_to_its_end_is_never_done_again(tmp_path: Path,
         assert len(saboteur.points) == 1
         await scene.play_good_round(2)
     assert task.watch.memories == [None, 1.0]
+
+
+@aio
+async def test_training_that_the_process_died_in_twice_is_not_tried_again(tmp_path: Path) -> None:
+    task, gates = WatchedTask(), [threading.Event() for _ in range(MOST_BEGINNINGS)]
+    async with joined(tmp_path, task, demo_seed=None) as scene:
+        task.watch.gate = gates[0]
+        await scene.open_round(1)
+        for gate, following in zip(gates, (*gates[1:], None), strict=True):
+            await asyncio.to_thread(task.watch.half_way.wait)
+            await scene.settle()
+            image = scene.folders[ME].with_name(f"died {len(task.watch.seeds)} times")
+            # As its disk was when it died: what it does when it is stopped is not in there.
+            shutil.copytree(scene.folders[ME], image)
+            task.watch.half_way.clear()
+            task.watch.gate = following
+            await scene.kill(let_go=gate.set)
+            await scene.start(ME, image)
+        await scene.play_good_round(1)
+        await scene.play_good_round(2)
+        await scene.settle()
+        notes = [json.loads(line) for line in scene.digests()]
+        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
+    assert [note.get("trouble") for note in notes] == [["training"], None]
+    assert len(task.watch.seeds) == MOST_BEGINNINGS + 1, "that of the second round"
 
 
 # Sharing ------------------------------------------------------------------------------------------------

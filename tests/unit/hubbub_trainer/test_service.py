@@ -1,5 +1,6 @@
 """Real trainers among parties made by hand: whatever those send, they go on; they act only on what all say."""
 
+import asyncio
 import hashlib
 import hmac
 import struct
@@ -32,7 +33,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
-from support.aio import aio
+from support.aio import aio, until
 from support.builders import SIGNATURE, WRAPPED_KEY, make_manifest, make_run_key, make_vectors
 from support.parties import identity_of, roster_of, sign_sum
 from support.spooled import spooled_in
@@ -658,11 +659,57 @@ class BrokenTask(SyntheticTask):
 
 
 @aio
-async def test_an_update_with_nan_is_never_sent(tmp_path: Path) -> None:
+async def test_an_update_with_nan_is_never_sent_and_the_client_says_nothing_instead(tmp_path: Path) -> None:
     async with joined_scene(tmp_path, BrokenTask(1_003)) as scene:
+        await scene.play_good_round(1)
+        first, second = scene.aggregators
+        vectors, chunks = await scene.add(first, 1, "signs")
+        _, others = await scene.add(second, 1, "signs")
+        plan = plan_chunks(vectors, MANIFEST.chunk_bytes)
+        phase = find_phase(MANIFEST.strategy, "signs")
+        said = recombine_chunks(phase, plan, vectors, 2, lambda place, index: (chunks, others)[place][index])
+        assert not any(values.any() for values in said)
+        await scene.settle()
+        assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
+
+
+@aio
+async def test_who_failed_early_sends_its_shares_when_training_would_have_been_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, gate = list[float](), asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await gate.wait()
+
+    def fail_early(*_: object, **__: object) -> Training:
+        raise ValueError("at the first step")
+
+    monkeypatch.setattr(BrokenLearner, "train", fail_early)
+    async with joined_scene(tmp_path, BrokenTask(1_003)) as scene:
+        monkeypatch.setattr(scene.trainer._bench, "_sleep", wait)
         await scene.open_round(1)
-        assert "NaN or infinity" in await hear_failure(scene)
+        await until(lambda: bool(waits))
+        await scene.settle()
         assert not any(aggregator.heard for aggregator in scene.aggregators)
+        gate.set()
+        await scene.sealed_shares(scene.aggregators[0])
+    (waited_s,) = waits
+    assert waited_s > 0
+
+
+@aio
+async def test_nothing_is_trained_or_evaluated_on_a_proposal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends one chooses what it makes run. A task is tried when its owner starts the trainer."""
+    asked = list[str]()
+    monkeypatch.setattr(BrokenLearner, "train", lambda *_, **__: asked.append("train"))
+    monkeypatch.setattr(BrokenLearner, "evaluate", lambda *_, **__: asked.append("evaluate"))
+    async with joined_scene(tmp_path, BrokenTask(1_003)) as scene:
+        await scene.settle()
+    assert asked == []
 
 
 # Shares and transcripts ---------------------------------------------------------------------------------

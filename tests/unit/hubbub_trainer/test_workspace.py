@@ -26,6 +26,7 @@ from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.workspace import (
+    Learnt,
     OpenRound,
     Workspace,
     _shortened,
@@ -97,7 +98,7 @@ def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
 ) -> None:
     space = open_space(tmp_path)
     for number in (1, 2):
-        space.keep_update(number, filled(0.5), None)
+        space.keep_update(number, Learnt(filled(0.5), None))
         space.advance(
             number, filled(number), filled(0.25), None if memory is None else filled(memory), HISTORY[:number]
         )
@@ -136,7 +137,7 @@ def test_what_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
     again = open_space(tmp_path)
     check(again, 1, 1.0, 0.0, None)
     assert again.recall_update(2) is None
-    again.keep_update(2, filled(0.5), None)
+    again.keep_update(2, Learnt(filled(0.5), None))
     again.advance(2, filled(2), filled(0), None, HISTORY[:2])
     check(open_space(tmp_path), 2, 2.0, 0.0, None)
 
@@ -145,11 +146,11 @@ def test_what_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
 def test_an_update_is_kept_until_its_round_is_over(tmp_path: Path, memory: Theta | None) -> None:
     space = open_space(tmp_path)
     assert space.recall_update(1) is None
-    space.keep_update(1, filled(0.5), memory)
+    space.keep_update(1, Learnt(filled(0.5), memory, samples=7, silent=True))
     learnt = open_space(tmp_path).recall_update(1)
     assert learnt is not None
-    np.testing.assert_array_equal(learnt[0], filled(0.5))
-    assert (learnt[1] is None) == (memory is None)
+    np.testing.assert_array_equal(learnt.update, filled(0.5))
+    assert (learnt.samples, learnt.silent, learnt.memory is None) == (7, True, memory is None)
     assert space.recall_update(2) is None
     for _ in range(2):
         drop_update(tmp_path, 1)
@@ -167,7 +168,7 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
         patch.setattr(os, "fsync", refuse)
         attempts: tuple[Callable[[], None], ...] = (
             lambda: space.advance(2, filled(2), filled(0), None, HISTORY[:2]),
-            lambda: space.keep_update(2, filled(0.5), None),
+            lambda: space.keep_update(2, Learnt(filled(0.5), None)),
             lambda: space.note_round(2, concluded(2)),
             lambda: space.save_model(run="1" * 64, task="synthetic", seed=0),
         )
@@ -211,7 +212,7 @@ def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:
     space = open_space(tmp_path)
     space.note_round(1, concluded(1))
     space.advance(1, filled(1), filled(0), filled(2), HISTORY[:1])
-    space.keep_update(2, filled(0.5), None)
+    space.keep_update(2, Learnt(filled(0.5), None))
     for name in ("state-000002.part", "update-000003.part", "rounds.part"):
         (tmp_path / name).write_bytes(b"half a file")
     space.save_model(run="1" * 64, task="synthetic", seed=0)

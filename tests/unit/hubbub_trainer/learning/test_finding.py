@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from hubbub.errors import ConfigurationError
-from hubbub_trainer.learning.finding import find_task, is_place
+from hubbub_trainer.__main__ import TrainerSettings, _stock_shelf
+from hubbub_trainer.learning.finding import find_task, is_place, try_task
 from hubbub_trainer.learning.shelf import Shelf, choose_task
-from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import Task
+from hubbub_trainer.learning.torch_learner import OwnTask
 
 TORCH = """
 from torch import nn
@@ -177,3 +179,68 @@ def test_an_operator_may_give_a_name_or_a_place(tmp_path: Path) -> None:
     found = [choose_task(each, data="", cache_folder=tmp_path, announce=print).name for each in wanted]
 
     assert found == ["synthetic:50", "other"]
+
+
+# Trying a task ----------------------------------------------------------------------------------------------
+
+TRIED = """
+import torch
+from torch import nn
+from hubbub_trainer.learning.torch_task import BatchScore, Data, TorchTask
+
+class Mine(TorchTask):
+    batch_size, evaluation_batch_size = 4, 3
+    scored = []
+
+    def model(self):
+        return nn.Linear(2, 2)
+
+    def data(self, site):
+        inputs, labels = torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)
+        return Data(train=(inputs, labels), test=(inputs, labels))
+
+    def evaluate(self, model, batch):
+        self.scored.append(len(batch[0]))
+        return super().evaluate(model, batch)
+"""
+FLAWS = {
+    "data": ("    def data(self, site):\n        return torch.load('nowhere')", "while it got its data"),
+    "loss": ("    def loss(self, model, batch):\n        return batch[2]", "in training"),
+    "nan": (
+        "    def loss(self, model, batch):\n        return model(batch[0]).sum() * float('nan')",
+        "in training",
+    ),
+    "evaluate": ("    def evaluate(self, model, batch):\n        return 1", "in its evaluation"),
+    "score": ("    def evaluate(self, model, batch):\n        return BatchScore(9, 3, 0.0)", "more right answers"),
+}
+
+
+def stock(tmp_path: Path, text: str) -> Shelf:
+    """As a trainer does when it starts."""
+    settings = TrainerSettings.model_construct(task=write(tmp_path, text), data="", cache_folder=tmp_path)
+    return _stock_shelf(settings)
+
+
+def test_a_task_is_tried_on_one_batch_when_the_trainer_starts(tmp_path: Path) -> None:
+    task = stock(tmp_path, TRIED)("mine")
+
+    assert isinstance(task, OwnTask)
+    assert task._task.scored == [3]  # type: ignore[attr-defined]  # Of the class above.
+
+
+@pytest.mark.parametrize(("flaw", "said"), FLAWS.values(), ids=FLAWS.keys())
+def test_a_task_that_fails_when_it_is_tried_stops_the_start(tmp_path: Path, flaw: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"the task 'mine' was tried on one batch, and failed: .*{said}"):
+        stock(tmp_path, f"{TRIED}\n{flaw}\n")
+
+
+@pytest.mark.parametrize(("method", "said"), [("train", "KeyError: 'no'"), ("evaluate", "KeyError: 'no'")])
+def test_a_task_without_torch_is_tried_too(method: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    try_task(SyntheticTask(50))
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("no")
+
+    monkeypatch.setattr(SyntheticLearner, method, fail)
+    with pytest.raises(ConfigurationError, match=said):
+        try_task(SyntheticTask(50))

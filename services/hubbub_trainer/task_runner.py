@@ -1,0 +1,159 @@
+"""Runs the owner's task, and keeps its failures at home.
+
+Whether training or evaluation fails depends on this client's data, and on a model that others may have chosen to
+find out. If the run failed with it, or the client stayed away, everybody would learn whose task it was. So the
+client goes on as a member like any other, with nothing to say (`ClientInput.silent`), or reports the worst score.
+Only its owner is told: by an error in the log, by `hubbub_task_failures_total`, and in the notes of the run.
+
+A failure is whatever the task raises, no memory, a model that is not finite or of another shape, and that the
+process died twice over the same thing in one round, which is noted on disk before it is begun. A disk that fails
+is none: what it refused is tried again, as everywhere.
+
+A contribution does not leave before all E steps would have been done, by the last round that went well, or else by
+the steps that were done. What this does not cover: the estimate is not exact, a process that died was away for a
+while, and the time of an evaluation that fails is not made up for. Whoever sees messages arrive sees that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter
+
+from hubbub.errors import BadUpdate, HubbubError, LocalError, StorageFailed
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest
+from hubbub.runtime.clock import Clock
+from hubbub_trainer.learning.task import ProgressCallback, Score, TaskFailed, check_score
+from hubbub_trainer.workspace import Learnt, Workspace
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Progress = Callable[[PartyId, int, int, int], None]
+"""Told, from the training thread: who, in which round, has done how many steps of how many."""
+
+TRAINING, EVALUATION = "training", "evaluation"
+MOST_BEGINNINGS = 2
+"""What a process has died over is begun once more in a round, and not a third time."""
+
+
+class Stopping(LocalError):
+    """The service is being stopped; training is given up."""
+
+
+class TaskRunner:
+    """Trains and evaluates for one client."""
+
+    def __init__(self, *, me: PartyId, progress: Progress, clock: Clock, registry: CollectorRegistry) -> None:
+        self._me = me
+        self._progress = progress
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._failures = Counter(
+            "hubbub_task_failures",
+            "Failures of this organisation's task, by what it did.",
+            ["what"],
+            registry=registry,
+        )
+        for what in (TRAINING, EVALUATION):
+            self._failures.labels(what)
+        self._failed = 0
+
+    def count_failures(self) -> int:
+        """How often the task has failed."""
+        return self._failed
+
+    def give_up(self) -> None:
+        """Let a training thread come to its end at its next report of progress."""
+        self._stopping.set()
+
+    def train(
+        self, key: Key, space: Workspace, manifest: Manifest, begin: Callable[[Learnt], T]
+    ) -> tuple[Learnt, T, float]:
+        """Train, and begin the round with what was learnt or, if that failed, with nothing.
+
+        `begin` refuses an update that cannot be sent. The last number is how many seconds training would still
+        have taken.
+        """
+        began_s, done, usual_s = self._clock.now_s(), 0, space.record.training_s
+
+        def report(now_done: int, steps: int) -> None:
+            nonlocal done
+            if self._stopping.is_set():
+                raise Stopping("the trainer is being stopped")
+            done = now_done
+            self._progress(self._me, key.round, done, steps)
+
+        try:
+            learnt = self._learn(key, space, manifest, report)
+            begun = begin(learnt)
+            space.note_training(max(0.0, self._clock.now_s() - began_s), learnt.samples)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (It is the owner's code: it may raise anything.)
+            self._keep_at_home(key, space, TRAINING, error)
+        else:
+            return learnt, begun, 0.0
+        elapsed_s = max(0.0, self._clock.now_s() - began_s)
+        whole_s = usual_s or elapsed_s * manifest.local_steps / max(done, 1)
+        # Where nothing tells how long a step takes we may be far off, and would be too late for the phase.
+        spare_s = min(max(0.0, whole_s - elapsed_s), manifest.phase_timeout_s / 2)
+        nothing = Learnt(np.zeros_like(space.theta), space.memory, space.record.samples, silent=True)
+        return nothing, begin(nothing), spare_s
+
+    def _learn(self, key: Key, space: Workspace, manifest: Manifest, report: ProgressCallback) -> Learnt:
+        _begin(space, TRAINING, key)
+        seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
+        training = space.learner.train(
+            space.theta, steps=manifest.local_steps, seed=seed, progress=report, memory=space.memory
+        )
+        if training.theta.shape != space.theta.shape:
+            raise BadUpdate(f"the trained model has shape {training.theta.shape} instead of {space.theta.shape}")
+        samples = int(space.learner.samples)
+        if samples < 1:
+            raise TaskFailed(f"the task says that it has {samples} training samples")
+        return Learnt(space.learnt(training.theta), training.memory, samples)
+
+    def evaluate(self, key: Key, space: Workspace) -> Score:
+        """Score the model; the worst score if that fails."""
+        try:
+            _begin(space, EVALUATION, key)
+            score = space.learner.evaluate(space.theta, memory=space.memory)
+            check_score(score)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (As above.)
+            self._keep_at_home(key, space, EVALUATION, error)
+            return replace(space.score, correct=0)
+        space.score = score
+        return score
+
+    def _keep_at_home(self, key: Key, space: Workspace, what: str, error: BaseException) -> None:
+        """Tell the owner of a failure, and nobody else; raise what is no failure of the task."""
+        if isinstance(error, StorageFailed):
+            raise error
+        if self._stopping.is_set():
+            space.take_back()
+            raise Stopping("the trainer is being stopped")
+        log.error(
+            "%s failed in round %d; this client goes on with nothing to say, and nobody else is told: %s",
+            what,
+            key.round,
+            error if isinstance(error, HubbubError) else type(error).__name__,
+            # The text of a HubbubError says all that there is to say.
+            exc_info=None if isinstance(error, HubbubError) else error,
+        )
+        self._failures.labels(what).inc()
+        self._failed += 1
+        space.note_trouble(key.round, what)
+
+
+def _begin(space: Workspace, what: str, key: Key) -> None:
+    """Note that something is begun; refuse what has cost two processes their lives."""
+    if space.begin(what, key.round) > MOST_BEGINNINGS:
+        raise TaskFailed(
+            f"the process died {MOST_BEGINNINGS} times during {what} in this round: it is not tried again"
+        )
