@@ -17,7 +17,7 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.protocol.compression import check_finite
-from hubbub.strategies.base import Theta
+from hubbub.strategies.base import Conclusion, Theta
 from hubbub_trainer.learning.task import ProgressCallback, Score, Training
 from hubbub_trainer.task_runner import MOST_BEGINNINGS, Stopping, TaskRunner
 from hubbub_trainer.workspace import Learnt, Workspace
@@ -285,7 +285,7 @@ def test_what_failed_stands_beside_what_the_round_came_to(home: Home) -> None:
     home.pupil.fault = raises(ValueError())
     home.pupil.scoring = fail_to_score
     home.train()
-    home.space.note_round(1, home.space.theta, None)
+    home.space.note_round(1, Conclusion(home.space.theta, home.space.accumulator, 1))
     home.runner.evaluate(ONE, home.space)
 
     (note,) = home.notes()
