@@ -24,12 +24,13 @@ from hubbub_local.federation import start_federation
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.workbench import Workbench
-from hubbub_trainer.workspace import OpenRound, Workspace, digest
+from hubbub_trainer.workspace import Learnt, OpenRound, Workspace, digest
 from support.aio import aio
 from support.builders import make_manifest
 from support.parties import parties_of
 from support.plain_federation import PlainFederation
 from support.plain_run import run_plainly
+from support.recorder import inner_of
 
 TASK = SyntheticTask(5_003)
 SEED, DEMO_SEED = 7, 11
@@ -59,19 +60,21 @@ def corrupt_some(
 
     It does so at every index, or where V is agreed on before, at those that it has marked.
     """
-    begin, names = Workbench._begin_round, manifest.clients[CLIENTS - corrupt :]
+    begin, names = Workbench._begin_with, manifest.clients[CLIENTS - corrupt :]
 
-    def begin_corruptly(bench: Workbench, key: Key, space: Workspace) -> OpenRound:
-        opened = begin(bench, key, space)
+    def begin_corruptly(
+        bench: Workbench, key: Key, space: Workspace, agreed: Manifest, learnt: Learnt
+    ) -> OpenRound:
+        opened = begin(bench, key, space, agreed, learnt)
         if bench.me in names and key.round in rounds:
-            mine, parameters = opened.client_round, manifest.protocol_parameters
+            mine, parameters = inner_of(opened.client_round), manifest.protocol_parameters
             assert isinstance(mine, SecureRound)
             mine._factor = parameters.fixed_point.to_ring(parameters.alpha_max)
             everywhere = np.ones_like(mine._signs) if manifest.strategy == "no-union" else mine._signs != 0
             mine._signs = (everywhere * (CLIENTS if bench.me == names[0] else 0)).astype(np.int8)
         return opened
 
-    monkeypatch.setattr(Workbench, "_begin_round", begin_corruptly)
+    monkeypatch.setattr(Workbench, "_begin_with", begin_corruptly)
 
 
 def play_honestly(manifest: Manifest, rounds: int) -> PlainFederation:

@@ -27,6 +27,7 @@ from hubbub.strategies.base import ClientInput, ClientRound
 from hubbub.strategies.blocks import BlockRound
 from hubbub.strategies.marks import SIGNS, Signs
 from hubbub.strategies.secure import SecureRound, SecureStrategy
+from hubbub.strategies.verified import VerifiedRound
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
@@ -182,8 +183,14 @@ class Said:
         return Said(mine.vectors(phase), tuple(each.astype(np.uint32) for each in mine.contribute(phase)))
 
 
+def inner_of(mine: ClientRound) -> ClientRound:
+    """The strategy's own round, without what verifies its sums."""
+    return mine._inner if isinstance(mine, VerifiedRound) else mine
+
+
 def chosen_by(mine: ClientRound) -> Signs:
     """The signs of what a client would send if it were for it alone; in blocks, those of its own blocks."""
+    mine = inner_of(mine)
     if isinstance(mine, SecureRound):
         return mine._signs
     assert isinstance(mine, BlockRound)

@@ -107,7 +107,8 @@ def test_maps_of_the_operator_s_own_take_the_place_of_those_of_the_chart() -> No
 
 
 def test_a_party_s_own_value_wins_over_the_default_also_when_it_is_false() -> None:
-    manifests = render(TRIAL, "--set", "aggregators[0].settingsFile=false")
+    chosen = "aggregatorDefaults.settingsFile=true,aggregators[0].settingsFile=false"
+    manifests = render(TRIAL, "--set", chosen)
 
     given = {
         each["metadata"]["labels"]["hubbub-party"]: environment(each["spec"]["template"]["spec"]["containers"][0])

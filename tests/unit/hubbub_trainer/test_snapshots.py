@@ -16,7 +16,7 @@ from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks
-from hubbub.protocol.influence import History
+from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.runtime.post import Post
 from hubbub.runtime.spool import Spool
 from hubbub.store.vault import Vault
@@ -185,7 +185,10 @@ async def test_a_model_that_has_moved_on_is_not_sent_and_counts_only_if_some_of_
 ) -> None:
     outbox = Outbox()
     handover = Handover(
-        spaces=cast("Workspaces", SimpleNamespace(open=lambda _: SimpleNamespace(theta=MODEL, applied=applied))),
+        spaces=cast(
+            "Workspaces",
+            SimpleNamespace(open=lambda _: SimpleNamespace(theta=MODEL, history=NO_HISTORY, applied=applied)),
+        ),
         spool=cast("Spool", None),
         vault=cast("Vault", None),
         post=Post(outbox, identity_of(MANIFEST, GIVER)),
