@@ -80,6 +80,8 @@ def draw_up(**overrides: object) -> Manifest:
         "strategy": "sec-union",
         "q": 3,
         "rounds": 1,
+        # So small a task takes large steps: clamped, a shifted sum of factors would make no difference.
+        "first_factor_bound": 16.0,
     }
     return make_manifest(**{**fields, **overrides})  # type: ignore[arg-type]
 
