@@ -421,7 +421,7 @@ def _kind_of_sum(data: Round, phase: str) -> str:
 
 
 def fail(data: Round, event: Failed) -> Step[State, Round]:
-    """Training, the disk or a sum failed us: we cannot go on with the run."""
+    """A disk, a sum or a bug failed us: we cannot go on with the run."""
     return _fail(data, event.why)
 
 
