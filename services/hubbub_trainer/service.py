@@ -344,6 +344,8 @@ class Trainer(Participant):
             predecessor=data.manifest.predecessor.run if data.manifest.predecessor else None,
             limit=data.runs_per_model,
         )
+        if run not in self.runner.machines:
+            self._ledger.give_up(run.run)  # It ended meanwhile, and nobody else would.
         return InitialModel(
             sha256=fingerprint.model if fingerprint else "",
             voids=claim.voids,

@@ -1,5 +1,6 @@
 """A client that has lost sums: whom it asks, whom it believes, and that it takes nothing too few vouch for."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -13,6 +14,8 @@ from hubbub_trainer.events import (
     AskDue,
     CaughtUp,
     HeldModel,
+    Inherited,
+    InitialModel,
     Lost,
     NeverMind,
     PeerVouched,
@@ -253,6 +256,19 @@ def test_a_model_that_was_taken_is_told_to_the_run(play: Play) -> None:
         State.DONE,
         (Tell(play.data.run, CaughtUp(number=LOST, voucher=voucher(), held=HELD)),),
     )
+
+
+def test_what_the_ledger_says_of_an_inherited_model_is_told_to_the_run(play: Play) -> None:
+    initial = InitialModel(sha256="5f" * 32, objection="a run began from it")
+    play.state, play.data = State.CHECKING, replace(play.data, after=-1, checking=TakeSnapshot(SECOND))
+    play.feed(SnapshotTaken(initial=initial))
+    assert (play.state, play.effects) == (State.DONE, (Tell(play.data.run, Inherited(initial=initial)),))
+
+
+def test_without_word_of_the_model_it_is_asked_for_again(play: Play) -> None:
+    play.check(SECOND)
+    play.feed(SnapshotTaken())
+    assert (play.state, play.effects) == (State.ASKING, (AT_ONCE,))
 
 
 def test_it_is_told_even_if_more_was_lost_meanwhile_for_it_is_our_model_now(play: Play) -> None:
