@@ -105,6 +105,9 @@ async def _show_lines(client: Client, run: str, _console: Console, *, as_json: b
     async for event in _read_log(client, run):
         write(event)
         last_id = event.id
+        if event.ends_the_run:
+            # It may have ended since it was looked at: nothing more would come.
+            return event.kind.removeprefix("run-")
     if before.is_over:
         return before.state
     async for news in follow(client, run, last_id):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -9,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rich.console import Console
 from hubbub_cli.answers import Event, Participant, Round, RunDetail, read
 from hubbub_cli.asking import RUNS, ask
 from hubbub_cli.client import Client, Door
-from hubbub_cli.watch import EVENTS
+from hubbub_cli.watch import EVENTS, _show_lines
 from hubbub_cli.watch_view import Picture, draw
 from support.command_line import CODE, Hubbub, start_hubbub
 from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator, make_run
@@ -76,6 +77,25 @@ def test_a_run_that_is_over_is_told_from_its_first_event(live: LiveCoordinator, 
     for line, event in zip(lines.out.splitlines(), events, strict=True):
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  (run|round \d) ", line)
         assert line.endswith(str(event["text"]))
+
+
+def test_a_run_that_ends_just_after_it_was_looked_at_is_not_waited_for(live: LiveCoordinator) -> None:
+    live.silence.lift_all()
+    live.submit(RUN)
+    live.wait_until(RUN.run_id, "completed")
+    seen = {**ask_live(live, f"{RUNS}/{RUN.run_id}"), "state": "running"}
+
+    class Late(Client):
+        """Asks for the run a moment before it ends."""
+
+        async def get(self, path: str, params: Mapping[str, object] | None = None) -> dict[str, object]:
+            return seen if path.endswith(RUN.run_id) else await super().get(path, params)
+
+    async def show() -> str:
+        async with Late(Door(url=live.url, token=TOKENS.read)) as client, asyncio.timeout(PATIENCE_S):
+            return await _show_lines(client, RUN.run_id, Console(), as_json=True)
+
+    assert asyncio.run(show()) == "completed"
 
 
 def test_a_run_that_is_cancelled_is_exit_code_1(live: LiveCoordinator, hubbub: Hubbub) -> None:
