@@ -34,11 +34,10 @@ class ProcessRounds:
     servers: int
     strategy: str
     rounds: int
-    protocol_s: float
+    round_s: float
+    """With the slowest trainer's training and evaluation, and so are the next two."""
     fastest_s: float
     slowest_s: float
-    round_s: float
-    """With the slowest trainer's training and evaluation."""
     payload_bytes: float
     wire_bytes: int
     aggregator_s: float
@@ -88,7 +87,6 @@ def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
     spent_s = {name: after_s - before_s[name] for name, after_s in processes.read_spent().items()}
     sizes = processes.read_memory("VmHWM")
     views = [deployment.read_round(manifest.run_id, number) for number in range(2, manifest.rounds + 1)]
-    protocol_s = [view.protocol_s or 0.0 for view in views]
     whole_s = [(view.ended_at_s or view.began_at_s) - view.began_at_s for view in views]
     costs = views[-1].cost.values()
     return ProcessRounds(
@@ -97,10 +95,9 @@ def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
         servers=len(manifest.aggregators),
         strategy=manifest.strategy,
         rounds=len(views),
-        protocol_s=statistics.median(protocol_s),
-        fastest_s=min(protocol_s),
-        slowest_s=max(protocol_s),
         round_s=statistics.median(whole_s),
+        fastest_s=min(whole_s),
+        slowest_s=max(whole_s),
         payload_bytes=sum(cost.payload_bits for cost in costs) / 8,
         wire_bytes=sum(cost.wire_bytes for cost in costs),
         aggregator_s=statistics.median(spent_s[name] for name in manifest.aggregators) / len(views),

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
@@ -43,6 +43,7 @@ from hubbub_coordinator.service import Coordinator
 from hubbub_coordinator.serving import answering
 from hubbub_local.federation import Federation, start_federation
 from hubbub_local.parties import Parties, make_parties
+from hubbub_local.timing import Stopwatch
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 
@@ -129,27 +130,27 @@ def measure_load(audience: Audience) -> LoadTimes:
 
 async def _measure_load(audience: Audience, core: int) -> LoadTimes:
     stage = Stage(SyntheticTask(audience.parameters), make_parties(clients=CLIENTS, servers=SERVERS))
-    alone: list[list[Account]] = []
-    watched: list[list[Account]] = []
+    alone: list[list[float]] = []
+    watched: list[list[float]] = []
     seen: list[Seen] = []
     async with stage.open():
         known = await stage.run(ROUNDS_ALREADY_RUN)
         await stage.run(audience.rounds_per_run)
-        alone.append(stage.accounts[1:])
+        alone.append(stage.protocol_s[1:])
         for _ in range(audience.pairs):
             async with _watching(stage, audience, core, known) as found:
                 await stage.run(audience.rounds_per_run)
-                watched.append(stage.accounts[1:])
+                watched.append(stage.protocol_s[1:])
             seen += found
             await stage.run(audience.rounds_per_run)
-            alone.append(stage.accounts[1:])
-    alone_s, watched_s = [*map(_median_s, alone)], [*map(_median_s, watched)]
+            alone.append(stage.protocol_s[1:])
+    alone_s, watched_s = [*map(statistics.median, alone)], [*map(statistics.median, watched)]
     around = list(pairwise(alone_s))
     return LoadTimes(
         parameters=audience.parameters,
         rounds=sum(map(len, watched)),
-        alone_s=_median_s(chain.from_iterable(alone)),
-        watched_s=_median_s(chain.from_iterable(watched)),
+        alone_s=statistics.median(chain.from_iterable(alone)),
+        watched_s=statistics.median(chain.from_iterable(watched)),
         # Against what came before and after, so that a machine that becomes slower does not count.
         ratios=[
             with_s / ((before + after) / 2) for with_s, (before, after) in zip(watched_s, around, strict=True)
@@ -157,10 +158,6 @@ async def _measure_load(audience: Audience, core: int) -> LoadTimes:
         null_ratios=[after / before for before, after in around],
         seen=seen,
     )
-
-
-def _median_s(accounts: Iterable[Account]) -> float:
-    return statistics.median(each.protocol_s for each in accounts)
 
 
 @dataclass(slots=True)
@@ -175,6 +172,9 @@ class Stage:
     url: str = ""
     accounts: list[Account] = field(default_factory=list)
     """Of the rounds of the last run."""
+    protocol_s: list[float] = field(default_factory=list)
+    """Of the same rounds."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     _federation: Federation | None = None
 
     @property
@@ -195,6 +195,7 @@ class Stage:
                     load_task=lambda _: self.task,
                     demo_seed=0,
                     observer=self._note,
+                    trainer_observer=self.stopwatch.observe,
                 )
             )
             listener = listen("127.0.0.1", 0, advice="")
@@ -207,7 +208,9 @@ class Stage:
         self.accounts = []
         manifest = self._draw_up(count)
         await self.federation.complete(manifest)
-        return manifest.run_id
+        run = manifest.run_id
+        self.protocol_s = [self.stopwatch.split(run, each).protocol_s for each in self.accounts]
+        return run
 
     def _draw_up(self, count: int) -> Manifest:
         return draw_up_manifest(

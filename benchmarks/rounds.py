@@ -1,7 +1,7 @@
 """Whole rounds, with all services in this process, over one transport or another.
 
-The protocol's seconds are those of the round less the slowest client's training and evaluation, as the
-coordinator accounts for them. The task is `synthetic` with one local step: its result does not matter here.
+The protocol's seconds are those of the round less the slowest client's training and evaluation.
+The task is `synthetic` with one local step: its result does not matter here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import Connect, start_federation
 from hubbub_local.parties import make_parties
+from hubbub_local.timing import Durations, Stopwatch
 from hubbub_trainer.learning.synthetic import SyntheticTask
+
+Timed = tuple[Account, Durations]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +60,21 @@ async def connect_to_rabbitmq(url: str) -> Connect:
 
 async def time_rounds(parameters: int, transports: dict[str, Connect | None], series: Series) -> list[RoundTimes]:
     """Run over each transport in turn, again and again; None is the memory transport."""
-    accounts: dict[str, list[Account]] = {name: [] for name in transports}
+    accounts: dict[str, list[Timed]] = {name: [] for name in transports}
     for _ in range(series.runs):
         for name, connect in transports.items():
             accounts[name] += (await _run(parameters, series.rounds_per_run, connect))[1:]
     return [_summarise(parameters, name, finished) for name, finished in accounts.items()]
 
 
-async def _run(parameters: int, count: int, connect: Connect | None) -> list[Account]:
+async def _run(parameters: int, count: int, connect: Connect | None) -> list[Timed]:
     task = SyntheticTask(parameters)
     options = DemoOptions(
         strategy="no-union", clients=CLIENTS, servers=SERVERS, rho=RHO, local_steps=1, rounds=count, seed=0
     )
     manifest, parties = draw_up(options, task)
     accounts: list[Account] = []
+    stopwatch = Stopwatch()
 
     def note(moment: Moment) -> None:
         ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
@@ -86,23 +90,25 @@ async def _run(parameters: int, count: int, connect: Connect | None) -> list[Acc
             demo_seed=0,
             connect=connect,
             observer=note,
+            trainer_observer=stopwatch.observe,
         ) as federation:
             await federation.complete(manifest)
-    return accounts
+    return [(each, stopwatch.split(manifest.run_id, each)) for each in accounts]
 
 
-def _summarise(parameters: int, transport: str, accounts: Sequence[Account]) -> RoundTimes:
-    protocol_s = [each.protocol_s for each in accounts]
-    costs = accounts[0].costs.values()
+def _summarise(parameters: int, transport: str, rounds_timed: Sequence[Timed]) -> RoundTimes:
+    times = [each for _, each in rounds_timed]
+    protocol_s = [each.protocol_s for each in times]
+    costs = rounds_timed[0][0].costs.values()
     return RoundTimes(
         parameters=parameters,
         transport=transport,
-        rounds=len(accounts),
+        rounds=len(times),
         protocol_s=statistics.median(protocol_s),
         fastest_s=min(protocol_s),
         slowest_s=max(protocol_s),
-        training_s=statistics.median(each.training_s for each in accounts),
-        evaluation_s=statistics.median(each.evaluation_s for each in accounts),
+        training_s=statistics.median(each.training_s for each in times),
+        evaluation_s=statistics.median(each.evaluation_s for each in times),
         payload_bytes=sum(cost.payload_bits for cost in costs) / 8,
         wire_bytes=sum(cost.wire_bytes for cost in costs),
     )

@@ -74,9 +74,8 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
     rows = tuple(
         (
             f"{each.parameters:,}",
-            f"{each.protocol_s:.2f} s",
-            f"{each.fastest_s:.2f}–{each.slowest_s:.2f}",
             f"{each.round_s:.2f} s",
+            f"{each.fastest_s:.2f}–{each.slowest_s:.2f}",
             show_bytes(each.payload_bytes),
             show_bytes(each.wire_bytes),
             show_seconds(each.aggregator_s),
@@ -87,14 +86,14 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
         for each in rounds
     )
     columns = (
-        *("N", "protocol", "range", "round", "payload", "wire"),
+        *("N", "round", "range", "payload", "wire"),
         *("aggregator", "trainer", "aggregator's memory", "trainer's memory"),
     )
     first = rounds[0]
     note = (
         f"{first.clients} trainers, {first.servers} aggregators and a coordinator, each a process, over RabbitMQ "
         f"on the same machine; {first.strategy}, medians over rounds, the first left out. "
-        "Protocol is the round less the slowest training and evaluation. Times of one aggregator and one trainer "
+        "A round holds the slowest training and evaluation. Times of one aggregator and one trainer "
         "are the processor's in a round; the trainer's holds training, top-k and evaluation. Memory is the most "
         "that a process had, its interpreter and libraries included."
     )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.peers.attribution import AttributingLoop, Attribution, named_parties
 from benchmarks.peers.contest import Contest, PeerCost, SumIsWrong, check_error
 from benchmarks.peers.memory import MemoryWatch
-from benchmarks.peers.metering import CountingTransport, Meter, Reading
+from benchmarks.peers.metering import CountingTransport, Meter
 from benchmarks.steps import RHO, SERVERS
 from hubbub import __version__
 from hubbub.messages.manifest import Manifest
@@ -151,7 +151,7 @@ def measure_hubbub(
         setting=f"wire {wire}, {SERVERS} aggregators" + ("" if strategy == "sum" else f", ρ = {RHO}"),
         parameters=contest.parameters,
         clients=contest.clients,
-        **_summarise(manifest, meter.readings),
+        **_summarise(manifest, meter),
         servers=SERVERS,
         memory_bytes=memory.grown_bytes(),
         largest_error=check_error(strategy, error, allowed),
@@ -183,6 +183,7 @@ async def _run(manifest: Manifest, parties: Parties, task: VectorTask, meter: Me
             demo_seed=0,
             connect=lambda party, topology: CountingTransport(meter, party, connect(party, topology)),
             observer=meter.observe,
+            trainer_observer=meter.stopwatch.observe,
         ) as federation:
             await federation.complete(manifest)
 
@@ -209,8 +210,8 @@ class _Measured(TypedDict):
     wire_bytes: int
 
 
-def _summarise(manifest: Manifest, readings: Sequence[Reading]) -> _Measured:
-    pairs = list(pairwise(readings))
+def _summarise(manifest: Manifest, meter: Meter) -> _Measured:
+    pairs = list(pairwise(meter.readings))
 
     def spent(names: Sequence[str]) -> float:
         return median(
@@ -225,7 +226,7 @@ def _summarise(manifest: Manifest, readings: Sequence[Reading]) -> _Measured:
         client_s=spent(manifest.clients),
         server_s=spent(manifest.aggregators),
         others_s=spent([manifest.coordinator]),
-        wall_s=median(after.protocol_s for _, after in pairs),
+        wall_s=median(meter.stopwatch.split(manifest.run_id, after.account).protocol_s for _, after in pairs),
         payload_bytes=median(after.payload_bytes for _, after in pairs),
         wire_bytes=round(median(after.wire_bytes for _, after in pairs)),
     )

@@ -9,8 +9,9 @@ from benchmarks.peers.attribution import Attribution, belonging_to
 from hubbub.ids import PartyId
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import Address, Condition, Handler, Transport
-from hubbub_coordinator.accounts import account
+from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
+from hubbub_local.timing import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Reading:
     up_bytes: int
     down_bytes: int
     others_bytes: int
-    protocol_s: float
+    account: Account
     payload_bytes: float
     wire_bytes: int
 
@@ -36,6 +37,7 @@ class Meter:
     down_bytes: int = 0
     others_bytes: int = 0
     readings: list[Reading] = field(default_factory=list)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def count(self, sender: PartyId, address: Address, size: int) -> None:
         if sender in self.clients:
@@ -54,7 +56,7 @@ class Meter:
                 up_bytes=self.up_bytes,
                 down_bytes=self.down_bytes,
                 others_bytes=self.others_bytes,
-                protocol_s=whole.protocol_s,
+                account=whole,
                 payload_bytes=sum(cost.payload_bits for cost in whole.costs.values()) / 8,
                 wire_bytes=sum(cost.wire_bytes for cost in whole.costs.values()),
             )

@@ -103,8 +103,6 @@ class CloseOrdered:
 class VoidOrdered:
     """The coordinator orders an end without a sum."""
 
-    reason: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumSent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
+from hubbub.codes import Code, Objection
 from hubbub.messages.manifest import MINIMUM, Manifest
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above
 from hubbub.strategies.registry import STRATEGIES
@@ -43,7 +44,9 @@ class AggregatorPolicy(PartyPolicy):
             max_cohort=NO_LIMIT,
         )
 
-    def _object_to_size(self, manifest: Manifest, roster: Roster) -> Iterator[str]:
+    def _object_to_size(self, manifest: Manifest, roster: Roster) -> Iterator[Objection]:
         yield from super()._object_to_size(manifest, roster)
-        yield from object_above("parameters", manifest.parameters, "max_parameters", self.max_parameters)
-        yield from object_above("clients", len(manifest.cohort), "max_cohort", self.max_cohort)
+        yield from object_above(
+            Code.POLICY_SIZE, "parameters", manifest.parameters, "max_parameters", self.max_parameters
+        )
+        yield from object_above(Code.POLICY_SIZE, "clients", len(manifest.cohort), "max_cohort", self.max_cohort)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist
@@ -107,19 +108,19 @@ class Aggregator(Participant):
             case ClosePhase():
                 ours = self._receipts.get(_phase_of(envelope), set())
                 return self._receive_order(data, envelope, read_order(self.runner.roster, envelope, body, ours))
-            case VoidPhase(reason=reason):
-                return self._receive_order(data, envelope, VoidOrdered(reason=reason))
+            case VoidPhase():
+                return self._receive_order(data, envelope, VoidOrdered())
         raise PeerError(RejectReason.UNEXPECTED, f"an aggregator takes no {envelope.kind}")
 
-    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+    def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
         try:
             policy = self._read_policy()
         except ConfigurationError as error:
-            return (str(error),)
+            return (Objection(Code.POLICY_UNREADABLE, str(error)),)
         return policy.objections(manifest, roster=self.runner.roster, runs_before=len(self._tombstones))
 
     def _invite(
-        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+        self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
     ) -> None:
         me = self.runner.identity.name
         data = Membership(me=me, manifest=manifest, objections=objections, run_key=run_key)

@@ -208,7 +208,8 @@ def _explain(policy: PartyPolicy, roster: Roster, manifest: Manifest) -> bytes:
 
     objections = policy.objections(manifest, roster=roster, runs_before=0)
     if objections:
-        raise ConfigurationError(f"no {policy.party} would take part in this run: {'; '.join(objections)}")
+        why = "; ".join(map(str, objections))
+        raise ConfigurationError(f"no {policy.party} would take part in this run: {why}")
     return explain_policy(policy).encode()
 
 

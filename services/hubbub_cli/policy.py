@@ -167,7 +167,8 @@ class _Question:
     def find_objections(self, runs_before: int) -> tuple[str, ...]:
         """All but a missing approval."""
         policy = self.policy.with_approval_of(self.manifest.run_id)
-        return policy.objections(self.manifest, roster=self.roster, runs_before=runs_before)
+        found = policy.objections(self.manifest, roster=self.roster, runs_before=runs_before)
+        return tuple(map(str, found))
 
     def name_parties(self, names: Iterable[PartyId]) -> str:
         """Parties with the organisations that the roster, not the manifest, gives them."""

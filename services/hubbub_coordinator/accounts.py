@@ -31,9 +31,8 @@ class Account:
     union_size: int
     costs: dict[str, Cost]
     fedavg_bits: int
-    training_s: float
-    evaluation_s: float
-    protocol_s: float
+    round_s: float
+    """From its opening to its end, as the coordinator saw them."""
 
 
 def union_size(data: Round) -> int | None:
@@ -127,10 +126,6 @@ def count_fedavg_bits(data: Round) -> int:
 
 def account(data: Round) -> Account:
     """The whole account of a round that was released."""
-    reports = data.applied.values()
-    training_s = max((report.training_s for report in reports), default=0.0)
-    evaluation_s = max((report.evaluation_s for report in reports), default=0.0)
-    elapsed_s = (data.ended_at_s or data.began_at_s) - data.began_at_s
     return Account(
         round=data.number,
         accuracy=data.accuracy or 0.0,
@@ -139,7 +134,5 @@ def account(data: Round) -> Account:
         union_size=union_size(data) or 0,
         costs=costs(data),
         fedavg_bits=count_fedavg_bits(data),
-        training_s=training_s,
-        evaluation_s=evaluation_s,
-        protocol_s=max(0.0, elapsed_s - training_s - evaluation_s),
+        round_s=max(0.0, (data.ended_at_s or data.began_at_s) - data.began_at_s),
     )

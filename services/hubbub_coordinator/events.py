@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.keys import RunKey
@@ -76,7 +77,7 @@ class PartyRefused(Event):
     """A named party does not take part."""
 
     party: PartyId
-    reason: str
+    code: Code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class PartyBroke(Event):
     """A party cannot go on."""
 
     party: PartyId
-    reason: str
+    code: Code
 
 
 class RoundVerdict(StrEnum):
@@ -154,7 +155,6 @@ class OrderDeclined(Event):
     phase: str
     aggregator: PartyId
     reason: RejectReason
-    explanation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,5 +170,4 @@ class UpdateDropped(Event):
     """A client learnt that the round is void."""
 
     client: PartyId
-    training_s: float
     traffic: tuple[Traffic, ...]

@@ -36,10 +36,10 @@ def read_run_event(roster: Roster, envelope: Envelope, at_s: float) -> Event | N
             return PartyJoined(at_s=at_s, party=envelope.sender, run_key=run_key)
         case RunReady():
             return PartyReady(at_s=at_s, party=envelope.sender)
-        case RunRefused(reason=reason):
-            return PartyRefused(at_s=at_s, party=envelope.sender, reason=f"refused to join: {reason}")
-        case PartyFailed(reason=reason):
-            return PartyBroke(at_s=at_s, party=envelope.sender, reason=reason)
+        case RunRefused(code=code):
+            return PartyRefused(at_s=at_s, party=envelope.sender, code=code)
+        case PartyFailed(code=code):
+            return PartyBroke(at_s=at_s, party=envelope.sender, code=code)
     return None
 
 
@@ -65,10 +65,10 @@ def read_round_event(roster: Roster, envelope: Envelope, at_s: float) -> Event:
             )
         case PhaseVoided():
             return VoidConfirmed(at_s=at_s, phase=phase, aggregator=sender)
-        case OrderRefused(reason=reason, explanation=why):
-            return OrderDeclined(at_s=at_s, phase=phase, aggregator=sender, reason=reason, explanation=why)
+        case OrderRefused(reason=reason):
+            return OrderDeclined(at_s=at_s, phase=phase, aggregator=sender, reason=reason)
         case RoundApplied() as report:
             return UpdateApplied(at_s=at_s, client=sender, report=report)
-        case RoundDropped(training_s=training_s, traffic=traffic):
-            return UpdateDropped(at_s=at_s, client=sender, training_s=training_s, traffic=traffic)
+        case RoundDropped(traffic=traffic):
+            return UpdateDropped(at_s=at_s, client=sender, traffic=traffic)
     raise PeerError(RejectReason.UNEXPECTED, f"a coordinator takes no {envelope.kind}")

@@ -19,7 +19,7 @@ from hubbub.runtime.runner import Live, Moment, Observer
 from hubbub.runtime.telemetry import SECONDS
 from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.accounts import predict
-from hubbub_coordinator.events import RoundVerdict, UpdateApplied
+from hubbub_coordinator.events import RoundVerdict
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
@@ -46,10 +46,6 @@ class Metering:
             "phase_releasing_seconds", "From the closing of a member set until all its sums were out.", "phase"
         )
         self._rounds = self._time("round_seconds", "From the opening of a round to its verdict.", "outcome")
-        self._training = self._time("reported_training_seconds", "How long clients say that they trained.")
-        self._evaluation = self._time(
-            "reported_evaluation_seconds", "How long clients say that they took to apply and evaluate a model."
-        )
         self._payload = self._count(
             "reported_payload_bytes",
             "Elements times bits per element, in bytes, of all parties in rounds that have ended.",
@@ -81,7 +77,6 @@ class Metering:
         """Count what a step of a round has changed."""
         if isinstance(moment.data, Round) and isinstance(moment.earlier, Round):
             self._note_phases(moment.earlier, moment.data)
-            self._note_report(moment.event, moment.earlier)
             verdict = VERDICTS.get(moment.after) if isinstance(moment.after, rounds.State) else None
             if verdict is not None:
                 self._note_end(moment.data, verdict)
@@ -96,12 +91,6 @@ class Metering:
             if _is_released(record) and not (before and _is_released(before)):
                 self._phases.labels(phase, RoundVerdict.RELEASED.value).inc()
                 self._releasing.labels(phase).observe((record.released_at_s or 0) - (record.closed_at_s or 0))
-
-    def _note_report(self, event: object, earlier: Round) -> None:
-        """A client's word on a round counts once, as in its accounts."""
-        if isinstance(event, UpdateApplied) and event.client not in earlier.applied:
-            self._training.observe(event.report.training_s)
-            self._evaluation.observe(event.report.evaluation_s)
 
     def _note_end(self, data: Round, verdict: RoundVerdict) -> None:
         if data.ended_at_s is not None:

@@ -44,7 +44,7 @@ def find_place(state: runs.State, run: Run, last: Last, party: PartyId, now_s: f
     """Where a party is, in its run and in the round that is open."""
     status = _describe(run, last, party)
     if party == run.failed_party:
-        return Place(PartyState.FAILED, run.reason.removeprefix(f"{party}: "))
+        return Place(PartyState.FAILED, run.reason.removeprefix(f"{party} "))
     if party not in run.joined:
         return Place(PartyState.ASKED, status)
     if state in {runs.State.ENROLLING, runs.State.AGREEING}:

@@ -37,11 +37,12 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.phases.run import Run
 from hubbub_coordinator.waiting import find_combiner
+from hubbub_coordinator.wording import tell_declined, tell_failure, tell_refusal
 
 MOST_OF_A_STEP = 100
 """One step gives fewer than this: an id is the number of the step's entry, times this, plus a place."""
 MAX_TEXT_CHARACTERS = 400
-"""A reason that a party gives may be as long as a message."""
+"""A reason may name a whole cohort."""
 
 
 class NewsKind(StrEnum):
@@ -160,10 +161,10 @@ def _tell_of_party(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
         case PartyReady(party=party) if party in run.ready - earlier.ready:
             text = f"{party} has checked the keys ({len(run.ready)} of {everybody})"
             yield _Line(NewsKind.PARTY_READY, text, party)
-        case PartyRefused(party=party, reason=reason):
-            yield _Line(NewsKind.PARTY_REFUSED, f"{party} {reason}", party)
-        case PartyBroke(party=party, reason=reason):
-            yield _Line(NewsKind.PARTY_FAILED, f"{party} cannot go on: {reason}", party)
+        case PartyRefused(party=party, code=code):
+            yield _Line(NewsKind.PARTY_REFUSED, tell_refusal(party, code), party)
+        case PartyBroke(party=party, code=code):
+            yield _Line(NewsKind.PARTY_FAILED, tell_failure(party, code), party)
 
 
 def _tell_of_operator(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
@@ -262,9 +263,8 @@ def _tell_of_aggregator(moment: Moment, earlier: Round, data: Round) -> Iterator
                 what = _say_release(find_combiner(data, phase), name, phase)
                 text = f"{name} released {what} ({len(after.ended)} of {len(earlier.aggregators)})"
                 yield _Line(NewsKind.SUM_RELEASED, text, name, phase)
-        case OrderDeclined(phase=phase, aggregator=name, reason=reason, explanation=why):
-            text = f"{name} refused the order on {phase} ({reason}): {why}"
-            yield _Line(NewsKind.ORDER_DECLINED, text, name, phase)
+        case OrderDeclined(phase=phase, aggregator=name, reason=reason):
+            yield _Line(NewsKind.ORDER_DECLINED, tell_declined(name, phase, reason), name, phase)
 
 
 def _say_release(combiner: PartyId | None, name: PartyId, phase: str) -> str:

@@ -1,4 +1,4 @@
-"""What a spectator of a run knows: kept up to date from the coordinator's steps and the trainers' progress."""
+"""What a spectator of a run knows: kept up to date from the steps and the progress of its parties."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
+from hubbub_local.timing import Stopwatch
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Board:
     delivered: dict[PartyId, int] = field(default_factory=dict)
     applied: set[PartyId] = field(default_factory=set)
     accounts: list[Account] = field(default_factory=list)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     payload_bits: int = 0
     wire_bytes: int = 0
     news: list[str] = field(default_factory=list)

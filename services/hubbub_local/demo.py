@@ -111,6 +111,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
                 load_task=_share(task, Shelf([task], load) if is_place(options.task) else load),
                 demo_seed=options.seed,
                 observer=board.observe,
+                trainer_observer=board.stopwatch.observe,
                 progress=board.progress,
             )
         )
@@ -170,9 +171,10 @@ async def _run(
     if len(digests) != 1:
         raise ProtocolError(f"the clients ended with {len(digests)} different models")
     digest, alone = digests.pop(), federation.alone_shares(manifest)
-    console.print(draw_report(manifest, board.accounts, digest, alone))
+    times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
+    console.print(draw_report(manifest, board.accounts, times, digest, alone))
     if options.json:
-        report = write_report(manifest, board.accounts, digest, alone, data=options.data)
+        report = write_report(manifest, board.accounts, times, digest, alone, data=options.data)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from hubbub.messages.manifest import Manifest
 from hubbub_coordinator.accounts import Account
 from hubbub_local.board import show_bytes
+from hubbub_local.timing import Durations
 
 Json = dict[str, object]
 
@@ -19,6 +20,7 @@ Json = dict[str, object]
 def write_report(
     manifest: Manifest,
     accounts: Sequence[Account],
+    times: Mapping[int, Durations],
     model_sha256: str,
     alone: Mapping[int, float],
     *,
@@ -42,11 +44,11 @@ def write_report(
         "block": manifest.block,
         "alpha_rule": manifest.alpha_rule,
         "feedback": manifest.feedback,
-        "rounds": [_write_round(each, alone.get(each.round)) for each in accounts],
+        "rounds": [_write_round(each, times[each.round], alone.get(each.round)) for each in accounts],
     }
 
 
-def _write_round(each: Account, alone: float | None) -> Json:
+def _write_round(each: Account, took: Durations, alone: float | None) -> Json:
     return {
         "round": each.round,
         "accuracy": each.accuracy,
@@ -63,22 +65,26 @@ def _write_round(each: Account, alone: float | None) -> Json:
             for name, cost in each.costs.items()
         },
         "seconds": {
-            "training": each.training_s,
-            "evaluation": each.evaluation_s,
-            "protocol": each.protocol_s,
+            "training": took.training_s,
+            "evaluation": took.evaluation_s,
+            "protocol": took.protocol_s,
         },
     }
 
 
 def draw_report(
-    manifest: Manifest, accounts: Sequence[Account], model_sha256: str, alone: Mapping[int, float]
+    manifest: Manifest,
+    accounts: Sequence[Account],
+    times: Mapping[int, Durations],
+    model_sha256: str,
+    alone: Mapping[int, float],
 ) -> RenderableType:
     """Accuracy by round; communication measured, predicted and against dense FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
-    return Group(_draw_rounds(accounts, alone), _draw_cost(manifest, accounts), Text(), closing)
+    return Group(_draw_rounds(accounts, times, alone), _draw_cost(manifest, accounts), Text(), closing)
 
 
-def _draw_rounds(accounts: Sequence[Account], alone: Mapping[int, float]) -> Table:
+def _draw_rounds(accounts: Sequence[Account], times: Mapping[int, Durations], alone: Mapping[int, float]) -> Table:
     caption = "alone: the share of V that a single client chose, as far as clients can tell" if alone else None
     table = Table(title="Rounds", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     extra = ("alone",) if alone else ()
@@ -93,8 +99,8 @@ def _draw_rounds(accounts: Sequence[Account], alone: Mapping[int, float]) -> Tab
             f"{each.union_size:,}",
             *([f"{alone[each.round]:.1%}" if each.round in alone else "-"] if alone else []),
             show_bytes(payload),
-            f"{each.training_s:.2f} s",
-            f"{each.protocol_s:.2f} s",
+            f"{times[each.round].training_s:.2f} s",
+            f"{times[each.round].protocol_s:.2f} s",
         )
     return table
 

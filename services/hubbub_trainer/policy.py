@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
+from hubbub.codes import Code, Objection
 from hubbub.messages.manifest import MINIMUM, Manifest
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above
@@ -87,7 +88,7 @@ class Policy(PartyPolicy):
 
     def objections(
         self, manifest: Manifest, *, roster: Roster, runs_before: int, demo_seed: bool = False
-    ) -> tuple[str, ...]:
+    ) -> tuple[Objection, ...]:
         """Everything against taking part, each with what could be done about it; empty if nothing.
 
         `runs_before` counts the runs that this trainer ever joined; `demo_seed` says that its secrets would come
@@ -96,11 +97,20 @@ class Policy(PartyPolicy):
         return (
             *super().objections(manifest, roster=roster, runs_before=runs_before),
             *self._object_to_block(manifest),
-            *object_above("local_steps", manifest.local_steps, "max_local_steps", self.max_local_steps),
-            *object_above("alpha_max", manifest.alpha_max, "max_alpha_max", self.max_alpha_max),
-            *object_above("q", manifest.q, "max_q", self.max_q),
-            *object_above("kappa", manifest.kappa, "max_kappa", self.max_kappa),
             *object_above(
+                Code.POLICY_PARAMETERS,
+                "local_steps",
+                manifest.local_steps,
+                "max_local_steps",
+                self.max_local_steps,
+            ),
+            *object_above(
+                Code.POLICY_PARAMETERS, "alpha_max", manifest.alpha_max, "max_alpha_max", self.max_alpha_max
+            ),
+            *object_above(Code.POLICY_PARAMETERS, "q", manifest.q, "max_q", self.max_q),
+            *object_above(Code.POLICY_PARAMETERS, "kappa", manifest.kappa, "max_kappa", self.max_kappa),
+            *object_above(
+                Code.POLICY_PARAMETERS,
                 "first_factor_bound",
                 manifest.first_factor_bound,
                 "max_first_factor_bound",
@@ -111,36 +121,40 @@ class Policy(PartyPolicy):
             *self._object_to_seed(demo_seed=demo_seed),
         )
 
-    def _object_to_block(self, manifest: Manifest) -> Iterator[str]:
+    def _object_to_block(self, manifest: Manifest) -> Iterator[Objection]:
         if manifest.block > self.max_block:
-            yield (
+            yield Objection(
+                Code.POLICY_PARAMETERS,
                 f"the manifest chooses blocks of {manifest.block} indices, the policy allows {self.max_block}, "
                 f"since with blocks every client speaks about all of V and {REVEALS}: ask for a smaller block, or "
-                "edit max_block in the policy file"
+                "edit max_block in the policy file",
             )
 
-    def _object_to_sums(self, manifest: Manifest) -> Iterator[str]:
+    def _object_to_sums(self, manifest: Manifest) -> Iterator[Objection]:
         known = STRATEGIES.get(manifest.strategy)
         if known and known.repeats and manifest.rounds > self.max_rounds_of_sums:
-            yield (
+            yield Objection(
+                Code.POLICY_ROUNDS,
                 f"the manifest has {manifest.rounds} rounds of {manifest.strategy}, the policy allows "
                 f"{self.max_rounds_of_sums}, since sums of the same numbers over different members subtract to "
-                "one client's: ask for fewer, or edit max_rounds_of_sums in the policy file"
+                "one client's: ask for fewer, or edit max_rounds_of_sums in the policy file",
             )
 
-    def _object_to_succession(self, manifest: Manifest) -> Iterator[str]:
+    def _object_to_succession(self, manifest: Manifest) -> Iterator[Objection]:
         if manifest.predecessor is None:
             return
         if manifest.predecessor.min_clients < self.min_clients:
-            yield (
+            yield Objection(
+                Code.POLICY_MIN_CLIENTS,
                 f"the run that this one goes on from had a min_clients of {manifest.predecessor.min_clients}, so "
                 f"that few organisations endorse its model; the policy asks for at least {self.min_clients}: edit "
-                "min_clients in the policy file to allow it"
+                "min_clients in the policy file to allow it",
             )
 
-    def _object_to_seed(self, *, demo_seed: bool) -> Iterator[str]:
+    def _object_to_seed(self, *, demo_seed: bool) -> Iterator[Objection]:
         if demo_seed and not self.demo_seed:
-            yield (
+            yield Objection(
+                Code.POLICY_SEED,
                 "this trainer is told to take its secrets from the demo's seed, which everybody knows, and the "
-                "policy does not accept it: start the trainer without the seed"
+                "policy does not accept it: start the trainer without the seed",
             )

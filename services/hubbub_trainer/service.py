@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 from hubbub.ids import Role, RunId
 from hubbub.machine.effects import Effect, Job, Key, Persist
@@ -167,11 +168,11 @@ class Trainer(Participant):
                 return self._to_catch_up(envelope, data, read)
         return [(run, read_about_run(self.runner.roster, data.manifest, envelope, now_s))]
 
-    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+    def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
         try:
             policy = self._read_policy()
         except ConfigurationError as error:
-            return (str(error),)
+            return (Objection(Code.POLICY_UNREADABLE, str(error)),)
         return policy.objections(
             manifest,
             roster=self.runner.roster,
@@ -180,7 +181,7 @@ class Trainer(Participant):
         )
 
     def _invite(
-        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+        self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
     ) -> None:
         data = Enrolment(
             me=self.runner.identity.name, key=run, manifest=manifest, objections=objections, run_key=run_key

@@ -19,14 +19,19 @@
 
 Catch by class, never by text. A `PeerError` is counted and dead-lettered and the service goes on; a
 `LocalError` is logged and ends the run it happened in. A client's task that failed ends none: the client goes on
-with nothing to say.
+with nothing to say. Of what ends a run others are told the code of its class, never the text.
 """
 
 from enum import StrEnum
+from typing import ClassVar
+
+from hubbub.codes import Code
 
 
 class HubbubError(Exception):
-    """Base of all."""
+    """Base of all. The text is for whoever runs this party; others are told the code alone."""
+
+    code: ClassVar[Code] = Code.INTERNAL
 
 
 class ConfigurationError(HubbubError):
@@ -80,6 +85,8 @@ class RejectReason(StrEnum):
 class PeerError(ProtocolError):
     """Another party sent what the rules do not allow."""
 
+    code = Code.PROTOCOL_PEER
+
     def __init__(self, reason: RejectReason, explanation: str) -> None:
         super().__init__(explanation)
         self.reason = reason
@@ -95,8 +102,10 @@ class MalformedMessage(PeerError):
 class FalseSum(PeerError):
     """A released sum is not what the members' shares add up to.
 
-    The text is always the same, so that it tells nothing of the sum.
+    Text and code are always the same, so that they tell nothing of the sum.
     """
+
+    code = Code.PROTOCOL_FALSE_SUM
 
     def __init__(self) -> None:
         super().__init__(RejectReason.FALSE_SUM, "a released sum is not what the members' shares add up to")
@@ -116,6 +125,8 @@ class BadUpdate(LocalError):
 
 class StorageFailed(LocalError):
     """What must be kept could not be written or read: the disk is full, read-only or gone."""
+
+    code = Code.DISK_FAILED
 
 
 class TransportError(HubbubError):

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import ConfigurationError
 from hubbub.ids import RUN_ID_PATTERN, RunId
 from hubbub.messages.manifest import MINIMUM, Digest, Manifest, Name, describe
@@ -120,7 +121,7 @@ class PartyPolicy(BaseModel):
         by_task = manifest.task in self.approve_tasks or ANY in self.approve_tasks
         return by_task or manifest.run_id in self.approved
 
-    def objections(self, manifest: Manifest, *, roster: Roster, runs_before: int) -> tuple[str, ...]:
+    def objections(self, manifest: Manifest, *, roster: Roster, runs_before: int) -> tuple[Objection, ...]:
         """Everything against taking part, each with what could be done about it; empty if nothing.
 
         `runs_before` counts the runs that this party ever joined.
@@ -134,77 +135,88 @@ class PartyPolicy(BaseModel):
             *self._object_to_amount(manifest, runs_before),
         )
 
-    def _object_to_roster(self, roster: Roster) -> Iterator[str]:
+    def _object_to_roster(self, roster: Roster) -> Iterator[Objection]:
         if roster.digest != self.roster_sha256:
-            yield (
+            yield Objection(
+                Code.POLICY_ROSTER,
                 f"the roster here has the digest {_shorten(roster.digest)}, the policy pins "
                 f"{_shorten(self.roster_sha256)}: fetch the pinned roster, or set roster_sha256 in the policy "
-                "file once all parties agreed on this one"
+                "file once all parties agreed on this one",
             )
 
-    def _object_to_parties(self, manifest: Manifest, roster: Roster) -> Iterator[str]:
+    def _object_to_parties(self, manifest: Manifest, roster: Roster) -> Iterator[Objection]:
         """Organisations are what min_clients counts, so the manifest's word for them is not taken."""
         for disagreement in find_disagreements(manifest, roster):
-            yield f"{disagreement}: ask for a manifest that agrees with the roster"
+            yield Objection(Code.POLICY_ROSTER, f"{disagreement}: ask for a manifest that agrees with the roster")
         if self.coordinators and manifest.coordinator not in self.coordinators:
-            yield (
+            yield Objection(
+                Code.POLICY_COORDINATOR,
                 f"the manifest's coordinator is {manifest.coordinator}, the policy allows "
-                f"{', '.join(self.coordinators)}: edit coordinators in the policy file to allow it"
+                f"{', '.join(self.coordinators)}: edit coordinators in the policy file to allow it",
             )
 
-    def _object_to_strategy(self, manifest: Manifest) -> Iterator[str]:
+    def _object_to_strategy(self, manifest: Manifest) -> Iterator[Objection]:
         if manifest.strategy not in self.strategies:
-            yield (
+            yield Objection(
+                Code.POLICY_STRATEGY,
                 f"the manifest's strategy is {tell_strategy(manifest.strategy)}, the policy allows "
-                f"{', '.join(self.strategies) or 'none'}: edit strategies in the policy file to allow it by name"
+                f"{', '.join(self.strategies) or 'none'}: edit strategies in the policy file to allow it by name",
             )
 
-    def _object_to_size(self, manifest: Manifest, roster: Roster) -> Iterator[str]:
+    def _object_to_size(self, manifest: Manifest, roster: Roster) -> Iterator[Objection]:
         if manifest.min_clients < self.min_clients:
-            yield (
+            yield Objection(
+                Code.POLICY_MIN_CLIENTS,
                 f"the manifest's min_clients is {manifest.min_clients}, the policy asks for at least "
                 f"{self.min_clients} organisations in every sum: ask for a larger one, or edit min_clients in the "
-                "policy file"
+                "policy file",
             )
         servers = len(manifest.aggregators)
         operators = sorted({known.organisation for name in manifest.aggregators if (known := roster.find(name))})
         if servers < self.min_servers:
-            yield (
+            yield Objection(
+                Code.POLICY_MIN_SERVERS,
                 f"the manifest has {servers} aggregators, the policy asks for at least {self.min_servers}: ask "
-                "for more of them, or edit min_servers in the policy file"
+                "for more of them, or edit min_servers in the policy file",
             )
         elif len(operators) < self.min_servers:
-            yield (
+            yield Objection(
+                Code.POLICY_MIN_SERVERS,
                 f"the manifest's {servers} aggregators are run by {' and '.join(operators) or 'nobody known'}, "
                 f"the policy asks for at least {self.min_servers} organisations, since aggregators in one hand "
-                "are one: ask for aggregators of others, or edit min_servers in the policy file"
+                "are one: ask for aggregators of others, or edit min_servers in the policy file",
             )
 
-    def _object_to_approval(self, manifest: Manifest) -> Iterator[str]:
+    def _object_to_approval(self, manifest: Manifest) -> Iterator[Objection]:
         if not self.approves(manifest):
-            yield (
+            yield Objection(
+                Code.POLICY_APPROVAL,
                 f"the manifest for task {manifest.task!r} with the run id {manifest.run_id} is not approved: "
                 "read it and approve it with `hubbub policy approve`, or add its task to approve_tasks in the "
-                "policy file"
+                "policy file",
             )
 
-    def _object_to_amount(self, manifest: Manifest, runs_before: int) -> Iterator[str]:
+    def _object_to_amount(self, manifest: Manifest, runs_before: int) -> Iterator[Objection]:
         if runs_before >= self.max_runs:
-            yield (
+            yield Objection(
+                Code.POLICY_RUNS,
                 f"this {self.party} has joined {runs_before} runs, the policy allows {self.max_runs} in all: edit "
-                "max_runs in the policy file to allow another"
+                "max_runs in the policy file to allow another",
             )
-        yield from object_above("rounds", manifest.rounds, "max_rounds", self.max_rounds)
+        yield from object_above(Code.POLICY_ROUNDS, "rounds", manifest.rounds, "max_rounds", self.max_rounds)
         voids = manifest.max_void_rounds
-        yield from object_above("max_void_rounds", voids, "max_void_rounds", self.max_void_rounds)
+        yield from object_above(
+            Code.POLICY_VOID_ROUNDS, "max_void_rounds", voids, "max_void_rounds", self.max_void_rounds
+        )
 
 
-def object_above(field: str, asked: float, limit: str, most: float) -> Iterator[str]:
+def object_above(code: Code, field: str, asked: float, limit: str, most: float) -> Iterator[Objection]:
     """Object to a number in a manifest that is above a limit of the policy."""
     if asked > most:
-        yield (
+        yield Objection(
+            code,
             f"the manifest has {field} = {asked}, the policy allows at most {most}: ask for less, or edit {limit} "
-            "in the policy file"
+            "in the policy file",
         )
 
 

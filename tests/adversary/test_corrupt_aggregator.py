@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.errors import FalseSum, RejectReason
+from hubbub.codes import Code
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, SetId
 from hubbub.messages.base import Message
 from hubbub.messages.envelope import Envelope
@@ -28,6 +29,7 @@ from hubbub.trust.comparison import DifferenceKind, compare
 from hubbub.trust.signed import sign_receipt
 from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.wording import tell_failure
 from hubbub_trainer.phases import catchup
 from support.aio import aio
 from support.builders import make_claims
@@ -381,9 +383,9 @@ async def test_an_impossible_sum_ends_the_run_before_anybody_acts_on_it(tmp_path
 
         assert state is runs.State.FAILED
         # The first to say so ends the run; the others may not even come to look at it.
-        first = PartyId(run.reason.partition(":")[0])
+        first = run.failed_party
         assert first in EVERYBODY
-        assert run.reason == f"{first}: {FalseSum()}"
+        assert run.reason == tell_failure(first, Code.PROTOCOL_FALSE_SUM)
         assert scene.refused_by(first) == {RejectReason.FALSE_SUM: 1}
         assert scene.digests() == dict.fromkeys(EVERYBODY, manifest.initial_model_sha256)
 
@@ -441,7 +443,7 @@ def instead(make: Callable[[Envelope], Sequence[Envelope]], *, phase: str = "sig
 
 
 def say_void(envelope: Envelope) -> Sequence[Envelope]:
-    return [say(envelope, body=VoidNotice(reason="there is no sum"), payload=b"")]
+    return [say(envelope, body=VoidNotice(), payload=b"")]
 
 
 def say_both(envelope: Envelope) -> Sequence[Envelope]:

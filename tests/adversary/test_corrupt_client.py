@@ -445,7 +445,7 @@ CLAIMS = make_claims(MANIFEST)
 (RECEIPT,) = sign_receipts(MANIFEST, [make_receipt(MANIFEST, aggregator=FIRST, client=CORRUPT)])
 NOT_FOR_CLIENTS: tuple[tuple[Message, PartyId, RejectReason], ...] = (
     (make_sum_chunk(MANIFEST), ANNA, RejectReason.WRONG_SENDER),
-    (VoidNotice(reason="I say so"), ANNA, RejectReason.WRONG_SENDER),
+    (VoidNotice(), ANNA, RejectReason.WRONG_SENDER),
     (RoundOpened(), ANNA, RejectReason.WRONG_SENDER),
     (RunEnded(outcome="completed", reason="I say so"), ANNA, RejectReason.WRONG_SENDER),
     (RunProposed(manifest=MANIFEST), ANNA, RejectReason.WRONG_SENDER),

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from hubbub.codes import Code
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import GroupContribution
@@ -29,7 +30,6 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
 from hubbub_trainer.phases import attending
-from hubbub_trainer.phases.joining import MODEL_USED_UP
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support import corrupt_party
@@ -150,7 +150,7 @@ async def test_by_default_nobody_begins_a_second_run_from_a_model_and_nothing_of
         refusals = await coordinator.hear(RunRefused, len(second.clients))
 
         assert {envelope.sender for envelope, _ in refusals} == set(second.clients)
-        assert {body.reason for _, body in refusals} == {MODEL_USED_UP}
+        assert {body.code for _, body in refusals} == {Code.POLICY_LEDGER}
         assert not said_by_clients(scene, second)
 
 

@@ -95,7 +95,7 @@ async def test_without_the_rule_the_run_fails_and_names_who_holds_the_attribute(
         state, run = await scene.run()
 
         assert state is runs.State.FAILED
-        assert run.reason.startswith(f"{VICTIM}: ")
+        assert run.failed_party == VICTIM
         assert {each.sender for each in scene.sent if isinstance(each.body, PartyFailed)} == {VICTIM}
 
 
@@ -156,5 +156,5 @@ def say_openly(body: Message) -> dict[str, object]:
     return body.model_dump(mode="json", exclude=drawn)
 
 
-SCORES = {"correct", "total", "loss", "training_s", "evaluation_s"}
-"""Each client has its own part of the test set, and its own time."""
+SCORES = {"correct", "total", "loss"}
+"""Each client has its own part of the test set."""

@@ -23,8 +23,7 @@ def test_rounds_of_processes_are_timed_and_counted(lone_node: PrivateNode) -> No
     found = measure_processes(ProcessesPlan(1_000, 2), lone_node.url)
 
     assert (found.clients, found.servers, found.rounds) == (5, 2, 2)
-    assert 0 < found.fastest_s <= found.protocol_s <= found.slowest_s
-    assert found.protocol_s <= found.round_s
+    assert 0 < found.fastest_s <= found.round_s <= found.slowest_s
     assert 0 < found.payload_bytes < found.wire_bytes
     assert found.aggregator_s > 0 < found.trainer_s
     # An interpreter with numpy and cryptography takes tens of megabytes.

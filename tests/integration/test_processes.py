@@ -160,7 +160,7 @@ def believable(role: Role, manifest: Manifest) -> tuple[PartyId, Message]:
         case Role.AGGREGATOR:
             return client, ShareChunk(set_id=set_id, vectors=vectors, transcript="0" * 64, index=0)
         case Role.CLIENT:
-            return aggregator, VoidNotice(reason="no reason")
+            return aggregator, VoidNotice()
         case Role.COORDINATOR:
             return aggregator, SetRefused(client=client, set_id=set_id, reason=RejectReason.MALFORMED)
 

@@ -130,4 +130,6 @@ class Play:
         assert isinstance(refusal, OrderRefused)
         assert refusal.reason is reason
         assert answer == Publish(self.manifest.coordinator, Role.COORDINATOR, refusal)
-        assert counted == CountRefusal(reason, kind, self.manifest.coordinator, refusal.explanation)
+        assert isinstance(counted, CountRefusal)
+        assert (counted.reason, counted.kind, counted.sender) == (reason, kind, self.manifest.coordinator)
+        assert counted.explanation, "for our own log"

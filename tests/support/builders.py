@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
+from hubbub.codes import Code
 from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId, SetId, is_party_id
@@ -188,29 +189,27 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
     return (
         RunProposed(manifest=manifest),
         RunJoined(run_key=run_key),
-        RunRefused(reason="the task is not installed here"),
+        RunRefused(code=Code.PROTOCOL_TASK),
         RunEnded(outcome="completed", reason="all rounds are done"),
-        PartyFailed(reason="the disk is full"),
+        PartyFailed(code=Code.DISK_FAILED),
         RunKeys(keys=(run_key,)),
         GroupContribution(),
         GroupConfirmed(confirmation="c0" * 32),
         RunReady(),
         RoundOpened(),
         ClosePhase(members=manifest.clients, receipts=(receipt,)),
-        VoidPhase(reason="too few members"),
+        VoidPhase(),
         PhaseReleased(members=manifest.clients, vectors=claims, traffic=traffic),
         PhaseVoided(),
-        OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS, explanation="1 of 3 organisations"),
+        OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS),
         RoundApplied(
             model_hmac=MODEL_HMAC,
             correct=90,
             total=100,
             loss=0.25,
-            training_s=1.5,
-            evaluation_s=0.5,
             traffic=traffic,
         ),
-        RoundDropped(training_s=1.5, traffic=()),
+        RoundDropped(traffic=()),
         ShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
         DenseShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
         ShareSeed(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT),
@@ -227,7 +226,7 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         SetReceived(receipt=receipt),
         SetRefused(client=manifest.clients[0], set_id=SET_ID, reason=RejectReason.WRONG_LENGTH),
         make_sum_chunk(manifest, vectors=claims),
-        VoidNotice(reason="ordered by the coordinator"),
+        VoidNotice(),
         SnapshotRequested(after=1, giver=manifest.clients[1]),
         ModelVouched(vouchers=(Voucher(round=2, released=1, model_hmac=MODEL_HMAC),)),
         SnapshotChunk(index=0),

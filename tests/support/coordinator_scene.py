@@ -171,8 +171,6 @@ REPORT = RoundApplied(
     correct=1,
     total=2,
     loss=0.1,
-    training_s=0.0,
-    evaluation_s=0.0,
     traffic=(),
 )
 UNTOLD = {"manifest", "roster_sha256", "run", "format"}

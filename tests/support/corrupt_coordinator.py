@@ -184,7 +184,7 @@ class CorruptCoordinator:
         await self.tell(order, to or self.manifest.aggregators, number=number, phase=phase)
 
     async def void(self, number: int, phase: str = "signs", to: Iterable[PartyId] | None = None) -> None:
-        order = VoidPhase(reason="the coordinator likes it so")
+        order = VoidPhase()
         await self.tell(order, to or self.manifest.aggregators, number=number, phase=phase)
 
     async def release(self, number: int, members: Sequence[PartyId] | None = None, phase: str = "signs") -> None:

@@ -398,7 +398,7 @@ class Scene:
                 await self.say(aggregator, body, to=client, round_number=number, phase=phase, payload=payload)
 
     async def void(self, number: int = 1, phase: str = "signs") -> None:
-        notice = VoidNotice(reason="too few")
+        notice = VoidNotice()
         for aggregator in self.aggregators:
             for client in self.real:
                 await self.say(aggregator, notice, to=client, round_number=number, phase=phase)

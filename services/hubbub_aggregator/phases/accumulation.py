@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
@@ -296,7 +297,7 @@ def _sum_or_await(data: Accumulation) -> Step[State, Accumulation]:
     if odd:
         why = f"{', '.join(odd)} released a sum of other members, vectors or transcript than {data.me} did"
         refusals = [CountRefusal(RejectReason.CONTRADICTION, PartialChunk.kind, name, why) for name in odd]
-        return Step(State.FAILED, data, (_report(data, PartyFailed(reason=why)), *refusals))
+        return Step(State.FAILED, data, (_report(data, PartyFailed(code=Code.PROTOCOL_CONTRADICTION)), *refusals))
     if data.missing:
         return Step(State.AWAITING, data)
     return Step(State.SUMMING, data, (SumAndRelease(data.members),))
@@ -388,15 +389,15 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
 
 def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
     """End the phase without a sum, and tell everybody; not if another has released it to us."""
+    del event
     if data.partials:
         explanation = f"{', '.join(data.partials)} has released this phase already"
         effects = _refuse_order(data, VoidPhase.kind, RejectReason.CONTRADICTION, explanation)
         return Step(State.COLLECTING, data, effects)
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset())
-    notice = VoidNotice(reason=event.reason)
     effects = (
         RecordVoid(),
-        *(Publish(client, Role.CLIENT, notice) for client in data.manifest.clients),
+        *(Publish(client, Role.CLIENT, VoidNotice()) for client in data.manifest.clients),
         _report(data, PhaseVoided()),
         Record("void"),
         Tell(data.run, ended),
@@ -433,7 +434,7 @@ def _refuse_late(data: Accumulation, kind: str) -> tuple[Effect, ...]:
 def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanation: str) -> tuple[Effect, ...]:
     """An order that is not obeyed is answered, counted and recorded; the phase stays as it was."""
     return (
-        _report(data, OrderRefused(reason=reason, explanation=explanation)),
+        _report(data, OrderRefused(reason=reason)),
         CountRefusal(reason, kind, data.manifest.coordinator, explanation),
     )
 
@@ -447,7 +448,7 @@ def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulati
 
 def fail(data: Accumulation, event: Failed) -> Step[State, Accumulation]:
     """Something on this machine failed: the run cannot go on with us."""
-    return Step(State.FAILED, data, (_report(data, PartyFailed(reason=event.why)),))
+    return Step(State.FAILED, data, (_report(data, PartyFailed(code=event.code)),))
 
 
 def _report(

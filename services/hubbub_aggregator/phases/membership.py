@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hubbub.codes import Objection
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
@@ -44,7 +45,7 @@ class Membership:
 
     me: PartyId
     manifest: Manifest
-    objections: tuple[str, ...] = ()
+    objections: tuple[Objection, ...] = ()
     """What this aggregator, and its operator's policy, have against taking part."""
     run_key: RunKey | None = None
     publics: Mapping[PartyId, bytes] = field(default_factory=dict)
@@ -81,14 +82,16 @@ def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
     """Join what nothing is against."""
     del event
     if data.objections or data.run_key is None:
-        return _refuse(data, "; ".join(data.objections))
+        return _refuse(data)
     record = Record("joined", describe_run(data.manifest))
     return Step(State.PLEDGED, data, (RememberRun(), _answer(data, RunJoined(run_key=data.run_key)), record))
 
 
-def _refuse(data: Membership, reason: str) -> Step[State, Membership]:
-    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, reason)
-    return Step(State.REFUSED, data, (_answer(data, RunRefused(reason=reason)), refusal))
+def _refuse(data: Membership) -> Step[State, Membership]:
+    """Tell the coordinator the first objection's code, and our own log all sentences."""
+    why = "; ".join(str(each) for each in data.objections)
+    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, why)
+    return Step(State.REFUSED, data, (_answer(data, RunRefused(code=data.objections[0].code)), refusal))
 
 
 def repeat_answer(data: Membership, event: Proposed) -> Step[State, Membership]:

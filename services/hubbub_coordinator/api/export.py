@@ -106,7 +106,7 @@ def _tame(cell: Cell) -> Cell:
 
 ROUND_COLUMNS = (
     *("round", "state", "reason", "began_at_s", "ended_at_s", "members", "union_size"),
-    *("accuracy", "loss", "training_s", "evaluation_s", "protocol_s"),
+    *("accuracy", "loss"),
     *("payload_bits", "predicted_bits", "wire_bytes", "fedavg_bits"),
 )
 
@@ -119,7 +119,7 @@ def _list_rounds(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
         yield (
             *(view.round, view.state, view.reason, view.began_at_s, view.ended_at_s),
             *(" ".join(view.members), view.union_size),
-            *(view.accuracy, view.loss, view.training_s, view.evaluation_s, view.protocol_s),
+            *(view.accuracy, view.loss),
             *(sum(cost.payload_bits for cost in costs), sum(cost.predicted_bits for cost in costs)),
             *(sum(cost.wire_bytes for cost in costs), view.fedavg_bits),
         )

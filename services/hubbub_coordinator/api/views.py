@@ -46,8 +46,6 @@ class ReportView(BaseModel):
     client: str
     accuracy: float | None
     loss: float | None
-    training_s: float
-    evaluation_s: float
 
 
 class RoundView(BaseModel):
@@ -64,11 +62,6 @@ class RoundView(BaseModel):
     union_size: int | None
     accuracy: float | None
     loss: float | None
-    training_s: float | None
-    """Of the slowest client, and so is the next."""
-    evaluation_s: float | None
-    protocol_s: float | None
-    """All the rest of a round that was released."""
     phases: list[PhaseView]
     cost: dict[str, CostView]
     fedavg_bits: int
@@ -156,7 +149,6 @@ class RunDetail(RunView):
 
 def view_round(state: rounds.State, data: Round) -> RoundView:
     """A round, in full."""
-    whole = accounts.account(data) if state is rounds.State.RELEASED else None
     return RoundView(
         round=data.number,
         state=state.value,
@@ -169,9 +161,6 @@ def view_round(state: rounds.State, data: Round) -> RoundView:
         union_size=accounts.union_size(data),
         accuracy=data.accuracy,
         loss=data.loss,
-        training_s=max((report.training_s for report in data.applied.values()), default=None),
-        evaluation_s=max((report.evaluation_s for report in data.applied.values()), default=None),
-        protocol_s=whole.protocol_s if whole else None,
         phases=[
             _view_phase(phase.name, _find_phase_state(state, record), record, find_combiner(data, phase.name))
             for phase, record in zip(data.phases, data.records, strict=False)
@@ -209,8 +198,6 @@ def _view_reports(data: Round) -> list[ReportView]:
             client=client,
             accuracy=report.correct / report.total if report.total else None,
             loss=report.loss if report.total else None,
-            training_s=report.training_s,
-            evaluation_s=report.evaluation_s,
         )
         for client in data.manifest.clients
         if (report := data.applied.get(client))

@@ -151,39 +151,46 @@ function chartBytes({ detail, rounds, near }, colours) {
   };
 }
 
+/** What the coordinator waited for in a released round, by arrival times: clients tell it no durations. */
+function splitTime(round) {
+  const add = (from, to) => round.phases.reduce((total, phase) => total + phase[to] - phase[from], 0);
+  return {
+    shares: add("opened_at_s", "closed_at_s"),
+    sums: add("closed_at_s", "released_at_s"),
+    models: round.ended_at_s - round.phases.at(-1).released_at_s,
+  };
+}
+
 function chartTime({ rounds }, colours) {
-  const shown = rounds.filter((round) => round.protocol_s !== null);
+  const shown = rounds.filter((round) => round.state === "released");
   const x = shown.map((round) => round.round);
-  const parts = [
-    ["training", "training_s"],
-    ["evaluation", "evaluation_s"],
-    ["protocol", "protocol_s"],
-  ];
-  const traces = parts.map(([name, field], index) => ({
+  const times = shown.map(splitTime);
+  const parts = ["shares", "sums", "models"];
+  const traces = parts.map((name, index) => ({
     type: "bar",
     name,
     x,
-    y: shown.map((round) => round[field] ?? 0),
-    customdata: shown.map((round) => formatDuration(round[field] ?? 0)),
+    y: times.map((time) => time[name]),
+    customdata: times.map((time) => formatDuration(time[name])),
     marker: { color: colours.series[index], line: { width: 0 } },
     hovertemplate: "%{customdata}",
   }));
-  const mean = (field) => shown.reduce((total, round) => total + (round[field] ?? 0), 0) / shown.length;
+  const mean = (name) => times.reduce((total, time) => total + time[name], 0) / times.length;
   const phases = [...new Set(shown.flatMap((round) => round.phases.map((phase) => phase.name)))];
   return {
     traces,
     layout: { barmode: "stack", yaxis: { ticksuffix: " s" }, bargap: 0.28 },
     summary: shown.length
-      ? `On average ${formatDuration(mean("training_s"))} of training, ` +
-        `${formatDuration(mean("evaluation_s"))} of evaluation ` +
-        `and ${formatDuration(mean("protocol_s"))} of protocol.`
+      ? `On average ${formatDuration(mean("shares"))} until all shares were in, ` +
+        `${formatDuration(mean("sums"))} until the sums were out ` +
+        `and ${formatDuration(mean("models"))} until the models were in place.`
       : "",
     empty: "Times come with the first released round.",
     table: {
-      head: ["Round", ...parts.map(([name]) => name), ...phases.map((name) => `${name}, opened to released`)],
-      body: shown.map((round) => [
+      head: ["Round", ...parts, ...phases.map((name) => `${name}, opened to released`)],
+      body: shown.map((round, index) => [
         round.round,
-        ...parts.map(([, field]) => formatDuration(round[field])),
+        ...parts.map((name) => formatDuration(times[index][name])),
         ...phases.map((name) => sayPhase(round, name)),
       ]),
     },

@@ -61,6 +61,7 @@ from hubbub_coordinator.events import (
     UpdateDropped,
     VoidConfirmed,
 )
+from hubbub_coordinator.wording import tell_declined
 
 FEWEST_TO_DISAGREE = 2
 
@@ -290,7 +291,7 @@ def _close(data: Round, at_s: float) -> Step[State, Round]:
 
 def _void(data: Round, reason: str, at_s: float) -> Step[State, Round]:
     data = _with_record(replace(data, reason=reason), replace(data.record, closed_at_s=at_s))
-    return Step(State.VOIDING, data, (_no_deadline(), *_order(data, VoidPhase(reason=reason))))
+    return Step(State.VOIDING, data, (_no_deadline(), *_order(data, VoidPhase())))
 
 
 def _order(data: Round, body: ClosePhase | VoidPhase) -> tuple[Effect, ...]:
@@ -437,8 +438,7 @@ def refuse_release(data: Round, event: SumReleased) -> Step[State, Round]:
 
 def decline(data: Round, event: OrderDeclined) -> Step[State, Round]:
     """An aggregator does not obey: somebody holds other facts than we do, so the run cannot go on."""
-    reason = f"{event.aggregator} refused the order on {event.phase} ({event.reason}): {event.explanation}"
-    return _contradict(data, reason, event.at_s)
+    return _contradict(data, tell_declined(event.aggregator, event.phase, event.reason), event.at_s)
 
 
 def _blame(data: Round, event: SumReleased | VoidConfirmed, reason: str) -> Step[State, Round]:

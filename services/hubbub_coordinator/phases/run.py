@@ -38,6 +38,7 @@ from hubbub_coordinator.events import (
     RoundEnded,
     RoundVerdict,
 )
+from hubbub_coordinator.wording import tell_failure, tell_refusal
 
 PROPOSAL_INTERVAL_S = 2.0
 LEAST_AGREEMENT_S = 600.0
@@ -256,7 +257,8 @@ def go_on_again(run: Run, event: ResumeRequested) -> Step[State, Run]:
 def give_up(run: Run, event: PartyRefused | PartyBroke) -> Step[State, Run]:
     """A party refused, or cannot go on: the run fails and says whose word it was."""
     run = replace(run, failed_party=event.party)
-    return _end(run, State.FAILED, f"{event.party}: {event.reason}", event.at_s)
+    say = tell_refusal if isinstance(event, PartyRefused) else tell_failure
+    return _end(run, State.FAILED, say(event.party, event.code), event.at_s)
 
 
 def break_off(run: Run, event: Failed) -> Step[State, Run]:

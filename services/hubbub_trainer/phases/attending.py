@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
@@ -331,7 +332,12 @@ def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
 
 
 def _leave_run(data: Enrolment, why: str) -> Step[State, Enrolment]:
-    effects = (answer(data, PartyFailed(reason=why)), SaveModel(), record_end("left"))
+    effects = (
+        answer(data, PartyFailed(code=Code.POLICY_VOID_ROUNDS)),
+        CountRefusal(RejectReason.OVER_LIMIT, RoundOpened.kind, data.manifest.coordinator, why),
+        SaveModel(),
+        record_end("left"),
+    )
     return Step(State.ENDED, data, effects)
 
 
@@ -431,4 +437,4 @@ def abandon(
 
 def fail(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
     """Something on this machine failed."""
-    return Step(State.ENDED, data, (answer(data, PartyFailed(reason=event.why)), record_end("failed")))
+    return Step(State.ENDED, data, (answer(data, PartyFailed(code=event.code)), record_end("failed")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Publish, Record, Tell
@@ -39,17 +40,16 @@ from hubbub_trainer.phases.standing import (
     record_end,
 )
 
-MODEL_USED_UP = "the data owner allows no further run from this model"
-"""What the coordinator is told; which run was before, and what the owner may do, is for the owner's log."""
-
 
 def consider(data: Enrolment, event: Proposed) -> Step[State, Enrolment]:
     """Look at the manifest, then at the task."""
     del event
     if data.manifest.strategy not in STRATEGIES:
-        return _refuse(data, f"{data.me} does not know the strategy {data.manifest.strategy}")
+        why = f"{data.me} does not know the strategy {data.manifest.strategy}"
+        return _refuse(data, Code.PROTOCOL_STRATEGY, why)
     if data.objections:
-        return _refuse(data, "; ".join(data.objections))
+        why = "; ".join(str(each) for each in data.objections)
+        return _refuse(data, data.objections[0].code, why)
     return Step(State.PREPARING, data, (PrepareTask(),))
 
 
@@ -58,38 +58,41 @@ def pledge(data: Enrolment, event: Prepared) -> Step[State, Enrolment]:
     if event.parameters != data.manifest.parameters:
         return _refuse(
             data,
+            Code.PROTOCOL_TASK,
             f"the task has {event.parameters} parameters here, the manifest says {data.manifest.parameters}",
         )
     if event.initial_model_sha256 is None:
         if not heirs(data.manifest) - {data.me}:
             return _refuse(
                 data,
+                Code.PROTOCOL_MANIFEST,
                 "the model that this run begins with is not here, and nobody else in the cohort was in the run "
                 "that it goes on from: name a client that was",
             )
         data = replace(data, lacks_model=True)
     elif event.initial_model_sha256 != data.manifest.initial_model_sha256:
-        return _refuse(data, "the initial model here is not the one that the manifest commits to")
+        why = "the initial model here is not the one that the manifest commits to"
+        return _refuse(data, Code.PROTOCOL_TASK, why)
     if event.initial.objection:
-        return _refuse(data, MODEL_USED_UP, event.initial.objection)
+        return _refuse(data, Code.POLICY_LEDGER, event.initial.objection)
     data = _begin_from(data, event.initial)
     record = Record("joined", describe_run(data.manifest))
     return Step(State.PLEDGED, data, (RememberRun(), *_join(data), record))
 
 
 def refuse_task(data: Enrolment, event: Failed) -> Step[State, Enrolment]:
-    """The task could not be loaded."""
-    return _refuse(data, event.why)
+    """The task could not be loaded. Why depends on the owner's files, so that there is one code for all of it."""
+    return _refuse(data, Code.PROTOCOL_TASK, event.why)
 
 
-def _refuse(data: Enrolment, reason: str, explanation: str = "") -> Step[State, Enrolment]:
-    """Refuse the run; an explanation is for our own log."""
-    return Step(State.REFUSED, data, _say_refusal(data, reason, explanation or reason))
+def _refuse(data: Enrolment, code: Code, why: str) -> Step[State, Enrolment]:
+    return Step(State.REFUSED, data, _say_refusal(data, code, why))
 
 
-def _say_refusal(data: Enrolment, reason: str, explanation: str) -> tuple[Effect, ...]:
-    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, explanation)
-    return answer(data, RunRefused(reason=reason)), refusal
+def _say_refusal(data: Enrolment, code: Code, why: str) -> tuple[Effect, ...]:
+    """Tell the coordinator the code, and our own log why."""
+    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, why)
+    return answer(data, RunRefused(code=code)), refusal
 
 
 def _begin_from(data: Enrolment, initial: InitialModel) -> Enrolment:
@@ -197,7 +200,7 @@ def _join_if_all_confirmed(data: Enrolment) -> Step[State, Enrolment]:
 def inherit(data: Enrolment, event: Inherited) -> Step[State, Enrolment]:
     """We hold what the others begin with, and take part if the ledger lets us begin with it."""
     if event.initial.objection:
-        refusal = _say_refusal(data, MODEL_USED_UP, event.initial.objection)
+        refusal = _say_refusal(data, Code.POLICY_LEDGER, event.initial.objection)
         return Step(State.ENDED, data, (*refusal, record_end("left")))
     data = _begin_from(replace(data, lacks_model=False), event.initial)
     return Step(State.JOINED, data, (answer(data, RunReady()),))
@@ -207,7 +210,7 @@ def _leave_group(data: Enrolment, client: PartyId) -> Step[State, Enrolment]:
     """Somebody dealt different parts to different clients: nobody can say who, and the run must not begin."""
     why = f"{client} confirms another group secret than {data.me} holds: a client dealt different parts"
     effects = (
-        answer(data, PartyFailed(reason=why)),
+        answer(data, PartyFailed(code=Code.PROTOCOL_GROUP)),
         CountRefusal(RejectReason.DIFFERENT_GROUP, GroupConfirmed.kind, client, why),
         record_end("left"),
     )

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
@@ -252,8 +253,6 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
         correct=event.score.correct,
         total=event.score.total,
         loss=event.score.loss,
-        training_s=data.training_s,
-        evaluation_s=event.evaluation_s,
         traffic=_traffic(data),
     )
     record = Record("applied", {"model_hmac": event.model_hmac})
@@ -262,7 +261,7 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
 
 def drop(data: Round, event: Closed) -> Step[State, Round]:
     """Acknowledge that the round is void."""
-    body = RoundDropped(training_s=data.training_s, traffic=_traffic(data))
+    body = RoundDropped(traffic=_traffic(data))
     record = Record("void", {"phase": data.current.name})
     return Step(State.VOID, data, (record, _tell(data, body), _over(data, event, released=False)))
 
@@ -411,7 +410,7 @@ def _note_void(data: Round, event: VoidAnnounced) -> Round:
 def _contradict(data: Round, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, Round]:
     """Two aggregators' words cannot both be true: the run ends, and it is counted and recorded whose it was."""
     kind = _kind_of_sum(data, event.phase) if isinstance(event, SumArrived) else VoidNotice.kind
-    onward = _fail(data, wrong)
+    onward = _fail(data, Code.PROTOCOL_CONTRADICTION)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, wrong)
     return replace(onward, effects=(*onward.effects, refusal))
 
@@ -422,12 +421,12 @@ def _kind_of_sum(data: Round, phase: str) -> str:
 
 def fail(data: Round, event: Failed) -> Step[State, Round]:
     """A disk, a sum or a bug failed us: we cannot go on with the run."""
-    return _fail(data, event.why)
+    return _fail(data, event.code)
 
 
-def _fail(data: Round, why: str) -> Step[State, Round]:
+def _fail(data: Round, code: Code) -> Step[State, Round]:
     broken = Tell(data.run, RoundBroken(number=data.key.round))
-    return Step(State.FAILED, data, (_tell(data, PartyFailed(reason=why)), broken))
+    return Step(State.FAILED, data, (_tell(data, PartyFailed(code=code)), broken))
 
 
 _BROKEN: dict[type, To[State, Round]] = {Failed: To(fail, State.FAILED)}

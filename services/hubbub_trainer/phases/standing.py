@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hubbub.codes import Objection
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist, Publish, Record
 from hubbub.messages.keys import RunKey, RunReady
@@ -53,7 +54,7 @@ class Enrolment:
     me: PartyId
     key: Key
     manifest: Manifest
-    objections: tuple[str, ...] = ()
+    objections: tuple[Objection, ...] = ()
     """What this trainer, and the data owner's policy, have against taking part."""
     run_key: RunKey | None = None
     caps: VoidCaps = VoidCaps()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId
 
@@ -113,6 +114,10 @@ class Tell(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The event that a job, or an effect, comes back as when it could not be done."""
+    """The event that a job, or an effect, comes back as when it could not be done.
+
+    Others are told the code, and this party's own log has the sentence.
+    """
 
     why: str
+    code: Code = Code.INTERNAL

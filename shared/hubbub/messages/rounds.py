@@ -10,7 +10,6 @@ from hubbub.messages.manifest import Digest, Name
 from hubbub.messages.shares import SignedReceipt, Vectors
 from hubbub.messages.traffic import Traffic
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Examples = Annotated[int, Field(ge=0, lt=2**53)]
 Members = Annotated[tuple[Name, ...], Field(min_length=1)]
 
@@ -41,8 +40,6 @@ class VoidPhase(Message):
     senders = COORDINATOR
     recipients = AGGREGATOR
 
-    reason: str
-
 
 class PhaseReleased(Message):
     """An aggregator has released its sum over these members, once and for all."""
@@ -65,14 +62,13 @@ class PhaseVoided(Message):
 
 
 class OrderRefused(Message):
-    """An aggregator does not obey an order to close or void, and says why; the phase stays as it was."""
+    """An aggregator does not obey an order to close or void, for this reason; the phase stays as it was."""
 
     kind: ClassVar[str] = "order-refused"
     senders = AGGREGATOR
     recipients = COORDINATOR
 
     reason: RejectReason
-    explanation: str
 
 
 class RoundApplied(Message):
@@ -90,8 +86,6 @@ class RoundApplied(Message):
     correct: Examples
     total: Examples
     loss: Annotated[float, Field(allow_inf_nan=False)]
-    training_s: Seconds
-    evaluation_s: Seconds
     traffic: tuple[Traffic, ...]
 
     @model_validator(mode="after")
@@ -108,5 +102,4 @@ class RoundDropped(Message):
     senders = CLIENT
     recipients = COORDINATOR
 
-    training_s: Seconds
     traffic: tuple[Traffic, ...]

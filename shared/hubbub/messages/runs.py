@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from hubbub.codes import Code
 from hubbub.messages.base import COORDINATOR, PARTICIPANT, Message
 from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
@@ -30,13 +31,13 @@ class RunJoined(Message):
 
 
 class RunRefused(Message):
-    """A party does not take part, and says why."""
+    """A party does not take part; the sentence on it stays in its own log."""
 
     kind: ClassVar[str] = "run-refused"
     senders = PARTICIPANT
     recipients = COORDINATOR
 
-    reason: str
+    code: Code
 
 
 class RunEnded(Message):
@@ -52,10 +53,10 @@ class RunEnded(Message):
 
 
 class PartyFailed(Message):
-    """A party cannot go on with the run: its disk, its task or its data failed it."""
+    """A party does not go on with the run: its policy, its disk or another party keeps it from that."""
 
     kind: ClassVar[str] = "party-failed"
     senders = PARTICIPANT
     recipients = COORDINATOR
 
-    reason: str
+    code: Code

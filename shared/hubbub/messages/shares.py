@@ -9,6 +9,7 @@ from hubbub.ids import SET_ID_PATTERN, SetId
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
 from hubbub.messages.keys import Signature
 from hubbub.messages.manifest import Digest, Name
+from hubbub.messages.traffic import VectorName
 from hubbub.protocol.encoding import DENSE, WHOLE_BITS, Encoding
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.residues import is_modulus
@@ -27,7 +28,7 @@ def _check_modulus(m: int) -> int:
 class VectorClaim(Claim):
     """A vector as its sender declares it: name, n and m."""
 
-    name: str
+    name: VectorName
     length: Annotated[int, Field(ge=0, lt=2**40)]
     modulus: Annotated[int, AfterValidator(_check_modulus)]
 

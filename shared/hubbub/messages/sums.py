@@ -81,5 +81,3 @@ class VoidNotice(Message):
     kind: ClassVar[str] = "void-notice"
     senders = AGGREGATOR
     recipients = CLIENT
-
-    reason: str

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from hubbub.messages.base import Claim
 from hubbub.protocol.costs import SEED_BITS
@@ -12,13 +12,14 @@ from hubbub.protocol.layout import Vector
 
 Direction = Literal["up", "across", "down"]
 """From clients to aggregators, among aggregators, and back to clients."""
+VectorName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9.-]{0,31}$")]
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Traffic(Claim):
     """What a party counted in a round: payload where it packed it, wire bytes where they first arrived."""
 
-    counts_as: str
+    counts_as: VectorName
     direction: Direction
     payload_bits: Amount = 0
     wire_bytes: Amount = 0

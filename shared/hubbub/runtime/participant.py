@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import Effect, Job, Key, Persist
@@ -93,12 +94,12 @@ class Participant(ABC):
         """Do a job."""
 
     @abstractmethod
-    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+    def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
         """Everything that this party has against taking part."""
 
     @abstractmethod
     def _invite(
-        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+        self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
     ) -> None:
         """Set up the machine for a run that was proposed; there is a key for it if nothing is against it."""
 
@@ -113,13 +114,15 @@ class Participant(ABC):
             self._invite(run, body.manifest, objections=objections, run_key=run_key)
         return [(run, event)]
 
-    def _object_to(self, manifest: Manifest) -> tuple[str, ...]:
+    def _object_to(self, manifest: Manifest) -> tuple[Objection, ...]:
         me = self.runner.identity.name
         if role_of(manifest, me) is not self.runner.identity.role:
-            return (f"the manifest does not name {me} as {self.runner.identity.role.value}",)
+            why = f"the manifest does not name {me} as {self.runner.identity.role.value}"
+            return (Objection(Code.PROTOCOL_MANIFEST, why),)
         # With our key for it still there, we died before our answer was out, and nothing is lost.
         if manifest.run_id in self._tombstones and self._vault.get(manifest.run_id, "run key") is None:
-            return (f"{me} has taken part in this run before, and a run is joined once: draw up a new manifest",)
+            why = f"{me} has taken part in this run before, and a run is joined once: draw up a new manifest"
+            return (Objection(Code.PROTOCOL_JOINED_BEFORE, why),)
         return self._object(manifest)
 
     def _make_run_key(self, run: RunId) -> RunKey:
@@ -182,8 +185,7 @@ class Participant(ABC):
         me = self.runner.identity.name
         log.error("%s took part in run %s and has lost what it knew of it", me, run.run)
         if Role.COORDINATOR in envelope.body.senders:
-            reason = f"{me} has lost its journal and its keys for this run"
-            body = PartyFailed(reason=reason)
+            body = PartyFailed(code=Code.DISK_LOST)
             self.runner.answer(run, to=envelope.sender, role=Role.COORDINATOR, body=body)
 
     def _ignore(self, envelope: Envelope) -> Sequence[Fed]:

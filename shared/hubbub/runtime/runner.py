@@ -35,6 +35,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from hubbub.codes import Code
 from hubbub.errors import (
     HubbubError,
     LocalError,
@@ -531,7 +532,7 @@ class Runner:
                 log.exception("%s could not be taken by %s", type(event).__name__, key)
                 self._counters.broken()
                 if key in self.machines and not isinstance(event, Failed):
-                    self.feed_soon(key, Failed(_keep_to_ourselves(error)))
+                    self.feed_soon(key, _fail_for(error))
 
     async def _put_off(self, key: Key, event: object, cause: str) -> None:
         """Take an event after a pause. What was told still comes before all else, and is not done until then."""
@@ -732,17 +733,17 @@ class Runner:
         except PeerError as error:
             what = type(job).__name__
             await self._note_refusal(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
-            event = Failed(str(error))
+            event = Failed(str(error), error.code)
         except HubbubError as error:
             log.warning("%s failed: %s", type(job).__name__, error)
-            event = Failed(str(error))
+            event = Failed(str(error), error.code)
         except Exception as error:
             if key not in self.machines:
                 log.info("%s is given up: its %s is over", type(job).__name__, key.kind)
                 return
             log.exception("%s failed", type(job).__name__)
             self._counters.broken()
-            event = Failed(_keep_to_ourselves(error))
+            event = _fail_for(error)
         self._counters.worked(type(job).__name__, time.monotonic() - began_s)
         self.feed_soon(key, event)
 
@@ -777,11 +778,12 @@ class Runner:
             timer.cancel()
 
 
-def _keep_to_ourselves(error: Exception) -> str:
-    """What others may be told: the text of a bug may hold anything, of a client's data too, and is for our log."""
+def _fail_for(error: Exception) -> Failed:
+    """What a machine is told: the text of a bug may hold anything, of a client's data too, and is for our log."""
     if isinstance(error, HubbubError):
-        return str(error)
-    return f"an unexpected {type(error).__name__}; the log of this party says more"
+        return Failed(str(error), error.code)
+    code = Code.DISK_FAILED if isinstance(error, OSError) else Code.INTERNAL
+    return Failed(f"an unexpected {type(error).__name__}; the log of this party says more", code)
 
 
 def _describe_step(moment: Moment) -> str:

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import CountRefusal, Failed, Publish, Record, Tell
@@ -351,7 +352,7 @@ def test_the_same_order_again_changes_nothing_and_another_one_is_refused(full: P
 
 def test_a_void_after_the_release_is_refused(full: Play) -> None:
     full.order(full.manifest.clients)
-    full.feed(VoidOrdered(reason="changed its mind"))
+    full.feed(VoidOrdered())
     full.expect_refusal(RejectReason.ALREADY_ENDED, VoidPhase.kind)
     full.expect(State.SUMMING)
 
@@ -378,11 +379,11 @@ def test_the_release_is_reported_with_what_was_counted(full: Play) -> None:
 
 
 def test_a_void_is_journalled_before_anybody_hears_of_it(full: Play) -> None:
-    full.feed(VoidOrdered(reason="too few"))
+    full.feed(VoidOrdered())
     full.expect(State.VOID)
     assert full.effects[0] == RecordVoid()
     told = [effect for effect in full.effects if isinstance(effect, Publish)]
-    notices = [effect.to for effect in told if effect.body == VoidNotice(reason="too few")]
+    notices = [effect.to for effect in told if effect.body == VoidNotice()]
     assert notices == list(full.manifest.clients)
     assert full.said() == [PhaseVoided()]
     ended = PhaseEnded(round=1, phase="signs", members=frozenset())
@@ -393,9 +394,9 @@ def test_a_void_is_journalled_before_anybody_hears_of_it(full: Play) -> None:
 def test_a_disk_that_fails_us_is_told_to_the_coordinator(full: Play, *, closed: bool) -> None:
     if closed:
         full.order(full.manifest.clients)
-    full.feed(Failed("CheckChunk: the disk is full"))
+    full.feed(Failed("CheckChunk: the disk is full", Code.DISK_FAILED))
     full.expect(State.FAILED)
-    assert full.said() == [PartyFailed(reason="CheckChunk: the disk is full")]
+    assert full.said() == [PartyFailed(code=Code.DISK_FAILED)]
 
 
 def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Failed, Publish, Record, Tell
@@ -36,7 +37,7 @@ from support.accumulation_play import CHUNKS, LONG, OTHER_TRANSCRIPT, SHORT, Pla
 from support.builders import TRANSCRIPT, aggregator_names, make_manifest
 
 ME, SECOND, THIRD = aggregator_names(3)
-VOID = VoidOrdered(reason="too few")
+VOID = VoidOrdered()
 
 
 def begin(combiner: PartyId) -> Play:
@@ -209,12 +210,11 @@ def other(request: pytest.FixtureRequest) -> Other:
 def expect_the_end(play: Play, culprit: PartyId) -> None:
     """The coordinator is told that we cannot go on, the culprit is counted, and nothing is added."""
     play.expect(State.FAILED)
-    (failed,) = play.said()
-    assert isinstance(failed, PartyFailed)
-    assert failed.reason.startswith(f"{culprit} released a sum of other members")
-    assert [each for each in play.effects if isinstance(each, CountRefusal)] == [
-        CountRefusal(RejectReason.CONTRADICTION, PartialChunk.kind, culprit, failed.reason)
-    ]
+    assert play.said() == [PartyFailed(code=Code.PROTOCOL_CONTRADICTION)]
+    (counted,) = [each for each in play.effects if isinstance(each, CountRefusal)]
+    assert (counted.reason, counted.kind) == (RejectReason.CONTRADICTION, PartialChunk.kind)
+    assert counted.sender == culprit
+    assert counted.explanation.startswith(f"{culprit} released a sum of other members")
     assert not [each for each in play.effects if isinstance(each, SumAndRelease)]
 
 
@@ -304,10 +304,10 @@ def test_while_the_combiner_waits_the_same_order_is_old_news_and_any_other_is_re
 def test_a_disk_that_fails_the_waiting_combiner_is_told_to_the_coordinator(play: Play) -> None:
     play.order(play.manifest.clients)
 
-    play.feed(Failed("the disk is full"))
+    play.feed(Failed("the disk is full", Code.DISK_FAILED))
 
     play.expect(State.FAILED)
-    assert play.said() == [PartyFailed(reason="the disk is full")]
+    assert play.said() == [PartyFailed(code=Code.DISK_FAILED)]
 
 
 def test_the_release_is_reported_with_what_came_up_and_across(play: Play) -> None:

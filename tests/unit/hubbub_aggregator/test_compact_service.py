@@ -160,7 +160,7 @@ async def test_nothing_leaves_the_combiner_while_a_chunk_is_missing(tmp_path: Pa
         await scene.send_partial(THIRD, 0)
         await scene.send_partial(THIRD, 0)
         # A refusal is the answer to something sent after all that.
-        await scene.command(VoidPhase(reason="changed its mind"), round_number=1, phase=PHASE)
+        await scene.command(VoidPhase(), round_number=1, phase=PHASE)
         await scene.coordinator.hear(OrderRefused)
 
         assert not [each for each in scene.clients[CLIENTS[0]].heard if isinstance(each.body, MaskedChunk)]
@@ -531,7 +531,7 @@ async def test_a_void_beside_anothers_sum_is_refused_and_the_round_can_still_be_
         await scene.deal_all()
         await scene.send_partials()
 
-        await scene.command(VoidPhase(reason="too few"), round_number=1, phase=PHASE)
+        await scene.command(VoidPhase(), round_number=1, phase=PHASE)
 
         ((_, refusal),) = await scene.coordinator.hear(OrderRefused)
         assert refusal.reason is RejectReason.CONTRADICTION
@@ -598,7 +598,7 @@ async def test_once_journalled_no_other_order_is_obeyed_after_a_restart(
             await fate.met.wait()
         other = ClosePhase(members=CLIENTS[1:], receipts=scene.show_receipts(1, CLIENTS[1:]))
         async with scene.start():
-            await scene.command(VoidPhase(reason="no") if void else other, round_number=1, phase=PHASE)
+            await scene.command(VoidPhase() if void else other, round_number=1, phase=PHASE)
             if combines:
                 await scene.send_partials()
 
@@ -620,7 +620,7 @@ async def test_sums_that_came_before_a_restart_need_not_be_sent_again(tmp_path: 
             for index in range(len(PLAN)):
                 await scene.send_partial(SECOND, index)
             await scene.send_partial(THIRD, 0)
-            await scene.command(VoidPhase(reason="no"), round_number=1, phase=PHASE)
+            await scene.command(VoidPhase(), round_number=1, phase=PHASE)
             await scene.coordinator.hear(OrderRefused)
         async with scene.start():
             await scene.send_partial(THIRD, 1)

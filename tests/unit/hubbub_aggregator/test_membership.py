@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
@@ -69,20 +70,17 @@ def test_asked_again_once_it_has_everybodys_keys_it_has_nothing_to_add() -> None
     assert take(State.JOINED, data, Proposed()) == Step(State.JOINED, data)
 
 
-def refused_with(data: Membership) -> str:
-    result = take(State.INVITED, data, Proposed())
+def test_refuses_with_the_first_code_and_logs_everything_that_it_has_against_the_run() -> None:
+    objections = (
+        Objection(Code.POLICY_ROSTER, "client-2 is not in the roster"),
+        Objection(Code.POLICY_ROUNDS, "there are too many rounds"),
+    )
+    result = take(State.INVITED, Membership(me=ME, manifest=MANIFEST, objections=objections), Proposed())
     assert result.state is State.REFUSED
-    (answer,) = answers(result.effects)
-    assert isinstance(answer, RunRefused)
-    refusal = CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, answer.reason)
+    assert answers(result.effects) == [RunRefused(code=Code.POLICY_ROSTER)]
+    why = "client-2 is not in the roster; there are too many rounds"
+    refusal = CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why)
     assert result.effects[1:] == (refusal,), "a run that was refused is counted, and not remembered"
-    return answer.reason
-
-
-def test_refuses_with_everything_that_it_has_against_the_run() -> None:
-    objections = ("client-2 is not in the roster", "client-3 belongs to another organisation")
-    data = Membership(me=ME, manifest=MANIFEST, objections=objections)
-    assert refused_with(data) == "; ".join(objections)
 
 
 # Keys ---------------------------------------------------------------------------------------------------

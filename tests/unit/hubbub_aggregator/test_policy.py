@@ -23,7 +23,7 @@ def propose(**overrides: object) -> Manifest:
 
 def judge(manifest: Manifest, limits: dict[str, object] | None = None, *, runs_before: int = 0) -> tuple[str, ...]:
     policy = AggregatorPolicy.model_validate({"roster_sha256": ROSTER.digest, **(limits or {})})
-    return policy.objections(manifest, roster=ROSTER, runs_before=runs_before)
+    return tuple(map(str, policy.objections(manifest, roster=ROSTER, runs_before=runs_before)))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
 EMPTY = Round(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
 
 
-def report(*, correct: int, total: int, loss: float, training_s: float, up: bool = True) -> RoundApplied:
+def report(*, correct: int, total: int, loss: float, up: bool = True) -> RoundApplied:
     sent = (
         Traffic(counts_as="signs", direction="up", payload_bits=2 * 300),
         Traffic(counts_as="factors", direction="up", payload_bits=2 * 32),
@@ -34,8 +34,6 @@ def report(*, correct: int, total: int, loss: float, training_s: float, up: bool
         correct=correct,
         total=total,
         loss=loss,
-        training_s=training_s,
-        evaluation_s=0.5,
         traffic=(*(sent if up else ()), *arrived),
     )
 
@@ -69,9 +67,9 @@ def released(reports: dict[PartyId, RoundApplied]) -> Round:
 ONE, TWO, THREE = MANIFEST.clients
 FULL = released(
     {
-        ONE: report(correct=10, total=10, loss=1.0, training_s=3.0),
-        TWO: report(correct=0, total=30, loss=2.0, training_s=5.0),
-        THREE: report(correct=5, total=10, loss=4.0, training_s=4.0),
+        ONE: report(correct=10, total=10, loss=1.0),
+        TWO: report(correct=0, total=30, loss=2.0),
+        THREE: report(correct=5, total=10, loss=4.0),
     }
 )
 
@@ -140,7 +138,7 @@ def test_other_strategies_are_counted_on_the_wire_of_the_run(wire: WireMode) -> 
 
 
 def test_with_a_client_that_sent_nothing_uploads_count_senders_and_downloads_recipients() -> None:
-    silent = report(correct=5, total=10, loss=4.0, training_s=4.0, up=False)
+    silent = report(correct=5, total=10, loss=4.0, up=False)
     data = replace(released({**FULL.applied, THREE: silent}), members=frozenset({ONE, TWO}))
     signs = costs(data)["signs"]
     assert signs.payload_bits == signs.predicted_bits == 2 * (2 + 3) * 300
@@ -194,7 +192,7 @@ def test_where_v_is_known_it_is_taken() -> None:
 
 
 def test_who_was_left_out_has_not_sent_but_receives() -> None:
-    silent = report(correct=5, total=10, loss=4.0, training_s=4.0, up=False)
+    silent = report(correct=5, total=10, loss=4.0, up=False)
     data = replace(released({**FULL.applied, THREE: silent}), members=frozenset({ONE, TWO}))
 
     assert predict_others(data)["fedavg"] == (2 + 3) * 32 * 100
@@ -204,8 +202,7 @@ def test_the_account_of_a_round() -> None:
     result = account(FULL)
     assert (result.round, result.members, result.union_size) == (4, MANIFEST.clients, 100)
     assert result.fedavg_bits == 2 * 3 * 32 * 100
-    assert (result.training_s, result.evaluation_s) == (5.0, 0.5)
-    assert result.protocol_s == pytest.approx(10.0 - 5.0 - 0.5)
+    assert result.round_s == 10.0
 
 
 def test_before_anything_is_reported_nothing_is_claimed() -> None:
@@ -219,6 +216,6 @@ def test_before_anything_is_reported_nothing_is_claimed() -> None:
 
 
 def test_clients_without_test_samples_do_not_divide_by_zero() -> None:
-    data = released({ONE: report(correct=0, total=0, loss=0.0, training_s=1.0)})
+    data = released({ONE: report(correct=0, total=0, loss=0.0)})
     assert data.accuracy is None
     assert (account(data).accuracy, account(data).loss) == (0.0, 0.0)

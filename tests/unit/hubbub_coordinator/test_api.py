@@ -232,7 +232,7 @@ async def test_a_run_can_be_followed_while_it_goes_on(tmp_path: Path) -> None:
             *("org-1", "aggregator-2"),
         )
         (first,) = (await scene.get(f"{RUN}/rounds"))["items"]
-        assert (first["phases"][0]["state"], first["training_s"], first["reports"]) == ("collecting", None, [])
+        assert (first["phases"][0]["state"], first["reports"]) == ("collecting", [])
         assert (first["state"], first["phase"], first["missing"]) == ("collecting", "signs", ["client-3"])
         assert first["phases"][0]["delivered"] == {
             client: list(MANIFEST.aggregators) for client in ("client-1", "client-2")
@@ -261,8 +261,6 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
             parts = (cost[name] for each in (first, second) for cost in each["cost"].values())
             assert run[name] == sum(parts) > 0
         assert [each["client"] for each in first["reports"]] == list(MANIFEST.clients)
-        assert first["training_s"] == max(each["training_s"] for each in first["reports"])
-        assert first["protocol_s"] >= 0
         assert first["phases"][0]["state"] == "released"
         assert first["fedavg_bits"] == 2 * 3 * 32 * 1_003
         assert [each["state"] for each in (first, second)] == ["released"] * 2

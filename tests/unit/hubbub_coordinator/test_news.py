@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
@@ -40,6 +41,7 @@ from hubbub_coordinator.news import News
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.telling import MAX_TEXT_CHARACTERS, Item, NewsKind, tell
+from hubbub_coordinator.wording import MEANINGS
 from support.aio import aio
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
 from support.coordinator_scene import CLIENT, MANIFEST, REPORT, Scene, running_scene, scene_of
@@ -139,8 +141,8 @@ def test_asking_again_is_no_news() -> None:
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
-        (PartyRefused(at_s=4.0, party=TWO, reason="refused to join: no such task"), "party-refused"),
-        (PartyBroke(at_s=4.0, party=TWO, reason="the disk is full"), "party-failed"),
+        (PartyRefused(at_s=4.0, party=TWO, code=Code.POLICY_LEDGER), "party-refused"),
+        (PartyBroke(at_s=4.0, party=TWO, code=Code.DISK_FAILED), "party-failed"),
     ],
 )
 def test_whose_word_ended_a_run_is_told_with_the_reason(event: object, kind: str) -> None:
@@ -148,8 +150,8 @@ def test_whose_word_ended_a_run_is_told_with_the_reason(event: object, kind: str
 
     assert (first.kind, first.party) == (kind, TWO)
     assert (second.kind, second.party, second.state) == ("run-failed", TWO, "failed")
-    assert getattr(event, "reason", "?") in first.text
-    assert getattr(event, "reason", "?") in second.text
+    assert MEANINGS[getattr(event, "code", Code.INTERNAL)] in first.text
+    assert MEANINGS[getattr(event, "code", Code.INTERNAL)] in second.text
 
 
 def test_a_pause_from_the_wish_to_the_end() -> None:
@@ -182,8 +184,8 @@ def test_an_operator_and_we_ourselves_may_end_a_run() -> None:
     assert (item.kind, item.text) == ("run-failed", "the run failed: the coordinator failed: no more room")
 
 
-def test_what_a_party_says_at_length_is_cut() -> None:
-    first, _ = run_until(runs.State.ENROLLING).feed(PartyBroke(at_s=4.0, party=TWO, reason="x\n" * 9_999))
+def test_what_takes_long_to_say_is_cut() -> None:
+    (first,) = run_until(runs.State.RUNNING).feed(Failed("x\n" * 9_999))
 
     assert len(first.text) == MAX_TEXT_CHARACTERS
     assert first.frame.count(b"\n") == 4, "three lines and an empty one, whatever is said"
@@ -305,7 +307,7 @@ def test_a_void_round_says_why() -> None:
     assert (closed.kind, closed.state) == ("phase-closed", "voiding")
     assert "without a sum: client-2 did not deliver in signs" in closed.text
     assert play.hear(VoidConfirmed(at_s=70.0, phase="signs", aggregator=NORTH)) == []
-    dropped = UpdateDropped(at_s=70.0, client=ONE, training_s=1.0, traffic=())
+    dropped = UpdateDropped(at_s=70.0, client=ONE, traffic=())
     assert play.hear(dropped) == [("update-dropped", ONE, "signs")]
     (end,) = play.feed(VoidConfirmed(at_s=70.0, phase="signs", aggregator=SOUTH))
     assert (end.kind, end.state) == ("round-void", "void")
@@ -342,11 +344,10 @@ def test_an_order_that_was_refused_and_words_against_each_other_end_a_round() ->
         phase="union",
         aggregator=NORTH,
         reason=RejectReason.TOO_FEW_MEMBERS,
-        explanation="one is too few",
     )
     first, second = play.feed(declined)
     assert (first.kind, first.party) == ("order-declined", NORTH)
-    assert "one is too few" in first.text
+    assert "fewer than min_clients" in first.text
     assert (second.kind, second.state) == ("round-contradicted", "contradicted")
 
     play = round_with("union")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
@@ -11,6 +12,7 @@ from hubbub_coordinator.participants import PartyState, find_place
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.wording import tell_failure
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
 from support.coordinator_scene import REPORT
 
@@ -123,9 +125,12 @@ def test_nobody_does_anything_in_a_run_that_stands_still(state: runs.State) -> N
 
 
 def test_whose_word_ended_the_run_has_failed_and_says_why() -> None:
-    run = replace(RUN, failed_party=TWO, reason="client-2: the disk is full")
+    run = replace(RUN, failed_party=TWO, reason=tell_failure(TWO, Code.DISK_FAILED))
 
     place = find_place(runs.State.FAILED, run, None, TWO, 0.0)
 
-    assert (place.state, place.status) == ("failed", "the disk is full")
+    assert (place.state, place.status) == (
+        "failed",
+        "left the run (disk-failed): its disk failed. Its owner's log says more",
+    )
     assert find_place(runs.State.FAILED, run, None, ONE, 0.0).state == "idle"

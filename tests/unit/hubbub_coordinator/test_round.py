@@ -142,8 +142,6 @@ REPORT = RoundApplied(
     correct=9,
     total=10,
     loss=0.5,
-    training_s=1.0,
-    evaluation_s=0.5,
     traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),),
 )
 
@@ -280,7 +278,7 @@ def test_all_delivered_but_no_group_is_large_enough_so_the_round_is_void_at_once
     assert CancelTimer("deadline") in play.effects
     assert "client-1, client-2 delivered after other sums than the others" in play.data.reason
     assert "2 clients are too few" in play.data.reason
-    assert {order.reason for _, order in play.orders() if isinstance(order, VoidPhase)} == {play.data.reason}
+    assert {type(order) for _, order in play.orders()} == {VoidPhase}
 
 
 def test_at_the_deadline_the_reason_tells_who_is_late_from_who_disagrees(play: Play) -> None:
@@ -469,12 +467,11 @@ def test_a_refused_order_ends_the_run_and_says_whose_word_it_was(play: Play) -> 
             phase="signs",
             aggregator=play.manifest.aggregators[1],
             reason=RejectReason.MISSING_RECEIPT,
-            explanation="no receipt of client-2",
         )
     )
     play.expect(State.CONTRADICTED)
     assert "aggregator-2" in play.verdict().reason
-    assert "no receipt of client-2" in play.verdict().reason
+    assert "is not complete at every aggregator" in play.verdict().reason
 
 
 # Void ---------------------------------------------------------------------------------------------------
@@ -503,7 +500,7 @@ def test_what_is_late_changes_nothing_while_voiding(play: Play) -> None:
     make_void(play)
     before = play.data
     play.receive_all()
-    play.feed(UpdateDropped(at_s=10.0, client=play.manifest.clients[0], training_s=1.0, traffic=()))
+    play.feed(UpdateDropped(at_s=10.0, client=play.manifest.clients[0], traffic=()))
     play.feed(DeadlinePassed(at_s=11.0))
     assert (play.state, play.data, play.effects) == (State.VOIDING, before, ())
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.errors import UnexpectedEvent
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
@@ -206,9 +207,12 @@ def test_nobody_is_ready_before_there_are_keys() -> None:
 
 def test_a_refusal_fails_the_run_with_its_reason_and_everybody_is_told(anywhere: Play) -> None:
     play = anywhere
-    play.feed(PartyRefused(at_s=4.0, party=MANIFEST.clients[1], reason="refused to join: no such task"))
+    play.feed(PartyRefused(at_s=4.0, party=MANIFEST.clients[1], code=Code.POLICY_STRATEGY))
     play.expect(State.FAILED)
-    assert play.data.reason == "client-2: refused to join: no such task"
+    assert play.data.reason == (
+        "client-2 refused the run (policy-strategy): its policy does not allow the strategy. "
+        "Its owner's log says more"
+    )
     assert play.data.failed_party == "client-2"
     assert play.last_words() == dict.fromkeys(
         play.data.parties, RunEnded(outcome="failed", reason=play.data.reason, last_round=play.data.round)
@@ -217,9 +221,11 @@ def test_a_refusal_fails_the_run_with_its_reason_and_everybody_is_told(anywhere:
 
 
 def test_a_party_that_cannot_go_on_fails_the_run(anywhere: Play) -> None:
-    anywhere.feed(PartyBroke(at_s=4.0, party=MANIFEST.aggregators[0], reason="the disk is full"))
+    anywhere.feed(PartyBroke(at_s=4.0, party=MANIFEST.aggregators[0], code=Code.DISK_FAILED))
     anywhere.expect(State.FAILED)
-    assert anywhere.data.reason == "aggregator-1: the disk is full"
+    assert anywhere.data.reason == (
+        "aggregator-1 left the run (disk-failed): its disk failed. Its owner's log says more"
+    )
 
 
 def test_released_rounds_lead_to_the_end() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.errors import ConfigurationError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.base import Message
@@ -14,6 +15,7 @@ from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import SetReceived, SignedReceipt
 from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.wording import tell_refusal
 from support.aio import aio
 from support.builders import TRANSCRIPT, make_cohort, make_manifest, make_run_key
 from support.coordinator_scene import (
@@ -57,7 +59,7 @@ async def test_everybody_is_sent_all_keys_and_no_round_opens_before_all_are_read
         *others, last = scene.parties
         for name in others:
             await scene.say(name, RunReady())
-        await scene.say(last, PartyFailed(reason="the group secrets differ"))
+        await scene.say(last, PartyFailed(code=Code.PROTOCOL_GROUP))
         await scene.parties[CLIENT].hear(RunEnded)
         assert not [each for each in scene.parties[CLIENT].heard if isinstance(each.body, RoundOpened)]
 
@@ -139,10 +141,10 @@ async def test_a_run_key_that_its_party_did_not_sign_is_put_aside(
 async def test_a_refusal_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.coordinator.submit(MANIFEST)
-        await scene.say(CLIENT, RunRefused(reason="no such task"))
+        await scene.say(CLIENT, RunRefused(code=Code.PROTOCOL_TASK))
         for party in scene.parties.values():
             ((_, ended),) = await party.hear(RunEnded)
-            assert (ended.outcome, ended.reason) == ("failed", "client-1: refused to join: no such task")
+            assert (ended.outcome, ended.reason) == ("failed", tell_refusal(CLIENT, Code.PROTOCOL_TASK))
 
 
 Misdeed = Callable[[Scene], Awaitable[None]]
@@ -212,7 +214,7 @@ async def test_what_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
         await scene.open_round()
         await scene.finish()
         before = scene.coordinator.find_run(MANIFEST.run_id), scene.coordinator.find_rounds(MANIFEST.run_id)
-        await scene.say(CLIENT, PartyFailed(reason="too late to matter"))
+        await scene.say(CLIENT, PartyFailed(code=Code.INTERNAL))
         await scene.say(CLIENT, REPORT, round_number=1)
         await scene.coordinator.submit(ANOTHER)
         await scene.parties[CLIENT].hear(RunProposed, 2)

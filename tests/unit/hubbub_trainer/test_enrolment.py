@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import PeerError, RejectReason, UnexpectedEvent
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
@@ -43,7 +44,6 @@ from hubbub_trainer.events import (
 )
 from hubbub_trainer.phases.attending import VOUCHED_ROUNDS, is_small
 from hubbub_trainer.phases.enrolment import KIND, TRANSITIONS
-from hubbub_trainer.phases.joining import MODEL_USED_UP
 from hubbub_trainer.phases.standing import (
     AbandonRounds,
     AcceptKeys,
@@ -145,17 +145,21 @@ class Play:
         (body,) = self.said()
         return body
 
-    def refusal(self) -> str:
+    def refusal(self, code: Code) -> str:
+        """What our own log says of the refusal; the coordinator is told the code."""
         assert self.state is State.REFUSED
-        body = self.answer()
-        assert isinstance(body, RunRefused)
-        return body.reason
+        assert self.answer() == RunRefused(code=code)
+        return self.logged()
 
-    def farewell(self) -> str:
+    def farewell(self, code: Code = Code.POLICY_VOID_ROUNDS) -> str:
+        """The same of leaving the run."""
         assert self.state is State.ENDED
-        body = self.answer()
-        assert isinstance(body, PartyFailed)
-        return body.reason
+        assert self.answer() == PartyFailed(code=code)
+        return self.logged()
+
+    def logged(self) -> str:
+        (refusal,) = [effect for effect in self.effects if isinstance(effect, CountRefusal)]
+        return refusal.explanation
 
     def round(self, number: int) -> Key:
         return Key("round", self.data.key.run, number)
@@ -203,19 +207,25 @@ def test_the_run_is_remembered_before_it_is_joined_and_recorded_last() -> None:
     assert play.effects[-1] == Record("joined", describe_run(MANIFEST))
 
 
-def test_a_refusal_names_every_objection_and_no_task_is_loaded() -> None:
+OBJECTIONS = (
+    Objection(Code.POLICY_MIN_CLIENTS, "min_clients is 2"),
+    Objection(Code.POLICY_APPROVAL, "the task is not approved"),
+)
+
+
+def test_a_refusal_tells_the_first_code_and_the_log_every_sentence_and_no_task_is_loaded() -> None:
     play = Play()
-    play.data = replace(play.data, objections=("min_clients is 2", "the task is not approved"), run_key=None)
+    play.data = replace(play.data, objections=OBJECTIONS, run_key=None)
     play.feed(Proposed())
     why = "min_clients is 2; the task is not approved"
-    assert play.refusal() == why
+    assert play.refusal(Code.POLICY_MIN_CLIENTS) == why
     assert play.effects[1:] == (CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why),)
 
 
 def test_refuses_a_strategy_that_it_does_not_know() -> None:
     play = Play(make_manifest(strategy="magic"))
     play.feed(Proposed())
-    assert "magic" in play.refusal()
+    assert "magic" in play.refusal(Code.PROTOCOL_STRATEGY)
 
 
 def test_what_the_ledger_is_against_is_refused_before_anything_else_leaves() -> None:
@@ -223,7 +233,7 @@ def test_what_the_ledger_is_against_is_refused_before_anything_else_leaves() -> 
     play = Play()
     play.feed(Proposed())
     play.feed(replace(GOOD, initial=replace(GOOD.initial, objection="run 1 began there")))
-    assert play.refusal() == MODEL_USED_UP
+    assert play.refusal(Code.POLICY_LEDGER) == "run 1 began there"
     assert play.effects[1:] == (
         CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, "run 1 began there"),
     )
@@ -237,7 +247,7 @@ def test_a_newcomer_is_ready_when_the_ledger_is_not_against_the_model_that_came(
     play.feed(Inherited(initial=InitialModel(sha256=digest_of(5), voids=1, objection=objection)))
     if objection:
         assert play.state is State.ENDED
-        assert play.said() == [RunRefused(reason=MODEL_USED_UP)]
+        assert play.said() == [RunRefused(code=Code.POLICY_LEDGER)]
         assert play.effects[-1] == LEFT
     else:
         assert (play.state, play.said()) == (State.JOINED, [RunReady()])
@@ -256,7 +266,7 @@ def test_refuses_another_task_than_the_manifests(event: object, why: str) -> Non
     play = Play()
     play.feed(Proposed())
     play.feed(event)
-    assert why in play.refusal()
+    assert why in play.refusal(Code.PROTOCOL_TASK)
     assert RememberRun() not in play.effects, "what was never joined may be proposed again"
 
 
@@ -349,7 +359,7 @@ def test_another_confirmation_than_ours_ends_it_and_is_counted(first: str) -> No
         for event in (theirs, ours) if first == "theirs" else (ours, theirs):
             assert play.state is State.AGREEING
             play.feed(event)
-    assert "client-3 confirms another group secret" in play.farewell()
+    assert "client-3 confirms another group secret" in play.farewell(Code.PROTOCOL_GROUP)
     (refusal,) = [effect for effect in play.effects if isinstance(effect, CountRefusal)]
     assert (refusal.reason, refusal.kind, refusal.sender) == (
         RejectReason.DIFFERENT_GROUP,
@@ -366,7 +376,7 @@ def test_a_clients_first_word_counts() -> None:
     play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
     play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
     play.feed(GroupAgreed(confirmation=TAG))
-    assert "client-3 confirms another group secret" in play.farewell()
+    assert "client-3 confirms another group secret" in play.farewell(Code.PROTOCOL_GROUP)
 
 
 @pytest.mark.parametrize("state", [State.AGREEING, State.JOINED])
@@ -1171,8 +1181,8 @@ def test_a_run_that_was_not_completed_ends_at_once(joined: Play, outcome: str) -
 def test_a_failure_of_this_machine_is_told(state: State) -> None:
     play = Play()
     play.advance(state)
-    play.feed(Failed("AgreeOnSecret: a seal does not open"))
-    assert play.farewell() == "AgreeOnSecret: a seal does not open"
+    play.feed(Failed("AgreeOnSecret: a seal does not open", Code.PROTOCOL_PEER))
+    assert play.said() == [PartyFailed(code=Code.PROTOCOL_PEER)], "the sentence is for our log"
     assert play.effects[-1] == Record("ended", {"outcome": "failed"})
 
 

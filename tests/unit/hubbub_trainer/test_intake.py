@@ -80,7 +80,7 @@ def test_a_payload_is_what_the_vectors_take_and_what_encryption_adds(packed: int
 @pytest.mark.parametrize("aggregator", [FIRST, SECOND])
 def test_a_void_is_taken_from_everybody_for_it_ends_the_round(aggregator: PartyId) -> None:
     envelope = make_envelope(
-        VoidNotice(reason="somebody is missing"),
+        VoidNotice(),
         sender=aggregator,
         recipient=MANIFEST.clients[0],
         manifest=MANIFEST,

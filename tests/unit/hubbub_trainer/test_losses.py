@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from hubbub.codes import Code
 from hubbub.crypto.group import GroupSecret
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId
@@ -81,8 +82,8 @@ def count_shares(scene: Scene, number: int) -> int:
     return sum(isinstance(envelope.body, ShareChunk) and envelope.round == number for envelope in heard)
 
 
-def failures(scene: Scene) -> list[str]:
-    return [each.body.reason for each in scene.coordinator.heard if isinstance(each.body, PartyFailed)]
+def failures(scene: Scene) -> list[Code]:
+    return [each.body.code for each in scene.coordinator.heard if isinstance(each.body, PartyFailed)]
 
 
 async def hand_over(scene: Scene, number: int, model: Theta = MODEL) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.codes import Code
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
@@ -13,7 +14,6 @@ from hubbub.messages.shares import ShareChunk
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import Theta
 from hubbub_trainer.ledger import Ledger
-from hubbub_trainer.phases.joining import MODEL_USED_UP
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import aio
@@ -69,11 +69,11 @@ def policy(**limits: object) -> Policy:
     return demo.model_copy(update={"max_runs_per_model": 1, **limits})
 
 
-async def refusal(scene: Scene, manifest: Manifest) -> str:
+async def refusal(scene: Scene, manifest: Manifest) -> Code:
     scene.manifest = manifest
     await scene.propose()
     ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
-    return said.reason
+    return said.code
 
 
 async def send_shares(scene: Scene) -> None:
@@ -89,13 +89,13 @@ async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_e
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         await scene.join()
         await send_shares(scene)
-        assert await refusal(scene, SECOND) == MODEL_USED_UP
+        assert await refusal(scene, SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
         await scene.tell(FAILED)
         await scene.settle()
         await scene.restart()
         with caplog.at_level(logging.WARNING):
-            assert await refusal(scene, draw_up(3)) == MODEL_USED_UP
+            assert await refusal(scene, draw_up(3)) is Code.POLICY_LEDGER
             await scene.settle()
         assert f"the same model as run {FIRST.run_id[:12]} of {', '.join(FIRST.clients)}" in caplog.text
         assert "`hubbub ledger allow" in caplog.text
@@ -116,7 +116,7 @@ async def test_a_claim_survives_a_restart_of_the_trainer(tmp_path: Path) -> None
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         await scene.pledge()
         await scene.restart()
-        assert await refusal(scene, SECOND) == MODEL_USED_UP
+        assert await refusal(scene, SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
         await scene.tell(FAILED)
         await scene.settle()
@@ -162,7 +162,7 @@ async def test_a_model_that_ignores_the_seed_is_the_same_until_its_owner_allows_
     async with scene_of(tmp_path, manifests[0], PRETRAINED, policy=policy()) as scene:
         await scene.join()
         await send_shares(scene)
-        assert await refusal(scene, manifests[1]) == MODEL_USED_UP
+        assert await refusal(scene, manifests[1]) is Code.POLICY_LEDGER
         await scene.settle()
         owners = Ledger(tmp_path / FIRST.clients[0] / "ledger.sqlite")  # As another process has it.
         owners.allow(digest(PRETRAINED.initial_model(0))[:12])
@@ -196,5 +196,5 @@ async def test_void_rounds_of_a_model_add_up_over_the_runs_that_began_from_it(tm
         await scene.join(second)
         await waste_round(scene, 1)
         ((_, said),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert "1 rounds (2 of them from one model)" in said.reason
-        assert await refusal(scene, third) == MODEL_USED_UP
+        assert said.code is Code.POLICY_VOID_ROUNDS
+        assert await refusal(scene, third) is Code.POLICY_LEDGER

@@ -62,12 +62,8 @@ def judge(
     runs_before: int = 0,
     demo_seed: bool = False,
 ) -> tuple[str, ...]:
-    return policy.objections(
-        manifest,
-        roster=roster,
-        runs_before=runs_before,
-        demo_seed=demo_seed,
-    )
+    found = policy.objections(manifest, roster=roster, runs_before=runs_before, demo_seed=demo_seed)
+    return tuple(map(str, found))
 
 
 def test_a_manifest_at_every_limit_is_joined() -> None:

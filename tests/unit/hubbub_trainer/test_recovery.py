@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from hubbub import disk
+from hubbub.codes import Code
 from hubbub.crypto.group import GroupSecret
 from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
@@ -326,7 +327,7 @@ async def test_who_has_lost_what_it_knew_of_a_run_never_joins_it_again(tmp_path:
         await scene.start(ME, image)
         await scene.propose()
         ((_, refusal),) = await scene.hear(scene.coordinator, RunRefused)
-        assert "a run is joined once" in refusal.reason
+        assert refusal.code is Code.PROTOCOL_JOINED_BEFORE
         assert len(await scene.hear(scene.coordinator, RunJoined)) == 1
         await scene.pledge(draw_up(nonce="1" * 32))
 
@@ -552,7 +553,7 @@ async def test_void_rounds_count_across_a_restart(tmp_path: Path) -> None:
         await scene.restart()
         await waste_union_round(scene, 2)
         ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert "2 rounds (2 of them from one model) were void" in failure.reason
+        assert failure.code is Code.POLICY_VOID_ROUNDS
 
 
 # Disks --------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.errors import FalseSum, LocalError, PeerError, RejectReason
+from hubbub.codes import Code
+from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
@@ -71,10 +72,10 @@ async def joined_scene(
         yield scene
 
 
-async def hear_failure(scene: Scene) -> str:
+async def hear_failure(scene: Scene) -> Code:
     ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
     await scene.settle()
-    return failure.reason
+    return failure.code
 
 
 @aio
@@ -122,33 +123,43 @@ async def test_rounds_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "code", "why"),
     [
-        ({"initial_model_sha256": "f" * 64}, "is not the one that the manifest commits to"),
-        ({"parameters": 1_004}, "1003 parameters here, the manifest says 1004"),
-        ({"task": "magic"}, "there is no task 'magic'"),
-        ({"roster_sha256": "f" * 64}, "the manifest is for the roster ffff"),
+        (
+            {"initial_model_sha256": "f" * 64},
+            Code.PROTOCOL_TASK,
+            "is not the one that the manifest commits to",
+        ),
+        ({"parameters": 1_004}, Code.PROTOCOL_TASK, "1003 parameters here, the manifest says 1004"),
+        ({"task": "magic"}, Code.PROTOCOL_TASK, "there is no task 'magic'"),
+        ({"roster_sha256": "f" * 64}, Code.POLICY_ROSTER, "the manifest is for the roster ffff"),
     ],
     ids=["digest", "parameters", "task", "roster"],
 )
 @aio
 async def test_a_run_that_is_not_its_own_is_refused_with_the_reason(
-    tmp_path: Path, change: dict[str, object], why: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, object], code: Code, why: str
 ) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.propose(draw_up(**change))
         ((_, refusal),) = await scene.coordinator.hear(RunRefused)
-        assert why in refusal.reason
+        await scene.settle()
+        assert refusal.code is code
+        assert why in caplog.text
         await scene.join()
 
 
 @aio
-async def test_everything_that_the_policy_has_against_a_run_reaches_the_coordinator(tmp_path: Path) -> None:
+async def test_everything_that_the_policy_has_against_a_run_is_in_the_log_and_a_code_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The demo's seed too: a trainer that is told to use it does not take part in what is real."""
     strict = Policy(roster_sha256=roster_of(MANIFEST).digest, max_rounds=1)
     async with scene_of(tmp_path, draw_up(strategy="fedavg"), TASK, policy=strict) as scene:
         await scene.propose()
         ((_, refusal),) = await scene.hear(scene.coordinator, RunRefused)
+        await scene.settle()
+    assert refusal.code is Code.POLICY_STRATEGY
     for why in (
         "the manifest's strategy is 'fedavg'",
         "min_clients is 2, the policy asks for at least 3",
@@ -156,16 +167,20 @@ async def test_everything_that_the_policy_has_against_a_run_reaches_the_coordina
         "has rounds = 9, the policy allows at most 1",
         "told to take its secrets from the demo's seed",
     ):
-        assert why in refusal.reason
+        assert why in caplog.text
 
 
 @aio
-async def test_the_demos_seed_alone_is_reason_enough_to_refuse(tmp_path: Path) -> None:
+async def test_the_demos_seed_alone_is_reason_enough_to_refuse(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     careful = Policy.for_demo(roster_of(MANIFEST).digest).model_copy(update={"demo_seed": False})
     async with scene_of(tmp_path / "seed", MANIFEST, TASK, policy=careful) as scene:
         await scene.propose()
         ((_, refusal),) = await scene.hear(scene.coordinator, RunRefused)
-        assert "start the trainer without the seed" in refusal.reason
+        await scene.settle()
+        assert refusal.code is Code.POLICY_SEED
+        assert "start the trainer without the seed" in caplog.text
     async with scene_of(tmp_path / "none", MANIFEST, TASK, policy=careful, demo_seed=None) as scene:
         await scene.join()
 
@@ -223,7 +238,9 @@ async def test_a_second_key_of_a_party_is_refused(tmp_path: Path) -> None:
 
 
 @aio
-async def test_a_client_that_dealt_another_part_to_others_ends_the_run(tmp_path: Path) -> None:
+async def test_a_client_that_dealt_another_part_to_others_ends_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.pledge()
         await scene.exchange()
@@ -232,18 +249,22 @@ async def test_a_client_that_dealt_another_part_to_others_ends_the_run(tmp_path:
         theirs = scene.peers.agree().confirmation()
         assert theirs != mine.confirmation
         await scene.confirm(SECOND, to=ME, confirmation=theirs)
-        assert "client-2 confirms another group secret" in await hear_failure(scene)
+        assert await hear_failure(scene) is Code.PROTOCOL_GROUP
+        assert "client-2 confirms another group secret" in caplog.text
         assert scene.count(RejectReason.DIFFERENT_GROUP) == 1
         assert not any(isinstance(envelope.body, RunReady) for envelope in scene.coordinator.heard)
 
 
 @aio
-async def test_a_part_that_does_not_open_ends_the_run_and_is_counted(tmp_path: Path) -> None:
+async def test_a_part_that_does_not_open_ends_the_run_and_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.pledge()
         await scene.say(scene.parties[SECOND], GroupContribution(), round_number=0, phase="", payload=bytes(80))
         await scene.exchange()
-        assert "a seal does not open" in await hear_failure(scene)
+        assert await hear_failure(scene) is Code.PROTOCOL_PEER
+        assert "a seal does not open" in caplog.text
         assert scene.count(RejectReason.BROKEN_SEAL) == 1
 
 
@@ -283,14 +304,16 @@ async def test_the_group_secret_steps_with_every_round_void_or_not_and_is_erased
 @aio
 async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_that_is_open(
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         group = await scene.join()
         for number in (1, 2):
             await scene.open_round(number)
         await misdeed(round_number=2)(scene)
-        await scene.say(scene.aggregators[1], VoidNotice(reason="too few"), round_number=2)
-        assert "says void where" in await hear_failure(scene)
+        await scene.say(scene.aggregators[1], VoidNotice(), round_number=2)
+        assert await hear_failure(scene) is Code.PROTOCOL_CONTRADICTION
+        assert "says void where" in caplog.text
         await scene.play_good_round(1)
         means = scene.trainer._spaces.open(MANIFEST.run_id).history
         (applied,) = [entry.fields["model_hmac"] for entry in await scene.read_log() if entry.kind == "applied"]
@@ -313,7 +336,9 @@ async def test_a_round_that_was_over_is_old_news(tmp_path: Path) -> None:
 
 
 @aio
-async def test_who_has_wasted_too_many_shares_of_a_model_leaves_and_says_why(tmp_path: Path) -> None:
+async def test_who_has_wasted_too_many_shares_of_a_model_leaves_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with joined_scene(tmp_path, manifest=UNION) as scene:
         for number in (1, 2):
             await scene.open_round(number)
@@ -323,7 +348,8 @@ async def test_who_has_wasted_too_many_shares_of_a_model_leaves_and_says_why(tmp
                 await scene.sealed_shares(aggregator, number, "signs")
             await scene.void(number)
             await scene.hear(scene.coordinator, RoundDropped, number=number)
-        assert "2 rounds (2 of them from one model) were void" in await hear_failure(scene)
+        assert await hear_failure(scene) is Code.POLICY_VOID_ROUNDS
+        assert "2 rounds (2 of them from one model) were void" in caplog.text
         await scene.propose()  # Late, and only counted: it has left for good.
         await scene.open_round(3)
         ended = [entry.fields["outcome"] for entry in await scene.read_log() if entry.kind == "ended"]
@@ -401,21 +427,21 @@ def misdeed(
 
 
 async def void_of_an_unknown_phase(scene: Scene) -> None:
-    await scene.say(scene.aggregators[0], VoidNotice(reason="?"), phase="union")
+    await scene.say(scene.aggregators[0], VoidNotice(), phase="union")
 
 
 async def a_void_of_a_stranger(scene: Scene) -> None:
-    await scene.say(scene.aggregators[0], VoidNotice(reason="?"), sender=PartyId("mallory"))
+    await scene.say(scene.aggregators[0], VoidNotice(), sender=PartyId("mallory"))
 
 
 async def a_void_in_anothers_name(scene: Scene) -> None:
     first, second = scene.aggregators
-    await scene.say(first, VoidNotice(reason="?"), sender=second.name, signer=first.name)
+    await scene.say(first, VoidNotice(), sender=second.name, signer=first.name)
 
 
 async def a_void_of_the_coordinator(scene: Scene) -> None:
     """It orders voids; only aggregators announce them."""
-    await scene.tell(VoidNotice(reason="?"), 1)
+    await scene.tell(VoidNotice(), 1)
 
 
 async def a_round_opened_by_a_client(scene: Scene) -> None:
@@ -556,25 +582,29 @@ async def test_batches_follow_from_a_secret_of_the_run_unless_the_demo_fixes_the
 
 
 @aio
-async def test_a_release_beside_a_void_ends_in_a_failure(tmp_path: Path) -> None:
+async def test_a_release_beside_a_void_ends_in_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with joined_scene(tmp_path) as scene:
         await scene.open_round(1)
         first, second = scene.aggregators
         await scene.release(first)
-        await scene.say(second, VoidNotice(reason="too few"))
-        assert "says void where aggregator-1 released" in await hear_failure(scene)
+        await scene.say(second, VoidNotice())
+        assert await hear_failure(scene) is Code.PROTOCOL_CONTRADICTION
+        assert "says void where aggregator-1 released" in caplog.text
         assert scene.count(RejectReason.CONTRADICTION) == 1
         assert scene.digests() == []
 
 
 @aio
-async def test_two_sums_of_one_aggregator_end_in_a_failure(tmp_path: Path) -> None:
+async def test_two_sums_of_one_aggregator_end_in_a_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with joined_scene(tmp_path) as scene:
         await scene.open_round(1)
         first, _ = scene.aggregators
         await scene.release(first)
         await scene.release(first)  # The same sum, under another key: nobody could tell that it is the same.
-        assert "aggregator-1 released two sums of signs" in await hear_failure(scene)
+        assert await hear_failure(scene) is Code.PROTOCOL_CONTRADICTION
+        assert "aggregator-1 released two sums of signs" in caplog.text
         assert scene.count(RejectReason.CONTRADICTION) == 1
 
 
@@ -602,7 +632,7 @@ async def test_an_impossible_sum_is_refused_without_a_word_of_it_and_counted(tmp
         first, second = scene.aggregators
         await scene.release(first)
         await scene.release(second, shift=too_much)
-        assert await hear_failure(scene) == str(FalseSum())
+        assert await hear_failure(scene) is Code.PROTOCOL_FALSE_SUM
         assert scene.count(RejectReason.FALSE_SUM) == 1
         assert scene.digests() == []
 
@@ -623,14 +653,15 @@ async def release_badly(scene: Scene, aggregator: StandIn, *, wrap_for: PartyId,
 @pytest.mark.parametrize(("wrap_for", "flip"), [(ME, 1), (SECOND, 0)], ids=["flipped-bit", "anothers-key"])
 @aio
 async def test_a_sum_that_does_not_open_is_counted_and_ends_in_a_failure(
-    tmp_path: Path, wrap_for: PartyId, flip: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrap_for: PartyId, flip: int
 ) -> None:
     async with joined_scene(tmp_path) as scene:
         await scene.open_round(1)
         first, second = scene.aggregators
         await scene.release(first)
         await release_badly(scene, second, wrap_for=wrap_for, flip=flip)
-        assert "does not open" in await hear_failure(scene)
+        assert await hear_failure(scene) is Code.PROTOCOL_PEER
+        assert "does not open" in caplog.text
         assert scene.count(RejectReason.BROKEN_SEAL) == 1
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from hubbub.codes import Code
 from hubbub.crypto.group import GroupSecret
 from hubbub.errors import LocalError, RejectReason
 from hubbub.ids import PartyId
@@ -28,7 +29,6 @@ from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
 from hubbub_trainer import snapshots
 from hubbub_trainer.kept_model import KeptModel, read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.phases.joining import MODEL_USED_UP
 from hubbub_trainer.phases.standing import Enrolment, State
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.succession import SALT_BYTES, commit, derive_salt, recall
@@ -290,12 +290,13 @@ async def test_who_has_no_model_is_sent_it_whether_it_was_in_the_run_or_not(
         check_begin(scene)
 
 
-async def refusal(scene: Scene, manifest: Manifest) -> str:
-    """Why the trainer does not take part."""
+async def refusal(scene: Scene, manifest: Manifest) -> Code:
+    """What the coordinator is told of why the trainer does not take part."""
     scene.manifest = manifest
     await scene.propose()
     ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
-    return said.reason
+    await scene.settle()
+    return said.code
 
 
 def of_three(*former: int) -> tuple[Manifest, Manifest]:
@@ -311,18 +312,23 @@ def of_three(*former: int) -> tuple[Manifest, Manifest]:
     "former", [(3, 4, 5), (0, 4, 5)], ids=["newcomers alone", "the only one that was in it has lost its model"]
 )
 @aio
-async def test_a_model_that_nobody_could_send_is_refused(tmp_path: Path, former: tuple[int, ...]) -> None:
+async def test_a_model_that_nobody_could_send_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, former: tuple[int, ...]
+) -> None:
     manifest, both = of_three(*former)
     async with scene_of(tmp_path, both, TASK) as scene:
-        reason = await refusal(scene, manifest)
-    assert "nobody else in the cohort was in the run that it goes on from: name a client that was" in reason
+        assert await refusal(scene, manifest) is Code.PROTOCOL_MANIFEST
+    assert "nobody else in the cohort was in the run that it goes on from: name a client that was" in caplog.text
 
 
 @aio
-async def test_a_commitment_that_nobody_endorsed_is_refused(tmp_path: Path) -> None:
+async def test_a_commitment_that_nobody_endorsed_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
-        reason = await refusal(scene, NEWCOMER.model_copy(update={"initial_model_sha256": "0" * 64}))
-    assert "the endorsement of client-2 does not hold" in reason
+        forged = NEWCOMER.model_copy(update={"initial_model_sha256": "0" * 64})
+        assert await refusal(scene, forged) is Code.POLICY_ROSTER
+    assert "the endorsement of client-2 does not hold" in caplog.text
 
 
 # Those who were -----------------------------------------------------------------------------------------
@@ -534,13 +540,14 @@ UNREADABLE = "does not hold the model that its run ended with any more"
 )
 @aio
 async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
-    tmp_path: Path, spoil: Callable[[Path], object], why: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object], why: str
 ) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         await complete(scene)
         manifest = go_on(endorsed_by_all(scene, FIRST))
         spoil(scene.run_folder(ME))
-        assert why in await refusal(scene, manifest)
+        assert await refusal(scene, manifest) is Code.PROTOCOL_TASK
+        assert why in caplog.text
 
 
 def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
@@ -564,7 +571,9 @@ def test_an_unreadable_copy_is_no_outage_to_wait_for(tmp_path: Path) -> None:
 
 
 @aio
-async def test_a_task_of_another_size_cannot_go_on_from_the_model(tmp_path: Path) -> None:
+async def test_a_task_of_another_size_cannot_go_on_from_the_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = SyntheticTask(101)
 
     def load(name: str) -> SyntheticTask:
@@ -574,8 +583,8 @@ async def test_a_task_of_another_size_cannot_go_on_from_the_model(tmp_path: Path
         await complete(scene)
         manifest = go_on(endorsed_by_all(scene, FIRST), task="another", parameters=101)
         scene.trainer._spaces._load_task = load
-        reason = await refusal(scene, manifest)
-    assert "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task" in reason
+        assert await refusal(scene, manifest) is Code.PROTOCOL_TASK
+    assert "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task" in caplog.text
 
 
 # All successors of a run begin from one model ---------------------------------------------------------------
@@ -600,7 +609,7 @@ async def test_a_second_successor_is_refused_also_after_a_restart(
             propose = partial(of_others, *former)
         await scene.pledge(propose())
         await scene.restart()
-        assert await refusal(scene, propose(nonce="3" * 32)) == MODEL_USED_UP
+        assert await refusal(scene, propose(nonce="3" * 32)) is Code.POLICY_LEDGER
         await scene.propose(propose())  # The first one again, which it has joined.
         scene.manifest = propose()
         await scene.tell(FAILED)
@@ -627,7 +636,7 @@ async def test_with_a_policy_that_allows_two_a_second_is_joined_and_a_third_is_n
     async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, max_runs_per_model=2)) as scene:
         await scene.pledge(of_others(SECOND, THIRD))
         await scene.pledge(of_others(SECOND, THIRD, nonce="3" * 32))
-        assert await refusal(scene, of_others(SECOND, THIRD, nonce="4" * 32)) == MODEL_USED_UP
+        assert await refusal(scene, of_others(SECOND, THIRD, nonce="4" * 32)) is Code.POLICY_LEDGER
 
 
 @aio
@@ -643,7 +652,7 @@ async def test_a_newcomer_to_a_model_that_it_began_from_before_is_never_ready(tm
         await send_model(scene, THIRD)
         ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
         await scene.settle()
-        assert said.reason == MODEL_USED_UP
+        assert said.code is Code.POLICY_LEDGER
         assert not [each for each in scene.coordinator.heard if isinstance(each.body, RunReady)][1:]
 
 

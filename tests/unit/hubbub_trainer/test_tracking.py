@@ -36,7 +36,9 @@ from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import start_federation
 from hubbub_trainer import __main__ as process
 from hubbub_trainer import tracking
+from hubbub_trainer.events import Concluded
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.phases import round as trainer_rounds
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.tracking import MLFLOW_DEFAULTS, Away, Note, Tracking, open_tracking
 from hubbub_trainer.workspace import digest
@@ -107,6 +109,12 @@ def following(scene: Scene, setting: str) -> Iterator[Tracking]:
 @aio
 async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(tmp_path: Path) -> None:
     reports: dict[int, Mapping[PartyId, RoundApplied]] = {}
+    times: dict[tuple[int, PartyId], tuple[float, float]] = {}
+
+    def note_times(moment: Moment) -> None:
+        watch.observe(moment)
+        if isinstance(moment.data, trainer_rounds.Round) and isinstance(moment.event, Concluded):
+            times[moment.key.round, moment.data.me] = moment.data.training_s, moment.event.evaluation_s
 
     def overhear(moment: Moment) -> None:
         if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
@@ -122,7 +130,7 @@ async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(
         load_task=lambda _: TASK,
         demo_seed=7,
         observer=overhear,
-        trainer_observer=watch.observe,
+        trainer_observer=note_times,
     ) as federation:
         await federation.run(manifest)
     await asyncio.to_thread(watch.close)
@@ -135,8 +143,8 @@ async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(
         expected = {
             "evaluation/accuracy": [(n, reports[n][client].correct / reports[n][client].total) for n in (1, 2)],
             "evaluation/loss": [(n, reports[n][client].loss) for n in (1, 2)],
-            "seconds/training": [(n, reports[n][client].training_s) for n in (1, 2)],
-            "seconds/evaluation": [(n, reports[n][client].evaluation_s) for n in (1, 2)],
+            "seconds/training": [(n, times[n, client][0]) for n in (1, 2)],
+            "seconds/evaluation": [(n, times[n, client][1]) for n in (1, 2)],
             "round/members": [(1, 3), (2, 3)],
             "round/released": [(1, 1), (2, 1)],
             "traffic/sent_payload_bytes": [(n, count_sent(reports[n][client])) for n in (1, 2)],

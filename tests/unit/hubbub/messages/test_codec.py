@@ -25,7 +25,7 @@ from hubbub.messages.codec import (
     signed_part,
 )
 from hubbub.messages.envelope import FORMAT_VERSION, Envelope
-from hubbub.messages.runs import RunRefused
+from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import ShareChunk
 from support.builders import make_bodies, make_envelope, make_manifest
 from support.parties import COORDINATOR
@@ -48,7 +48,7 @@ ENVELOPES = st.builds(
     sender=PARTIES,
     recipient=PARTIES,
     message_id=hexadecimal(32),
-    body=st.sampled_from(BODIES) | st.builds(RunRefused, reason=st.text()),
+    body=st.sampled_from(BODIES) | st.builds(RunEnded, reason=st.text()),
     payload=st.binary(max_size=200),
     signature=st.binary(max_size=100),
 )
@@ -271,27 +271,28 @@ def test_bad_header_is_malformed(header: bytes) -> None:
     assert str(error).startswith("the header is not valid: ")
 
 
+APPLIED = f'"model_hmac": "{"0" * 64}", "traffic": []'
 BAD_BODIES: dict[str, tuple[str, str]] = {
     "unknown field": ("run-ready", '{"colour": 1}'),
     "missing field": ("run-refused", "{}"),
-    "wrong type": ("run-refused", '{"reason": 1}'),
+    "wrong type": ("run-refused", '{"code": 1}'),
+    "a sentence for a code": ("run-refused", '{"code": "the sum is 7"}'),
+    "a sentence beside a code": ("party-failed", '{"code": "internal", "reason": "the sum is 7"}'),
+    "a sentence for a vector": (
+        "phase-released",
+        '{"members": ["a"], "vectors": [{"name": "the sum is 7", "length": 1, "modulus": 2}], "traffic": []}',
+    ),
     "unknown outcome": ("run-ended", '{"outcome": "won", "reason": ""}'),
-    "unknown reject reason": ("order-refused", '{"reason": "mood", "explanation": ""}'),
+    "unknown reject reason": ("order-refused", '{"reason": "mood"}'),
     "no members": ("close-phase", '{"members": [], "receipts": []}'),
     "member with a path": ("close-phase", '{"members": ["../x"], "receipts": []}'),
-    "NaN": (
-        "round-applied",
-        '{"correct": 0, "total": 0, "loss": NaN, "training_s": 0, "evaluation_s": 0, "traffic": []}',
-    ),
-    "infinity": ("round-dropped", '{"training_s": Infinity, "traffic": []}'),
-    "negative time": ("round-dropped", '{"training_s": -1, "traffic": []}'),
-    "more right than there are": (
-        "round-applied",
-        '{"correct": 2, "total": 1, "loss": 0, "training_s": 0, "evaluation_s": 0, "traffic": []}',
-    ),
+    "NaN": ("round-applied", f'{{{APPLIED}, "correct": 0, "total": 0, "loss": NaN}}'),
+    "infinity": ("round-applied", f'{{{APPLIED}, "correct": 0, "total": 0, "loss": Infinity}}'),
+    "a time": ("round-dropped", '{"training_s": 1, "traffic": []}'),
+    "more right than there are": ("round-applied", f'{{{APPLIED}, "correct": 2, "total": 1, "loss": 0}}'),
     "number that no float holds": (
         "round-applied",
-        f'{{"correct": 0, "total": {10**400}, "loss": 0, "training_s": 0, "evaluation_s": 0, "traffic": []}}',
+        f'{{{APPLIED}, "correct": 0, "total": {10**400}, "loss": 0}}',
     ),
     "broken JSON": ("run-ready", "{"),
 }

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.base import Message
@@ -112,7 +113,7 @@ async def test_what_its_sender_did_not_sign_is_refused(frame: bytes) -> None:
         {"sender": OTHER_CLIENT},
         {"recipient": MANIFEST.aggregators[0]},
         {"message_id": "0" * 32},
-        {"body": RunRefused(reason="not today")},
+        {"body": RunRefused(code=Code.INTERNAL)},
         {"payload": b"payment"},
         {"payload": b""},
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.codes import Code, Objection
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist
@@ -71,7 +72,7 @@ class RememberRun(Persist):
 class Answer:
     """What the party would answer."""
 
-    objections: tuple[str, ...] = ()
+    objections: tuple[Objection, ...] = ()
     run_key: RunKey | None = None
     publics: Mapping[PartyId, bytes] = field(default_factory=dict)
 
@@ -105,7 +106,7 @@ KIND = Kind(TABLE, State.ASKED, Answer, lambda *_: ())
 class Guest(Participant):
     """A client that keeps its answer in its machine."""
 
-    against: tuple[str, ...] = ()
+    against: tuple[Objection, ...] = ()
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         del size, now_s
@@ -128,12 +129,12 @@ class Guest(Participant):
     async def work(self, key: Key, job: Job) -> object:
         raise NotImplementedError
 
-    def _object(self, manifest: Manifest) -> tuple[str, ...]:
+    def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
         del manifest
         return self.against
 
     def _invite(
-        self, run: Key, manifest: Manifest, *, objections: tuple[str, ...], run_key: RunKey | None
+        self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
     ) -> None:
         del manifest
         self.runner.add(run, Answer(objections, run_key))
@@ -191,9 +192,9 @@ def test_each_run_has_a_key_of_its_own(guest: Guest) -> None:
 
 
 def test_who_objects_makes_no_key(guest: Guest) -> None:
-    guest.against = ("the task is not installed",)
+    guest.against = (Objection(Code.POLICY_APPROVAL, "it is not approved"),)
 
-    assert guest.propose() == Answer(("the task is not installed",))
+    assert guest.propose() == Answer(guest.against)
     with pytest.raises(LocalError, match="there is no key"):
         guest._seal_of(ROUND)
 
@@ -208,7 +209,8 @@ def test_a_run_that_it_took_part_in_before_is_objected_to_across_restarts(guest:
 
     assert answer.run_key is None
     (objection,) = answer.objections
-    assert "has taken part in this run before, and a run is joined once" in objection
+    assert "has taken part in this run before, and a run is joined once" in objection.sentence
+    assert objection.code is Code.PROTOCOL_JOINED_BEFORE
 
 
 def test_a_manifest_that_names_it_in_another_role_is_objected_to(guest: Guest) -> None:
@@ -216,7 +218,7 @@ def test_a_manifest_that_names_it_in_another_role_is_objected_to(guest: Guest) -
 
     answer = guest.propose(others)
 
-    assert answer == Answer((f"the manifest does not name {ME} as client",))
+    assert answer == Answer((Objection(Code.PROTOCOL_MANIFEST, f"the manifest does not name {ME} as client"),))
 
 
 def test_a_proposal_that_is_not_its_coordinators_is_refused_and_makes_no_machine(guest: Guest) -> None:
@@ -385,7 +387,7 @@ async def test_who_has_lost_what_it_knew_says_so_each_time_the_coordinator_speak
             await until(lambda: guest.count_late("round-opened"))
 
             assert envelope.run == MANIFEST.run_id
-            assert "has lost its journal and its keys" in body.reason
+            assert body.code is Code.DISK_LOST
             assert guest.runner.machines == {}
     assert "has lost what it knew of it" in caplog.text
 
@@ -415,7 +417,7 @@ async def test_who_has_lost_what_it_knew_joins_the_run_never_again(tmp_path: Pat
         answer = again.propose()
 
         assert answer.run_key is None
-        assert "a run is joined once" in answer.objections[0]
+        assert answer.objections[0].code is Code.PROTOCOL_JOINED_BEFORE
         again.close()
 
 
@@ -441,7 +443,7 @@ async def test_a_run_that_ended_is_over_also_after_a_restart_and_nothing_is_answ
 async def test_a_run_that_was_refused_leaves_nothing_and_may_be_proposed_again(tmp_path: Path) -> None:
     async with scene() as (broker, coordinator):
         async with running(tmp_path, broker) as guest:
-            guest.against = ("the task is not installed",)
+            guest.against = (Objection(Code.POLICY_APPROVAL, "it is not approved"),)
             await say(coordinator, PROPOSAL)
             await until(lambda: RUN in guest._over)
             assert len(guest._tombstones) == 0

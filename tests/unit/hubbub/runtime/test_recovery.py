@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hubbub.codes import Code
 from hubbub.errors import LocalError, StorageFailed, UnexpectedEvent
 from hubbub.ids import Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, Publish, Record, SetTimer, Tell
@@ -396,7 +397,7 @@ class Story:
         await self._until(service, lambda: _steps(service, KEY) in {2, None} and _steps(service, OTHER) in {2, 3})
         if self.sent == 1:
             self.sent = 2
-            await service.send(RunRefused(reason="enough"))
+            await service.send(RunRefused(code=Code.INTERNAL))
         await self._until(service, lambda: _steps(service, KEY) is None and _steps(service, OTHER) == 3)
         while self._is_unsettled():  # noqa: ASYNC110 - Nobody announces it.
             await asyncio.sleep(0)

@@ -6,8 +6,10 @@ from typing import ClassVar
 import pytest
 from pydantic import JsonValue
 
+from hubbub.codes import Code
 from hubbub.errors import (
     BrokerUnreachable,
+    FalseSum,
     LocalError,
     PeerError,
     RejectReason,
@@ -479,7 +481,7 @@ async def test_every_refused_delivery_is_recorded_and_a_flood_of_them_briefly() 
     async with probe(ProbeShell(events=go_by_kind)) as service:
         for _ in range(5):
             await service.send_bytes(b"garbage")
-        await service.send(RunRefused(reason="unlisted"))
+        await service.send(RunRefused(code=Code.INTERNAL))
         await service.dead_letters(6)
 
         nobody = {"kind": "", "sender": "", "run": ""}
@@ -507,14 +509,24 @@ async def test_a_job_comes_back_as_an_event_and_others_are_taken_meanwhile() -> 
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "code", "why"),
     [
-        (LocalError("the model is gone"), "the model is gone"),
-        (ZeroDivisionError("of patient 4711"), "an unexpected ZeroDivisionError; the log of this party says more"),
+        (LocalError("the model is gone"), Code.INTERNAL, "the model is gone"),
+        (FalseSum(), Code.PROTOCOL_FALSE_SUM, str(FalseSum())),
+        (
+            ZeroDivisionError("of patient 4711"),
+            Code.INTERNAL,
+            "an unexpected ZeroDivisionError; the log of this party says more",
+        ),
+        (
+            PermissionError("of patient 4711"),
+            Code.DISK_FAILED,
+            "an unexpected PermissionError; the log of this party says more",
+        ),
     ],
 )
 @aio
-async def test_a_job_that_fails_comes_back_as_failed(error: Exception, why: str) -> None:
+async def test_a_job_that_fails_comes_back_as_failed(error: Exception, code: Code, why: str) -> None:
     def fail(_: Ponder) -> object:
         raise error
 
@@ -523,7 +535,7 @@ async def test_a_job_that_fails_comes_back_as_failed(error: Exception, why: str)
         await service.moments.get()
         moment = await service.moments.get()
 
-        assert moment.event == Failed(why)
+        assert moment.event == Failed(why, code)
         assert service.live.state is State.BUSY
 
 
@@ -574,7 +586,7 @@ async def test_what_a_peer_did_wrong_is_counted_and_recorded_when_a_job_finds_it
         await service.moments.get()
         moment = await service.moments.get()
 
-        assert moment.event == Failed("a seal does not open")
+        assert moment.event == Failed("a seal does not open", Code.PROTOCOL_PEER)
         assert service.counters.rejections(RejectReason.BROKEN_SEAL) == 1
         (entry,) = service.recorded("refused")
         assert entry.fields == {
@@ -680,8 +692,8 @@ async def test_poison_goes_to_the_dead_letters_with_its_reason_and_the_service_g
         await service.send_bytes(b"HBUB\x00\x09" + bytes(14))
         await service.send(recipient=PartyId("aggregator-1"))
         await service.send(RunProposed(manifest=MANIFEST))
-        await service.send(RunRefused(reason="unlisted"))
-        await service.send(PartyFailed(reason="bug"))
+        await service.send(RunRefused(code=Code.INTERNAL))
+        await service.send(PartyFailed(code=Code.INTERNAL))
         await service.send(RunEnded(outcome="failed", reason="no event"))
         letters = await service.dead_letters(7)
 
