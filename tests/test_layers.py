@@ -96,13 +96,14 @@ def layer(package: str, *allowed: str, banned: frozenset[str] = frozenset()) -> 
 
 
 LAYERS = (
-    layer("hubbub.errors", banned=IMPURE),
+    layer("hubbub.codes", banned=IMPURE),
+    layer("hubbub.errors", "hubbub.codes", banned=IMPURE),
     layer("hubbub.ids", banned=IMPURE),
     layer("hubbub.disk"),
     layer("hubbub.protocol", "numpy", "hubbub.errors", "hubbub.protocol", banned=IMPURE),
     layer("hubbub.parameters", "hubbub.errors", "hubbub.protocol", banned=IMPURE),
     layer("hubbub.secure_sum", "numpy", "hubbub.errors", "hubbub.protocol", "hubbub.crypto", banned=IMPURE),
-    layer("hubbub.machine", "hubbub.errors", "hubbub.ids", "hubbub.machine", banned=IMPURE),
+    layer("hubbub.machine", "hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.machine", banned=IMPURE),
     layer(
         "hubbub.strategies",
         *("numpy", "hubbub.errors", "hubbub.parameters", "hubbub.protocol", "hubbub.strategies"),
@@ -110,6 +111,7 @@ LAYERS = (
     ),
     layer(
         "hubbub.messages",
+        "hubbub.codes",
         *("pydantic", "hubbub.errors", "hubbub.ids", "hubbub.parameters", "hubbub.protocol", "hubbub.messages"),
         banned=IMPURE,
     ),
@@ -127,7 +129,7 @@ LAYERS = (
     layer(
         "hubbub.runtime",
         *("pydantic", "pydantic_settings", "prometheus_client", "starlette", "uvicorn"),
-        *("hubbub.errors", "hubbub.ids", "hubbub.disk"),
+        *("hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.disk"),
         *(
             "hubbub.machine",
             "hubbub.messages",
@@ -139,7 +141,7 @@ LAYERS = (
     ),
     layer(
         "hubbub.policy",
-        *("pydantic", "hubbub.errors", "hubbub.ids", "hubbub.messages", "hubbub.runtime"),
+        *("pydantic", "hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.messages", "hubbub.runtime"),
         *("hubbub.strategies", "hubbub.trust"),
     ),
 )

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from hubbub import __version__
-from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.errors import ConfigurationError, HubbubError, ProtocolError
 from hubbub_cli.audit import audits
 from hubbub_cli.bench import PASS_ON, bench
 from hubbub_cli.dead_letters import dead_letters
@@ -153,17 +153,32 @@ def _log_to(path: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _telling_of_failures() -> Iterator[None]:
-    """Show, once the screen is free, where a task of the user's own failed: what a trainer's log would say."""
-    noted, logger = BufferingHandler(capacity=1000), logging.getLogger("hubbub_trainer.learning")
-    noted.setLevel(logging.ERROR)
+    """Show, once the screen is free, why a task or a run failed: what the log of that party would say."""
+    with (
+        _noting("hubbub_trainer.learning", logging.ERROR) as of_tasks,
+        _noting("hubbub.runtime.runner", logging.WARNING) as of_parties,
+    ):
+        found = of_tasks
+        try:
+            yield
+        except ProtocolError:
+            found = of_tasks or of_parties
+            raise
+        finally:
+            # All clients run the same code here, and one of them is enough.
+            for record in found[:1]:
+                sys.stderr.write(f"{logging.Formatter().format(record)}\n")
+
+
+@contextmanager
+def _noting(name: str, level: int) -> Iterator[list[logging.LogRecord]]:
+    noted, logger = BufferingHandler(capacity=1000), logging.getLogger(name)
+    noted.setLevel(level)
     logger.addHandler(noted)
     try:
-        yield
+        yield noted.buffer
     finally:
         logger.removeHandler(noted)
-        # All clients run the same code here, and one traceback is enough.
-        for record in noted.buffer[:1]:
-            sys.stderr.write(f"{logging.Formatter().format(record)}\n")
 
 
 for service in (coordinator, aggregator, trainer, doctor):

@@ -29,7 +29,7 @@ from hubbub.trust.comparison import DifferenceKind, compare
 from hubbub.trust.signed import sign_receipt
 from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.wording import tell_failure
+from hubbub_coordinator.wording import tell_declined, tell_failure
 from hubbub_trainer.phases import catchup
 from support.aio import aio
 from support.builders import make_claims
@@ -150,7 +150,7 @@ async def test_clients_leave_a_run_in_which_unions_are_shifted_again_and_again(t
         state, run = await scene.run()
 
         assert state is runs.State.FAILED
-        assert "2 rounds (2 of them from one model) were void after their first phase was released" in run.reason
+        assert run.reason == tell_failure(run.failed_party or CORRUPT, Code.POLICY_VOID_ROUNDS)
         assert [scene.sums_sent(number, "signs") for number in (1, 2, 3)] == [[], [], []]
         assert scene.digests() == dict.fromkeys(EVERYBODY, manifest.initial_model_sha256)
         assert scene.refused() == {manifest.coordinator: {RejectReason.DIFFERENT_TRANSCRIPT: 2}}
@@ -425,7 +425,7 @@ async def test_a_sum_that_cannot_be_read_ends_the_run(
         state, run = await scene.run()
 
         assert state is runs.State.FAILED
-        assert run.reason.startswith(f"{VICTIM}: ")
+        assert run.reason == tell_failure(VICTIM, Code.PROTOCOL_PEER)
         assert scene.refused() == {VICTIM: {reason: 1}}
         assert scene.digests()[VICTIM] == scene.manifest.initial_model_sha256
 
@@ -490,14 +490,18 @@ def declare_other_vectors(envelope: Envelope) -> Sequence[Envelope]:
 )
 @aio
 async def test_verdicts_that_contradict_each_other_end_the_run(
-    tmp_path: Path, make: Callable[[Envelope], Sequence[Envelope]], phase: str, complaint: str
+    tmp_path: Path,
+    make: Callable[[Envelope], Sequence[Envelope]],
+    phase: str,
+    complaint: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with corrupt_federation(draw_up(), tmp_path, {CORRUPT: instead(make, phase=phase)}) as scene:
         state, run = await scene.run()
 
         assert state is runs.State.FAILED
-        assert run.reason.startswith(f"{VICTIM}: ")
-        assert complaint in run.reason
+        assert run.reason == tell_failure(VICTIM, Code.PROTOCOL_CONTRADICTION)
+        assert complaint in caplog.text, "what it is about is in the victim's own log"
         assert scene.refused() == {VICTIM: {RejectReason.CONTRADICTION: 1}}
         assert scene.digests()[VICTIM] == scene.manifest.initial_model_sha256
 
@@ -616,7 +620,7 @@ async def test_not_even_with_the_coordinator_is_a_made_up_receipt_worth_anything
         state, run = await scene.run()
 
         assert state is runs.State.FAILED
-        assert f"(missing-receipt): {HONEST} holds no complete set of {THIRD}" in run.reason
+        assert run.reason == tell_declined(HONEST, "signs", RejectReason.MISSING_RECEIPT)
         assert scene.refused()[HONEST] == {RejectReason.MISSING_RECEIPT: 1}
         assert scene.sums_sent(1, "signs") == []
 

@@ -220,16 +220,17 @@ async def test_what_the_data_owner_does_not_allow_is_refused_with_its_code(
     tmp_path: Path, changes: dict[str, object], code: Code, refusing: tuple[PartyId, ...]
 ) -> None:
     wished = draw_up(**changes)
+    approved = () if code is Code.POLICY_APPROVAL else (wished.run_id,)
     digest = parties_of(NO_UNION).roster.digest
     policy, lenient = (
-        Policy(roster_sha256=digest, approved=(NO_UNION.run_id,)),
+        Policy(roster_sha256=digest, approved=(NO_UNION.run_id, *approved)),
         AggregatorPolicy.for_demo(digest),
     )
     async with scene_of(NO_UNION, tmp_path, task=TASK, policy=policy, aggregator_policy=lenient) as scene:
         await scene.coordinator.propose(wished)
         refusals = await scene.coordinator.hear(RunRefused, len(refusing), manifest=wished)
         assert {envelope.sender for envelope, _ in refusals} == set(refusing)
-        assert code in {body.code for _, body in refusals}
+        assert {body.code for _, body in refusals} == {code}
         await scene.coordinator.enrol()
         await scene.coordinator.play_round(1)
         for name in EVERYBODY:
@@ -261,7 +262,7 @@ async def test_what_an_aggregators_operator_does_not_allow_is_refused_with_its_c
         await scene.coordinator.propose(wished, AGGREGATORS)
         refusals = await scene.coordinator.hear(RunRefused, len(AGGREGATORS), manifest=wished)
         assert {envelope.sender for envelope, _ in refusals} == set(AGGREGATORS)
-        assert code in {body.code for _, body in refusals}
+        assert {body.code for _, body in refusals} == {code}
         assert not scene.sent(RunJoined)
     lenient = AggregatorPolicy.for_demo(digest)
     async with scene_of(NO_UNION, tmp_path / "lenient", task=TASK, aggregator_policy=lenient) as scene:

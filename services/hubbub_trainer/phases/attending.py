@@ -10,7 +10,7 @@ from dataclasses import replace
 from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell, TellOwner
 from hubbub.machine.table import Step, To
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed
@@ -334,7 +334,7 @@ def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
 def _leave_run(data: Enrolment, why: str) -> Step[State, Enrolment]:
     effects = (
         answer(data, PartyFailed(code=Code.POLICY_VOID_ROUNDS)),
-        CountRefusal(RejectReason.OVER_LIMIT, RoundOpened.kind, data.manifest.coordinator, why),
+        TellOwner(f"this trainer leaves the run: {why}"),
         SaveModel(),
         record_end("left"),
     )

@@ -89,6 +89,13 @@ class CountRefusal(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class TellOwner(Effect):
+    """Write a sentence to this party's own log; after a crash it may be written twice."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer(Effect):
     """Feed `event` at time `at_s`; a timer of the same name is replaced."""
 

@@ -59,6 +59,7 @@ from hubbub.machine.effects import (
     Record,
     SetTimer,
     Tell,
+    TellOwner,
 )
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import Step, is_final, step
@@ -695,6 +696,8 @@ class Runner:
                 await asyncio.to_thread(self._append_record, key, effect)
             case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
                 await self._note_refusal(Refusal(reason, explanation, kind, sender, key.run))
+            case TellOwner(sentence=sentence):
+                log.warning("%s", sentence)
             case _:
                 await self._shell.perform(key, effect)
 

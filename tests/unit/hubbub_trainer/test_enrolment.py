@@ -9,7 +9,7 @@ import pytest
 from hubbub.codes import Code, Objection
 from hubbub.errors import PeerError, RejectReason, UnexpectedEvent
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell, TellOwner
 from hubbub.machine.table import step
 from hubbub.messages.base import Message
 from hubbub.messages.keys import GroupConfirmed, RunReady
@@ -158,8 +158,10 @@ class Play:
         return self.logged()
 
     def logged(self) -> str:
-        (refusal,) = [effect for effect in self.effects if isinstance(effect, CountRefusal)]
-        return refusal.explanation
+        told = [effect.explanation for effect in self.effects if isinstance(effect, CountRefusal)]
+        told += [effect.sentence for effect in self.effects if isinstance(effect, TellOwner)]
+        (sentence,) = told
+        return sentence
 
     def round(self, number: int) -> Key:
         return Key("round", self.data.key.run, number)
