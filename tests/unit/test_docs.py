@@ -15,6 +15,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS
@@ -31,6 +32,7 @@ from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api.app import create_routes
 from hubbub_coordinator.phases.run import State
 from hubbub_coordinator.service import Coordinator
+from hubbub_coordinator.wording import MEANINGS
 from hubbub_trainer.__main__ import TrainerSettings
 from support.builders import make_manifest
 from support.parties import COORDINATOR, identity_of, roster_of
@@ -348,6 +350,13 @@ def test_running_lists_every_reason_to_refuse() -> None:
     section = RUNNING.text.split("### Refused messages")[1].split("\n## ")[0]
 
     assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == [reason.value for reason in RejectReason]
+
+
+def test_running_explains_every_code_as_the_coordinator_does() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \| [^|]+ \|$", RUNNING.text, re.MULTILINE)
+
+    explained = {code: meaning for code, meaning in rows if code in set(Code)}
+    assert explained == {code.value: MEANINGS[code] for code in Code}
 
 
 def test_running_lists_every_route(tmp_path: Path) -> None:
