@@ -187,8 +187,9 @@ def test_run_that_the_data_owners_have_not_allowed_fails_and_says_why(
 
     view = eight.wait_for(run, lambda view: view.state == "failed")
 
-    assert "refused to join: the manifest's strategy is 'fedavg'" in view.reason
-    assert "edit strategies in the policy file to allow it by name" in view.reason
+    assert "refused the run (policy-strategy): its policy does not allow the strategy." in view.reason
+    sentence = eight.services[manifest.clients[0]].wait_for_message("refused: the manifest's strategy is 'fedavg'")
+    assert "edit strategies in the policy file to allow it by name" in sentence
     assert view.round == 0
 
 
