@@ -17,7 +17,17 @@ from hubbub.errors import (
     UnexpectedEvent,
 )
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CancelTimer, CountRefusal, Failed, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.effects import (
+    CancelTimer,
+    CountRefusal,
+    Failed,
+    Key,
+    Publish,
+    Record,
+    SetTimer,
+    Tell,
+    TellOwner,
+)
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
@@ -461,6 +471,15 @@ async def test_a_counted_refusal_is_counted_logged_and_recorded_and_the_step_is_
     (record,) = [record for record in caplog.records if hasattr(record, "reason")]
     assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "false-sum")
     assert "more than members" in record.getMessage()
+
+
+@aio
+async def test_what_is_for_the_owner_is_logged_and_goes_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
+    async with probe() as service:
+        await service.runner.feed(KEY, Go((TellOwner("two rounds were void"),)))
+
+        assert service.recorded("refused") == []
+    assert "two rounds were void" in [record.message for record in caplog.records]
 
 
 @aio
