@@ -6,6 +6,7 @@ travels in chunks is encrypted under a `ChunkKey`, which alone is sealed: a shar
 to each client.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NoReturn
 
@@ -27,6 +28,9 @@ from hubbub.errors import LocalError, PeerError, RejectReason
 CHUNK_KEY_BYTES = 32
 CHUNK_OVERHEAD = 16
 """How many bytes longer an encrypted chunk is."""
+
+Decrypted = bytearray | memoryview
+Room = Callable[[int], Decrypted]
 
 _TAG_BYTES = 16
 _NONCE_BYTES = 12
@@ -180,9 +184,12 @@ class ChunkKey:
         self._aead.encrypt_into(_nonce(chunk), plaintext, info, memoryview(out)[len(head) :])
         return bytes(out)
 
-    def decrypt(self, chunk: int, sealed: bytes | memoryview, info: bytes) -> bytearray:
-        """Give the chunk that was encrypted under this number and `info`; other threads run meanwhile."""
-        out = bytearray(max(0, len(sealed) - CHUNK_OVERHEAD))
+    def decrypt(self, chunk: int, sealed: bytes | memoryview, info: bytes, room: Room = bytearray) -> Decrypted:
+        """Give the chunk that was encrypted under this number and `info`; other threads run meanwhile.
+
+        `room` gives the memory that it is written into.
+        """
+        out = room(max(0, len(sealed) - CHUNK_OVERHEAD))
         try:
             self._aead.decrypt_into(_nonce(chunk), sealed, info, out)
         except InvalidTag:

@@ -57,7 +57,7 @@ class Piece:
 
 
 Chunk = tuple[Piece, ...]
-Payload = bytes | bytearray
+Payload = bytes | bytearray | memoryview
 """A chunk's pieces, packed."""
 
 

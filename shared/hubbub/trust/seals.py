@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hubbub.crypto.framing import bind
-from hubbub.crypto.sealing import CHUNK_KEY_BYTES, ChunkKey, Kem, SealingKey, seal, seal_overhead
+from hubbub.crypto.sealing import (
+    CHUNK_KEY_BYTES,
+    ChunkKey,
+    Decrypted,
+    Kem,
+    Room,
+    SealingKey,
+    seal,
+    seal_overhead,
+)
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
@@ -109,7 +118,7 @@ class RunSeals:
         return ChunkKey.from_bytes(self._key.open(wrapped, _sum_key_info(stage, sender, self._me)))
 
     @staticmethod
-    def decrypt_sum(stage: Stage, sender: PartyId, key: ChunkKey, chunk: int, sealed: bytes) -> bytearray:
+    def decrypt_sum(stage: Stage, sender: PartyId, key: ChunkKey, chunk: int, sealed: bytes) -> Decrypted:
         """Open one chunk of an aggregator's sum."""
         return key.decrypt(chunk, sealed, _sum_info(stage, sender, chunk))
 
@@ -149,9 +158,9 @@ class ShareKey:
         """Encrypt one chunk of the share, once, and put the sealed key before it."""
         return self.key.encrypt(chunk, share, self._info(chunk), head=self.sealed)
 
-    def open(self, chunk: int, payload: bytes) -> bytearray:
-        """Decrypt one chunk of the share."""
-        return self.key.decrypt(chunk, memoryview(payload)[len(self.sealed) :], self._info(chunk))
+    def open(self, chunk: int, payload: bytes, room: Room = bytearray) -> Decrypted:
+        """Decrypt one chunk of the share, into memory that `room` gives."""
+        return self.key.decrypt(chunk, memoryview(payload)[len(self.sealed) :], self._info(chunk), room)
 
     def opens(self, set_id: SetId, payload: bytes) -> bool:
         """Whether this is the key that a chunk of a set came with."""

@@ -215,8 +215,19 @@ def test_whoever_has_the_key_of_a_sum_opens_its_chunks(chunk: int, plaintext: by
     key = ChunkKey.fresh()
     sealed = key.encrypt(chunk, plaintext, info)
 
-    assert ChunkKey.from_bytes(key.to_bytes()).decrypt(chunk, sealed, info) == plaintext
+    assert bytes(ChunkKey.from_bytes(key.to_bytes()).decrypt(chunk, sealed, info)) == plaintext
     assert len(sealed) == len(plaintext) + CHUNK_OVERHEAD
+
+
+def test_a_chunk_is_decrypted_into_the_memory_that_the_caller_gives_and_nothing_after_it() -> None:
+    key, memory = ChunkKey.fresh(), bytearray(b"." * 20)
+    sealed = key.encrypt(1, b"twelve bytes", INFO, head=b"head")
+    assert sealed.startswith(b"head")
+
+    given = key.decrypt(1, sealed[4:], INFO, lambda size: memoryview(memory)[:size])
+
+    assert bytes(given) == b"twelve bytes"
+    assert memory == b"twelve bytes........"
 
 
 def test_a_second_implementation_opens_a_chunk_whose_number_is_the_nonce() -> None:
