@@ -29,7 +29,7 @@ def name_partial(server: PartyId, index: int) -> ChunkRef:
 
 
 class Room(threading.local):
-    """A thread's memory for what it decrypts: to be given new pages takes five times as long as to decrypt."""
+    """A thread's memory for what it decrypts: to be given new pages would take longer than to decrypt."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -78,9 +78,12 @@ class Openings:
         return seals.open_seed(stage, client, set_id, sealed)
 
     def forget(self, key: Key) -> None:
-        """Forget the seeds and keys of a phase that is over."""
-        self._seeds.pop(key, None)
-        self._share_keys.pop(key, None)
+        """Forget the seeds, keys and plaintexts of a phase that is over, or of all phases of a run."""
+        for each in [*self._seeds, *self._share_keys]:
+            if each == key or (key.kind == "run" and each.run == key.run):
+                self._seeds.pop(each, None)
+                self._share_keys.pop(each, None)
+        self._room = Room()
 
     def partial(self, key: Key, server: PartyId, index: int) -> bytes:
         """A chunk of another aggregator's sum."""

@@ -74,15 +74,19 @@ async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
 
 
 @aio
-async def test_a_run_that_ends_in_the_middle_of_a_phase_takes_opened_seeds_with_it(tmp_path: Path) -> None:
+async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_it(
+    tmp_path: Path,
+) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all()
         assert scene.aggregator._bench._opened._seeds
+        assert scene.aggregator._bench._opened._share_keys
 
         await scene.command(RunEnded(outcome="failed", reason="enough"))
         await scene.empty_inbox()
 
         assert not scene.aggregator._bench._opened._seeds
+        assert not scene.aggregator._bench._opened._share_keys
         assert not scene.aggregator._receipts
 
 
