@@ -195,6 +195,10 @@ class PhaseSteps:
         adding = self._begin_adding(server)
         return [adding.add(index, chunk) for index, chunk in enumerate(self.plan)]
 
+    def begin_adding(self) -> Adding:
+        """What an aggregator adds that does not combine."""
+        return self._begin_adding(self._others[0])
+
     def unmask(self) -> list[Digits]:
         """What a client makes of the combined sum."""
         sums, _ = self._compact.decode_chunks(self.plan, self.vectors, self._clients, self.combined.__getitem__)

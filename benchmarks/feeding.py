@@ -48,7 +48,7 @@ from hubbub.strategies.wire import wire_of
 from hubbub.transport.base import ACK, Address, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, route, topology_for
-from hubbub.trust.seals import Place, RunSeals, Stage, draw_run_key, mask_stream
+from hubbub.trust.seals import Place, RunSeals, ShareKey, Stage, derive_share_key, draw_run_key, mask_stream
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_local.parties import Parties, make_parties
@@ -232,6 +232,7 @@ class Crowd:
         self._stage = Stage(manifest.run_id, ROUND, PHASE)
         self._compact = Compact(self._stage, _GROUP_KEY)
         self._seals: dict[PartyId, RunSeals] = {}
+        self._share_keys: dict[PartyId, ShareKey] = {}
 
     @property
     def chunks(self) -> int:
@@ -315,11 +316,19 @@ class Crowd:
             index, here, self._vectors, values, me=client, secret=_secret_of(place), seeded=self._seeded(client)
         )
         self.share_bytes += len(share)
-        payload = self._seals[client].seal_share(self._stage, self._holder(client), _set_of(place), index, share)
+        payload = self._share_key(place, client).seal(index, share)
         body = DenseShareChunk(
             set_id=_set_of(place), vectors=declare(self._vectors), transcript=_TRANSCRIPT, index=index
         )
         return self._frame(self._phase, client, self._holder(client), body, payload)
+
+    def _share_key(self, place: int, client: PartyId) -> ShareKey:
+        """The key of a client's full share, sealed once."""
+        if client not in self._share_keys:
+            holder, set_id = self._holder(client), _set_of(place)
+            key = derive_share_key(self._stage, _secret_of(place), holder)
+            self._share_keys[client] = self._seals[client].make_share_key(self._stage, holder, set_id, key)
+        return self._share_keys[client]
 
     def _draw_values(self, place: int, chunk: Chunk) -> tuple[Digits, ...]:
         """Of each vector what a chunk holds of it; a chunk has at most one piece of a vector."""

@@ -26,6 +26,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import connect_to_rabbitmq, time_rounds
 from benchmarks.sizes import measure_sizes
 from benchmarks.steps import time_chunk_sizes, time_factors, time_signs
+from benchmarks.threads import time_threads
 from benchmarks.trust import measure_trust
 from hubbub_local.federation import Connect
 
@@ -54,6 +55,11 @@ def _compact(bench: Bench) -> None:
     for parameters in bench.plan.compact:
         bench.say(f"Steps on the compact wire, N = {parameters:,}")
         bench.report.compact[parameters] = time_compact(parameters, bench.plan.repeats)
+
+
+def _threads(bench: Bench) -> None:
+    bench.say(f"An aggregator with one thread and with two, N = {bench.plan.threads:,}")
+    bench.report.threads = time_threads(bench.plan.threads, bench.plan.repeats)
 
 
 def _sizes(bench: Bench) -> None:
@@ -153,6 +159,7 @@ def _audience(bench: Bench) -> None:
 PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
     {
         "compact": _compact,
+        "threads": _threads,
         "sizes": _sizes,
         "processes": _processes,
         "growth": _growth,

@@ -25,6 +25,8 @@ class Plan:
 
     parameters: tuple[int, ...]
     compact: tuple[int, ...]
+    threads: int
+    """The length that an aggregator adds with one thread and with two."""
     chunk_sizes: tuple[int, ...]
     repeats: int
     series: Series
@@ -43,6 +45,7 @@ class Plan:
 FULL = Plan(
     parameters=(LENET, ALEXNET),
     compact=(LENET, ALEXNET, LARGE),
+    threads=LARGE,
     chunk_sizes=(2**15, 2**16, 2**17, 2**18, 2**19, CHUNK_BYTES),
     repeats=9,
     series=Series(runs=3, rounds_per_run=5),
@@ -67,6 +70,7 @@ FULL = Plan(
 QUICK = Plan(
     parameters=(LENET, ALEXNET),
     compact=(LENET, ALEXNET),
+    threads=10**7,
     chunk_sizes=(),
     repeats=7,
     series=Series(runs=1, rounds_per_run=3),

@@ -14,6 +14,7 @@ from benchmarks.machine import Machine
 from benchmarks.peers.report import PeersReport
 from benchmarks.rounds import RoundTimes
 from benchmarks.sizes import SizedRound
+from benchmarks.threads import ThreadsTiming
 from benchmarks.timing import Timing
 from benchmarks.trust import TrustCost
 
@@ -27,6 +28,7 @@ class Report:
     machine: Machine
     repeats: int
     compact: dict[int, list[CompactTiming]] = field(default_factory=dict)
+    threads: ThreadsTiming | None = None
     signs: dict[int, list[Timing]] = field(default_factory=dict)
     factors: list[Timing] = field(default_factory=list)
     chunk_sizes: dict[int, dict[int, list[Timing]]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from benchmarks.growth import Fit, Growth
 from benchmarks.sheet import Sheet, show_seconds
 from benchmarks.sizes import SizedRound
 from benchmarks.steps import CLIENTS, SERVERS
+from benchmarks.threads import ThreadsTiming
 from hubbub_local.board import show_bytes
 
 
@@ -40,6 +41,24 @@ def lay_out_compact(parameters: int, timings: Sequence[CompactTiming]) -> Sheet:
         "*deal* on, steps go chunk by chunk, as the services do."
     )
     return Sheet(f"The compact wire: steps, N = {parameters:,}", columns, rows, note)
+
+
+def lay_out_threads(timing: ThreadsTiming) -> Sheet:
+    """One thread and two."""
+    row = (
+        f"{timing.chunks}",
+        *map(show_seconds, (timing.one_s, timing.two_s, timing.best_one_s, timing.best_two_s)),
+        f"{timing.speedup:.2f}",
+        f"{timing.raw_speedup:.2f}",
+    )
+    columns = ("chunks", "one thread", "two threads", "best, one", "best, two", "gain", "gain of AES-CTR")
+    note = (
+        f"C = {CLIENTS}, S = {SERVERS}, m = {2 * CLIENTS + 1} and a factor. One aggregator decrypts the full "
+        "shares of a phase, expands the seeded ones, adds and packs, without messages and disks; the time that "
+        "passes. Gain is the median of one thread's time over that of two right after it. The last column is the "
+        "same of filling memory with AES-CTR: what two threads gain on this machine at that moment."
+    )
+    return Sheet(f"An aggregator with two threads, N = {timing.parameters:,}", columns, (row,), note)
 
 
 def lay_out_sizes(rounds: Sequence[SizedRound]) -> Sheet:

@@ -16,6 +16,7 @@ from benchmarks.scale_sheets import (
     lay_out_growth,
     lay_out_processes,
     lay_out_sizes,
+    lay_out_threads,
 )
 from benchmarks.sheet import Sheet, show_seconds
 from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
@@ -37,6 +38,8 @@ def lay_out(report: Report) -> Iterator[Sheet]:
 def _lay_out_compact_wire(report: Report) -> Iterator[Sheet]:
     for parameters, timings in report.compact.items():
         yield lay_out_compact(parameters, timings)
+    if report.threads:
+        yield lay_out_threads(report.threads)
     if report.sizes:
         yield lay_out_sizes(report.sizes)
     if report.processes:

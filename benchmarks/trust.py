@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
 from benchmarks.steps import CLIENTS, RHO, SERVERS
-from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
+from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, share_overhead
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import ClosePhase
@@ -46,8 +46,8 @@ ROUNDS = 4
 TRUST = (
     "hubbub.trust.seals.seal",
     "hubbub.crypto.sealing.SealingKey.open",
-    "hubbub.crypto.sealing.SumKey.encrypt",
-    "hubbub.crypto.sealing.SumKey.decrypt",
+    "hubbub.crypto.sealing.ChunkKey.encrypt",
+    "hubbub.crypto.sealing.ChunkKey.decrypt",
     "hubbub.crypto.signing.SigningKey.sign",
     "hubbub.trust.signed.verify",
     "hubbub.messages.codec._covered",
@@ -136,9 +136,9 @@ def _trust_bytes(frame: bytes) -> int:
     own = len(envelope.signature)
     match envelope.body:
         case ShareChunk(transcript=transcript):
-            return own + seal_overhead(Kem.X25519) + _field_bytes("transcript", transcript)
+            return own + share_overhead(Kem.X25519) + _field_bytes("transcript", transcript)
         case SumChunk(wrapped_key=wrapped):
-            return own + SUM_OVERHEAD + _field_bytes("wrapped_key", wrapped)
+            return own + CHUNK_OVERHEAD + _field_bytes("wrapped_key", wrapped)
         case SetReceived(receipt=signed):
             return own + _receipt_bytes(signed)
         case ClosePhase(receipts=receipts):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from dense_vectors import dense_files
 from message_vectors import key_for, message_files
+from share_vectors import share_files
 
 from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
@@ -187,7 +188,7 @@ def all_vectors() -> dict[str, Json]:
     }
     for name, m, servers, clients in SHARING:
         files[name] = sharing_vector(name, m, servers, clients)
-    return files | dense_files() | message_files()
+    return files | dense_files() | message_files() | share_files()
 
 
 def main(arguments: list[str]) -> None:

@@ -267,7 +267,7 @@ def replace_once(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
 FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "flipped magic": lambda frame: bytes([frame[0] ^ 1]) + frame[1:],
-    "unknown version": lambda frame: frame[:4] + b"\x00\x02" + frame[6:],
+    "unknown version": lambda frame: frame[:4] + b"\x00\x03" + frame[6:],
     "truncated prefix": lambda frame: frame[:19],
     "truncated": lambda frame: frame[:-1],
     "trailing byte": lambda frame: frame + b"\x00",

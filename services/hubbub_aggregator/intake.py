@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hubbub.crypto.sealing import Kem, seal_overhead
+from hubbub.crypto.sealing import Kem, seal_overhead, share_overhead
 from hubbub.crypto.stream import KEY_BYTES as SEED_BYTES
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
@@ -32,7 +32,8 @@ def read_share(
         raise PeerError(RejectReason.UNKNOWN_PHASE, f"{me} takes no part in {envelope.phase}")
     _check_form(me, wire, envelope)
     vectors = _admit(manifest, envelope, body)
-    inside = len(envelope.payload) - seal_overhead(kem)
+    overhead = seal_overhead(kem) if isinstance(body, ShareSeed) else share_overhead(kem)
+    inside = len(envelope.payload) - overhead
     index, chunks, sizes = _measure(wire, body, vectors, inside)
     return ChunkArrived(
         client=envelope.sender,

@@ -1,16 +1,18 @@
-"""What lies sealed in an aggregator's spool: opened when it is checked, and again when it is added."""
+"""Opens spooled share chunks, seeds and partial sums: when they are checked, and again when they are added."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from hubbub.crypto.sealing import Decrypted
 from hubbub.errors import PeerError
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.wire import PhaseWire
-from hubbub.trust.seals import RunSeals, Stage
+from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked
 from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
 from hubbub_aggregator.summing import check_chunk
@@ -26,6 +28,19 @@ def name_partial(server: PartyId, index: int) -> ChunkRef:
     return ChunkRef(server, "partial", index)
 
 
+class Room(threading.local):
+    """A thread's memory for what it decrypts: to be given new pages would take longer than to decrypt."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def take(self, size: int) -> memoryview:
+        """Give the same memory as before, or more."""
+        if len(self._bytes) < size:
+            self._bytes = bytearray(size)
+        return memoryview(self._bytes)[:size]
+
+
 class Openings:
     """Opens chunks, seeds and other aggregators' sums."""
 
@@ -34,12 +49,22 @@ class Openings:
         self._seal_of = seal_of
         self._seeds: dict[Key, dict[PartyId, tuple[bytes, bytes]]] = {}
         """The last seed of each client, sealed and opened: it need not be opened again to be added."""
+        self._room = Room()
+        self._share_keys: dict[Key, dict[PartyId, ShareKey]] = {}
+        """The last key of each client's share set, opened: all chunks of a set come with the same."""
 
-    def chunk(self, key: Key, client: PartyId, share_set: ShareSet, index: int) -> bytes:
-        """A chunk of a client's share."""
-        seals, stage = self._seal_of(key)
-        sealed = self._spool.read(key, ChunkRef(client, share_set.set_id, index))
-        return seals.open_share(stage, client, share_set.set_id, index, sealed)
+    def chunk(self, key: Key, client: PartyId, share_set: ShareSet, index: int) -> Decrypted:
+        """A chunk of a client's share; the next one that this thread opens overwrites it."""
+        payload = self._spool.read(key, ChunkRef(client, share_set.set_id, index))
+        return self._open_chunk(key, client, share_set.set_id, index, payload)
+
+    def _open_chunk(self, key: Key, client: PartyId, set_id: SetId, index: int, payload: bytes) -> Decrypted:
+        known = self._share_keys.get(key, {}).get(client)
+        if known is None or not known.opens(set_id, payload):
+            seals, stage = self._seal_of(key)
+            known = seals.open_share_key(stage, client, set_id, payload)
+            self._share_keys.setdefault(key, {})[client] = known
+        return known.open(index, payload, self._room.take)
 
     def seed(self, key: Key, client: PartyId, share_set: ShareSet) -> bytes:
         """The seed that a client's whole share follows from."""
@@ -53,8 +78,12 @@ class Openings:
         return seals.open_seed(stage, client, set_id, sealed)
 
     def forget(self, key: Key) -> None:
-        """Forget the seeds of a phase that is over."""
-        self._seeds.pop(key, None)
+        """Forget the seeds, keys and plaintexts of a phase that is over, or of all phases of a run."""
+        for each in [*self._seeds, *self._share_keys]:
+            if each == key or (key.kind == "run" and each.run == key.run):
+                self._seeds.pop(each, None)
+                self._share_keys.pop(each, None)
+        self._room = Room()
 
     def partial(self, key: Key, server: PartyId, index: int) -> bytes:
         """A chunk of another aggregator's sum."""
@@ -72,8 +101,7 @@ class Openings:
                 opened = self._open_seed(key, event.client, event.set_id, event.seed)
                 self._seeds.setdefault(key, {})[event.client] = event.seed, opened
             elif wire.compact and len(payload) <= AT_ONCE_BYTES:
-                seals, stage = self._seal_of(key)
-                share = seals.open_share(stage, event.client, event.set_id, event.index, payload)
+                share = self._open_chunk(key, event.client, event.set_id, event.index, payload)
                 check_chunk(wire.plan(event.vectors)[event.index], event.vectors, share, wire.encoding)
             else:
                 return event

@@ -13,7 +13,7 @@ from hubbub.machine.effects import Key
 from hubbub.messages.shares import declare
 from hubbub.messages.sums import Release, SumChunk
 from hubbub.messages.traffic import Traffic, count_payload
-from hubbub.protocol.layout import Chunk, Vector, pack_chunk, plan_chunks
+from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.post import Parcel, Post
@@ -132,7 +132,7 @@ def _add_and_seal(
     phase: Phase,
     chunk: Chunk,
     vectors: Sequence[Vector],
-    reads: Sequence[Callable[[], bytes]],
+    reads: Sequence[Callable[[], Payload]],
 ) -> Parcel:
     """One chunk of the sum, as every client is sent it; in one thread."""
     return Parcel.of(seal(add_chunk(phase, chunk, vectors, reads)))

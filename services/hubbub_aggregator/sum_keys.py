@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hubbub.crypto.sealing import SumKey
+from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
@@ -13,7 +13,7 @@ from hubbub.strategies.registry import find_phase
 from hubbub_aggregator.opening import SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation
 
-SumKeys = dict[PartyId, tuple[SumKey, bytes]]
+SumKeys = dict[PartyId, tuple[ChunkKey, bytes]]
 """By client: the key, and the same sealed to that client."""
 
 
@@ -34,17 +34,17 @@ def recall_keys(vault: Vault, key: Key) -> SumKeys:
     if kept is None:
         raise LocalError(f"there are no keys for the sum of {key}")
     return {
-        client: (SumKey.from_bytes(bytes.fromhex(sum_key)), bytes.fromhex(wrapped))
+        client: (ChunkKey.from_bytes(bytes.fromhex(sum_key)), bytes.fromhex(wrapped))
         for client, (sum_key, wrapped) in json.loads(kept).items()
     }
 
 
 def _draw(seal_of: SealOf, key: Key, data: Accumulation) -> bytes:
     seals, stage = seal_of(key)
-    shared = SumKey.fresh()
+    shared = ChunkKey.fresh()
     # Where clients may be sent different vectors, each has a key of its own.
     each_its_own = find_phase(data.manifest.strategy, key.phase).gathers
-    keys = {client: SumKey.fresh() if each_its_own else shared for client in data.manifest.clients}
+    keys = {client: ChunkKey.fresh() if each_its_own else shared for client in data.manifest.clients}
     wrapped = {client: seals.wrap_sum_key(stage, client, sum_key) for client, sum_key in keys.items()}
     return json.dumps({name: (keys[name].to_bytes().hex(), wrapped[name].hex()) for name in keys}).encode()
 

@@ -12,20 +12,22 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId
 from hubbub.protocol.compact import accumulate_chunk
 from hubbub.protocol.encoding import WHOLE_BITS, Encoding
-from hubbub.protocol.layout import Chunk, Vector, pack_chunk, split_payload, unpack_chunk
+from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, split_payload, unpack_chunk
 from hubbub.protocol.ring import Residues, residue_type
 from hubbub.strategies.base import Phase
 from hubbub.trust.seals import Place, Stage, share_stream
 
 
-def check_chunk(chunk: Chunk, vectors: Sequence[Vector], payload: bytes, encoding: Encoding = WHOLE_BITS) -> None:
+def check_chunk(
+    chunk: Chunk, vectors: Sequence[Vector], payload: Payload, encoding: Encoding = WHOLE_BITS
+) -> None:
     """Open a chunk and look at every value; raises `PeerError` if one is not in its ring."""
     for piece, part in split_payload(chunk, vectors, payload, encoding):
         encoding.check(part, piece.stop - piece.start, vectors[piece.vector].modulus)
 
 
 def assemble(
-    plan: Sequence[Chunk], vectors: Sequence[Vector], payloads: Sequence[Callable[[], bytes]]
+    plan: Sequence[Chunk], vectors: Sequence[Vector], payloads: Sequence[Callable[[], Payload]]
 ) -> list[Residues]:
     """Put one member's chunks together to whole vectors."""
     values: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]
@@ -39,7 +41,7 @@ def add_chunk(
     phase: Phase,
     chunk: Chunk,
     vectors: Sequence[Vector],
-    payloads: Sequence[Callable[[], bytes]],
+    payloads: Sequence[Callable[[], Payload]],
 ) -> bytes:
     """Add one chunk over all members (Alg. 1, server side) and pack the sum. Payloads are read one by one."""
     totals: list[Residues] = [
@@ -58,7 +60,7 @@ class Adding:
     stage: Stage
     server: PartyId
     vectors: Sequence[Vector]
-    full: Sequence[Callable[[int], bytes]]
+    full: Sequence[Callable[[int], Payload]]
     """Each gives the chunk of a number, opened."""
     seeds: Mapping[PartyId, bytes] = field(repr=False)
 

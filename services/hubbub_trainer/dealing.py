@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 
 import numpy as np
 
+from hubbub.crypto.framing import bind
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId
 from hubbub.protocol.compact import share_masked, unmask
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.layout import Chunk, Vector, pack_chunk, unpack_chunk
+from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, unpack_chunk
 from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.strategies.base import Phase
 from hubbub.trust.seals import Place, Stage, derive_seed, mask_stream, share_stream
+
+
+def digest_content(vectors: Sequence[Vector], values: Sequence[Digits], weight: int, transcript: str) -> bytes:
+    """Hash all that a share set says, so that a set sent again can be told from another."""
+    digest = sha256(bind(transcript, weight))
+    for vector, each in zip(vectors, values, strict=True):
+        digest.update(bind(vector.name, vector.length, vector.modulus, each.dtype.str))
+        digest.update(np.ascontiguousarray(each).data)
+    return digest.digest()
 
 
 def deal_chunk(
@@ -39,7 +50,7 @@ def recombine_chunks(
     plan: Sequence[Chunk],
     vectors: Sequence[Vector],
     servers: int,
-    read: Callable[[int, int], bytes],
+    read: Callable[[int, int], Payload],
 ) -> list[Residues]:
     """Recombine all servers' sums, chunk by chunk; `read(server, index)` gives a chunk's payload."""
     sums: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]

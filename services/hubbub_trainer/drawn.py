@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from hubbub.crypto.group import CONTRIBUTION_BYTES
 from hubbub.crypto.secret import ClientSecret
 from hubbub.crypto.stream import KEY_BYTES
+from hubbub.errors import LocalError
 from hubbub.ids import RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.store.vault import Vault
@@ -27,10 +28,21 @@ def recall_contribution(vault: Vault, run: RunId) -> bytes:
     return _recall(vault, run, _CONTRIBUTION, CONTRIBUTION_BYTES)
 
 
-def recall_outbox(vault: Vault, key: Key, phase: str) -> tuple[SetId, bytes]:
-    """A set's name and what its shares follow from, on disk before any leaves: sent again, it is the same."""
-    kept = _recall(vault, key.run, _name_outbox(key, phase), SET_ID_BYTES + KEY_BYTES)
-    return SetId(kept[:SET_ID_BYTES].hex()), kept[SET_ID_BYTES:]
+def recall_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
+    """A set's name and the secret of its shares and keys, on disk before any leaves: sent again, it is the same.
+
+    The set is of the content with this digest, and never of another: the same randomness and the same nonces over
+    other values would give away the difference.
+    """
+    name = _name_outbox(key, phase)
+    kept = vault.get(key.run, name)
+    if kept is None:
+        kept = content + secrets.token_bytes(SET_ID_BYTES + KEY_BYTES)
+        vault.put(key.run, name, kept)
+    noted, drawn = kept[: len(content)], kept[len(content) :]
+    if noted != content:
+        raise LocalError(f"the share set of {phase} in {key} was begun with other values: it is not sent again")
+    return SetId(drawn[:SET_ID_BYTES].hex()), drawn[SET_ID_BYTES:]
 
 
 def drop_outboxes(vault: Vault, key: Key, phases: Iterable[str], *, has_verdict: bool) -> None:

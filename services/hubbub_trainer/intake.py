@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
+from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
@@ -64,7 +64,7 @@ def read_sum(roster: Roster, manifest: Manifest, envelope: Envelope, body: SumCh
     if wire.compact or envelope.sender not in wire.servers:
         raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} sends no sum of {envelope.phase}")
     _check_releases(roster, envelope, body, {envelope.sender: body.signature})
-    inside, wrapped = len(envelope.payload) - SUM_OVERHEAD, bytes.fromhex(body.wrapped_key)
+    inside, wrapped = len(envelope.payload) - CHUNK_OVERHEAD, bytes.fromhex(body.wrapped_key)
     return _read_sum(manifest, envelope, body, wire, inside, wrapped, size)
 
 

@@ -21,7 +21,7 @@ from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, decla
 from hubbub.messages.traffic import Traffic, count_payload, count_seeds
 from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.layout import Chunk, Vector
+from hubbub.protocol.layout import Chunk, Payload, Vector
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.post import Parcel, Post
 from hubbub.runtime.spool import ChunkRef, Spool
@@ -29,9 +29,9 @@ from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Release
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.wire import PhaseWire, wire_of
-from hubbub.trust.seals import RunSeals, Stage
+from hubbub.trust.seals import RunSeals, ShareKey, Stage, derive_share_key
 from hubbub_trainer import drawn, group
-from hubbub_trainer.dealing import Compact, deal_chunk, recombine_chunks
+from hubbub_trainer.dealing import Compact, deal_chunk, digest_content, recombine_chunks
 from hubbub_trainer.events import (
     Closed,
     Concluded,
@@ -79,6 +79,8 @@ class Outgoing:
     values: tuple[Digits, ...] = field(repr=False)
     weight: int
     transcript: str
+    keys: Mapping[PartyId, ShareKey]
+    """Of all aggregators that are sent a share in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,11 @@ class Seeds:
     """Who is sent the one full share."""
     sealed: Mapping[PartyId, bytes]
     """What all others are sent instead."""
+
+
+def _seal_share(out: Outgoing, server: PartyId, index: int, share: bytes) -> Parcel:
+    """Seal one chunk of a share and hash what is sent."""
+    return Parcel.of(out.keys[server].seal(index, share))
 
 
 class Workbench:
@@ -237,17 +244,19 @@ class Workbench:
 
     def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
         mine = self._open_round(key)
-        set_id, secret = drawn.recall_outbox(self._vault, key, phase_name)
-        out = Outgoing(
-            wire=wire_of(self._find_round(key).manifest, phase_name),
-            set_id=set_id,
-            secret=secret,
-            vectors=mine.client_round.vectors(phase_name),
-            values=mine.client_round.contribute(phase_name),
-            weight=mine.client_round.weight,
-            transcript=mine.transcript_of(phase_name),
-        )
-        return out, self._seal_seeds(key, out) if out.wire.compact else None
+        wire = wire_of(self._find_round(key).manifest, phase_name)
+        vectors, values = mine.client_round.vectors(phase_name), mine.client_round.contribute(phase_name)
+        weight, transcript = mine.client_round.weight, mine.transcript_of(phase_name)
+        content = digest_content(vectors, values, weight, transcript)
+        set_id, secret = drawn.recall_outbox(self._vault, key, phase_name, content)
+        seals, stage = self._seal_of(key, phase_name)
+        in_full = (wire.full_share_holder(self.me, key.round),) if wire.compact else wire.servers
+        keys = {
+            server: seals.make_share_key(stage, server, set_id, derive_share_key(stage, secret, server))
+            for server in in_full
+        }
+        out = Outgoing(wire, set_id, secret, vectors, values, weight, transcript, keys)
+        return out, self._seal_seeds(key, out) if wire.compact else None
 
     async def _send_in_full(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
         """A share to every aggregator."""
@@ -263,7 +272,7 @@ class Workbench:
         return count_payload(out.vectors, "up", copies=len(servers))
 
     async def _seal_and_send(self, key: Key, out: Outgoing, server: PartyId, index: int, share: bytes) -> None:
-        sealed = await asyncio.to_thread(self._seal_share, key, out, server, index, share)
+        sealed = await asyncio.to_thread(_seal_share, out, server, index, share)
         await self._send_chunk(key, out, ShareChunk, server, index, sealed)
 
     async def _send_compact(self, key: Key, out: Outgoing, seeds: Seeds) -> tuple[Traffic, ...]:
@@ -276,7 +285,7 @@ class Workbench:
             await self._send_share(key, phase, server, body, seed)
         async with overlapping() as overlap:
             for index, chunk in enumerate(out.wire.plan(out.vectors)):
-                share = await asyncio.to_thread(self._deal_compact, key, out, seeds, index, chunk)
+                share = await asyncio.to_thread(self._deal_compact, out, seeds, index, chunk)
                 await overlap.begin(self._send_chunk, key, out, DenseShareChunk, seeds.holder, index, share)
         full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
         return (*full, *count_seeds(out.vectors, copies=len(seeds.sealed)))
@@ -284,7 +293,7 @@ class Workbench:
     def _seal_seeds(self, key: Key, out: Outgoing) -> Seeds:
         compact = self._make_compact(key, out.wire.phase.name)
         seals, stage = self._seal_of(key, out.wire.phase.name)
-        holder = out.wire.full_share_holder(self.me, key.round)
+        (holder,) = out.keys
         sealed = {
             server: seals.seal_seed(stage, server, out.set_id, compact.seed_for(out.secret, server))
             for server in out.wire.servers
@@ -292,15 +301,11 @@ class Workbench:
         }
         return Seeds(compact, holder, sealed)
 
-    def _deal_compact(self, key: Key, out: Outgoing, seeds: Seeds, index: int, chunk: Chunk) -> Parcel:
+    def _deal_compact(self, out: Outgoing, seeds: Seeds, index: int, chunk: Chunk) -> Parcel:
         share = seeds.compact.deal_chunk(
             index, chunk, out.vectors, out.values, me=self.me, secret=out.secret, seeded=tuple(seeds.sealed)
         )
-        return self._seal_share(key, out, seeds.holder, index, share)
-
-    def _seal_share(self, key: Key, out: Outgoing, server: PartyId, index: int, share: bytes) -> Parcel:
-        seals, stage = self._seal_of(key, out.wire.phase.name)
-        return Parcel.of(seals.seal_share(stage, server, out.set_id, index, share))
+        return _seal_share(out, seeds.holder, index, share)
 
     async def _send_chunk(
         self, key: Key, out: Outgoing, kind: type[ShareChunk], server: PartyId, index: int, share: Parcel
@@ -355,7 +360,7 @@ class Workbench:
         sums = data.sums[phase_name]
         keys = {server: seals.unwrap_sum_key(stage, server, sums[server].wrapped_key) for server in servers}
 
-        def read(place: int, index: int) -> bytes:
+        def read(place: int, index: int) -> Payload:
             server = servers[place]
             sealed = self._spool.read(place_of(key, phase_name), name_sum(server, index))
             return seals.decrypt_sum(stage, server, keys[server], index, sealed)

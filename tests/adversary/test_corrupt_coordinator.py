@@ -40,6 +40,7 @@ from support.aio import aio, until
 from support.builders import make_cohort, make_manifest
 from support.corrupt_coordinator import PlayedClient, Scene, enrolled_scene, scene_of
 from support.parties import make_identity, make_parties, parties_of
+from support.sealed_shares import open_share
 
 N = 203
 TASK = SyntheticTask(N)
@@ -363,13 +364,13 @@ async def test_the_same_seed_with_another_cohort_draws_nothing_twice(tmp_path: P
 def open_shares(scene: Scene, manifest: Manifest, client: PartyId) -> dict[PartyId, bytes]:
     """What a client sent in round 1, opened with the aggregators' own keys."""
     stage = Stage(manifest.run_id, 1, "signs")
-    return {
-        each.recipient: scene.aggregator(each.recipient)
-        ._seals[manifest.run_id]
-        .open_share(stage, client, each.body.set_id, each.body.index, each.payload)
-        for each in scene.sent(ShareChunk, sender=client)
-        if each.run == manifest.run_id and isinstance(each.body, ShareChunk)
-    }
+    found: dict[PartyId, bytes] = {}
+    for each in scene.sent(ShareChunk, sender=client):
+        if each.run == manifest.run_id and isinstance(each.body, ShareChunk):
+            seals = scene.aggregator(each.recipient)._seals[manifest.run_id]
+            opened = open_share(seals, stage, client, each.body.set_id, each.body.index, each.payload)
+            found[each.recipient] = opened
+    return found
 
 
 # Members ------------------------------------------------------------------------------------------------

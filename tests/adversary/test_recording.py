@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hubbub.crypto.sealing import SUM_OVERHEAD
+from hubbub.crypto.sealing import CHUNK_OVERHEAD
 from hubbub.ids import PartyId
 from hubbub.protocol import signs
 from hubbub.protocol.ring import Residues
@@ -196,7 +196,7 @@ def test_no_two_ciphertexts_are_made_with_the_same_keystream(recorded: Recorded)
     streams = []
     for place, each in sealed.items():
         text = plain[place]
-        covered = each.ciphertext[-len(text) - SUM_OVERHEAD : -SUM_OVERHEAD]
+        covered = each.ciphertext[-len(text) - CHUNK_OVERHEAD : -CHUNK_OVERHEAD]
         streams.append(bytes(a ^ b for a, b in zip(covered[:16], text[:16], strict=True)))
 
     assert plain.keys() == sealed.keys()

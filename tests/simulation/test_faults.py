@@ -160,8 +160,8 @@ def test_an_inbox_that_overflows_keeps_the_newest_messages() -> None:
 
 
 def test_a_client_that_draws_a_second_share_set_after_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw_anew(vault: Vault, key: Key, phase: str) -> tuple[SetId, bytes]:
-        del vault, key, phase
+    def draw_anew(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
+        del vault, key, phase, content
         return SetId(secrets.token_hex(16)), secrets.token_bytes(32)
 
     monkeypatch.setattr(drawn, "recall_outbox", draw_anew)

@@ -31,6 +31,7 @@ from hubbub_aggregator.service import Aggregator
 from support.builders import TRANSCRIPT, make_manifest, make_receipt, make_vectors
 from support.deaths import Fate, MortalTransport, make_mortal
 from support.parties import identity_of, roster_of, run_keys_of, seals_beside, sign_receipts
+from support.sealed_shares import seal_share
 from support.spooled import spooled_in
 from support.stand_in import StandIn, stand_in
 
@@ -208,7 +209,8 @@ class Scene:
     ) -> bytes:
         """Seal a chunk of a client's set as it should be, or to another place."""
         share_set = make_set(client, round_number)
-        return self.seals[run or self.run][client].seal_share(
+        return seal_share(
+            self.seals[run or self.run][client],
             Stage(run or self.run, round_number, phase),
             to,
             set_id or share_set.set_id,
@@ -293,7 +295,7 @@ class Scene:
             members={body.members for _, body in chunks},
             sealed={body.index: envelope.payload for envelope, body in chunks},
             packed={
-                body.index: RunSeals.decrypt_sum(stage, ME, key, body.index, envelope.payload)
+                body.index: bytes(RunSeals.decrypt_sum(stage, ME, key, body.index, envelope.payload))
                 for envelope, body in chunks
             },
         )

@@ -30,12 +30,13 @@ from hubbub.trust.seals import (
     _partial_info,
     _seed_info,
     _share_info,
+    _share_key_info,
     mask_stream,
     share_stream,
 )
 from support import compact_words
 from support.compact_words import Parts
-from support.eavesdropper import Sealed
+from support.eavesdropper import SEALED_KEY_BYTES, Sealed, open_shares
 from support.recorder import EVERYBODY, Place
 
 Phase = tuple[int, str]
@@ -47,6 +48,8 @@ class CompactLoot:
     """What was opened."""
 
     shares: dict[Place, bytes] = field(default_factory=dict)
+    share_keys: dict[Place, bytes] = field(default_factory=dict, compare=False)
+    """Whoever has one has the shares too, and these are compared."""
     seeds: dict[Place, bytes] = field(default_factory=dict)
     partials: dict[Place, bytes] = field(default_factory=dict)
     contributions: dict[Place, bytes] = field(default_factory=dict)
@@ -81,8 +84,10 @@ class CompactEavesdropper:
         match body:
             case DenseShareChunk():
                 self.vectors[number, phase] = tuple(claim.vector for claim in body.vectors)
-                info = _share_info(stage, sender, to, body.set_id, body.index)
-                self._keep("shares", Place(number, phase, sender, to, body.index), envelope, info)
+                place = Place(number, phase, sender, to, body.index)
+                self._keep("shares", place, envelope, _share_info(stage, sender, to, body.set_id, body.index))
+                key_info = _share_key_info(stage, sender, to, body.set_id)
+                self.sealed.share_keys[place] = Sealed(place, envelope.payload[:SEALED_KEY_BYTES], key_info)
             case ShareSeed():
                 info = _seed_info(stage, sender, to, body.set_id)
                 self._keep("seeds", Place(number, phase, sender, to), envelope, info)
@@ -110,12 +115,13 @@ class CompactEavesdropper:
                     with suppress(PeerError):
                         getattr(loot, kind)[place] = key.open(each.ciphertext, each.info)
         loot.elsewhere += self._open_elsewhere()
+        loot.elsewhere += open_shares(self.sealed.shares.values(), set(loot.share_keys.values()), loot.shares)
         return loot
 
     def _open_elsewhere(self) -> Iterator[Place]:
         everything = [each for _, sealed in self.sealed.by_kind() for each in sealed.values()]
         for one, other in product(everything, everything):
-            for key in self._run_keys if one is not other else ():
+            for key in self._run_keys if one.info != other.info else ():
                 with suppress(PeerError):
                     key.open(one.ciphertext, other.info)
                     yield one.place
@@ -171,10 +177,13 @@ class CompactSealed:
     """What crossed the broker sealed, by where it belongs."""
 
     shares: dict[Place, Sealed] = field(default_factory=dict)
+    """With the sealed key that comes first."""
+    share_keys: dict[Place, Sealed] = field(default_factory=dict)
     seeds: dict[Place, Sealed] = field(default_factory=dict)
     partials: dict[Place, Sealed] = field(default_factory=dict)
     contributions: dict[Place, Sealed] = field(default_factory=dict)
 
     def by_kind(self) -> Iterator[tuple[str, dict[Place, Sealed]]]:
-        for kind in ("shares", "seeds", "partials", "contributions"):
+        """What is sealed to a run key; shares are not, but their keys."""
+        for kind in ("share_keys", "seeds", "partials", "contributions"):
             yield kind, getattr(self, kind)

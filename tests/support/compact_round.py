@@ -22,6 +22,7 @@ from hubbub.trust.signed import sign_release
 from support import compact_words
 from support.compact_words import Parts
 from support.parties import identity_of
+from support.sealed_shares import open_share
 from support.stand_in import StandIn
 from support.trainer_scene import Scene
 
@@ -55,7 +56,7 @@ def sent_sets(scene: Scene, client: PartyId) -> dict[tuple[PartyId, int, str, st
                 index, inside = 0, seals.open_seed(stage, client, body.set_id, envelope.payload)
             else:
                 index = body.index
-                inside = seals.open_share(stage, client, body.set_id, index, envelope.payload)
+                inside = open_share(seals, stage, client, body.set_id, index, envelope.payload)
             place = (aggregator.name, envelope.round, envelope.phase, body.kind, index)
             found.setdefault(place, []).append((body.set_id, body.transcript, inside))
     return found

@@ -36,6 +36,7 @@ from support.builders import (
 )
 from support.compact_words import Parts, Words
 from support.parties import identity_of, roster_of, sign_receipts
+from support.sealed_shares import seal_share
 from support.stand_in import StandIn, stand_in
 
 CLIENTS = client_names(3)
@@ -159,7 +160,7 @@ class CompactScene(Scene):
     ) -> None:
         deal, seals = self.deal(client, number), self.seals[self.run][client]
         packed = cut(deal.share(ME), PLAN[index]) if share is None else share
-        sealed = seals.seal_share(self.stage(number), ME, deal.set_id, index, packed)
+        sealed = seal_share(seals, self.stage(number), ME, deal.set_id, index, packed)
         body = kind(set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=index)
         await self.send(client, body, sealed, number)
 

@@ -43,6 +43,7 @@ from hubbub_trainer.service import Trainer
 from support.broker import declared
 from support.parties import parties_of
 from support.recorder import Recording, connect_recorded
+from support.sealed_shares import seal_share
 from support.stand_in import StandIn
 
 M = TypeVar("M", bound=Message)
@@ -260,7 +261,7 @@ class PlayedClient:
             body = ShareChunk(set_id=set_id, vectors=declare(declared_vectors), transcript=transcript, index=index)
             for server in self._manifest.aggregators:
                 stage = Stage(self._manifest.run_id, number, "signs")
-                sealed = self.seals.seal_share(stage, server, set_id, index, packed)
+                sealed = seal_share(self.seals, stage, server, set_id, index, packed)
                 await self._say(body, server, Role.AGGREGATOR, number=number, phase="signs", payload=sealed)
 
     async def _say(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hubbub.crypto.sealing import SumKey
+from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
@@ -53,6 +53,7 @@ from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.parties import parties_of, sign_sum
 from support.plain_run import run_plainly
+from support.sealed_shares import open_share, seal_share
 from support.wrapping import Wrapping
 
 # No vector ends with a whole byte, and each phase's set is one chunk.
@@ -220,14 +221,14 @@ class Scene:
         """What a client dealt: it knows, and the test asks the aggregator."""
         body, theirs = envelope.body, self.aggregator(envelope.recipient)._seals[envelope.run]
         assert isinstance(body, ShareChunk)
-        return theirs.open_share(_stage(envelope), envelope.sender, body.set_id, body.index, envelope.payload)
+        return open_share(theirs, _stage(envelope), envelope.sender, body.set_id, body.index, envelope.payload)
 
     def seal_share(self, envelope: Envelope, share: bytes, set_id: SetId | None = None) -> Envelope:
         """Send this aggregator another share, under the same set id or another."""
         body, ours = envelope.body, self.trainer(envelope.sender)._seals[envelope.run]
         assert isinstance(body, ShareChunk)
         body = body.model_copy(update={"set_id": set_id or body.set_id})
-        sealed = ours.seal_share(_stage(envelope), envelope.recipient, body.set_id, body.index, share)
+        sealed = seal_share(ours, _stage(envelope), envelope.recipient, body.set_id, body.index, share)
         return say(envelope, body=body, payload=sealed)
 
     def change_sum(self, envelope: Envelope, change: Change) -> Envelope:
@@ -271,8 +272,8 @@ class Scene:
         assert isinstance(body, SumChunk)
         theirs = self.trainer(envelope.recipient)._seals[envelope.run]
         key = theirs.unwrap_sum_key(stage, me, bytes.fromhex(body.wrapped_key))
-        changed = change(theirs.decrypt_sum(stage, me, key, body.index, envelope.payload))
-        again = SumKey.from_bytes(key.to_bytes())
+        changed = change(bytes(theirs.decrypt_sum(stage, me, key, body.index, envelope.payload)))
+        again = ChunkKey.from_bytes(key.to_bytes())
         sealed = self.aggregator(me)._seals[envelope.run].encrypt_sum(stage, again, body.index, changed)
         return say(envelope, payload=sealed)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.crypto.sealing import SUM_KEY_BYTES, Kem, SealingKey, SumKey
+from hubbub.crypto.sealing import CHUNK_KEY_BYTES, ChunkKey, Kem, SealingKey, seal_overhead
 from hubbub.errors import PeerError
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
@@ -32,10 +32,18 @@ from hubbub.messages.sums import SumChunk
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.trust.identity import Identity
-from hubbub.trust.seals import Stage, _contribution_info, _share_info, _sum_info, _sum_key_info
+from hubbub.trust.seals import (
+    Stage,
+    _contribution_info,
+    _share_info,
+    _share_key_info,
+    _sum_info,
+    _sum_key_info,
+)
 from hubbub_aggregator.summing import assemble
 from support.recorder import EVERYBODY, Place, add_residues
 
+SEALED_KEY_BYTES = seal_overhead(Kem.X25519) + CHUNK_KEY_BYTES
 Parts = tuple[Residues, ...]
 Reader = Callable[[Envelope], "Sealed | None"]
 
@@ -54,6 +62,8 @@ class Loot:
     """What was opened."""
 
     shares: dict[Place, bytes] = field(default_factory=dict)
+    share_keys: dict[Place, bytes] = field(default_factory=dict, compare=False)
+    """Whoever has one has the shares too, and these are compared."""
     sum_keys: dict[Place, bytes] = field(default_factory=dict)
     sums: dict[Place, bytes] = field(default_factory=dict)
     contributions: dict[Place, bytes] = field(default_factory=dict)
@@ -63,6 +73,26 @@ class Loot:
     def everything(self) -> Iterator[bytes]:
         for opened in (self.shares, self.sum_keys, self.sums, self.contributions):
             yield from opened.values()
+
+
+def open_shares(
+    shares: Collection[Sealed], keys: Collection[bytes], opened: dict[Place, bytes]
+) -> Iterator[Place]:
+    """Try keys on chunks of shares, each where it belongs; say which of them open at another place too."""
+    for key, sealed in product([ChunkKey.from_bytes(key) for key in keys], shares):
+        encrypted = sealed.ciphertext[SEALED_KEY_BYTES:]
+        with suppress(PeerError):
+            opened[sealed.place] = bytes(key.decrypt(sealed.place.chunk, encrypted, sealed.info))
+            yield from _open_at_others(key, sealed, shares)
+
+
+def _open_at_others(key: ChunkKey, sealed: Sealed, shares: Iterable[Sealed]) -> Iterator[Place]:
+    """With the number of either place: it is the nonce, and what is bound to the place holds it too."""
+    for other in shares:
+        for number in {sealed.place.chunk, other.place.chunk} if other is not sealed else ():
+            with suppress(PeerError):
+                key.decrypt(number, sealed.ciphertext[SEALED_KEY_BYTES:], other.info)
+                yield sealed.place
 
 
 class Eavesdropper:
@@ -80,6 +110,8 @@ class Eavesdropper:
         self.declared: dict[tuple[PartyId, int, str], tuple[Vector, ...]] = {}
         """What each client sends in each phase, by its own words."""
         self.shares = self._collect(envelopes, self._share_in)
+        """With the sealed key that comes first."""
+        self.share_keys = self._collect(envelopes, self._share_key_in)
         self.sum_keys = self._collect(envelopes, self._sum_key_in)
         self.contributions = self._collect(envelopes, self._contribution_in)
         self.sums = self._collect(envelopes, self._sum_in)
@@ -98,6 +130,15 @@ class Eavesdropper:
         self.declared[sender, envelope.round, envelope.phase] = tuple(claim.vector for claim in body.vectors)
         info = _share_info(_stage_of(envelope), sender, to, body.set_id, body.index)
         return Sealed(Place(envelope.round, envelope.phase, sender, to, body.index), envelope.payload, info)
+
+    @staticmethod
+    def _share_key_in(envelope: Envelope) -> Sealed | None:
+        body, sender, to = envelope.body, envelope.sender, envelope.recipient
+        if not isinstance(body, ShareChunk):
+            return None
+        info = _share_key_info(_stage_of(envelope), sender, to, body.set_id)
+        place = Place(envelope.round, envelope.phase, sender, to, body.index)
+        return Sealed(place, envelope.payload[:SEALED_KEY_BYTES], info)
 
     @staticmethod
     def _sum_key_in(envelope: Envelope) -> Sealed | None:
@@ -127,13 +168,15 @@ class Eavesdropper:
     def open_all(self) -> Loot:
         """Try every key on everything, first where it belongs and then at every other place."""
         loot = Loot()
-        found = ((self.shares, loot.shares), (self.sum_keys, loot.sum_keys))
+        found = ((self.share_keys, loot.share_keys), (self.sum_keys, loot.sum_keys))
         for sealed, opened in (*found, (self.contributions, loot.contributions)):
             for each in sealed.values():
                 self._try_keys(each, opened)
         loot.elsewhere += self._open_elsewhere()
+        share_keys = {*loot.share_keys.values(), *self._guess_keys(self.share_keys)}
+        loot.elsewhere += open_shares(self.shares.values(), share_keys, loot.shares)
         for each in self.sums.values():
-            self._try_sum(each, [*loot.everything(), *self._guess_sum_keys()], loot.sums)
+            self._try_sum(each, [*loot.everything(), *self._guess_keys(self.sum_keys)], loot.sums)
         return loot
 
     def _try_keys(self, sealed: Sealed, opened: dict[Place, bytes]) -> None:
@@ -149,20 +192,20 @@ class Eavesdropper:
             yield SealingKey.from_bytes(Kem.X25519, hashlib.sha512(seed).digest()[:32])
 
     def _open_elsewhere(self) -> Iterator[Place]:
-        everything = [*self.shares.values(), *self.sum_keys.values(), *self.contributions.values()]
+        everything = [*self.share_keys.values(), *self.sum_keys.values(), *self.contributions.values()]
         for sealed in everything:
             for other in everything:
-                for key in self._run_keys if other is not sealed else ():
+                for key in self._run_keys if other.info != sealed.info else ():
                     with suppress(PeerError):
                         key.open(sealed.ciphertext, other.info)
                         yield sealed.place
 
-    def _guess_sum_keys(self) -> set[bytes]:
+    def _guess_keys(self, wrapped: Mapping[Place, Sealed]) -> set[bytes]:
         """Every run of bytes of a wrapped key that is as long as the key in it, and the keys that we have."""
         windows = {
-            sealed.ciphertext[start : start + SUM_KEY_BYTES]
-            for sealed in self.sum_keys.values()
-            for start in range(len(sealed.ciphertext) - SUM_KEY_BYTES + 1)
+            sealed.ciphertext[start : start + CHUNK_KEY_BYTES]
+            for sealed in wrapped.values()
+            for start in range(len(sealed.ciphertext) - CHUNK_KEY_BYTES + 1)
         }
         ours = {key.to_bytes() for key in self._run_keys} | {each.key.to_bytes() for each in self._identities}
         return windows | ours
@@ -171,8 +214,8 @@ class Eavesdropper:
     def _try_sum(sealed: Sealed, keys: Iterable[bytes], opened: dict[Place, bytes]) -> None:
         for key in keys:
             with suppress(PeerError):
-                sum_key = SumKey.from_bytes(key)
-                opened[sealed.place] = sum_key.decrypt(sealed.place.chunk, sealed.ciphertext, sealed.info)
+                sum_key = ChunkKey.from_bytes(key)
+                opened[sealed.place] = bytes(sum_key.decrypt(sealed.place.chunk, sealed.ciphertext, sealed.info))
 
     # Adding up ----------------------------------------------------------------------------------------------
 

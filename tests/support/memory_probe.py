@@ -27,7 +27,7 @@ from hubbub.messages.rounds import ClosePhase, PhaseReleased
 from hubbub.messages.runs import RunJoined, RunProposed
 from hubbub.messages.shares import SetReceived, ShareChunk, declare
 from hubbub.messages.sums import SumChunk
-from hubbub.protocol.layout import Chunk, Piece, Vector, pack_chunk, plan_chunks, unpack_chunk
+from hubbub.protocol.layout import Chunk, Payload, Piece, Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import MAX_MODULUS, Residues
 from hubbub.runtime.post import Post
 from hubbub.transport.base import ACK, Delivery, Verdict
@@ -38,6 +38,7 @@ from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from support.builders import TRANSCRIPT, make_manifest
 from support.parties import identity_of, roster_of, run_keys_of, seals_beside, sign_receipts
+from support.sealed_shares import seal_share
 
 AGGREGATOR, OTHER, COORDINATOR = PartyId("aggregator-1"), PartyId("aggregator-2"), PartyId("coordinator")
 PHASE = "signs"
@@ -151,7 +152,7 @@ class Round:
         body = ShareChunk(set_id=set_id, vectors=declare(self.vectors), transcript=TRANSCRIPT, index=index)
         shares = [draw_share(sender, piece, self.vectors[piece.vector].modulus) for piece in chunk]
         share = pack_chunk(chunk, self.vectors, shares)
-        payload = self.seals[client].seal_share(self.stage, AGGREGATOR, set_id, index, share)
+        payload = seal_share(self.seals[client], self.stage, AGGREGATOR, set_id, index, share)
         await self._post(client).send(self._phase, to=AGGREGATOR, role=Role.AGGREGATOR, body=body, payload=payload)
 
     def _post(self, name: PartyId) -> Post:
@@ -185,7 +186,7 @@ class Round:
             self.checked.set()
         return ACK
 
-    def _count_wrong(self, chunk: Chunk, packed: bytes) -> int:
+    def _count_wrong(self, chunk: Chunk, packed: Payload) -> int:
         return sum(
             int(np.count_nonzero(got != add_shares(len(self.members), piece, self.vectors[piece.vector].modulus)))
             for piece, got in unpack_chunk(chunk, self.vectors, packed)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hubbub.crypto.group import GroupSecret
-from hubbub.crypto.sealing import SealingKey, SumKey
+from hubbub.crypto.sealing import ChunkKey, SealingKey
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
@@ -31,7 +31,7 @@ from hubbub.strategies.verified import VerifiedRound
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
-from hubbub.trust.seals import RunSeals, Stage
+from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub_local.federation import Connect
 from hubbub_trainer.events import GroupAgreed, SharesSent
 from hubbub_trainer.service import Trainer
@@ -251,17 +251,22 @@ class Witness:
         patch.setattr(Workbench, "_send_shares", send_watched)
 
     def _watch_seals(self, patch: pytest.MonkeyPatch) -> None:
-        seal_share, encrypt_sum = RunSeals.seal_share, RunSeals.encrypt_sum
+        make_share_key, seal_share, encrypt_sum = RunSeals.make_share_key, ShareKey.seal, RunSeals.encrypt_sum
         seal_contribution = RunSeals.seal_contribution
 
-        def seal_share_watched(
-            seals: RunSeals, stage: Stage, to: PartyId, set_id: SetId, chunk: int, share: bytes
-        ) -> bytes:
-            self.shares[Place(stage.round, stage.phase, seals._me, to, chunk)] = share
+        def make_share_key_watched(
+            seals: RunSeals, stage: Stage, to: PartyId, set_id: SetId, key: ChunkKey
+        ) -> ShareKey:
             self._keep_key(seals)
-            return seal_share(seals, stage, to, set_id, chunk, share)
+            place = f"{seals._me} for {to}, round {stage.round}, {stage.phase}"
+            self.secrets[f"share key of {place}"] = key.to_bytes()
+            return make_share_key(seals, stage, to, set_id, key)
 
-        def encrypt_sum_watched(seals: RunSeals, stage: Stage, key: SumKey, chunk: int, packed: bytes) -> bytes:
+        def seal_share_watched(key: ShareKey, chunk: int, share: bytes) -> bytes:
+            self.shares[Place(key.stage.round, key.stage.phase, key.sender, key.recipient, chunk)] = share
+            return seal_share(key, chunk, share)
+
+        def encrypt_sum_watched(seals: RunSeals, stage: Stage, key: ChunkKey, chunk: int, packed: bytes) -> bytes:
             self.sums[Place(stage.round, stage.phase, seals._me, EVERYBODY, chunk)] = packed
             self._keep_key(seals)
             self.secrets[f"sum key of {seals._me}, round {stage.round}, {stage.phase}"] = key.to_bytes()
@@ -271,7 +276,8 @@ class Witness:
             self.contributions[Place(0, "", seals._me, to)] = contribution
             return seal_contribution(seals, to, contribution)
 
-        patch.setattr(RunSeals, "seal_share", seal_share_watched)
+        patch.setattr(RunSeals, "make_share_key", make_share_key_watched)
+        patch.setattr(ShareKey, "seal", seal_share_watched)
         patch.setattr(RunSeals, "encrypt_sum", encrypt_sum_watched)
         patch.setattr(RunSeals, "seal_contribution", seal_contribution_watched)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret
-from hubbub.crypto.sealing import SumKey
+from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import ConfigurationError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.base import Message
@@ -44,6 +44,7 @@ from hubbub_trainer.workspace import digest, model_hmac
 from support.builders import SIGNATURE
 from support.parties import identity_of, parties_of, run_keys_of, seals_beside, sign_sum
 from support.saboteur import DoomedStore, Saboteur
+from support.sealed_shares import open_share
 from support.stand_in import StandIn, stand_in
 
 M = TypeVar("M", bound=Message)
@@ -81,7 +82,7 @@ class Sealing:
     def __init__(self, seals: RunSeals, stage: Stage, client: PartyId) -> None:
         self._seals = seals
         self._stage = stage
-        self._key = SumKey.fresh()
+        self._key = ChunkKey.fresh()
         self.wrapped_key = seals.wrap_sum_key(stage, client, self._key).hex()
 
     def encrypt(self, index: int, packed: bytes) -> bytes:
@@ -337,7 +338,7 @@ class Scene:
             body = envelope.body
             if isinstance(body, ShareChunk) and envelope.sender == self.real[0]:
                 stage = self.stage(envelope.round, envelope.phase)
-                share = seals.open_share(stage, envelope.sender, body.set_id, body.index, envelope.payload)
+                share = open_share(seals, stage, envelope.sender, body.set_id, body.index, envelope.payload)
                 copies = found.setdefault((envelope.round, envelope.phase, body.index), [])
                 copies.append((body.set_id, body.transcript, share))
         return found
@@ -348,7 +349,7 @@ class Scene:
         """The same, opened with the aggregator's key."""
         seals, stage = self.peers.seals[aggregator.name], self.stage(number, phase)
         return [
-            (body, seals.open_share(stage, envelope.sender, body.set_id, body.index, envelope.payload))
+            (body, open_share(seals, stage, envelope.sender, body.set_id, body.index, envelope.payload))
             for envelope, body in await self.sealed_shares(aggregator, number, phase, client=client)
         ]
 

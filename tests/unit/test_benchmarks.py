@@ -40,6 +40,7 @@ TINY = replace(
     QUICK,
     parameters=(640, 1_003),
     compact=(640,),
+    threads=640,
     growth=None,
     chunk_sizes=(256, CHUNK_BYTES),
     repeats=2,
@@ -96,6 +97,7 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
     assert [(each["runs"], each["seconds"] > 0) for each in written["pages"]] == [(80, True)] * 5
     titles = (
         "The compact wire: steps, N = 640",
+        "An aggregator with two threads, N = 640",
         "signs, N = 640, m = 11",
         "factors",
         "Chunk sizes, N = 1,003",
@@ -115,7 +117,7 @@ def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
     text = page.read_text("utf-8")
     assert 'Made by `make bench ARGS="--save --quick"`' in text
     assert f"- numpy: {np.__version__}" in text
-    assert text.count("\n## ") == 6
+    assert text.count("\n## ") == 7
     assert text == (tmp_path / "benchmarks.md").read_text("utf-8").replace("](../", "](../../")
     assert "RabbitMQ was left out." in text
     assert "Local training was left out." in text

@@ -86,7 +86,7 @@ def plain_prefix(case: MessageCase, *, signature_bytes: int) -> bytes:
     lengths = (len(compact(case.header)), len(compact(case.body)), len(case.payload) // 2, signature_bytes)
     widths = (4, 4, 4, 2)
     packed = b"".join(length.to_bytes(width, "big") for length, width in zip(lengths, widths, strict=True))
-    return b"HBUB" + (1).to_bytes(2, "big") + packed
+    return b"HBUB" + (2).to_bytes(2, "big") + packed
 
 
 def plain_frame(case: MessageCase) -> bytes:

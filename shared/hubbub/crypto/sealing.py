@@ -1,10 +1,12 @@
 """Seals: what only the one it is meant for can open.
 
 A party makes a `SealingKey` for each run; others seal to its public half with HPKE (RFC 9180, base mode). `info`
-says what the sealed bytes are and who sent them to whom; with any other `info` the seal does not open. A sum goes
-to all clients at once: encrypted one time under a `SumKey`, which is then sealed to each of them.
+says what the sealed bytes are and who sent them to whom; with any other `info` the seal does not open. What
+travels in chunks is encrypted under a `ChunkKey`, which alone is sealed: a share set's to its aggregator, a sum's
+to each client.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NoReturn
 
@@ -23,8 +25,12 @@ from cryptography.hazmat.primitives.hpke import (
 
 from hubbub.errors import LocalError, PeerError, RejectReason
 
-SUM_KEY_BYTES = 32
-SUM_OVERHEAD = 16
+CHUNK_KEY_BYTES = 32
+CHUNK_OVERHEAD = 16
+"""How many bytes longer an encrypted chunk is."""
+
+Decrypted = bytearray | memoryview
+Room = Callable[[int], Decrypted]
 
 _TAG_BYTES = 16
 _NONCE_BYTES = 12
@@ -123,6 +129,11 @@ def seal_overhead(kem: Kem) -> int:
     return _KEMS[kem].enc_length() + _TAG_BYTES
 
 
+def share_overhead(kem: Kem) -> int:
+    """How many bytes longer a chunk of a share is on its way: it is encrypted, after its key, which is sealed."""
+    return seal_overhead(kem) + CHUNK_KEY_BYTES + CHUNK_OVERHEAD
+
+
 def _load(kem: Kem, public: bytes) -> X25519PublicKey | MLKEM768X25519PublicKey:
     if kem is Kem.X25519:
         return X25519PublicKey.from_public_bytes(public)
@@ -132,11 +143,11 @@ def _load(kem: Kem, public: bytes) -> X25519PublicKey | MLKEM768X25519PublicKey:
     )
 
 
-class SumKey:
-    """The AES-256-GCM key of one release: each chunk is encrypted once, for all clients.
+class ChunkKey:
+    """The AES-256-GCM key of one share set or one sum, which is encrypted chunk by chunk.
 
     A chunk's number is its nonce, and two texts under one nonce give each other away, so no number is taken
-    twice. A key that was restored after a crash does not know its past: it may only encrypt the same sum again.
+    twice. A key that was restored after a crash does not know its past: it may only encrypt the same again.
     """
 
     __slots__ = ("_aead", "_raw", "_used")
@@ -147,42 +158,49 @@ class SumKey:
         self._used: set[int] = set()
 
     @classmethod
-    def fresh(cls) -> "SumKey":
+    def fresh(cls) -> "ChunkKey":
         """Draw a key from the operating system."""
-        return cls(AESGCM.generate_key(8 * SUM_KEY_BYTES))
+        return cls(AESGCM.generate_key(8 * CHUNK_KEY_BYTES))
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "SumKey":
+    def from_bytes(cls, raw: bytes) -> "ChunkKey":
         """Take up a key that was unsealed."""
-        if len(raw) != SUM_KEY_BYTES:
-            raise PeerError(RejectReason.MALFORMED, f"the key of a sum has {SUM_KEY_BYTES} bytes, not {len(raw)}")
+        if len(raw) != CHUNK_KEY_BYTES:
+            raise PeerError(RejectReason.MALFORMED, f"a key of chunks has {CHUNK_KEY_BYTES} bytes, not {len(raw)}")
         return cls(raw)
 
     def to_bytes(self) -> bytes:
-        """The key itself, to be sealed to each client."""
+        """The key itself, to be sealed."""
         return self._raw
 
-    def encrypt(self, chunk: int, plaintext: bytes, info: bytes) -> bytes:
-        """Encrypt one chunk of the sum, once."""
+    def encrypt(self, chunk: int, plaintext: bytes, info: bytes, *, head: bytes = b"") -> bytes:
+        """Encrypt one chunk, once; `head` comes before it as it is."""
         if chunk in self._used:
-            raise LocalError(f"chunk {chunk} of a sum was encrypted already; its nonce cannot serve again")
+            raise LocalError(f"chunk {chunk} was encrypted already; its nonce cannot serve again")
         self._used.add(chunk)
-        return self._aead.encrypt(_nonce(chunk), plaintext, info)
+        out = bytearray(len(head) + len(plaintext) + CHUNK_OVERHEAD)
+        out[: len(head)] = head
+        # Other threads run meanwhile, unlike in `encrypt`, which allocates.
+        self._aead.encrypt_into(_nonce(chunk), plaintext, info, memoryview(out)[len(head) :])
+        return bytes(out)
 
-    def decrypt(self, chunk: int, sealed: bytes, info: bytes) -> bytes:
-        """Give the chunk that was encrypted under this number and `info`."""
+    def decrypt(self, chunk: int, sealed: bytes | memoryview, info: bytes, room: Room = bytearray) -> Decrypted:
+        """Give the chunk that was encrypted under this number and `info`; other threads run meanwhile.
+
+        `room` gives the memory that it is written into.
+        """
+        out = room(max(0, len(sealed) - CHUNK_OVERHEAD))
         try:
-            return self._aead.decrypt(_nonce(chunk), sealed, info)
+            self._aead.decrypt_into(_nonce(chunk), sealed, info, out)
         except InvalidTag:
-            raise PeerError(
-                RejectReason.BROKEN_SEAL, f"chunk {chunk} of a sum does not open with its key"
-            ) from None
+            raise PeerError(RejectReason.BROKEN_SEAL, f"chunk {chunk} does not open with its key") from None
+        return out
 
     def __repr__(self) -> str:
-        return "<SumKey>"
+        return "<ChunkKey>"
 
     def __reduce__(self) -> NoReturn:
-        raise LocalError("the key of a sum cannot be copied or pickled: the copy would use its nonces again")
+        raise LocalError("a key of chunks cannot be copied or pickled: the copy would use its nonces again")
 
 
 def _nonce(chunk: int) -> bytes:

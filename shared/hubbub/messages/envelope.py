@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.base import Message
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

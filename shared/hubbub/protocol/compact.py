@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import Chunk, Piece, Vector, split_payload
+from hubbub.protocol.layout import Chunk, Payload, Piece, Vector, split_payload
 from hubbub.protocol.ring import RandomStream
 from hubbub.protocol.totals import Total, begin_total
 
@@ -45,7 +45,7 @@ def share_masked(
 
 
 def accumulate_chunk(
-    chunk: Chunk, vectors: Sequence[Vector], *, full: Sequence[Callable[[], bytes]], seeded: Sequence[Streams]
+    chunk: Chunk, vectors: Sequence[Vector], *, full: Sequence[Callable[[], Payload]], seeded: Sequence[Streams]
 ) -> bytes:
     """Add one chunk of shares, or of sums, that were sent in full or follow from seeds, and pack the sum."""
     totals = _begin(chunk, vectors)

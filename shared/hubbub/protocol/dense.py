@@ -156,8 +156,7 @@ def _blocks(x: Digits, words: Words, m: int) -> Iterator[tuple[Words, Digits, By
 
 def pack_words(words: Words, m: int) -> bytes:
     """Write words of a ring with w bits each."""
-    bits = word_of(m).bits
-    return write_elements(words & words.dtype.type(2**bits - 1), bits)
+    return write_elements(words, word_of(m).bits)
 
 
 def read_frame(data: bytes | bytearray | memoryview, n: int, m: int) -> Bytes:

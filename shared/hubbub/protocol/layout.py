@@ -57,6 +57,8 @@ class Piece:
 
 
 Chunk = tuple[Piece, ...]
+Payload = bytes | bytearray | memoryview
+"""A chunk's pieces, packed."""
 
 
 def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int, encoding: Encoding = WHOLE_BITS) -> tuple[Chunk, ...]:
@@ -124,7 +126,7 @@ def check_payload(
 
 
 def split_payload(
-    chunk: Chunk, vectors: Sequence[Vector], payload: bytes, encoding: Encoding = WHOLE_BITS
+    chunk: Chunk, vectors: Sequence[Vector], payload: Payload, encoding: Encoding = WHOLE_BITS
 ) -> Iterator[tuple[Piece, memoryview]]:
     """The bytes of each piece; a payload of another length is refused."""
     check_payload([chunk], vectors, 0, len(payload), encoding)
@@ -136,7 +138,7 @@ def split_payload(
 
 
 def unpack_chunk(
-    chunk: Chunk, vectors: Sequence[Vector], payload: bytes, encoding: Encoding = WHOLE_BITS
+    chunk: Chunk, vectors: Sequence[Vector], payload: Payload, encoding: Encoding = WHOLE_BITS
 ) -> Iterator[tuple[Piece, Residues]]:
     """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
     for piece, part in split_payload(chunk, vectors, payload, encoding):

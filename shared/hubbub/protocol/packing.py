@@ -53,7 +53,7 @@ def unpack(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
 
 
 def write_elements(x: Elements, bits: int) -> bytes:
-    """Write elements of 0 to 2^bits - 1 with so many bits each, up to 64."""
+    """Write the lowest bits of each element, so many of each, up to 64."""
     size = block_elements(bits)
     packed, buffer = _new_bytes(x.size, bits), _new_elements(min(x.size, size), bits)
     for start in range(0, x.size, size):
@@ -61,6 +61,7 @@ def write_elements(x: Elements, bits: int) -> bytes:
         elements = buffer[: _padded(block.size)]
         elements[: block.size] = block
         elements[block.size :] = 0
+        elements &= elements.dtype.type(2**bits - 1)
         _pack_block(elements, packed[start * bits // BYTE_BITS :], bits)
     return packed[: -(-x.size * bits // BYTE_BITS)].tobytes()
 

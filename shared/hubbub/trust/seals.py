@@ -7,10 +7,19 @@ recipient and role go into the seal, and a ciphertext that is moved to any other
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hubbub.crypto.framing import bind
-from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
+from hubbub.crypto.sealing import (
+    CHUNK_KEY_BYTES,
+    ChunkKey,
+    Decrypted,
+    Kem,
+    Room,
+    SealingKey,
+    seal,
+    seal_overhead,
+)
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
@@ -64,13 +73,17 @@ class RunSeals:
 
     # Shares: a client to an aggregator ------------------------------------------------------------------
 
-    def seal_share(self, stage: Stage, to: PartyId, set_id: SetId, chunk: int, share: bytes) -> bytes:
-        """Seal one chunk of a share."""
-        return seal(self._kem, self._publics[to], share, _share_info(stage, self._me, to, set_id, chunk))
+    def make_share_key(self, stage: Stage, to: PartyId, set_id: SetId, key: ChunkKey) -> ShareKey:
+        """Seal a share set's key to the aggregator that the share is for."""
+        parties = (self._me, to)
+        sealed = seal(self._kem, self._publics[to], key.to_bytes(), _share_key_info(stage, *parties, set_id))
+        return ShareKey(stage, *parties, set_id, key, sealed)
 
-    def open_share(self, stage: Stage, sender: PartyId, set_id: SetId, chunk: int, sealed: bytes) -> bytes:
-        """Open one chunk of a share that was sealed to us."""
-        return self._key.open(sealed, _share_info(stage, sender, self._me, set_id, chunk))
+    def open_share_key(self, stage: Stage, sender: PartyId, set_id: SetId, payload: bytes) -> ShareKey:
+        """Open the key that came with a chunk of a share."""
+        sealed = payload[: seal_overhead(self._kem) + CHUNK_KEY_BYTES]
+        key = ChunkKey.from_bytes(self._key.open(sealed, _share_key_info(stage, sender, self._me, set_id)))
+        return ShareKey(stage, sender, self._me, set_id, key, sealed)
 
     def seal_seed(self, stage: Stage, to: PartyId, set_id: SetId, seed: bytes) -> bytes:
         """Seal the seed that a whole share follows from."""
@@ -92,20 +105,20 @@ class RunSeals:
 
     # Sums: an aggregator to all clients -----------------------------------------------------------------
 
-    def wrap_sum_key(self, stage: Stage, to: PartyId, key: SumKey) -> bytes:
+    def wrap_sum_key(self, stage: Stage, to: PartyId, key: ChunkKey) -> bytes:
         """Seal a sum's key to one client."""
         return seal(self._kem, self._publics[to], key.to_bytes(), _sum_key_info(stage, self._me, to))
 
-    def encrypt_sum(self, stage: Stage, key: SumKey, chunk: int, packed: bytes) -> bytes:
+    def encrypt_sum(self, stage: Stage, key: ChunkKey, chunk: int, packed: bytes) -> bytes:
         """Encrypt one chunk of our sum, for all clients at once."""
         return key.encrypt(chunk, packed, _sum_info(stage, self._me, chunk))
 
-    def unwrap_sum_key(self, stage: Stage, sender: PartyId, wrapped: bytes) -> SumKey:
+    def unwrap_sum_key(self, stage: Stage, sender: PartyId, wrapped: bytes) -> ChunkKey:
         """Open the key of an aggregator's sum."""
-        return SumKey.from_bytes(self._key.open(wrapped, _sum_key_info(stage, sender, self._me)))
+        return ChunkKey.from_bytes(self._key.open(wrapped, _sum_key_info(stage, sender, self._me)))
 
     @staticmethod
-    def decrypt_sum(stage: Stage, sender: PartyId, key: SumKey, chunk: int, sealed: bytes) -> bytes:
+    def decrypt_sum(stage: Stage, sender: PartyId, key: ChunkKey, chunk: int, sealed: bytes) -> Decrypted:
         """Open one chunk of an aggregator's sum."""
         return key.decrypt(chunk, sealed, _sum_info(stage, sender, chunk))
 
@@ -128,6 +141,43 @@ class RunSeals:
     def open_snapshot(self, number: int, sender: PartyId, chunk: int, sealed: bytes) -> bytes:
         """Open one chunk of another client's model."""
         return self._key.open(sealed, _snapshot_info(self._run, number, sender, self._me, chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class ShareKey:
+    """The key of one client's share set at one aggregator. Every chunk travels with it, sealed."""
+
+    stage: Stage
+    sender: PartyId
+    recipient: PartyId
+    set_id: SetId
+    key: ChunkKey
+    sealed: bytes = field(repr=False)
+
+    def seal(self, chunk: int, share: bytes) -> bytes:
+        """Encrypt one chunk of the share, once, and put the sealed key before it."""
+        return self.key.encrypt(chunk, share, self._info(chunk), head=self.sealed)
+
+    def open(self, chunk: int, payload: bytes, room: Room = bytearray) -> Decrypted:
+        """Decrypt one chunk of the share, into memory that `room` gives."""
+        return self.key.decrypt(chunk, memoryview(payload)[len(self.sealed) :], self._info(chunk), room)
+
+    def opens(self, set_id: SetId, payload: bytes) -> bool:
+        """Whether this is the key that a chunk of a set came with."""
+        return set_id == self.set_id and payload.startswith(self.sealed)
+
+    def _info(self, chunk: int) -> bytes:
+        return _share_info(self.stage, self.sender, self.recipient, self.set_id, chunk)
+
+
+def derive_share_key(stage: Stage, secret: bytes, server: PartyId) -> ChunkKey:
+    """The key of one aggregator's share, from what a client drew for the whole set."""
+    return ChunkKey(derive_key(secret, "hubbub/1 share key", stage.run, stage.round, stage.phase, server))
+
+
+def _share_key_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId) -> bytes:
+    parties = (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
+    return bind("hubbub/1 share key", stage.run, stage.round, stage.phase, *parties, set_id)
 
 
 def _share_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId, chunk: int) -> bytes:

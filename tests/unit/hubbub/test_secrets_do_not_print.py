@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from hubbub.crypto.group import GroupSecret, Transcript
-from hubbub.crypto.sealing import Kem, SealingKey, SumKey
+from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey
 from hubbub.crypto.secret import ClientSecret
 from hubbub.crypto.signing import SigningKey
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream
@@ -119,7 +119,7 @@ HOLDERS: dict[str, Callable[[], object]] = {
     "SigningKey": lambda: SigningKey.from_bytes(SECRET),
     "SealingKey": lambda: SealingKey.from_bytes(Kem.X25519, SECRET),
     "SealingKey, hybrid": lambda: SealingKey.from_bytes(Kem.HYBRID, SECRET * 3),
-    "SumKey": lambda: SumKey.from_bytes(SECRET),
+    "ChunkKey": lambda: ChunkKey.from_bytes(SECRET),
     "GroupSecret": lambda: GroupSecret(bytearray(SECRET), WORD),
     "Transcript": lambda: Transcript(SECRET),
     "Envelope": envelope,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId, SetId
 from hubbub.machine.effects import Key
@@ -16,7 +17,7 @@ from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, Shar
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.wire import PhaseWire
-from hubbub.trust.seals import RunSeals, Stage
+from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator import opening
 from hubbub_aggregator.opening import Openings
@@ -43,6 +44,7 @@ from support.compact_scene import (
 )
 from support.deaths import Fate, live_through
 from support.parties import identity_of
+from support.sealed_shares import seal_share
 
 both = pytest.mark.parametrize("combines", [True, False], ids=["combiner", "other"])
 
@@ -72,15 +74,19 @@ async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
 
 
 @aio
-async def test_a_run_that_ends_in_the_middle_of_a_phase_takes_opened_seeds_with_it(tmp_path: Path) -> None:
+async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_it(
+    tmp_path: Path,
+) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all()
         assert scene.aggregator._bench._opened._seeds
+        assert scene.aggregator._bench._opened._share_keys
 
         await scene.command(RunEnded(outcome="failed", reason="enough"))
         await scene.empty_inbox()
 
         assert not scene.aggregator._bench._opened._seeds
+        assert not scene.aggregator._bench._opened._share_keys
         assert not scene.aggregator._receipts
 
 
@@ -114,6 +120,37 @@ async def test_a_seed_is_opened_when_it_comes_and_again_only_after_a_restart(
             async with scene.start():
                 await end_round(scene)
     assert sorted(opened) == seeded * restart
+
+
+@aio
+async def test_the_key_of_a_share_set_is_opened_once_and_kept_in_memory_until_the_phase_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[PartyId] = []
+    open_share_key = RunSeals.open_share_key
+
+    def note(self: RunSeals, stage: Stage, sender: PartyId, set_id: SetId, payload: bytes) -> ShareKey:
+        opened.append(sender)
+        return open_share_key(self, stage, sender, set_id, payload)
+
+    monkeypatch.setattr(RunSeals, "open_share_key", note)
+    async with running_compact(tmp_path, combines=False) as scene:
+        client = scene.owes_all()
+        deal, seals = scene.deal(client), scene.seals[scene.run][client]
+        key = seals.make_share_key(scene.stage(), ME, deal.set_id, ChunkKey.fresh())
+        assert len(PLAN) > 1
+        for index, chunk in enumerate(PLAN):
+            body = DenseShareChunk(
+                set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=index
+            )
+            await scene.send(client, body, key.seal(index, cut(deal.share(ME), chunk)))
+        await scene.hear_receipts(1, (client,))
+        await scene.deal_all(clients=[each for each in CLIENTS if each != client])
+        await scene.order_close()
+        await scene.check_release()
+
+        assert opened.count(client) == 1
+        assert not scene.aggregator._bench._opened._share_keys
 
 
 @both
@@ -198,7 +235,7 @@ async def a_share_of_the_papers_wire(scene: CompactScene) -> None:
     client = scene.owes_all()
     deal, index = scene.deal(client), 0
     body = ShareChunk(set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=index)
-    sealed = scene.seals[scene.run][client].seal_share(scene.stage(), ME, deal.set_id, index, bytes(252))
+    sealed = seal_share(scene.seals[scene.run][client], scene.stage(), ME, deal.set_id, index, bytes(252))
     await scene.clients[client].say(
         body,
         to=ME,
@@ -405,17 +442,19 @@ async def spoil_seed(scene: CompactScene) -> PartyId:
     return client
 
 
-async def seal_seed_as_a_share(scene: CompactScene) -> PartyId:
+async def seal_seed_as_a_share_key(scene: CompactScene) -> PartyId:
     client = scene.owes_seed()
     seals, deal = scene.seals[scene.run][client], scene.deal(client)
-    await scene.send_seed(client, payload=seals.seal_share(scene.stage(), ME, deal.set_id, 0, deal.seed(ME)))
+    key = seals.make_share_key(scene.stage(), ME, deal.set_id, ChunkKey(deal.seed(ME)))
+    await scene.send_seed(client, payload=key.sealed)
     return client
 
 
 async def seal_a_share_as_a_sum(scene: CompactScene) -> PartyId:
     client = scene.owes_all()
     deal, seals = scene.deal(client), scene.seals[scene.run][client]
-    sealed = seals.seal_partial(scene.stage(), ME, 0, cut(deal.share(ME), PLAN[0]))
+    key, stage = ChunkKey.fresh(), scene.stage()
+    sealed = seals.wrap_sum_key(stage, ME, key) + seals.encrypt_sum(stage, key, 0, cut(deal.share(ME), PLAN[0]))
     body = DenseShareChunk(set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=0)
     await scene.send(client, body, sealed)
     return client
@@ -425,7 +464,7 @@ async def seal_a_share_as_a_sum(scene: CompactScene) -> PartyId:
     ("spoil", "reason"),
     [
         (spoil_seed, RejectReason.BROKEN_SEAL),
-        (seal_seed_as_a_share, RejectReason.BROKEN_SEAL),
+        (seal_seed_as_a_share_key, RejectReason.BROKEN_SEAL),
         (seal_a_share_as_a_sum, RejectReason.BROKEN_SEAL),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hubbub.codes import Code
-from hubbub.crypto.sealing import SUM_OVERHEAD
+from hubbub.crypto.sealing import CHUNK_OVERHEAD
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
@@ -191,7 +191,7 @@ def test_one_good_signature_is_not_enough_whichever_it_is() -> None:
             read(signed=tuple(signed))
 
 
-@pytest.mark.parametrize("size", [0, last_size() - 1, last_size() + 1, last_size() + SUM_OVERHEAD])
+@pytest.mark.parametrize("size", [0, last_size() - 1, last_size() + 1, last_size() + CHUNK_OVERHEAD])
 def test_another_length_is_refused(size: int) -> None:
     with pytest.raises(PeerError) as caught:
         read(size=size)
@@ -266,7 +266,7 @@ async def a_sum_of_who_does_not_combine(scene: Scene) -> None:
 
 async def a_sum_of_the_papers_wire(scene: Scene) -> None:
     body = make_sum_chunk(MANIFEST, vectors=declare(VECTORS), index=1)
-    await scene.say(scene.parties[COMBINER], body, payload=bytes(last_size() + SUM_OVERHEAD))
+    await scene.say(scene.parties[COMBINER], body, payload=bytes(last_size() + CHUNK_OVERHEAD))
 
 
 @pytest.mark.parametrize(

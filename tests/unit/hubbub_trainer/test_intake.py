@@ -2,7 +2,7 @@
 
 import pytest
 
-from hubbub.crypto.sealing import SUM_OVERHEAD, Kem, seal_overhead
+from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.shares import declare
@@ -24,7 +24,7 @@ def read(
     phase: str,
     vectors: tuple[Vector, ...],
     packed: int,
-    overhead: int = SUM_OVERHEAD,
+    overhead: int = CHUNK_OVERHEAD,
     signer: PartyId | None = None,
 ) -> SumArrived:
     """Read a sum that is so many bytes long, and so many more for its encryption."""
@@ -70,7 +70,7 @@ def test_a_release_larger_than_the_cohort_can_choose_is_refused() -> None:
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
-@pytest.mark.parametrize(("packed", "overhead"), [(12, SUM_OVERHEAD), (14, SUM_OVERHEAD), (13, 0), (0, 0)])
+@pytest.mark.parametrize(("packed", "overhead"), [(12, CHUNK_OVERHEAD), (14, CHUNK_OVERHEAD), (13, 0), (0, 0)])
 def test_a_payload_is_what_the_vectors_take_and_what_encryption_adds(packed: int, overhead: int) -> None:
     with pytest.raises(PeerError) as caught:
         read(FIRST, "union", MARKS, packed, overhead)

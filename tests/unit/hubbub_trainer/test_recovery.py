@@ -20,11 +20,14 @@ import pytest
 from hubbub import disk
 from hubbub.codes import Code
 from hubbub.crypto.group import GroupSecret
+from hubbub.crypto.sealing import CHUNK_KEY_BYTES, Kem, seal_overhead
+from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.runtime import runner
 from hubbub.runtime.participant import STATE_FILE
@@ -448,6 +451,18 @@ def count_copies(scene: Scene) -> dict[int, int]:
     return {index: len(copies) for (_, _, index), copies in scene.sent_sets(scene.aggregators[0]).items()}
 
 
+def encrypted_chunks(scene: Scene) -> dict[tuple[PartyId, str, int], set[bytes]]:
+    """The different ciphertexts of each chunk that aggregators were sent, without the sealed keys before them."""
+    sealed_key = seal_overhead(Kem.X25519) + CHUNK_KEY_BYTES
+    found: dict[tuple[PartyId, str, int], set[bytes]] = {}
+    for aggregator in scene.aggregators:
+        for envelope in aggregator.heard:
+            if isinstance(envelope.body, ShareChunk) and envelope.sender == ME:
+                place = (aggregator.name, envelope.phase, envelope.body.index)
+                found.setdefault(place, set()).add(envelope.payload[sealed_key:])
+    return found
+
+
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
 @aio
 async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(tmp_path: Path, sent: int) -> None:
@@ -467,6 +482,7 @@ async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(t
         check_sets(scene)
         copies = count_copies(scene)
         assert copies == {index: 2 if 2 * index < sent else 1 for index in copies}
+        assert {len(each) for each in encrypted_chunks(scene).values()} == {1}, "a nonce serves one text"
         assert scene.dead() == []
 
 

@@ -37,6 +37,7 @@ from hubbub_trainer.workspace import digest
 from support.aio import aio, until
 from support.builders import SIGNATURE, WRAPPED_KEY, make_manifest, make_run_key, make_vectors
 from support.parties import identity_of, roster_of, sign_sum
+from support.sealed_shares import open_share
 from support.spooled import spooled_in
 from support.stand_in import StandIn
 from support.trainer_scene import Scene, Sealing, Shift, scene_of
@@ -85,8 +86,8 @@ async def test_what_was_drawn_for_a_round_is_nowhere_in_the_file_once_it_is_over
     drawn_so_far: list[bytes] = []
     recall = drawn.recall_outbox
 
-    def note(vault: Vault, key: Key, phase: str) -> tuple[SetId, bytes]:
-        set_id, secret = recall(vault, key, phase)
+    def note(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
+        set_id, secret = recall(vault, key, phase, content)
         assert any(secret in each for each in state_files()), "or this test looks in the wrong place"
         drawn_so_far.append(secret)
         return set_id, secret
@@ -758,8 +759,13 @@ async def test_shares_open_with_their_aggregators_key_alone_and_add_up_to_what_t
         for thief, owner in ((second, first), (first, second)):
             for envelope, body in await scene.sealed_shares(owner):
                 with pytest.raises(PeerError) as caught:
-                    scene.peers.seals[thief.name].open_share(
-                        scene.stage(1, "signs"), ME, body.set_id, body.index, envelope.payload
+                    open_share(
+                        scene.peers.seals[thief.name],
+                        scene.stage(1, "signs"),
+                        ME,
+                        body.set_id,
+                        body.index,
+                        envelope.payload,
                     )
                 assert caught.value.reason is RejectReason.BROKEN_SEAL
         vectors = make_vectors(MANIFEST)

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hubbub.crypto.sealing import (
-    SUM_OVERHEAD,
+    CHUNK_OVERHEAD,
+    ChunkKey,
     Kem,
     SealingKey,
-    SumKey,
     check_public_key,
     seal,
     seal_overhead,
@@ -212,15 +212,26 @@ def test_a_second_implementation_opens_our_seal() -> None:
 
 @given(chunk=st.integers(0, 2**64), plaintext=st.binary(max_size=300), info=st.binary(max_size=300))
 def test_whoever_has_the_key_of_a_sum_opens_its_chunks(chunk: int, plaintext: bytes, info: bytes) -> None:
-    key = SumKey.fresh()
+    key = ChunkKey.fresh()
     sealed = key.encrypt(chunk, plaintext, info)
 
-    assert SumKey.from_bytes(key.to_bytes()).decrypt(chunk, sealed, info) == plaintext
-    assert len(sealed) == len(plaintext) + SUM_OVERHEAD
+    assert bytes(ChunkKey.from_bytes(key.to_bytes()).decrypt(chunk, sealed, info)) == plaintext
+    assert len(sealed) == len(plaintext) + CHUNK_OVERHEAD
+
+
+def test_a_chunk_is_decrypted_into_the_memory_that_the_caller_gives_and_nothing_after_it() -> None:
+    key, memory = ChunkKey.fresh(), bytearray(b"." * 20)
+    sealed = key.encrypt(1, b"twelve bytes", INFO, head=b"head")
+    assert sealed.startswith(b"head")
+
+    given = key.decrypt(1, sealed[4:], INFO, lambda size: memoryview(memory)[:size])
+
+    assert bytes(given) == b"twelve bytes"
+    assert memory == b"twelve bytes........"
 
 
 def test_a_second_implementation_opens_a_chunk_whose_number_is_the_nonce() -> None:
-    key = SumKey.fresh()
+    key = ChunkKey.fresh()
     sealed = key.encrypt(258, PLAINTEXT, INFO)
 
     assert plain_hpke.gcm_open(key.to_bytes(), bytes(10) + b"\x01\x02", sealed, INFO) == PLAINTEXT
@@ -228,7 +239,7 @@ def test_a_second_implementation_opens_a_chunk_whose_number_is_the_nonce() -> No
 
 @given(bit=st.integers(0, 8 * 100))
 def test_a_chunk_opens_as_itself_alone(bit: int) -> None:
-    key = SumKey.fresh()
+    key = ChunkKey.fresh()
     sealed = key.encrypt(1, PLAINTEXT, INFO)
 
     with refusal(RejectReason.BROKEN_SEAL):
@@ -238,17 +249,17 @@ def test_a_chunk_opens_as_itself_alone(bit: int) -> None:
     with refusal(RejectReason.BROKEN_SEAL):
         key.decrypt(2, sealed, INFO)
     with refusal(RejectReason.BROKEN_SEAL):
-        SumKey.fresh().decrypt(1, sealed, INFO)
+        ChunkKey.fresh().decrypt(1, sealed, INFO)
     with refusal(RejectReason.BROKEN_SEAL):
         key.decrypt(1, sealed[: bit % len(sealed)], INFO)
 
 
 def test_a_chunk_is_never_encrypted_twice() -> None:
-    key = SumKey.fresh()
+    key = ChunkKey.fresh()
     key.encrypt(3, PLAINTEXT, INFO)
     key.encrypt(4, PLAINTEXT, INFO)
 
-    with pytest.raises(LocalError, match="chunk 3 of a sum was encrypted already"):
+    with pytest.raises(LocalError, match="chunk 3 was encrypted already"):
         key.encrypt(3, b"another sum", INFO)
     # Not even when the bytes are the same: who asks twice has lost count.
     with pytest.raises(LocalError, match="encrypted already"):
@@ -256,17 +267,17 @@ def test_a_chunk_is_never_encrypted_twice() -> None:
 
 
 def test_keys_of_sums_differ() -> None:
-    assert SumKey.fresh().to_bytes() != SumKey.fresh().to_bytes()
+    assert ChunkKey.fresh().to_bytes() != ChunkKey.fresh().to_bytes()
 
 
 @pytest.mark.parametrize("size", [0, 16, 24, 31, 33])
 def test_the_key_of_a_sum_has_32_bytes(size: int) -> None:
     with refusal(RejectReason.MALFORMED):
-        SumKey.from_bytes(bytes(size))
+        ChunkKey.from_bytes(bytes(size))
 
 
-@pytest.mark.parametrize("key", [*KEYS.values(), SumKey.fresh()], ids=[*Kem, "sum"])
-def test_a_copy_is_refused_and_text_forms_show_no_key(key: SealingKey | SumKey) -> None:
+@pytest.mark.parametrize("key", [*KEYS.values(), ChunkKey.fresh()], ids=[*Kem, "sum"])
+def test_a_copy_is_refused_and_text_forms_show_no_key(key: SealingKey | ChunkKey) -> None:
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(LocalError, match="cannot be copied"):
             duplicate(key)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
+from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey, seal
 from hubbub.errors import MalformedMessage, RejectReason
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.base import Message
@@ -198,7 +198,7 @@ def test_bytes_left_over_are_malformed(rest: bytes) -> None:
     assert f"{len(rest)} bytes are left over" in str(error)
 
 
-@pytest.mark.parametrize("version", [0, 2, 256, 2**16 - 1])
+@pytest.mark.parametrize("version", [0, 1, 3, 256, 2**16 - 1])
 def test_unknown_version_says_which_and_what_to_do(version: int) -> None:
     error = refusal_of(MAGIC + version.to_bytes(2, "big") + FRAME[6:])
 
@@ -396,7 +396,7 @@ def test_a_set_has_one_to_eight_vectors(count: int) -> None:
 @pytest.mark.parametrize("kem", Kem)
 def test_keys_and_seals_of_either_kem_fit_into_their_fields(kem: Kem) -> None:
     public = SealingKey.generate(kem).public
-    wrapped = seal(kem, public, SumKey.fresh().to_bytes(), b"")
+    wrapped = seal(kem, public, ChunkKey.fresh().to_bytes(), b"")
 
     decode(changed("run-joined", "run_key.public_key", public.hex()))
     decode(changed("sum-chunk", "wrapped_key", wrapped.hex()))

@@ -6,13 +6,14 @@ from typing import ParamSpec
 
 import pytest
 
-from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal_overhead
+from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey, seal_overhead, share_overhead
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, SetId
-from hubbub.trust.seals import RunSeals, Stage
+from hubbub.trust.seals import RunSeals, Stage, derive_share_key
 from hubbub.trust.signed import check_run_key
 from support.builders import SET_ID, make_manifest
 from support.parties import identity_of, parties_of, seals_of
+from support.sealed_shares import open_share, seal_share
 
 P = ParamSpec("P")
 
@@ -96,20 +97,20 @@ class SharePlace:
     chunk: int = 2
 
     def open(self, seals: RunSeals, sealed: bytes) -> bytes:
-        return seals.open_share(self.stage, self.sender, self.set_id, self.chunk, sealed)
+        return open_share(seals, self.stage, self.sender, self.set_id, self.chunk, sealed)
 
 
-def seal_share(kem: Kem) -> bytes:
-    return SEALS[kem][CLIENT].seal_share(STAGE, AGGREGATOR, SET_ID, 2, SECRET)
+def sealed_share(kem: Kem) -> bytes:
+    return seal_share(SEALS[kem][CLIENT], STAGE, AGGREGATOR, SET_ID, 2, SECRET)
 
 
 @both_kems
 def test_a_share_opens_at_its_aggregator(kem: Kem) -> None:
-    sealed = seal_share(kem)
+    sealed = sealed_share(kem)
 
     assert SharePlace().open(SEALS[kem][AGGREGATOR], sealed) == SECRET
     assert SECRET not in sealed
-    assert len(sealed) == len(SECRET) + seal_overhead(kem)
+    assert len(sealed) == len(SECRET) + share_overhead(kem)
 
 
 ELSEWHERE = {
@@ -125,13 +126,13 @@ ELSEWHERE = {
 @both_kems
 @pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_a_share_that_is_moved_elsewhere_does_not_open(kem: Kem, place: SharePlace) -> None:
-    check_broken(place.open, SEALS[kem][AGGREGATOR], seal_share(kem))
+    check_broken(place.open, SEALS[kem][AGGREGATOR], sealed_share(kem))
 
 
 @both_kems
 @pytest.mark.parametrize("reader", [OTHER_AGGREGATOR, CLIENT, OTHER_CLIENT])
 def test_nobody_else_opens_a_share(kem: Kem, reader: PartyId) -> None:
-    check_broken(SharePlace().open, SEALS[kem][reader], seal_share(kem))
+    check_broken(SharePlace().open, SEALS[kem][reader], sealed_share(kem))
 
 
 def test_a_share_that_was_sealed_to_another_aggregator_is_not_taken_by_one_who_has_its_key() -> None:
@@ -139,20 +140,64 @@ def test_a_share_that_was_sealed_to_another_aggregator_is_not_taken_by_one_who_h
     seals = fresh_seals()
     public = SEALS[Kem.X25519][CLIENT].public(AGGREGATOR)
     seals.accept({AGGREGATOR: public, OTHER_AGGREGATOR: public})
-    sealed = seals.seal_share(STAGE, OTHER_AGGREGATOR, SET_ID, 2, SECRET)
+    sealed = seal_share(seals, STAGE, OTHER_AGGREGATOR, SET_ID, 2, SECRET)
 
     check_broken(SharePlace().open, SEALS[Kem.X25519][AGGREGATOR], sealed)
+
+
+ELSEWHERE_UNDER_THE_KEY: dict[str, dict[str, object]] = {
+    **{name: {"stage": stage} for name, stage in OTHER_STAGES.items()},
+    "another sender": {"sender": OTHER_CLIENT},
+    "another recipient": {"recipient": OTHER_AGGREGATOR},
+    "another set": {"set_id": SetId("5f" * 16)},
+}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE_UNDER_THE_KEY.values(), ids=ELSEWHERE_UNDER_THE_KEY)
+def test_a_share_that_is_moved_elsewhere_does_not_open_though_its_key_is_known(place: dict[str, object]) -> None:
+    """What is bound to a chunk is its whole place, and not only what is bound to the key."""
+    key = SEALS[Kem.X25519][CLIENT].make_share_key(STAGE, AGGREGATOR, SET_ID, ChunkKey.fresh())
+    payload = key.seal(2, SECRET)
+    assert bytes(key.open(2, payload)) == SECRET
+
+    check_broken(replace(key, **place).open, 2, payload)  # type: ignore[arg-type] # fields of several types
+    for chunk in (1, 3):
+        check_broken(key.open, chunk, payload)
+
+
+@both_kems
+def test_chunks_of_a_set_travel_with_one_key(kem: Kem) -> None:
+    sent = SEALS[kem][CLIENT].make_share_key(STAGE, AGGREGATOR, SET_ID, ChunkKey.fresh())
+    payloads = [sent.seal(chunk, SECRET * chunk) for chunk in range(3)]
+
+    got = SEALS[kem][AGGREGATOR].open_share_key(STAGE, CLIENT, SET_ID, payloads[1])
+
+    opened = [bytes(got.open(chunk, payload)) for chunk, payload in enumerate(payloads)]
+    assert opened == [b"", SECRET, SECRET * 2]
+    assert all(got.opens(SET_ID, payload) for payload in payloads)
+    assert not got.opens(SetId("5f" * 16), payloads[0])
+    assert not got.opens(SET_ID, sealed_share(kem))
+    with pytest.raises(LocalError, match="chunk 2 was encrypted already"):
+        sent.seal(2, bytes(5))
+
+
+def test_each_aggregator_and_each_phase_has_a_key_of_its_own() -> None:
+    keys = [derive_share_key(stage, bytes(32), AGGREGATOR) for stage in (STAGE, *OTHER_STAGES.values())]
+    keys += [derive_share_key(STAGE, bytes(32), OTHER_AGGREGATOR), derive_share_key(STAGE, b"1" * 32, AGGREGATOR)]
+
+    assert len({key.to_bytes() for key in keys}) == len(keys)
+    assert derive_share_key(STAGE, bytes(32), AGGREGATOR).to_bytes() == keys[0].to_bytes()
 
 
 def test_a_share_of_an_earlier_key_does_not_open() -> None:
     """Not even if everything that the seal says is the same: the run's key is another."""
     again = seals_of(MANIFEST)
 
-    check_broken(SharePlace().open, again[AGGREGATOR], seal_share(Kem.X25519))
+    check_broken(SharePlace().open, again[AGGREGATOR], sealed_share(Kem.X25519))
 
 
 def test_a_share_with_a_flipped_bit_does_not_open() -> None:
-    sealed = seal_share(Kem.X25519)
+    sealed = sealed_share(Kem.X25519)
     for place in range(len(sealed)):
         damaged = bytearray(sealed)
         damaged[place] ^= 1
@@ -177,19 +222,19 @@ class Sum:
 
 def release(kem: Kem, sender: PartyId = AGGREGATOR) -> Sum:
     """Chunk 2 of a sum, and its key for CLIENT."""
-    key, seals = SumKey.fresh(), SEALS[kem][sender]
+    key, seals = ChunkKey.fresh(), SEALS[kem][sender]
     return Sum(seals.wrap_sum_key(STAGE, CLIENT, key), seals.encrypt_sum(STAGE, key, 2, SECRET))
 
 
 @both_kems
 def test_a_sum_opens_at_every_client_from_one_ciphertext(kem: Kem) -> None:
-    key, seals = SumKey.fresh(), SEALS[kem]
+    key, seals = ChunkKey.fresh(), SEALS[kem]
     chunk = seals[AGGREGATOR].encrypt_sum(STAGE, key, 2, SECRET)
 
     for client in MANIFEST.clients:
         wrapped = seals[AGGREGATOR].wrap_sum_key(STAGE, client, key)
         opened = seals[client].unwrap_sum_key(STAGE, AGGREGATOR, wrapped)
-        assert seals[client].decrypt_sum(STAGE, AGGREGATOR, opened, 2, chunk) == SECRET
+        assert bytes(seals[client].decrypt_sum(STAGE, AGGREGATOR, opened, 2, chunk)) == SECRET
         assert key.to_bytes() not in wrapped
     assert SECRET not in chunk
 
@@ -223,7 +268,7 @@ def test_a_sums_chunk_that_is_moved_elsewhere_does_not_open(stage: Stage, sender
     """The key is in hand; the place is not the chunk's own."""
     seals, given = SEALS[Kem.X25519][CLIENT], release(Kem.X25519)
     key = seals.unwrap_sum_key(STAGE, AGGREGATOR, given.wrapped)
-    assert seals.decrypt_sum(STAGE, AGGREGATOR, key, 2, given.chunk) == SECRET
+    assert bytes(seals.decrypt_sum(STAGE, AGGREGATOR, key, 2, given.chunk)) == SECRET
 
     check_broken(seals.decrypt_sum, stage, sender, key, chunk, given.chunk)
 
@@ -313,15 +358,15 @@ def test_what_was_sealed_as_one_thing_does_not_open_as_another() -> None:
     """The four kinds of seal are told apart even where everything else about them is the same."""
     seals = fresh_seals()
     seals.accept({CLIENT: bytes.fromhex(seals.claim.public_key)})
-    share = seals.seal_share(STAGE, CLIENT, SET_ID, 0, bytes(32))
-    key = seals.wrap_sum_key(STAGE, CLIENT, SumKey.fresh())
+    share = seal_share(seals, STAGE, CLIENT, SET_ID, 0, bytes(32))
+    key = seals.wrap_sum_key(STAGE, CLIENT, ChunkKey.fresh())
     contribution = seals.seal_contribution(CLIENT, bytes(32))
     snapshot = seals.seal_snapshot(STAGE.round, CLIENT, 0, bytes(32))
 
     for sealed in (share, key, contribution):
         check_broken(seals.open_snapshot, STAGE.round, CLIENT, 0, sealed)
     for sealed in (key, contribution, snapshot):
-        check_broken(seals.open_share, STAGE, CLIENT, SET_ID, 0, sealed)
+        check_broken(open_share, seals, STAGE, CLIENT, SET_ID, 0, sealed)
     for sealed in (share, contribution, snapshot):
         check_broken(seals.unwrap_sum_key, STAGE, CLIENT, sealed)
     for sealed in (share, key, snapshot):
