@@ -331,4 +331,4 @@ def add_residues(parts: Sequence[Residues], modulus: int) -> Residues:
     total = np.zeros(parts[0].size, dtype=np.uint64)
     for part in parts:
         total += part
-    return (total % modulus).astype(np.uint32)
+    return total if modulus == 2**64 else (total % modulus).astype(np.uint32)

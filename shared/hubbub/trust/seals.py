@@ -7,7 +7,7 @@ recipient and role go into the seal, and a ciphertext that is moved to any other
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hubbub.crypto.framing import bind
 from hubbub.crypto.sealing import Kem, SealingKey, SumKey, seal
@@ -15,6 +15,7 @@ from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
 from hubbub.messages.keys import RunKey
+from hubbub.protocol.residues import ring_number
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_run_key
 
@@ -176,19 +177,29 @@ class Place:
 
 def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: Place) -> AesCtrStream:
     """The share of a piece that follows from a seed: the same at the client and at its aggregator."""
-    context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.modulus, place.chunk)
+    ring = ring_number(place.modulus)
+    context = (stage.run, stage.round, stage.phase, client, server, place.vector, ring, place.chunk)
     return AesCtrStream.derived(seed, "hubbub/1 seeded share", *context)
 
 
 def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: Place) -> AesCtrStream:
     """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
-    context = (stage.run, stage.round, stage.phase, place.vector, place.modulus, place.chunk, client)
+    ring = ring_number(place.modulus)
+    context = (stage.run, stage.round, stage.phase, place.vector, ring, place.chunk, client)
     return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)
 
 
-def tag_coefficients(stage: Stage, group_key: bytes, vector: str) -> AesCtrRows:
-    """The coefficients of a vector's tags: the same at all clients, and nothing to anybody else."""
-    return AesCtrRows.derived(group_key, "hubbub/1 tags", stage.run, stage.round, stage.phase, vector)
+@dataclass(frozen=True, slots=True)
+class TagCoefficients:
+    """The coefficients of all tags in a round: the same at all clients, and nothing to anybody else."""
+
+    run: RunId
+    round: int
+    group_key: bytes = field(repr=False)
+
+    def __call__(self, phase: str, vector: str) -> AesCtrRows:
+        """Begin the table of one vector's coefficients."""
+        return AesCtrRows.derived(self.group_key, "hubbub/1 tags", self.run, self.round, phase, vector)
 
 
 def derive_seed(stage: Stage, secret: bytes, server: PartyId) -> bytes:
