@@ -35,11 +35,6 @@ def is_modulus(m: int) -> bool:
     return MIN_MODULUS <= m <= MAX_MODULUS or m == WORD_MODULUS
 
 
-def ring_number(m: int) -> int:
-    """The modulus as 64 bits, to be bound into keys and digests; 0 stands for 2^64."""
-    return m % WORD_MODULUS
-
-
 def residue_type(m: int) -> np.dtype[np.unsignedinteger]:
     """Return the type of residues mod m."""
     return np.dtype(np.uint64 if m == WORD_MODULUS else np.uint32)

@@ -15,7 +15,6 @@ from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
 from hubbub.messages.keys import RunKey
-from hubbub.protocol.residues import ring_number
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_run_key
 
@@ -174,18 +173,21 @@ class Place:
     modulus: int
     chunk: int
 
+    @property
+    def ring(self) -> int:
+        """The modulus in 64 bits; 0 stands for 2^64."""
+        return self.modulus % 2**64
+
 
 def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: Place) -> AesCtrStream:
     """The share of a piece that follows from a seed: the same at the client and at its aggregator."""
-    ring = ring_number(place.modulus)
-    context = (stage.run, stage.round, stage.phase, client, server, place.vector, ring, place.chunk)
+    context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.ring, place.chunk)
     return AesCtrStream.derived(seed, "hubbub/1 seeded share", *context)
 
 
 def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: Place) -> AesCtrStream:
     """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
-    ring = ring_number(place.modulus)
-    context = (stage.run, stage.round, stage.phase, place.vector, ring, place.chunk, client)
+    context = (stage.run, stage.round, stage.phase, place.vector, place.ring, place.chunk, client)
     return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)
 
 
