@@ -12,6 +12,8 @@ from benchmarks.peers.measuring import Call, call_apart
 from benchmarks.steps import CLIENTS
 
 STRATEGY = "sec-union"
+NO_TAGS = "memory, no tags"
+"""The row that tells what tags cost: the same round over memory without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class SizedRound:
 def measure_sizes(
     plan: SizesPlan, transports: Mapping[str, str | None], say: Callable[[str], None], call: Call = call_apart
 ) -> list[SizedRound]:
-    """Each size over each transport; a transport is the URL of a broker, or None for memory."""
+    """Each size over each transport, and over memory without tags; None is memory, otherwise a broker's URL."""
     found = []
     for parameters, rounds in plan.rounds.items():
         with draw_up_contest(parameters, CLIENTS) as contest:
@@ -40,4 +42,7 @@ def measure_sizes(
                 say(f"A secure round over {name}, N = {parameters:,}")
                 cost = call(partial(measure_hubbub, contest, STRATEGY, count=rounds, amqp_url=url))
                 found.append(SizedRound(transport=name, cost=cost))
+            say(f"A secure round over {NO_TAGS}, N = {parameters:,}")
+            cost = call(partial(measure_hubbub, contest, STRATEGY, count=rounds, verified=False))
+            found.append(SizedRound(transport=NO_TAGS, cost=cost))
     return found

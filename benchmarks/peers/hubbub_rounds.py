@@ -122,7 +122,13 @@ class VectorTask:
 
 
 def measure_hubbub(
-    contest: Contest, strategy: str, *, wire: str = WIRE, count: int = ROUNDS, amqp_url: str | None = None
+    contest: Contest,
+    strategy: str,
+    *,
+    wire: str = WIRE,
+    count: int = ROUNDS,
+    amqp_url: str | None = None,
+    verified: bool = True,
 ) -> PeerCost:
     """Run `count` rounds, over RabbitMQ if its URL is given, and keep the medians of all but the first."""
     memory = MemoryWatch()
@@ -137,6 +143,7 @@ def measure_hubbub(
         seed=0,
         wire=wire,
         alpha_max=LARGEST,
+        verified=verified,
     )
     meter = Meter(frozenset(manifest.clients))
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Aggregators that release other sums than they computed: no client takes one, and refusing tells nothing.
 
-Failures: a client takes a shifted sum; a refusal differs by what was summed; after a false sum the run goes on, the
-round is void, or the model can be used again.
+Failures: a client takes a shifted sum; a refusal differs by what was summed; after a false sum the run goes on,
+the round is void, or the model can be used again.
 No failure: a server with a client's help chooses a sum, since that client has given it the coefficients.
 """
 
