@@ -12,7 +12,7 @@ from benchmarks.peers.contest import PeerCost
 from benchmarks.peers.sheet import BASE
 from benchmarks.report import Report
 from benchmarks.sheet import Sheet, show_seconds
-from benchmarks.sizes import NO_TAGS
+from benchmarks.sizes import NO_TAGS, TAGS
 from hubbub_local.board import show_bytes
 
 ALEXNET = 1_756_426
@@ -125,12 +125,12 @@ def _judge_steps(report: Report) -> Iterator[Target]:
 
 def _judge_tags(report: Report) -> Iterator[Target]:
     client_s = {each.transport: each.cost.client_s for each in report.sizes if each.cost.parameters == ALEXNET}
-    if "memory" in client_s and NO_TAGS in client_s:
-        added = client_s["memory"] / client_s[NO_TAGS] - 1
+    if TAGS in client_s and NO_TAGS in client_s:
+        added = client_s[TAGS] / client_s[NO_TAGS] - 1
         yield Target(
-            what="tags, of a client's processor time without them, N = 1,756,426",
+            what="tags, of all that a client computes without them but training, N = 1,756,426",
             asked="≤ 25 %",
-            measured=f"{added:.0%} ({show_seconds(client_s[NO_TAGS])} to {show_seconds(client_s['memory'])})",
+            measured=f"{added:.0%} ({show_seconds(client_s[NO_TAGS])} to {show_seconds(client_s[TAGS])})",
             met=added <= MOST_TAGS,
         )
 
