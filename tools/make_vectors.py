@@ -22,7 +22,7 @@ from hubbub.protocol import tags
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues, element_bits, pack, sample, unpack
 from hubbub.protocol.sharing import accumulate, recombine, split
-from hubbub.trust.seals import Stage, tag_coefficients
+from hubbub.trust.seals import Stage, TagCoefficients
 
 FOLDER = Path(__file__).parent.parent / "tests" / "vectors"
 
@@ -161,7 +161,9 @@ def tags_case(kind: tags.Kind, vectors: tuple[Vector, ...], number: int) -> Json
     stage = Stage(RunId(key_for("tags run").hex()), number, "union" if kind == "marks" else "signs")
     group_key = key_for(f"tags {number}")
     values = [sample(AesCtrStream(key_for(f"tags {number} {v.name}")), v.length, v.modulus) for v in vectors]
-    found = tags.compute(kind, vectors, values, partial(tag_coefficients, stage, group_key))
+    found = tags.compute(
+        kind, vectors, values, partial(TagCoefficients(stage.run, stage.round, group_key), stage.phase)
+    )
     return {
         "kind": kind,
         "group_key": group_key.hex(),

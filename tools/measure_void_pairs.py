@@ -181,6 +181,7 @@ def run_trials(task: Task, setting: Setting, numbers: Sequence[int], seed: int) 
         rho=RHO,
         q=setting.q,
         block=setting.block,
+        verified=False,
     )
     federation = Federation(task, strategy, parameters, seed)
     attempt = federation.attempt()

@@ -57,6 +57,7 @@ TRANSCRIPT = "7a" * 32
 VECTORS = [
     {"name": "signs", "length": 100, "modulus": 7},
     {"name": "factors", "length": 1, "modulus": 2**32},
+    {"name": "tags", "length": 3, "modulus": 2**64},
 ]
 RECEIPT = {
     "aggregator": "aggregator-1",
@@ -84,6 +85,7 @@ MANIFEST: Json = {
     "kappa": 4.0,
     "first_factor_bound": 0.1,
     "factor_floor": 0.001,
+    "verified": True,
     "alpha_rule": "norm",
     "feedback": "lost",
     "wire": "paper",

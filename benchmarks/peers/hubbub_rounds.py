@@ -48,6 +48,7 @@ LARGEST = 0.5
 ROUNDS = 4
 """The first opens files and is left out."""
 
+TRAINING = "benchmarks.peers.hubbub_rounds.VectorLearner.train"
 _ASIDE = (
     "hubbub.strategies.secure.add_up",
     "hubbub.protocol.compression.top_binary",
@@ -58,7 +59,7 @@ _ASIDE = (
     "hubbub_trainer.workspace.Workspace.recall_update",
     "hubbub_trainer.workspace.Workspace.advance",
     "hubbub_trainer.workspace.Workspace.note_round",
-    "benchmarks.peers.hubbub_rounds.VectorLearner.train",
+    TRAINING,
 )
 """Where a trainer computes on its own model, none of which calls another."""
 
@@ -122,9 +123,19 @@ class VectorTask:
 
 
 def measure_hubbub(
-    contest: Contest, strategy: str, *, wire: str = WIRE, count: int = ROUNDS, amqp_url: str | None = None
+    contest: Contest,
+    strategy: str,
+    *,
+    wire: str = WIRE,
+    count: int = ROUNDS,
+    amqp_url: str | None = None,
+    verified: bool = True,
+    aside: Sequence[str] = _ASIDE,
 ) -> PeerCost:
-    """Run `count` rounds, over RabbitMQ if its URL is given, and keep the medians of all but the first."""
+    """Run `count` rounds, over RabbitMQ if its URL is given, and keep the medians of all but the first.
+
+    What is put `aside` counts for nobody.
+    """
     memory = MemoryWatch()
     task, parties = VectorTask(contest), make_parties(clients=contest.clients, servers=SERVERS)
     manifest = draw_up_manifest(
@@ -137,10 +148,11 @@ def measure_hubbub(
         seed=0,
         wire=wire,
         alpha_max=LARGEST,
+        verified=verified,
     )
     meter = Meter(frozenset(manifest.clients))
     with ExitStack() as stack:
-        for name in _ASIDE:
+        for name in aside:
             stack.enter_context(_put_aside(name, meter.attribution))
         runner = stack.enter_context(asyncio.Runner(loop_factory=partial(AttributingLoop, meter.attribution)))
         runner.run(_run(manifest, parties, task, meter, amqp_url))

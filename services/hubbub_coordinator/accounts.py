@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from hubbub.ids import PartyId
 from hubbub.messages.traffic import Direction
+from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub_coordinator.phases.round import Round
@@ -64,10 +66,14 @@ def predict(data: Round) -> dict[str, int]:
         return {}
     strategy, parameters = find_strategy(data.manifest.strategy), data.manifest.protocol_parameters
     everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
-    return {
+    bits = {
         name: strategy.predict_bits(parameters, _count_heads(data, name), size)[name]
         for name in strategy.predict_bits(parameters, everybody, size)
     }
+    if tags.NAME in bits:
+        # Several phases carry tags. Who sent a phase's first vector has sent its tags.
+        bits[tags.NAME] = strategy.predict_tags_bits(parameters, partial(_count_heads, data))
+    return bits
 
 
 def _count_heads(data: Round, name: str) -> Headcount:

@@ -61,6 +61,9 @@ class Policy(PartyPolicy):
     round may move the model. Corrupt clients among them can go to that bound."""
     max_first_factor_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """The largest first_factor_bound that a manifest may have: the same for the first round, in absolute terms."""
+    allow_unverified: bool = False
+    """Whether a manifest may leave tags out (verified = false). Then aggregators can shift a sum by whatever they
+    like, and no client notices."""
     demo_seed: bool = False
     """Whether secrets may come from a seed that everybody knows: for tests, never with real data."""
 
@@ -83,6 +86,7 @@ class Policy(PartyPolicy):
             max_rounds_of_sums=NO_LIMIT,
             max_kappa=NO_LIMIT,
             max_first_factor_bound=NO_LIMIT,
+            allow_unverified=True,
             demo_seed=True,
         )
 
@@ -116,6 +120,7 @@ class Policy(PartyPolicy):
                 "max_first_factor_bound",
                 self.max_first_factor_bound,
             ),
+            *self._object_to_unverified(manifest),
             *self._object_to_sums(manifest),
             *self._object_to_succession(manifest),
             *self._object_to_seed(demo_seed=demo_seed),
@@ -128,6 +133,14 @@ class Policy(PartyPolicy):
                 f"the manifest chooses blocks of {manifest.block} indices, the policy allows {self.max_block}, "
                 f"since with blocks every client speaks about all of V and {REVEALS}: ask for a smaller block, or "
                 "edit max_block in the policy file",
+            )
+
+    def _object_to_unverified(self, manifest: Manifest) -> Iterator[Objection]:
+        if not manifest.verified and not self.allow_unverified:
+            yield Objection(
+                Code.POLICY_PARAMETERS,
+                "the manifest has verified = false, so that clients would not notice an aggregator that shifts a "
+                "sum: ask for a manifest with verified sums, or edit allow_unverified in the policy file",
             )
 
     def _object_to_sums(self, manifest: Manifest) -> Iterator[Objection]:

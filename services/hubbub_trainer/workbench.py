@@ -29,7 +29,7 @@ from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Release
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.wire import PhaseWire, wire_of
-from hubbub.trust.seals import RunSeals, ShareKey, Stage, derive_share_key
+from hubbub.trust.seals import RunSeals, ShareKey, Stage, TagCoefficients, derive_share_key
 from hubbub_trainer import drawn, group
 from hubbub_trainer.dealing import Compact, deal_chunk, digest_content, recombine_chunks
 from hubbub_trainer.events import (
@@ -220,9 +220,16 @@ class Workbench:
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
             history=space.history,
             silent=learnt.silent,
+            coefficients=self._find_coefficients(key, space),
         )
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
         return OpenRound(client_round, learnt.memory, self._begin_transcript(key, space))
+
+    @staticmethod
+    def _find_coefficients(key: Key, space: Workspace) -> TagCoefficients:
+        """The coefficients of this round's tags, which follow from the group's secret."""
+        space.group_secret.advance_to(key.round)
+        return TagCoefficients(key.run, key.round, space.group_secret.key_for("tags"))
 
     @staticmethod
     def _begin_transcript(key: Key, space: Workspace) -> Transcript:

@@ -26,6 +26,7 @@ from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.fields import BYTE_BITS
 from hubbub.protocol.influence import NO_HISTORY, History
+from hubbub.protocol.residues import WORD_MODULUS
 from hubbub.protocol.ring import word_type
 from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
 from hubbub_trainer.kept_model import FILE, KeptModel
@@ -99,7 +100,8 @@ class OpenRound:
         """Note what a phase released, to everybody alike."""
         self.transcript.note(phase, len(members), *members, len(release.vectors))
         for vector, values in zip(release.vectors, release.values, strict=True):
-            self.transcript.note(vector.modulus, values.size, _packed(values, vector.modulus))
+            ring = vector.modulus % WORD_MODULUS  # In 64 bits; 0 stands for 2^64.
+            self.transcript.note(ring, values.size, _packed(values, vector.modulus))
 
     def __repr__(self) -> str:
         return "<OpenRound>"

@@ -35,7 +35,8 @@ class Parameters:
     to the letter) or only what arrived (`lost`, so that what was lost comes back). `wire` is how shares
     and sums travel. `block`, for SecUnion alone too, is how many neighbouring indices are chosen together; with
     more than one, everybody speaks about all of V. `kappa`, `first_factor_bound` and `factor_floor` bound the mean
-    factor of a round, and so how far its members can move the model.
+    factor of a round, and so how far its members can move the model. With `verified`, clients send tags, with
+    which they verify sums.
     """
 
     parameters: int
@@ -52,6 +53,7 @@ class Parameters:
     kappa: float = KAPPA
     first_factor_bound: float = FIRST_FACTOR_BOUND
     factor_floor: float = FACTOR_FLOOR
+    verified: bool = True
 
     def __post_init__(self) -> None:
         if self.parameters < 1:

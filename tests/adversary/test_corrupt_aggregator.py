@@ -332,7 +332,7 @@ def choose_where_one_chose(value: int) -> Callable[[Scene], Change]:
 
     def make(scene: Scene) -> Change:
         def change(values: list[Residues]) -> None:
-            (counts,) = scene.true_sum(1, "union")
+            counts, *_ = scene.true_sum(1, "union")
             alone = np.flatnonzero(counts[counts != 0] == 1)[0]
             values[0][alone] = value
 

@@ -26,6 +26,7 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk, SignedReceipt
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.messages.sums import SumChunk
+from hubbub.protocol.residues import residue_type
 from hubbub.runtime.participant import STATE_FILE
 from hubbub.runtime.post import sign
 from hubbub.trust.seals import RunSeals, Stage
@@ -561,7 +562,7 @@ async def test_members_with_different_transcripts_are_never_added(tmp_path: Path
         receipts = await coordinator.gather_receipts(1, members=honest)
         (transcript,) = {each.receipt.transcript for each in receipts}
         vectors = receipts[0].receipt.vectors
-        zeros = [np.zeros(claim.length, dtype=np.uint32) for claim in vectors]
+        zeros = [np.zeros(claim.length, residue_type(claim.modulus)) for claim in vectors]
         await played.send_set(1, vectors, zeros, transcript="7b" * 32)
         await coordinator.close(1)
         refusals = await coordinator.hear(OrderRefused, 2)

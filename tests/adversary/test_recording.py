@@ -163,7 +163,7 @@ def test_with_the_last_aggregators_key_every_input_is_read(recorded: Recorded) -
 
 
 def indices_of_union(recorded: Recorded, number: int) -> NDArray[np.int64]:
-    (total,) = recorded.witness.add_up(recorded.manifest.clients, number, "union")
+    total, *_ = recorded.witness.add_up(recorded.manifest.clients, number, "union")
     return np.flatnonzero(total)
 
 
@@ -311,7 +311,7 @@ async def test_shares_of_opposite_inputs_look_alike(tmp_path: Path) -> None:
 
     def read(eavesdropper: Eavesdropper, loot: Loot, client: PartyId) -> list[Residues]:
         shares = eavesdropper.read_shares(loot, client, 1, "signs")
-        return [signs_share[chosen] for signs_share, _ in shares.values()]
+        return [signs_share[chosen] for signs_share, *_ in shares.values()]
 
     for honest in manifest.aggregators:
         attack = recorded.eavesdrop(*recorded.all_but(honest))

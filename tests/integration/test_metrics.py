@@ -164,7 +164,7 @@ def test_the_coordinator_is_told_what_the_parties_counted(scraped: dict[Role, li
     (coordinator,) = scraped[Role.COORDINATOR]
 
     for directions, senders in ((["up"], Role.CLIENT), (["down", "across"], Role.AGGREGATOR)):
-        for name in ("union", "signs", "factors"):
+        for name in ("union", "signs", "factors", "tags"):
             sent = add_up(scraped[senders], "hubbub_payload_bytes_total", direction="sent", counts_as=name)
             reported = [
                 coordinator.total("hubbub_reported_payload_bytes_total", direction=each, counts_as=name)

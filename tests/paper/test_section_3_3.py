@@ -19,7 +19,9 @@ federations = pytest.mark.parametrize(
 
 
 def per_round(strategy: str, n: int, c: int, s: int, size: int, q: int = 1) -> int:
-    question = Question(parameters=n, clients=c, servers=s, rho=0.4, union_size=size, q=q, wire="paper")
+    question = Question(
+        parameters=n, clients=c, servers=s, rho=0.4, union_size=size, q=q, wire="paper", verified=False
+    )
     return plan(question).row(strategy).bits_per_round
 
 

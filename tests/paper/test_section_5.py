@@ -33,6 +33,7 @@ def total(where: Experiment, strategy: str, rounds: int, union_size: int | None,
         q=q,
         rounds=rounds,
         wire="paper",
+        verified=False,
     )
     return plan(question).row(strategy).bits_in_all / 8 / where.unit
 

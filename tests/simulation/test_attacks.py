@@ -56,7 +56,7 @@ class Cohort:
     parameters: Parameters
     theta: Theta
     updates: list[Theta]
-    rounds: list[ClientRound]
+    rounds: Sequence[ClientRound]
 
     def signs_of(self, client: int) -> NDArray[np.int8]:
         """What only this client may know."""
@@ -64,8 +64,11 @@ class Cohort:
 
 
 def train(strategy: str, q: int, seed: int) -> Cohort:
-    """Everybody has an update, except that dead parameters have none and the corrupt client sends zeros."""
-    parameters = setting(clients=CLIENTS, servers=SERVERS, q=q)
+    """Everybody has an update, except that dead parameters have none and the corrupt client sends zeros.
+
+    Sums are not verified: with a client's help, which gives the coefficients away, servers get round the tags.
+    """
+    parameters = setting(clients=CLIENTS, servers=SERVERS, q=q, verified=False)
     theta = draw(seed + 99)
     updates = [draw(seed + client) for client in range(CLIENTS)]
     updates[CORRUPT][:] = 0

@@ -107,6 +107,7 @@ def make_vectors(manifest: Manifest) -> tuple[Vector, ...]:
     return (
         Vector("signs", parameters.parameters, parameters.signs_modulus),
         Vector("factors", 1, parameters.factors_modulus),
+        *([Vector("tags", 3, 2**64)] if manifest.verified else []),
     )
 
 

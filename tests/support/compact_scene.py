@@ -48,7 +48,7 @@ PHASE = "signs"
 def manifest_where(*, combines: bool) -> Manifest:
     """Whoever comes second combines the first round's sums."""
     order = (SECOND, ME, THIRD) if combines else (ME, SECOND, THIRD)
-    # 1,003 signs of 2.8 bits and a factor: two chunks of at most 256 bytes.
+    # 1,003 signs of 2.8 bits, a factor and tags: two chunks of at most 256 bytes.
     return make_manifest(
         clients=3,
         servers=3,

@@ -29,6 +29,7 @@ from hubbub.protocol.ring import Residues
 from hubbub.runtime.intake import role_of
 from hubbub.runtime.post import sign
 from hubbub.runtime.runner import Moment
+from hubbub.strategies.verified import VerifiedRound
 from hubbub.strategies.wire import wire_of
 from hubbub.transport.base import Address, Handler, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -53,6 +54,7 @@ from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.parties import parties_of, sign_sum
 from support.plain_run import run_plainly
+from support.recorder import add_residues, inner_of
 from support.sealed_shares import open_share, seal_share
 from support.wrapping import Wrapping
 
@@ -210,10 +212,34 @@ class Scene:
             mine = [space.rounds[number].client_round for space in spaces if number in space.rounds]
             columns = zip(*(each.contribute(phase) for each in mine), strict=True)
             self._sums[number, phase] = [
-                np.remainder(np.sum(column, axis=0, dtype=np.int64), vector.modulus).astype(np.uint32)
+                add_residues(column, vector.modulus)
                 for column, vector in zip(columns, mine[0].vectors(phase), strict=True)
             ]
         return self._sums[number, phase]
+
+    def _change(
+        self, envelope: Envelope, change: Change, *, forged: bool
+    ) -> tuple[list[Residues], list[Residues]]:
+        """The true sums, and the changed ones.
+
+        Forged sums have tags that fit: a corrupt client has given the coefficients away.
+        """
+        true = self.true_sum(envelope.round, envelope.phase)
+        wanted = [values.copy() for values in true]
+        if not forged:
+            change(wanted)
+            return true, wanted
+        mine = self._client_round(envelope.round)
+        own = wanted[: len(inner_of(mine).vectors(envelope.phase))]
+        change(own)
+        return true, [*own, *mine._tag(envelope.phase, own)]
+
+    def _client_round(self, number: int) -> VerifiedRound:
+        """Somebody's side of a round: all clients have the same coefficients."""
+        spaces = [trainer._spaces.open(self.manifest.run_id) for trainer in self.federation.trainers]
+        mine = next(space.rounds[number].client_round for space in spaces if number in space.rounds)
+        assert isinstance(mine, VerifiedRound)
+        return mine
 
     # What a corrupt party seals anew --------------------------------------------------------------------
 
@@ -231,19 +257,17 @@ class Scene:
         sealed = seal_share(ours, _stage(envelope), envelope.recipient, body.set_id, body.index, share)
         return say(envelope, body=body, payload=sealed)
 
-    def change_sum(self, envelope: Envelope, change: Change) -> Envelope:
+    def change_sum(self, envelope: Envelope, change: Change, *, forged: bool = True) -> Envelope:
         """Shift this aggregator's sum so that the client decodes another one, as a change of the true one."""
         body = envelope.body
         assert isinstance(body, SumChunk)
         vectors = tuple(claim.vector for claim in body.vectors)
         (chunk,) = plan_chunks(vectors, self.manifest.chunk_bytes)
-        true = self.true_sum(envelope.round, envelope.phase)
-        wanted = [values.copy() for values in true]
-        change(wanted)
+        true, wanted = self._change(envelope, change, forged=forged)
 
         def shift(packed: bytes) -> bytes:
             shifted = [
-                ((own.astype(np.int64) + after - before) % vectors[piece.vector].modulus).astype(np.uint32)
+                shift_residues(own, before, after, vectors[piece.vector].modulus)
                 for (piece, own), before, after in zip(
                     unpack_chunk(chunk, vectors, packed), true, wanted, strict=True
                 )
@@ -252,15 +276,13 @@ class Scene:
 
         return self.repack_sum(envelope, shift)
 
-    def change_masked(self, envelope: Envelope, change: Change) -> Envelope:
+    def change_masked(self, envelope: Envelope, change: Change, *, forged: bool = True) -> Envelope:
         """Shift the masked sum so that the client decodes another one, as a change of the true one."""
         body = envelope.body
         assert isinstance(body, MaskedChunk)
         vectors = tuple(claim.vector for claim in body.vectors)
         (chunk,) = plan = wire_of(self.manifest, envelope.phase).plan(vectors)
-        true = self.true_sum(envelope.round, envelope.phase)
-        wanted = [values.copy() for values in true]
-        change(wanted)
+        true, wanted = self._change(envelope, change, forged=forged)
         before, after = (compact_words.to_words(each, vectors) for each in (true, wanted))
         masked = compact_words.unpack(plan, vectors, lambda _: envelope.payload)
         shifted = compact_words.add(vectors, [masked, compact_words.subtract(vectors, after, before)])
@@ -345,6 +367,13 @@ class Scene:
     def has_models(self, history: Mapping[int, Sequence[PartyId]]) -> bool:
         """Whether every client, member or not, ended with the very model that it should."""
         return self.digests() == dict.fromkeys(self.manifest.clients, self.expect_model(history))
+
+
+def shift_residues(own: Residues, before: Residues, after: Residues, modulus: int) -> Residues:
+    """A share of a sum, shifted by as much as the sum is to be."""
+    if modulus == 2**64:
+        return own + (after - before)
+    return ((own.astype(np.int64) + after - before) % modulus).astype(np.uint32)
 
 
 def _stage(envelope: Envelope) -> Stage:

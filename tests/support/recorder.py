@@ -22,7 +22,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.parameters import Parameters
 from hubbub.protocol import blocks
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.ring import Residues
+from hubbub.protocol.ring import Residues, residue_type
 from hubbub.strategies.base import ClientInput, ClientRound
 from hubbub.strategies.blocks import BlockRound
 from hubbub.strategies.marks import SIGNS, Signs
@@ -180,7 +180,9 @@ class Said:
     @staticmethod
     def by(mine: ClientRound, phase: str) -> Said:
         """In wide residues, whatever the client computes with: a test may add them."""
-        return Said(mine.vectors(phase), tuple(each.astype(np.uint32) for each in mine.contribute(phase)))
+        vectors, values = mine.vectors(phase), mine.contribute(phase)
+        kinds = [residue_type(vector.modulus) for vector in vectors]
+        return Said(vectors, tuple(each.astype(kind) for each, kind in zip(values, kinds, strict=True)))
 
 
 def inner_of(mine: ClientRound) -> ClientRound:
@@ -337,4 +339,4 @@ def add_residues(parts: Sequence[Residues], modulus: int) -> Residues:
     total = np.zeros(parts[0].size, dtype=np.uint64)
     for part in parts:
         total += part
-    return (total % modulus).astype(np.uint32)
+    return total if modulus == 2**64 else (total % modulus).astype(np.uint32)

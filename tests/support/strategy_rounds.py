@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from hubbub.crypto.stream import AesCtrStream
+from hubbub.crypto.stream import AesCtrRows, AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
+from hubbub.protocol import tags
+from hubbub.protocol.dense import Digits
 from hubbub.protocol.influence import NO_HISTORY, History
-from hubbub.protocol.ring import Residues, check_residues
+from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import Residues, check_residues, residue_type
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta
 
 N = 300
@@ -26,10 +30,11 @@ def setting(
     alpha_rule: str = "norm",
     feedback: str = "lost",
     first_factor_bound: float = 1_000.0,
+    verified: bool = True,
 ) -> Parameters:
     """Parameters under which the first round is not clamped, unless its bound is given."""
     plain = Parameters(parameters=N, clients=clients, servers=servers, rho=rho, q=q, alpha_max=alpha_max)
-    plain = replace(plain, first_factor_bound=first_factor_bound)
+    plain = replace(plain, first_factor_bound=first_factor_bound, verified=verified)
     return replace(plain, alpha_rule=alpha_rule, feedback=feedback)  # type: ignore[arg-type]  # Literals, as text.
 
 
@@ -39,6 +44,11 @@ def draw(seed: int, scale: float = 1.0) -> Theta:
 
 def key_of(seed: int) -> bytes:
     return seed.to_bytes(32, "big")
+
+
+def coefficients(phase: str, vector: str) -> AesCtrRows:
+    """The coefficients of all tags, at all clients and in every round."""
+    return AesCtrRows(f"{phase} {vector}".encode().ljust(32, b"."))
 
 
 def make_input(
@@ -52,6 +62,7 @@ def make_input(
         samples=10 + 7 * seed,
         stream=AesCtrStream(key_of(seed)),
         history=history,
+        coefficients=coefficients,
     )
 
 
@@ -79,7 +90,9 @@ def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound])
     """What the clients send, split, added by every aggregator of the phase, and recombined."""
     servers = len(phase.aggregators(range(parameters.servers)))
     vectors = members[0].vectors(phase.name)
-    totals = [[np.zeros(vector.length, np.uint32) for vector in vectors] for _ in range(servers)]
+    totals = [
+        [np.zeros(vector.length, residue_type(vector.modulus)) for vector in vectors] for _ in range(servers)
+    ]
     for member in members:
         assert member.vectors(phase.name) == vectors
         for position, values in enumerate(member.contribute(phase.name)):
@@ -100,8 +113,18 @@ def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound])
 
 
 def absorb(client: ClientRound, phase: str, values: Sequence[Residues], members: int) -> None:
-    """Give a client these sums."""
-    client.absorb(phase, Release(client.vectors(phase), tuple(values)), members)
+    """Give a client these sums, with tags that fit them."""
+    vectors = client.vectors(phase)
+    client.absorb(phase, Release(vectors, (*values, *fit_tags(phase, vectors, values))), members)
+
+
+def fit_tags(phase: str, vectors: Sequence[Vector], values: Sequence[Residues]) -> tuple[Digits, ...]:
+    """The tags of these sums, if the last vector is that of tags."""
+    *own, last = vectors
+    if last.name != tags.NAME:
+        return ()
+    kind: tags.Kind = "integers" if last.length == tags.LANES else "marks"
+    return (tags.compute(kind, own, values, partial(coefficients, phase)),)
 
 
 def refusal(client: ClientRound, phase: str, values: Sequence[Residues], members: int) -> RejectReason:

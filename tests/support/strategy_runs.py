@@ -81,6 +81,11 @@ def draw_up_one(strategy: str, clients: int, servers: int, suffix: str, wire: Wi
     )
 
 
+INTEGER_TAGS = 3 * 64
+MARK_TAGS = {"sec-union": 128 * Q, "partial-sec-union": INTEGER_TAGS}
+"""Bits of the tags of the signs and of the union: they count as one."""
+
+
 # Table 2, by party --------------------------------------------------------------------------------------
 
 
@@ -96,7 +101,8 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
     }
     if manifest.strategy in baselines:
         return *baselines[manifest.strategy], True
-    sums = {"signs": signs_bits * union_size, "factors": 32}
+    tags = INTEGER_TAGS + MARK_TAGS.get(manifest.strategy, 0)
+    sums = {"signs": signs_bits * union_size, "factors": 32, "tags": tags}
     if manifest.block > 1:
         sums["signs"] = counts_bits * union_size
     marks = {"sec-union": Q * count_marks(manifest), "partial-sec-union": counts_bits * N}
@@ -145,20 +151,21 @@ def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
     """One full share, seeds that count as the phase's first vector, S - 1 sums across, one sum to each client."""
     clients, servers = manifest.clients, manifest.aggregators
     signs_modulus = len(clients) + 1 if manifest.block > 1 else 2 * len(clients) + 1
-    signs = {"signs": dense_bits(union_size, signs_modulus), "factors": 32}
+    signs = {"signs": dense_bits(union_size, signs_modulus), "factors": 32, "tags": INTEGER_TAGS}
     marks = {
         "sec-union": dense_bits(count_marks(manifest), 2**Q),
         "partial-sec-union": dense_bits(N, len(clients) + 1),
     }
-    phases = [{"union": marks[manifest.strategy]}] if manifest.strategy in marks else []
+    tags = MARK_TAGS.get(manifest.strategy, 0)
+    phases = [{"union": marks[manifest.strategy], "tags": tags}] if manifest.strategy in marks else []
     shares = Counter[Share]()
     for phase in [*phases, signs]:
         # Which server combines goes round with round and phase; over all servers it is what one of them sends.
         for kind, bits in phase.items():
-            seeds = 256 * (len(servers) - 1) if kind != "factors" else 0
+            seeds = 256 * (len(servers) - 1) if kind in {"union", "signs"} else 0
             shares.update({(client, "up", kind): bits + seeds for client in clients})
-            shares[PartyId("combiner"), "down", kind] = len(clients) * bits
-            shares[PartyId("others"), "across", kind] = (len(servers) - 1) * bits
+            shares[PartyId("combiner"), "down", kind] += len(clients) * bits
+            shares[PartyId("others"), "across", kind] += (len(servers) - 1) * bits
     if manifest.strategy == "plaintext-union":
         shares.update({(client, "up", "union"): N for client in clients})
         shares[PartyId("combiner"), "down", "union"] = len(clients) * N

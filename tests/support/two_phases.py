@@ -11,10 +11,11 @@ from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, Conclusion, Phase, Release, Restriction
+from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
 
-NO_UNION = STRATEGIES["no-union"]
+NO_UNION = STRATEGIES["no-union"].inner
 NAME = "two-phases"
 COUNT_ELEMENTS = 130
 """Two chunks of 64 and a rest: phases may differ in length."""
@@ -63,7 +64,7 @@ def count_vector(parameters: Parameters) -> Vector:
 @dataclass(frozen=True, slots=True)
 class TwoPhases:
     name: str = NAME
-    phases: tuple[Phase, ...] = (Phase("count"), Phase("signs"))
+    phases: tuple[Phase, ...] = (Phase("count", tagged="integers"), SIGNS)
     reveals: str = ""
     repeats: bool = False
 

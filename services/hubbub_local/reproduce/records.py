@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from hubbub.protocol import tags
 from hubbub_coordinator.accounts import Account
 from hubbub_local.reproduce.measuring import EVALUATION, PROTOCOL, TRAINING, Reading
 from hubbub_local.reproduce.plan import Method
@@ -16,7 +17,10 @@ BITS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """A released round. Bits and bytes are of all parties, wherever they go."""
+    """A released round. Bits and bytes are of all parties, wherever they go.
+
+    Bits are those of the paper's vectors, which its tables count; bytes are all that travels, also tags.
+    """
 
     round: int
     accuracy: float
@@ -39,13 +43,14 @@ class RoundRecord:
 def record_round(account: Account, spent: Reading, wall_s: float) -> RoundRecord:
     """Put together what the coordinator and the meter say of a round."""
     costs = account.costs.values()
+    papers = [cost for name, cost in account.costs.items() if name != tags.NAME]
     return RoundRecord(
         round=account.round,
         accuracy=account.accuracy,
         loss=account.loss,
         union_size=account.union_size,
-        payload_bits=sum(cost.payload_bits for cost in costs),
-        predicted_bits=sum(cost.predicted_bits for cost in costs),
+        payload_bits=sum(cost.payload_bits for cost in papers),
+        predicted_bits=sum(cost.predicted_bits for cost in papers),
         wire_bytes=sum(cost.wire_bytes for cost in costs),
         wall_s=wall_s,
         protocol_cpu_s=spent.by_party(PROTOCOL),

@@ -111,6 +111,8 @@ class Manifest(Claim):
     """The largest mean factor of a round that has none before it."""
     factor_floor: float = FACTOR_FLOOR
     """A mean factor up to this is never clamped."""
+    verified: bool = True
+    """Whether clients send tags, with which they verify sums, in all phases that can carry them."""
     alpha_rule: AlphaRule = "norm"
     feedback: Feedback = "lost"
     wire: WireMode = "compact"
@@ -189,6 +191,7 @@ class Manifest(Claim):
             alpha_rule=self.alpha_rule,
             feedback=self.feedback,
             wire=self.wire,
+            verified=self.verified,
         )
 
     @property

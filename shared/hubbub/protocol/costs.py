@@ -8,12 +8,14 @@ plain transfer.
 On the compact wire a secure sum takes other terms: one full share from each sender, S - 1 sums between servers,
 one masked sum to each recipient, all dense; and S - 1 seeds from each sender, which count with the first vector
 of their phase.
+
+Tags are not in the paper. They are counted apart from the vectors that they verify.
 """
 
 from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol import blocks, signs
+from hubbub.protocol import blocks, signs, tags
 from hubbub.protocol.encoding import DENSE
 from hubbub.protocol.modes import WireMode
 from hubbub.protocol.residues import element_bits
@@ -76,6 +78,12 @@ def numbers_bits(n: int, heads: Headcount, number_bits: int = 32, wire: WireMode
 def sec_union_bits(parameters: int, q: int, heads: Headcount, wire: WireMode = "paper") -> int:
     """SecUnion: 2·S·C·N·q; over blocks of b indices, ⌈N/b⌉ marks instead of N."""
     return secure_sum_bits(parameters, 2**q, heads, wire) + seeds_bits(heads, wire)
+
+
+def tags_bits(kind: tags.Kind, q: int, heads: Headcount, wire: WireMode = "paper") -> int:
+    """Tags of one phase: 2·S·C·3·64 for integers, 2·S·C·128·q for marks."""
+    vector = tags.describe_for(kind, q)
+    return secure_sum_bits(vector.length, vector.modulus, heads, wire)
 
 
 def pluses_bits(n: int, heads: Headcount, wire: WireMode = "paper") -> int:

@@ -62,6 +62,8 @@ class Coefficients(Protocol):
 
 CoefficientsOf = Callable[[str], Coefficients]
 """The coefficients of a vector of a phase, by its name."""
+CoefficientsIn = Callable[[str, str], Coefficients]
+"""The coefficients of a vector in a round, by the names of its phase and of the vector."""
 
 
 def describe(kind: Kind, vectors: Sequence[Vector]) -> Vector:
@@ -70,11 +72,16 @@ def describe(kind: Kind, vectors: Sequence[Vector]) -> Vector:
         if vector.modulus > MAX_MODULUS:
             raise ConfigurationError(f"{vector.name} is over Z_{vector.modulus}; tags are for rings up to 2^32")
     if kind == "integers":
-        return Vector(NAME, LANES, WORD_MODULUS)
+        return describe_for(kind, 0)
     rings = {vector.modulus for vector in vectors}
     if len(rings) != 1 or not is_power_of_two(vectors[0].modulus):
         raise ConfigurationError(f"marks are over one ring Z_(2^q), not over {sorted(rings)}")
-    return Vector(NAME, MARK_LANES, vectors[0].modulus)
+    return describe_for(kind, vectors[0].modulus.bit_length() - 1)
+
+
+def describe_for(kind: Kind, q: int) -> Vector:
+    """Describe the vector of tags of a kind; marks are over Z_(2^q)."""
+    return Vector(NAME, LANES, WORD_MODULUS) if kind == "integers" else Vector(NAME, MARK_LANES, 2**q)
 
 
 def compute(

@@ -49,6 +49,7 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.tags import CoefficientsIn, Kind
 
 Theta = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -77,9 +78,14 @@ class Gathering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One collect-add-release cycle of a round. Names are unique within a strategy."""
+    """One collect-add-release cycle of a round.
+
+    Names are unique within a strategy. What a phase's first vector counts as is the phase's name.
+    """
 
     name: str
+    tagged: Kind | None = None
+    """The kind of tags that its sums are verified with; None if it carries no tags, as it has to if it gathers."""
 
     def aggregators(self, named: Sequence[T]) -> tuple[T, ...]:
         """Which of the manifest's aggregators take part, in order."""
@@ -147,6 +153,8 @@ class ClientInput:
     silent: bool = False
     """Training failed here. The client takes part and contributes nothing: zeros with α = 0. Its accumulator stays
     as it was. The others see a member like any other."""
+    coefficients: CoefficientsIn | None = field(default=None, repr=False)
+    """The secret coefficients of tags in this round. A run whose sums are verified needs them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.strategies.base import Indices, Phase, PlainPhase
 
-SIGNS = Phase("signs")
+SIGNS = Phase("signs", tagged="integers")
 """What follows the union, if there is one."""
 Signs = NDArray[np.int8]
 Directions = NDArray[np.signedinteger]
@@ -77,7 +77,7 @@ class Union(Protocol):
 class SecUnion:
     """Random marks in Z_{2^q}: their sum tells a client whether it was alone, and loses what cancels."""
 
-    phase: Phase = Phase("union")  # noqa: RUF009  (Frozen.)
+    phase: Phase = Phase("union", tagged="marks")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """2^q."""
@@ -122,7 +122,7 @@ class SecUnion:
 class PartialSecUnion:
     """Marks of 1 in Z_{C+1}: their sum tells clients how many chose each index."""
 
-    phase: Phase = Phase("union")  # noqa: RUF009  (Frozen.)
+    phase: Phase = Phase("union", tagged="integers")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """C + 1."""

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from hubbub.errors import ConfigurationError
 from hubbub.parameters import Parameters
-from hubbub.protocol import costs, leakage, unions
+from hubbub.protocol import costs, leakage, tags, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.modes import WireMode
 
@@ -51,7 +51,8 @@ class Exposure:
 class Question:
     """What is planned: N, C, S, ρ, q, the wire mode and the number of rounds; |V| if it is known.
 
-    With a `block` of more than one index, sec-union over blocks is planned beside the flat one.
+    With a `block` of more than one index, sec-union over blocks is planned beside the flat one. Tags, with which
+    clients verify sums, are counted unless `verified` is false.
     """
 
     parameters: int
@@ -63,6 +64,7 @@ class Question:
     rounds: int = 1
     wire: WireMode = "compact"
     block: int = 1
+    verified: bool = True
 
     def __post_init__(self) -> None:
         unions.check_q(self.q)
@@ -119,7 +121,7 @@ class Row:
     union_size: int
     phases: Mapping[str, int]
     paper_bits_per_round: int
-    """The same round on the paper's wire."""
+    """The same round as in the paper: on its wire, and without tags."""
     rounds: int
     exposure: Exposure
     trains: bool = True
@@ -234,8 +236,18 @@ class _Kind:
     in_blocks: bool = False
     phases: Callable[[Question, int], Mapping[str, int]]
     exposure: Exposure
+    tagged: tuple[tags.Kind, ...] = ()
+    """What the phases that carry tags add."""
     runnable: bool = True
     trains: bool = True
+
+    def count_bits(self, question: Question, size: int) -> dict[str, int]:
+        """The bits of a round by what they are spent on; tags, which the paper has not, come last."""
+        bits = dict(self.phases(question, size))
+        if self.tagged and question.verified:
+            heads, wire = question.heads, question.wire
+            bits[tags.NAME] = sum(costs.tags_bits(kind, question.q, heads, wire) for kind in self.tagged)
+        return bits
 
 
 def _list_rows(question: Question, told: Leakage, by_blocks: Leakage | None) -> Iterator[Row]:
@@ -254,7 +266,7 @@ def _row(kind: _Kind, question: Question, told: Leakage) -> Row:
         block=question.block if kind.in_blocks else 1,
         runnable=kind.runnable,
         union_size=size,
-        phases=MappingProxyType(dict(kind.phases(question, size))),
+        phases=MappingProxyType(kind.count_bits(question, size)),
         paper_bits_per_round=sum(kind.phases(replace(question, wire="paper"), size).values()),
         rounds=question.rounds,
         exposure=kind.exposure,
@@ -305,6 +317,7 @@ _KINDS = (
         strategy="no-union",
         support="dense",
         phases=_signs_and_factors,
+        tagged=("integers",),
         exposure=Exposure(),
     ),
     _Kind(
@@ -314,6 +327,7 @@ _KINDS = (
             "union": costs.plaintext_union_bits(ask.parameters, ask.heads),
             **_signs_and_factors(ask, size),
         },
+        tagged=("integers",),
         exposure=Exposure(indices=True),
     ),
     _Kind(
@@ -323,6 +337,7 @@ _KINDS = (
             "union": costs.partial_sec_union_bits(ask.parameters, ask.heads, ask.wire),
             **_signs_and_factors(ask, size),
         },
+        tagged=("integers", "integers"),
         exposure=Exposure(clients_learn="chooser counts"),
     ),
     _Kind(
@@ -332,6 +347,7 @@ _KINDS = (
             "union": costs.sec_union_bits(ask.parameters, ask.q, ask.heads, ask.wire),
             **_signs_and_factors(ask, size),
         },
+        tagged=("marks", "integers"),
         exposure=Exposure(clients_learn="whether alone"),
     ),
     _Kind(
@@ -343,6 +359,7 @@ _KINDS = (
             "signs": costs.pluses_bits(size, ask.heads, ask.wire),
             "factors": costs.factors_bits(ask.heads, wire=ask.wire),
         },
+        tagged=("marks", "integers"),
         # Everybody speaks about all of V: where all say the same, everybody knows who said what.
         exposure=Exposure(clients_learn="all signs on V that agree"),
     ),
@@ -371,6 +388,7 @@ _KINDS = (
         strategy="sum",
         support="dense",
         phases=lambda ask, size: {"values": costs.numbers_bits(size, ask.heads, wire=ask.wire)},
+        tagged=("integers",),
         exposure=Exposure(clients_learn="the sum"),
         trains=False,
     ),
@@ -381,6 +399,7 @@ _KINDS = (
             "union": costs.partial_sec_union_bits(ask.parameters, ask.heads, ask.wire),
             "values": costs.numbers_bits(size, ask.heads, wire=ask.wire),
         },
+        tagged=("integers", "integers"),
         exposure=Exposure(clients_learn="the sum, counts"),
         trains=False,
     ),

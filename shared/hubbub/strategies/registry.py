@@ -2,15 +2,15 @@
 
 from hubbub.errors import ConfigurationError
 from hubbub.strategies import plaintext, secure, sums
-from hubbub.strategies.base import Phase, Strategy
+from hubbub.strategies.base import Phase
 from hubbub.strategies.verified import Verified
 
-STRATEGIES: dict[str, Strategy] = {
+STRATEGIES: dict[str, Verified] = {
     strategy.name: Verified(strategy) for strategy in (*plaintext.STRATEGIES, *secure.STRATEGIES, *sums.STRATEGIES)
 }
 
 
-def find_strategy(name: str) -> Strategy:
+def find_strategy(name: str) -> Verified:
     """Look a strategy up, or list those that there are."""
     if name not in STRATEGIES:
         raise ConfigurationError(f"there is no strategy {name!r}; choose one of: {', '.join(STRATEGIES)}")

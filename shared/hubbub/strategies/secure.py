@@ -146,7 +146,8 @@ class SecureRound:
 
 def _signs_vectors(parameters: Parameters, length: int) -> tuple[Vector, ...]:
     return (
-        Vector("signs", length, parameters.signs_modulus),
+        # On the compact wire a sign is sent as x + 1.
+        Vector("signs", length, parameters.signs_modulus, signed=parameters.wire == "paper"),
         Vector("factors", 1, parameters.factors_modulus),
     )
 

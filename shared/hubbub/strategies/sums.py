@@ -45,7 +45,7 @@ from hubbub.strategies.compressed import check_length, require
 from hubbub.strategies.marks import Found, PartialSecUnion
 
 UNION = PartialSecUnion()
-VALUES = Phase("values")
+VALUES = Phase("values", tagged="integers")
 
 
 class SumRound:
@@ -137,7 +137,7 @@ class SumRound:
 
 
 def _values_vector(parameters: Parameters, length: int) -> Vector:
-    return Vector("values", length, parameters.signed_fixed_point.modulus)
+    return Vector("values", length, parameters.signed_fixed_point.modulus, signed=True)
 
 
 def _union_vector(parameters: Parameters) -> Vector:

@@ -1,16 +1,22 @@
 """Verified sums: nothing of a false sum is taken in, and refusing one tells nothing of what was summed.
 
-`Verified` goes around every strategy. All checks of a released sum come together in `VerifiedRound.absorb`, before
-anything of the sum is used: each sets a flag, none returns early, and there is one refusal with one text.
+`Verified` goes around every strategy. In a tagged phase clients send one more vector, the tags of the others
+(`hubbub.protocol.tags`). A server that changes a sum cannot change its tags to fit. All checks of a released sum
+come together in `VerifiedRound.absorb`, before anything of the sum is used: each sets a flag, none returns early,
+and there is one refusal with one text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from hubbub.errors import FalseSum
+import numpy as np
+
+from hubbub.errors import FalseSum, LocalError, PeerError, RejectReason
 from hubbub.parameters import Parameters
+from hubbub.protocol import costs, tags
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
@@ -27,11 +33,17 @@ from hubbub.strategies.base import (
 
 
 class VerifiedRound:
-    """One client's side of a round, which takes in no sum that is false."""
+    """One client's side of a round, which takes in no sum that is false.
 
-    def __init__(self, inner: ClientRound, phases: Sequence[Phase]) -> None:
+    Without coefficients no tags are sent or expected, and sums are only checked for what the members can have.
+    """
+
+    def __init__(
+        self, inner: ClientRound, phases: Sequence[Phase], coefficients: tags.CoefficientsIn | None
+    ) -> None:
         self._inner = inner
         self._phases = {phase.name: phase for phase in phases}
+        self._coefficients = coefficients
 
     @property
     def weight(self) -> int:
@@ -39,20 +51,25 @@ class VerifiedRound:
         return self._inner.weight
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """As without."""
-        return self._inner.vectors(phase)
+        """The phase's own vectors, and their tags."""
+        own, kind = self._inner.vectors(phase), self._phases[phase].tagged
+        return own if kind is None or self._coefficients is None else (*own, tags.describe(kind, own))
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """As without."""
-        return self._inner.contribute(phase)
+        """The phase's own values, and their tags."""
+        own = self._inner.contribute(phase)
+        return own + self._tag(phase, own)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """As without."""
         return self._inner.restricted_to(phase)
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """Residues can add up to it, and the members can have it."""
-        return release.possible & self._inner.plausible(phase, release, members)
+        """Residues can add up to it, its tags fit it, and the members can have it."""
+        own = _strip(release)
+        due, summed = self._tag(phase, own.values), release.values[len(own.values) :]
+        fits = all(np.array_equal(want, have) for want, have in zip(due, summed, strict=True))
+        return release.possible & fits & self._inner.plausible(phase, own, members)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Take a sum in, or raise `FalseSum`."""
@@ -60,14 +77,33 @@ class VerifiedRound:
             admit_exactly(self.vectors(phase), release.vectors)
         if not self.plausible(phase, release, members):
             raise FalseSum
-        self._inner.absorb(phase, release, members)
+        self._inner.absorb(phase, _strip(release), members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """As without."""
         return self._inner.conclude(took_part=took_part)
 
+    def _tag(self, phase: str, values: Sequence[Digits]) -> tuple[Digits, ...]:
+        """Compute the tags of a client's values or of a sum; nothing if the phase carries none."""
+        kind = self._phases[phase].tagged
+        if kind is None or self._coefficients is None:
+            return ()
+        own = self._inner.vectors(phase)
+        return (tags.compute(kind, own, values, partial(self._coefficients, phase)),)
+
     def __repr__(self) -> str:
         return repr(self._inner).replace("<", "<verified ", 1)
+
+
+def _strip(release: Release) -> Release:
+    """Leave the tags out, if there are any."""
+    own = len(_leave_out_tags(release.vectors))
+    return Release(release.vectors[:own], release.values[:own], release.possible)
+
+
+def _leave_out_tags(vectors: Sequence[Vector]) -> Sequence[Vector]:
+    """The vectors before the tags, which come last."""
+    return vectors[:-1] if vectors and vectors[-1].name == tags.NAME else vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +134,53 @@ class Verified:
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> VerifiedRound:
         """Begin a client's round."""
-        return VerifiedRound(self.inner.begin(parameters, mine), self.phases)
+        tagged = any(_kind_of(parameters, phase) for phase in self.phases)
+        if tagged and mine.coefficients is None:
+            raise LocalError("a round whose sums are verified begins with the coefficients of its tags")
+        inner = self.inner.begin(parameters, mine)
+        return VerifiedRound(inner, self.phases, mine.coefficients if tagged else None)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """As without."""
-        self.inner.admit(parameters, phase, vectors)
+        """The phase's own vectors, and their tags."""
+        own = self._admit_tags(parameters, phase, vectors)
+        self.inner.admit(parameters, phase, own)
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """As without."""
-        self.inner.admit_release(parameters, phase, vectors)
+        """The same of a sum."""
+        own = self._admit_tags(parameters, phase, vectors)
+        self.inner.admit_release(parameters, phase, own)
+
+    def _admit_tags(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> Sequence[Vector]:
+        """Refuse other tags than the phase carries; return the vectors before them."""
+        kind = next(_kind_of(parameters, each) for each in self.phases if each.name == phase)
+        if kind is None:
+            return vectors
+        own = _leave_out_tags(vectors)
+        if len(own) == len(vectors):
+            raise PeerError(RejectReason.WRONG_LENGTH, "the last vector of a set must be its tags")
+        admit_exactly((tags.describe_for(kind, parameters.q),), vectors[-1:])
+        return own
 
     def union_size(self, released: Sequence[Vector]) -> int:
         """As without."""
-        return self.inner.union_size(released)
+        return self.inner.union_size(_leave_out_tags(released))
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """As without."""
-        return self.inner.predict_bits(parameters, heads, union_size)
+        """As without; and tags, which count apart."""
+        bits = self.inner.predict_bits(parameters, heads, union_size)
+        if not any(_kind_of(parameters, phase) for phase in self.phases):
+            return bits
+        return {**bits, tags.NAME: self.predict_tags_bits(parameters, lambda _: heads)}
+
+    def predict_tags_bits(self, parameters: Parameters, heads_in: Callable[[str], Headcount]) -> int:
+        """Payload of the tags of a round, where phases, by name, have different senders and recipients."""
+        return sum(
+            costs.tags_bits(kind, parameters.q, heads_in(phase.name), parameters.wire)
+            for phase in self.phases
+            if (kind := _kind_of(parameters, phase))
+        )
+
+
+def _kind_of(parameters: Parameters, phase: Phase) -> tags.Kind | None:
+    """The kind of tags that a phase carries in a run."""
+    return phase.tagged if parameters.verified else None

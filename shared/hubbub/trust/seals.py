@@ -223,22 +223,35 @@ class Place:
     modulus: int
     chunk: int
 
+    @property
+    def ring(self) -> int:
+        """The modulus in 64 bits; 0 stands for 2^64."""
+        return self.modulus % 2**64
+
 
 def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: Place) -> AesCtrStream:
     """The share of a piece that follows from a seed: the same at the client and at its aggregator."""
-    context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.modulus, place.chunk)
+    context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.ring, place.chunk)
     return AesCtrStream.derived(seed, "hubbub/1 seeded share", *context)
 
 
 def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: Place) -> AesCtrStream:
     """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
-    context = (stage.run, stage.round, stage.phase, place.vector, place.modulus, place.chunk, client)
+    context = (stage.run, stage.round, stage.phase, place.vector, place.ring, place.chunk, client)
     return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)
 
 
-def tag_coefficients(stage: Stage, group_key: bytes, vector: str) -> AesCtrRows:
-    """The coefficients of a vector's tags: the same at all clients, and nothing to anybody else."""
-    return AesCtrRows.derived(group_key, "hubbub/1 tags", stage.run, stage.round, stage.phase, vector)
+@dataclass(frozen=True, slots=True)
+class TagCoefficients:
+    """The coefficients of all tags in a round: the same at all clients, and nothing to anybody else."""
+
+    run: RunId
+    round: int
+    group_key: bytes = field(repr=False)
+
+    def __call__(self, phase: str, vector: str) -> AesCtrRows:
+        """Begin the table of one vector's coefficients."""
+        return AesCtrRows.derived(self.group_key, "hubbub/1 tags", self.run, self.round, phase, vector)
 
 
 def derive_seed(stage: Stage, secret: bytes, server: PartyId) -> bytes:

@@ -33,7 +33,7 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.access import Access, Login
 from hubbub.transport.base import DeadLetter, Delivery
 from hubbub.trust.identity import Identity
-from hubbub.trust.seals import RunSeals
+from hubbub.trust.seals import RunSeals, TagCoefficients
 from hubbub_coordinator.api.access import Tokens
 from hubbub_local.parties import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -55,7 +55,18 @@ class PartySettings(ServiceSettings):
 
 
 def client_input() -> ClientInput:
-    return ClientInput(theta=VECTOR, update=VECTOR, accumulator=VECTOR, samples=10, stream=AesCtrStream(SECRET))
+    return ClientInput(
+        theta=VECTOR,
+        update=VECTOR,
+        accumulator=VECTOR,
+        samples=10,
+        stream=AesCtrStream(SECRET),
+        coefficients=tag_coefficients(),
+    )
+
+
+def tag_coefficients() -> TagCoefficients:
+    return TagCoefficients(MANIFEST.run_id, 1, SECRET)
 
 
 def round_of(strategy: str) -> Callable[[], object]:
@@ -127,6 +138,7 @@ HOLDERS: dict[str, Callable[[], object]] = {
     "DeadLetter": lambda: DeadLetter(SECRET, "hubbub.inbox.client-1", "malformed"),
     "TopBinary": lambda: TopBinary(alpha=NUMBER, signs=np.array([1, 0, -1, 0], np.int8)),
     "ClientInput": client_input,
+    "TagCoefficients": tag_coefficients,
     **{f"a round of {name}": round_of(name) for name in STRATEGIES},
     "Release": lambda: Release((Vector("update", 4, 2**32),), (VECTOR.view(np.uint32),)),
     "Share": lambda: Share(VECTOR.view(np.uint32), server=1),

@@ -216,14 +216,14 @@ async def test_what_came_up_and_across_and_went_down_is_counted(tmp_path: Path) 
     def rows(direction: str) -> list[Traffic]:
         return [row for row in report.traffic if row.direction == direction]
 
-    assert {row.counts_as for row in rows("across")} == {"signs", "factors"}
+    assert {row.counts_as for row in rows("across")} == {"signs", "factors", "tags"}
     seeds_and_share, partials = (sum(row.wire_bytes for row in rows(each)) for each in ("up", "across"))
     packed = sum(len(cut(scene.partial(ME), chunk)) for chunk in PLAN)
     assert packed < seeds_and_share, "one full share and two seeds"
     assert 2 * packed < partials
     digits, bits = plain_dense.word(VECTORS[0].modulus)
     words = math.ceil(VECTORS[0].length / digits)
-    assert [row.payload_bits for row in rows("down")] == [3 * words * bits, 3 * 32]
+    assert [row.payload_bits for row in rows("down")] == [3 * words * bits, 3 * 32, 3 * 3 * 64]
 
 
 # Refused --------------------------------------------------------------------------------------------------

@@ -266,13 +266,13 @@ async def no_share_at_all(scene: Scene) -> None:
 
 
 async def another_n(scene: Scene) -> None:
-    signs, factors = declare(VECTORS)
-    await scene.send_chunk(CLIENTS[0], 0, vectors=(signs.model_copy(update={"length": 1_004}), factors))
+    signs, *others = declare(VECTORS)
+    await scene.send_chunk(CLIENTS[0], 0, vectors=(signs.model_copy(update={"length": 1_004}), *others))
 
 
 async def another_m(scene: Scene) -> None:
-    signs, factors = declare(VECTORS)
-    await scene.send_chunk(CLIENTS[0], 0, vectors=(signs.model_copy(update={"modulus": 8}), factors))
+    signs, *others = declare(VECTORS)
+    await scene.send_chunk(CLIENTS[0], 0, vectors=(signs.model_copy(update={"modulus": 8}), *others))
 
 
 async def a_vector_too_few(scene: Scene) -> None:

@@ -53,8 +53,8 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "phases"),
     [
-        ("no-union", {"signs", "factors"}),
-        ("sec-union", {"union", "signs", "factors"}),
+        ("no-union", {"signs", "factors", "tags"}),
+        ("sec-union", {"union", "signs", "factors", "tags"}),
         ("fedavg", {"update"}),
         ("topbinary-sep", {"update"}),
     ],

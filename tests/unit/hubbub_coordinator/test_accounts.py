@@ -7,17 +7,18 @@ import pytest
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.shares import SignedReceipt, VectorClaim
+from hubbub.messages.shares import SignedReceipt, VectorClaim, declare
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.layout import Vector
 from hubbub.protocol.modes import WireMode
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_coordinator.accounts import Cost, account, costs, predict_others, split_by_party, union_size
+from hubbub_coordinator.accounts import Cost, account, costs, predict, predict_others, split_by_party, union_size
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
 from support.parties import sign_receipts
 
-# N = 100 over Z_7 takes 3 bits an element; a factor takes 32.
+# N = 100 over Z_7 takes 3 bits an element; a factor takes 32, and three tags take 192.
 MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
 
 EMPTY = Round(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
@@ -27,6 +28,7 @@ def report(*, correct: int, total: int, loss: float, up: bool = True) -> RoundAp
     sent = (
         Traffic(counts_as="signs", direction="up", payload_bits=2 * 300),
         Traffic(counts_as="factors", direction="up", payload_bits=2 * 32),
+        Traffic(counts_as="tags", direction="up", payload_bits=2 * 192),
     )
     arrived = (Traffic(counts_as="signs", direction="down", wire_bytes=500),)
     return RoundApplied(
@@ -49,6 +51,7 @@ def released(reports: dict[PartyId, RoundApplied]) -> Round:
         Traffic(counts_as="signs", direction="up", wire_bytes=700),
         Traffic(counts_as="signs", direction="down", payload_bits=3 * 300),
         Traffic(counts_as="factors", direction="down", payload_bits=3 * 32),
+        Traffic(counts_as="tags", direction="down", payload_bits=3 * 192),
     )
     receipts = {client: signed_for(client) for client in reports}
     rows = [(server, row) for server in MANIFEST.aggregators for row in down]
@@ -83,6 +86,7 @@ def test_payload_of_a_full_round_is_the_papers_formula_to_the_bit() -> None:
     assert costs(FULL) == {
         "signs": Cost(payload_bits=2 * 2 * 3 * 300, predicted_bits=2 * 2 * 3 * 300, wire_bytes=2 * 700 + 3 * 500),
         "factors": Cost(payload_bits=2 * 2 * 3 * 32, predicted_bits=2 * 2 * 3 * 32, wire_bytes=0),
+        "tags": Cost(payload_bits=2 * 2 * 3 * 192, predicted_bits=2 * 2 * 3 * 192, wire_bytes=0),
     }
 
 
@@ -97,25 +101,29 @@ COMPACT = replace(
             for row in (
                 Traffic(counts_as="signs", direction="up", payload_bits=288 + 256),
                 Traffic(counts_as="factors", direction="up", payload_bits=32),
+                Traffic(counts_as="tags", direction="up", payload_bits=192),
                 Traffic(counts_as="signs", direction="down", wire_bytes=500),
             )
         ),
         (MANIFEST.aggregators[1], Traffic(counts_as="signs", direction="across", payload_bits=288)),
         (MANIFEST.aggregators[1], Traffic(counts_as="factors", direction="across", payload_bits=32)),
+        (MANIFEST.aggregators[1], Traffic(counts_as="tags", direction="across", payload_bits=192)),
         (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="across", wire_bytes=400)),
         (MANIFEST.aggregators[0], Traffic(counts_as="signs", direction="down", payload_bits=3 * 288)),
         (MANIFEST.aggregators[0], Traffic(counts_as="factors", direction="down", payload_bits=3 * 32)),
+        (MANIFEST.aggregators[0], Traffic(counts_as="tags", direction="down", payload_bits=3 * 192)),
     ),
 )
 
 
 def test_payload_of_a_full_round_on_the_compact_wire_is_its_formula_to_the_bit() -> None:
     """C + C + S - 1 = 7 vectors, and a seed of 256 bits from each client, which counts as the signs."""
-    signs_bits, factors_bits = 7 * 288 + 3 * 256, 7 * 32
+    signs_bits, factors_bits, tags_bits = 7 * 288 + 3 * 256, 7 * 32, 7 * 192
 
     assert costs(COMPACT) == {
         "signs": Cost(payload_bits=signs_bits, predicted_bits=signs_bits, wire_bytes=3 * 500 + 400),
         "factors": Cost(payload_bits=factors_bits, predicted_bits=factors_bits, wire_bytes=0),
+        "tags": Cost(payload_bits=tags_bits, predicted_bits=tags_bits, wire_bytes=0),
     }
 
 
@@ -133,7 +141,8 @@ def test_other_strategies_are_counted_on_the_wire_of_the_run(wire: WireMode) -> 
 
     union_bits = {"paper": 2 * 2 * 3 * 100, "compact": 7 * 100 + 3 * 256}[wire]
     signs_bits = {"paper": 2 * 2 * 3 * (30 * 3 + 32), "compact": 7 * (2 * 48 + 32) + 3 * 256}[wire]
-    assert predict_others(data)["sec-union"] == union_bits + signs_bits
+    tags_bits = {"paper": 2 * 2 * 3, "compact": 7}[wire] * (128 + 192)
+    assert predict_others(data)["sec-union"] == union_bits + signs_bits + tags_bits
     assert predict_others(data)["fedavg"] == 2 * 3 * 32 * 100
 
 
@@ -143,6 +152,26 @@ def test_with_a_client_that_sent_nothing_uploads_count_senders_and_downloads_rec
     signs = costs(data)["signs"]
     assert signs.payload_bits == signs.predicted_bits == 2 * (2 + 3) * 300
     assert account(data).members == (ONE, TWO)
+
+
+def test_tags_are_predicted_for_as_many_as_sent_in_each_phase() -> None:
+    """The third client sent its marks and their tags, and then nothing more."""
+    manifest = make_manifest(clients=3, servers=2, parameters=100, strategy="sec-union")
+    marks = [Traffic(counts_as=name, direction="up", payload_bits=1) for name in ("union", "tags")]
+    signs = [Traffic(counts_as=name, direction="up", payload_bits=1) for name in ("signs", "factors", "tags")]
+    claims = declare((Vector("signs", 17, 7), Vector("factors", 1, 2**32), Vector("tags", 3, 2**64)))
+    data = replace(
+        FULL,
+        manifest=manifest,
+        phase=1,
+        records=(PhaseRecord(opened_at_s=1.0), PhaseRecord(opened_at_s=2.0, released=claims)),
+        traffic=(
+            *((client, row) for client in (ONE, TWO, THREE) for row in marks),
+            *((client, row) for client in (ONE, TWO) for row in signs),
+        ),
+    )
+
+    assert predict(data)["tags"] == 2 * (3 + 3) * 128 + 2 * (2 + 3) * 3 * 64
 
 
 def test_what_was_measured_and_not_predicted_shows() -> None:

@@ -306,12 +306,13 @@ async def test_on_the_compact_wire_a_run_says_so_and_counts_what_goes_from_aggre
     assert combiners == ["aggregator-2", "aggregator-1"]
     across = [row for row in cost["by_party"] if row["direction"] == "across" and row["payload_bits"]]
     assert [(row["round"], row["party"], row["counts_as"], row["payload_bits"]) for row in across] == [
-        *((1, "aggregator-1", "signs", 59 * 48), (1, "aggregator-1", "factors", 32)),
-        *((2, "aggregator-2", "signs", 59 * 48), (2, "aggregator-2", "factors", 32)),
+        (number, aggregator, name, bits)
+        for number, aggregator in ((1, "aggregator-1"), (2, "aggregator-2"))
+        for name, bits in (("signs", 59 * 48), ("factors", 32), ("tags", 3 * 64))
     ]
-    signs_bits, factors_bits = 7 * 59 * 48 + 3 * 256, 7 * 32
+    signs_bits, others_bits = 7 * 59 * 48 + 3 * 256, 7 * (32 + 3 * 64)
     assert cost["total"]["signs"]["payload_bits"] == cost["total"]["signs"]["predicted_bits"] == 2 * signs_bits
-    assert cost["other_strategies"]["no-union"]["rounds"] == dict.fromkeys(("1", "2"), signs_bits + factors_bits)
+    assert cost["other_strategies"]["no-union"]["rounds"] == dict.fromkeys(("1", "2"), signs_bits + others_bits)
 
 
 @aio

@@ -68,6 +68,7 @@ PARAMETERS = MANIFEST.protocol_parameters
 VECTORS = (
     Vector("signs", PARAMETERS.parameters, PARAMETERS.signs_modulus),
     Vector("factors", 1, PARAMETERS.factors_modulus),
+    Vector("tags", 3, 2**64),
 )
 
 
@@ -79,7 +80,7 @@ def last_size() -> int:
     digits, bits = word(VECTORS[0].modulus)
     fitting = 256 * 8 // bits // 8 * 8 * digits
     rest = -(-(VECTORS[0].length - fitting) // digits) * bits
-    return -(-rest // 8) + 4
+    return -(-rest // 8) + 4 + 24
 
 
 def signatures(
@@ -141,7 +142,7 @@ def test_a_masked_sum_of_the_combiner_that_all_have_signed_is_taken() -> None:
     assert (arrived.aggregator, arrived.members) == (COMBINER, frozenset(MANIFEST.clients))
     assert (arrived.index, arrived.chunks, arrived.vectors) == (1, 2, VECTORS)
     assert arrived.transcript == TRANSCRIPT
-    assert arrived.wire_bytes == {"signs": 896, "factors": 4}
+    assert arrived.wire_bytes == {"signs": 872, "factors": 4, "tags": 24}
 
 
 @pytest.mark.parametrize(("number", "combiner"), [(1, COMBINER), (2, LAST), (3, FIRST), (4, COMBINER)], ids=str)
@@ -155,7 +156,7 @@ def test_the_combiner_goes_round_and_nobody_else_may_send_the_sum(number: int, c
         assert caught.value.reason is RejectReason.WRONG_SENDER
 
 
-OTHER_VECTORS = (Vector("signs", 1_002, VECTORS[0].modulus), VECTORS[1])
+OTHER_VECTORS = (Vector("signs", 1_002, VECTORS[0].modulus), *VECTORS[1:])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from support.parties import identity_of, roster_of, sign_sum
 
 MANIFEST = make_manifest(strategy="plaintext-union", parameters=100)
 FIRST, SECOND = MANIFEST.aggregators
-MARKS, SIGNS = (Vector("union", 100, 2),), (Vector("signs", 4, 7), Vector("factors", 1, 2**32))
+MARKS, SIGNS = (
+    (Vector("union", 100, 2),),
+    (Vector("signs", 4, 7), Vector("factors", 1, 2**32), Vector("tags", 3, 2**64)),
+)
 
 
 def read(
@@ -44,10 +47,10 @@ def read(
 def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
     assert read(FIRST, "union", MARKS, 13).wire_bytes == {"union": 500}
     for aggregator in (FIRST, SECOND):
-        arrived = read(aggregator, "signs", SIGNS, 2 + 4)
+        arrived = read(aggregator, "signs", SIGNS, 2 + 4 + 24)
         assert (arrived.aggregator, arrived.vectors) == (aggregator, SIGNS)
         assert (arrived.wrapped_key, arrived.transcript) == (bytes.fromhex(WRAPPED_KEY), TRANSCRIPT)
-        assert arrived.wire_bytes == {"signs": 496, "factors": 4}
+        assert arrived.wire_bytes == {"signs": 472, "factors": 4, "tags": 24}
 
 
 def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
@@ -58,15 +61,15 @@ def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
 
 def test_a_sum_whose_release_is_signed_by_another_is_refused() -> None:
     with pytest.raises(PeerError) as caught:
-        read(FIRST, "signs", SIGNS, 2 + 4, signer=SECOND)
+        read(FIRST, "signs", SIGNS, 2 + 4 + 24, signer=SECOND)
     assert caught.value.reason is RejectReason.BAD_SIGNATURE
 
 
 def test_a_release_larger_than_the_cohort_can_choose_is_refused() -> None:
     most = 3 * MANIFEST.protocol_parameters.kept
-    read(FIRST, "signs", (Vector("signs", most, 7), SIGNS[1]), (3 * most + 7) // 8 + 4)
+    read(FIRST, "signs", (Vector("signs", most, 7), *SIGNS[1:]), (3 * most + 7) // 8 + 4 + 24)
     with pytest.raises(PeerError) as caught:
-        read(FIRST, "signs", (Vector("signs", most + 1, 7), SIGNS[1]), 99)
+        read(FIRST, "signs", (Vector("signs", most + 1, 7), *SIGNS[1:]), 99)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 

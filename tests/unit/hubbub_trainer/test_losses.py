@@ -24,6 +24,7 @@ from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
 from hubbub.protocol.influence import NO_HISTORY
 from hubbub.protocol.layout import pack_chunk, plan_chunks
+from hubbub.protocol.residues import residue_type
 from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.spool import Spool
@@ -291,11 +292,12 @@ async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a
 async def release_blindly(scene: Scene, members: tuple[PartyId, ...]) -> None:
     """Sums of round 1, which came to be without this client: zeros, over a transcript that it does not know."""
     vectors = make_vectors(scene.manifest)
+    zeros = [np.zeros(vector.length, residue_type(vector.modulus)) for vector in vectors]
     for aggregator in scene.aggregators:
         identity = identity_of(scene.manifest, aggregator.name)
         sealing = Sealing(scene.peers.seals[aggregator.name], scene.stage(1, "signs"), ME)
         for index, chunk in enumerate(plan_chunks(vectors, scene.manifest.chunk_bytes)):
-            packed = pack_chunk(chunk, vectors, [np.zeros(each.stop - each.start, np.uint32) for each in chunk])
+            packed = pack_chunk(chunk, vectors, [zeros[each.vector][each.elements] for each in chunk])
             body = make_sum_chunk(scene.manifest, index=index)
             changes = {"members": members, "wrapped_key": sealing.wrapped_key}
             signed = sign_sum(identity, scene.manifest.run_id, body.model_copy(update=changes))

@@ -209,6 +209,13 @@ def test_the_demo_seed_is_refused_unless_the_policy_accepts_it() -> None:
     assert judge(make_policy(demo_seed=True), propose(), demo_seed=True) == ()
 
 
+def test_a_manifest_without_verified_sums_is_refused_unless_the_policy_allows_it() -> None:
+    (objection,) = judge(make_policy(), propose(verified=False))
+
+    assert "edit allow_unverified in the policy file" in objection
+    assert judge(make_policy(allow_unverified=True), propose(verified=False)) == ()
+
+
 @pytest.mark.parametrize("strategy", REVEALING)
 def test_what_shows_a_server_anything_is_refused_unless_it_is_named(strategy: str) -> None:
     (objection,) = judge(make_policy(), propose(strategy=strategy))

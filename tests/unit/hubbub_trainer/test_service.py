@@ -455,7 +455,7 @@ async def poison(scene: Scene) -> None:
 
 OTHER_RING = tuple(
     VectorClaim(name=name, length=length, modulus=modulus)
-    for name, length, modulus in (("signs", 1_003, 8), ("factors", 1, 2**32))
+    for name, length, modulus in (("signs", 1_003, 8), ("factors", 1, 2**32), ("tags", 3, 2**64))
 )
 
 
@@ -769,7 +769,7 @@ async def test_shares_open_with_their_aggregators_key_alone_and_add_up_to_what_t
                     )
                 assert caught.value.reason is RejectReason.BROKEN_SEAL
         vectors = make_vectors(MANIFEST)
-        values, _ = recombine_chunks(
+        values, *_ = recombine_chunks(
             find_phase("no-union", "signs"),
             plan_chunks(vectors, MANIFEST.chunk_bytes),
             vectors,
@@ -836,6 +836,11 @@ async def find_sum(scene: Scene, phase: str) -> tuple[tuple[Vector, ...], list[R
     return vectors, recombine_chunks(rule, plan, vectors, 2, lambda place, index: chunks[place][index])
 
 
+def unverified(manifest: Manifest) -> Manifest:
+    """The same without tags, so that clients take a sum that a server has shifted."""
+    return manifest.model_copy(update={"verified": False})
+
+
 async def lie_to_second(scene: Scene, phase: str, lie: Shift) -> None:
     """The first aggregator tells both clients the truth, the other tells it to one of them."""
     honest, liar = scene.aggregators
@@ -857,7 +862,7 @@ async def lie_to_second(scene: Scene, phase: str, lie: Shift) -> None:
 async def test_who_is_told_another_sum_has_another_transcript_in_the_next_phase(
     tmp_path: Path, manifest: Manifest, from_: int, to: int
 ) -> None:
-    async with joined_scene(tmp_path, manifest=manifest, real=2) as scene:
+    async with joined_scene(tmp_path, manifest=unverified(manifest), real=2) as scene:
         await scene.open_round(1)
         vectors, (total,) = await find_sum(scene, "union")
         place = int(np.flatnonzero(total == from_)[0])
@@ -883,7 +888,7 @@ async def test_who_holds_another_model_has_another_transcript_in_the_next_round(
     tmp_path: Path, vector: str, by: int
 ) -> None:
     """Neither sum is impossible, so both clients apply what they were told."""
-    async with joined_scene(tmp_path, real=2) as scene:
+    async with joined_scene(tmp_path, manifest=unverified(MANIFEST), real=2) as scene:
         await scene.open_round(1)
         vectors, (total, _) = await find_sum(scene, "signs")
         untouched = int(np.flatnonzero(total == signs.to_ring(np.zeros(1, np.int8), 3)[0])[0])

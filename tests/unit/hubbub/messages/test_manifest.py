@@ -82,7 +82,7 @@ def test_the_run_id_of_a_manifest_never_changes() -> None:
     """Other parties compute it too: a change of this value is a change of the format."""
     manifest = make_manifest(roster_sha256="2" * 64)
 
-    assert manifest.run_id == "5463204dfd0282616e3d9fa9213937f20e93bcf3ca3473f574a558a3dc05eafb"
+    assert manifest.run_id == "064dc05a1e78589ed67d7623d3c22f32519a2ed092da72caaa914b5b42516e03"
 
 
 OTHER_VALUES: dict[str, object] = {
@@ -99,6 +99,7 @@ OTHER_VALUES: dict[str, object] = {
     "factor_floor": 0.002,
     "q": 2,
     "block": 4,
+    "verified": False,
     "alpha_rule": "mean",
     "feedback": "paper",
     "chunk_bytes": 2 * CHUNK_BYTES,

@@ -98,9 +98,9 @@ def test_parties_count_the_payload_that_they_report(measured: Measured) -> None:
 
 
 def test_the_first_phases_payload_is_the_formulas(measured: Measured) -> None:
-    # SecUnion: one bit for each parameter, a share for each server, of each client, up and down. Compact: one of
-    # each client, up and down, and seeds; and a sum of all servers but one.
-    vector = measured.manifest.parameters
+    # SecUnion: one bit for each parameter and 128 of tags, a share for each server, of each client, up and down.
+    # Compact: one of each client, up and down, and seeds; and a sum of all servers but one.
+    vector = measured.manifest.parameters + 128
     bits = {
         "paper": vector * CLIENTS * SERVERS * 2 * ROUNDS,
         "compact": (vector * (2 * CLIENTS + SERVERS - 1) + 256 * CLIENTS * (SERVERS - 1)) * ROUNDS,

@@ -243,7 +243,7 @@ def test_marks_come_from_the_clients_own_stream() -> None:
     one, again, other = (
         SEC_UNION.begin(in_blocks(q=8), replace(mine, stream=AesCtrStream(key_of(key)))) for key in (1, 1, 2)
     )
-    (first,), (second,), (third,) = (each.contribute("union") for each in (one, again, other))
+    (first, _), (second, _), (third, _) = (each.contribute("union") for each in (one, again, other))
     np.testing.assert_array_equal(first, second)
     assert np.any(first != third)
     np.testing.assert_array_equal(first != 0, third != 0)
@@ -270,7 +270,7 @@ def test_what_a_client_sends_does_not_tell_the_blocks_that_it_chose() -> None:
     """In the signs phase: it speaks about V whether it chose there or not, in the same way."""
     client = begin(in_blocks(q=4))
     absorb(client, "union", [marks_at(range(10))], 5)
-    pluses, _ = client.contribute("signs")
+    pluses, *_ = client.contribute("signs")
     assert pluses.size == 70
     assert set(pluses.tolist()) == {0, 1}
 
@@ -334,14 +334,15 @@ def test_whether_a_sum_is_refused_does_not_depend_on_the_clients_own_input() -> 
 
 def test_a_release_of_another_shape_is_refused() -> None:
     client = begin()
-    (vector,) = client.vectors("union")
+    vector, tags = client.vectors("union")
     for wrong in (replace(vector, length=N), replace(vector, modulus=vector.modulus + 1)):
+        zeros = (np.zeros(wrong.length, np.uint32), np.zeros(tags.length, np.uint32))
         with pytest.raises(PeerError):
-            client.absorb("union", Release((wrong,), (np.zeros(wrong.length, np.uint32),)), 5)
+            client.absorb("union", Release((wrong, tags), zeros), 5)
     absorb(client, "union", [marks_at([4, 5])], 5)
-    shorter = (Vector("signs", 7, 6), Vector("factors", 1, 2**32))
+    shorter = (Vector("signs", 7, 6), Vector("factors", 1, 2**32), Vector("tags", 3, 2**64))
     with pytest.raises(PeerError) as caught:
-        client.absorb("signs", Release(shorter, (np.zeros(7, np.uint32), factor())), 5)
+        client.absorb("signs", Release(shorter, (np.zeros(7, np.uint32), factor(), np.zeros(3, np.uint64))), 5)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
 
 
@@ -371,7 +372,7 @@ FACTOR = Vector("factors", 1, 2**32)
 
 
 def test_the_vectors_of_honest_clients_are_admitted() -> None:
-    parameters = in_blocks(q=3)
+    parameters = in_blocks(q=3, verified=False)
     client = begin(parameters)
     assert client.vectors("union") == (Vector("union", 43, 8),)
     SEC_UNION.admit(parameters, "union", client.vectors("union"))
@@ -382,7 +383,7 @@ def test_the_vectors_of_honest_clients_are_admitted() -> None:
 
 
 def test_everything_is_admitted_where_the_cohort_can_choose_everything() -> None:
-    parameters = in_blocks(rho=0.5)
+    parameters = in_blocks(rho=0.5, verified=False)
     SEC_UNION.admit(parameters, "signs", (Vector("signs", N, 6), FACTOR))
     with pytest.raises(PeerError, match="at most 300"):
         SEC_UNION.admit(parameters, "signs", (Vector("signs", 301, 6), FACTOR))
@@ -404,17 +405,25 @@ def test_everything_is_admitted_where_the_cohort_can_choose_everything() -> None
 def test_other_vectors_are_refused(phase: str, declared: tuple[Vector, ...], reason: RejectReason) -> None:
     for admit in (SEC_UNION.admit, SEC_UNION.admit_release):
         with pytest.raises(PeerError) as caught:
-            admit(in_blocks(), phase, declared)
+            admit(in_blocks(verified=False), phase, declared)
         assert caught.value.reason is reason
 
 
 @pytest.mark.parametrize(
     ("wire", "expected"),
     [
-        # 2·S·C·(⌈N/b⌉·q, |V|·⌈log2(C + 1)⌉, 32)
-        ("paper", {"union": 20 * 3_857, "signs": 20 * 8_000 * 3, "factors": 20 * 32}),
+        # 2·S·C·(⌈N/b⌉·q, |V|·⌈log2(C + 1)⌉, 32), and the tags of 128 bits and of 3 words
+        ("paper", {"union": 20 * 3_857, "signs": 20 * 8_000 * 3, "factors": 20 * 32, "tags": 20 * (128 + 192)}),
         # (2C + S - 1)·(3,857, ⌈8,000/17⌉·44, 32), and a seed of each client in each phase
-        ("compact", {"union": 11 * 3_857 + 1_280, "signs": 11 * 471 * 44 + 1_280, "factors": 11 * 32}),
+        (
+            "compact",
+            {
+                "union": 11 * 3_857 + 1_280,
+                "signs": 11 * 471 * 44 + 1_280,
+                "factors": 11 * 32,
+                "tags": 11 * (128 + 192),
+            },
+        ),
     ],
 )
 def test_what_lenet_costs_in_blocks_of_sixteen(wire: WireMode, expected: dict[str, int]) -> None:

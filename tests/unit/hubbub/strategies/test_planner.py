@@ -25,6 +25,7 @@ def ask(
     rounds: int = 1,
     wire: WireMode = "compact",
     block: int = 1,
+    verified: bool = True,
 ) -> Question:
     return Question(
         parameters=parameters,
@@ -36,6 +37,7 @@ def ask(
         rounds=rounds,
         wire=wire,
         block=block,
+        verified=verified,
     )
 
 
@@ -94,12 +96,15 @@ def test_the_compact_wire_is_planned_unless_told_otherwise() -> None:
         "union": 11 * 61_706 + 5 * 256,
         "signs": 11 * 1_141 * 56 + 5 * 256,
         "factors": 11 * 32,
+        "tags": 11 * (128 + 3 * 64),
     }
 
 
 @pytest.mark.parametrize("wire", MODES)
 def test_every_row_has_the_papers_cost_beside_it(wire: WireMode) -> None:
-    answer, paper = (plan(ask(union_size=18_253, wire=each)) for each in (wire, "paper"))
+    """The paper has no tags."""
+    answer = plan(ask(union_size=18_253, wire=wire))
+    paper = plan(ask(union_size=18_253, wire="paper", verified=False))
 
     assert [row.paper_bits_per_round for row in answer.rows] == [row.bits_per_round for row in paper.rows]
 
@@ -212,7 +217,7 @@ def test_recommends_partial_sec_union_where_marks_are_wide() -> None:
 
 
 def test_at_the_same_price_recommends_what_loses_nothing() -> None:
-    answer = plan(ask(rho=0.01, union_size=2_000, q=3, wire="paper"))  # ⌈log2(5 + 1)⌉ = 3.
+    answer = plan(ask(rho=0.01, union_size=2_000, q=3, wire="paper", verified=False))  # ⌈log2(5 + 1)⌉ = 3.
 
     assert answer.row("sec-union").bits_per_round == answer.row("partial-sec-union").bits_per_round
     assert answer.recommended.strategy == "partial-sec-union"

@@ -284,7 +284,7 @@ def test_marks_come_from_the_clients_own_stream() -> None:
         find_strategy("sec-union").begin(parameters, replace(mine, stream=AesCtrStream(key_of(key))))
         for key in (1, 1, 2)
     )
-    (first,), (second,), (third,) = (each.contribute("union") for each in (one, again, other))
+    (first, _), (second, _), (third, _) = (each.contribute("union") for each in (one, again, other))
     np.testing.assert_array_equal(first, second)
     assert np.any(first != third)
     np.testing.assert_array_equal(first != 0, third != 0)
@@ -405,7 +405,7 @@ def test_whether_a_sum_is_refused_does_not_depend_on_the_clients_own_input(name:
 
 @every_union
 def test_a_release_of_another_shape_is_refused(name: str) -> None:
-    client = begin(name)
+    client = begin(name, setting(verified=False))
     (vector,) = client.vectors("union")
     for wrong in (replace(vector, length=N - 1), replace(vector, modulus=vector.modulus + 1)):
         with pytest.raises(PeerError):
@@ -463,7 +463,7 @@ MARKS = {"sec-union": 2**3, "partial-sec-union": 6, "plaintext-union": 2}
 
 @every_union
 def test_the_vectors_of_honest_clients_are_admitted(name: str) -> None:
-    parameters, strategy = setting(q=3), find_strategy(name)
+    parameters, strategy = setting(q=3, verified=False), find_strategy(name)
     client = begin(name, parameters)
     assert client.vectors("union") == (Vector("union", N, MARKS[name]),)
     strategy.admit(parameters, "union", client.vectors("union"))
@@ -495,7 +495,7 @@ def test_other_vectors_are_refused(
     declared = tuple(replace(vector, modulus=vector.modulus or MARKS[name]) for vector in declared)
     for admit in (find_strategy(name).admit, find_strategy(name).admit_release):
         with pytest.raises(PeerError) as caught:
-            admit(setting(q=3), phase, declared)
+            admit(setting(q=3, verified=False), phase, declared)
         assert caught.value.reason is reason
 
 
@@ -513,9 +513,9 @@ def test_other_vectors_are_refused(
 )
 def test_no_union_takes_all_signs_and_a_factor_only(declared: tuple[Vector, ...], reason: RejectReason) -> None:
     strategy = find_strategy("no-union")
-    strategy.admit(setting(), "signs", (SIGNS_11, FACTOR))
+    strategy.admit(setting(verified=False), "signs", (SIGNS_11, FACTOR))
     with pytest.raises(PeerError) as caught:
-        strategy.admit(setting(), "signs", declared)
+        strategy.admit(setting(verified=False), "signs", declared)
     assert caught.value.reason is reason
 
 
@@ -541,6 +541,13 @@ SECURE_BITS = {
     "partial-sec-union": {"union": 20 * 61_706 * 3},
     "plaintext-union": {"union": 2 * 5 * 61_706},
 }
+TAGS_BITS = {
+    # Three numbers of 64 bits in a phase that adds integers, 128 of q bits in one that adds marks.
+    "no-union": 3 * 64,
+    "sec-union": 128 * 3 + 3 * 64,
+    "partial-sec-union": 2 * 3 * 64,
+    "plaintext-union": 3 * 64,
+}
 
 
 @every_strategy
@@ -548,9 +555,11 @@ def test_predicted_bits_are_the_papers_formula(name: str) -> None:
     heads = Headcount.complete(5, 2)
     size = 61_706 if name == "no-union" else 20_000
     predicted = find_strategy(name).predict_bits(LENET, heads, union_size=size)
-    assert predicted == {**SECURE_BITS[name], "signs": 20 * size * 4, "factors": 20 * 32}
+    papers = {**SECURE_BITS[name], "signs": 20 * size * 4, "factors": 20 * 32}
+    assert predicted == {**papers, "tags": 20 * TAGS_BITS[name]}
+    assert find_strategy(name).predict_bits(replace(LENET, verified=False), heads, union_size=size) == papers
     if name == "no-union":
-        assert sum(predicted.values()) == no_union_bits(61_706, heads)
+        assert sum(papers.values()) == no_union_bits(61_706, heads)
 
 
 @every_strategy
@@ -561,6 +570,7 @@ def test_predicted_bits_count_who_sent_and_who_received(name: str) -> None:
     predicted = strategy.predict_bits(setting(q=3), heads, union_size=size)
     assert predicted["signs"] == 2 * (4 + 5) * size * 4
     assert predicted["factors"] == 2 * (4 + 5) * 32
+    assert predicted["tags"] == 2 * (4 + 5) * TAGS_BITS[name]
     unions = {"sec-union": 2 * 9 * N * 3, "partial-sec-union": 2 * 9 * N * 3, "plaintext-union": 9 * N}
     assert predicted.get("union") == unions.get(name)
 

@@ -61,7 +61,7 @@ def test_in_blocks_its_signs_are_drawn_from_the_clients_secret_and_its_factor_is
         mine = STRATEGIES["sec-union"].begin(parameters, silent_input(seed))
         assert not mine.contribute("union")[0].any(), "it chooses no block"
         absorb(mine, "union", [marks], 3)
-        signs, factor = mine.contribute(SIGNS.name)
+        signs, factor, _ = mine.contribute(SIGNS.name)
         assert int(factor[0]) == 0
         drawn.append(signs)
     first, again, other = drawn

@@ -14,12 +14,14 @@ from hubbub.protocol.layout import Vector
 from hubbub.strategies import sums
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Theta
 from hubbub.strategies.registry import find_strategy
+from support import strategy_rounds
 from support.strategy_rounds import N, add_up, draw, make_input, play, setting
 
 SUMS = tuple(strategy.name for strategy in sums.STRATEGIES)
 every_sum = pytest.mark.parametrize("name", SUMS)
 THETA = draw(99)
 COUNTS = setting(rho=0.1, alpha_max=1_000.0)
+UNVERIFIED = replace(COUNTS, verified=False)
 """Five clients with at most 30 numbers of at most 1,000 each, added in units of 2^-18."""
 UNIT = 2.0**-18
 
@@ -224,9 +226,9 @@ def begin(name: str, numbers: Mapping[int, float] | None = None) -> ClientRound:
 
 
 def absorb(client: ClientRound, phase: str, values: Sequence[int] | NDArray[np.int64], members: int) -> None:
-    (vector,) = client.vectors(phase)
+    vector = client.vectors(phase)[0]
     residues = np.mod(np.asarray(values, np.int64), vector.modulus).astype(np.uint32)
-    client.absorb(phase, Release((vector,), (residues,)), members)
+    strategy_rounds.absorb(client, phase, [residues], members)
 
 
 def at(index: int, value: int) -> NDArray[np.int64]:
@@ -311,7 +313,7 @@ CASES = [(name, phase) for name, phases in DECLARED.items() for phase in phases]
 def test_wrong_vectors_are_refused_and_say_in_what_they_are_wrong(name: str, phase: str) -> None:
     strategy, right = find_strategy(name), DECLARED[name][phase]
     for check in (strategy.admit, strategy.admit_release):
-        check(COUNTS, phase, [right])
+        check(UNVERIFIED, phase, [right])
         for wrong, reason in [
             ([replace(right, length=right.length + 1)], RejectReason.WRONG_LENGTH),
             ([replace(right, modulus=right.modulus - 1)], RejectReason.WRONG_RING),
@@ -320,26 +322,27 @@ def test_wrong_vectors_are_refused_and_say_in_what_they_are_wrong(name: str, pha
             ([], RejectReason.WRONG_LENGTH),
         ]:
             with pytest.raises(PeerError) as caught:
-                check(COUNTS, phase, wrong)
+                check(UNVERIFIED, phase, wrong)
             assert caught.value.reason is reason, wrong
 
 
 def test_only_on_a_union_may_there_be_fewer_numbers() -> None:
     shorter = [Vector("values", 29, 2**32)]
 
-    find_strategy("sparse-sum").admit(COUNTS, "values", shorter)
+    find_strategy("sparse-sum").admit(UNVERIFIED, "values", shorter)
     with pytest.raises(PeerError):
-        find_strategy("sum").admit(COUNTS, "values", shorter)
+        find_strategy("sum").admit(UNVERIFIED, "values", shorter)
 
 
 @every_sum
 def test_a_release_of_other_vectors_is_refused_by_the_client(name: str) -> None:
     phase = find_strategy(name).phases[0].name
     client = begin(name)
-    (vector,) = client.vectors(phase)
+    vector, tags = client.vectors(phase)
+    zeros = (np.zeros(N - 1, np.uint32), np.zeros(tags.length, np.uint64))
 
     with pytest.raises(PeerError):
-        client.absorb(phase, Release((replace(vector, length=N - 1),), (np.zeros(N - 1, np.uint32),)), 5)
+        client.absorb(phase, Release((replace(vector, length=N - 1), tags), zeros), 5)
 
 
 def test_numbers_are_restricted_to_the_released_union_and_to_nothing_else() -> None:
@@ -373,13 +376,18 @@ def test_bits_are_those_of_a_secure_sum_with_and_without_dropout() -> None:
     some = Headcount(cohort=5, senders=4, recipients=5, servers=3)
     dense, sparse = find_strategy("sum"), find_strategy("sparse-sum")
 
-    assert dense.predict_bits(COUNTS, everybody, 77) == {"values": 2 * 3 * 5 * N * 32}
-    assert dense.predict_bits(COUNTS, some, 77) == {"values": 3 * 9 * N * 32}
+    assert dense.predict_bits(COUNTS, everybody, 77) == {"values": 2 * 3 * 5 * N * 32, "tags": 2 * 3 * 5 * 192}
+    assert dense.predict_bits(COUNTS, some, 77) == {"values": 3 * 9 * N * 32, "tags": 3 * 9 * 192}
     assert sparse.predict_bits(COUNTS, everybody, 77) == {
         "union": 2 * 3 * 5 * N * 3,
         "values": 2 * 3 * 5 * 77 * 32,
+        "tags": 2 * 3 * 5 * 2 * 192,
     }
-    assert sparse.predict_bits(COUNTS, some, 77) == {"union": 3 * 9 * N * 3, "values": 3 * 9 * 77 * 32}
+    assert sparse.predict_bits(COUNTS, some, 77) == {
+        "union": 3 * 9 * N * 3,
+        "values": 3 * 9 * 77 * 32,
+        "tags": 3 * 9 * 2 * 192,
+    }
 
 
 @every_sum
