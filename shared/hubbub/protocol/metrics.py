@@ -78,11 +78,16 @@ class Metric:
         return 2 * self.bins if self.kind == "auc" else _TERMS[self.kind]
 
     @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest value that it can have."""
+        if self.kind == "mean":
+            return self.low, self.high
+        return (WORST_R2, 1.0) if self.kind == "r2" else (0.0, 1.0)
+
+    @property
     def worst(self) -> float:
         """The value that something undefined counts as."""
-        if self.kind == "r2":
-            return WORST_R2
-        return self.low if self.higher_is_better else self.high
+        return self.range[not self.higher_is_better]
 
     def normalise(self, total: float | Sequence[float], weight: float) -> NDArray[np.float64]:
         """Turn sums over a client's examples into components between 0 and 1; the worst if that cannot be done."""
@@ -177,6 +182,11 @@ class ScoreSheet:
             components = np.concatenate([[1.0], components])
         return np.rint(components * weight).astype(np.uint32)
 
+    def decode_one(self, scores: Scores) -> dict[str, float]:
+        """Compute the metrics of a single client, for its own eyes."""
+        alone = ScoreSheet(self.metrics, clients=1)
+        return alone.decode(alone.encode(scores, 1), 1)
+
     def plausible(self, sums: Residues, members: int) -> bool:
         """Whether so many members can have these scores; looks at all of them."""
         wide = sums.astype(np.uint64)
@@ -198,6 +208,14 @@ class ScoreSheet:
         return result
 
 
+def copy_scores(scores: Scores) -> dict[str, tuple[list[float], float]]:
+    """Scores as plain Python numbers; raises what is raised if they are none."""
+    return {
+        str(name): (np.atleast_1d(np.asarray(total, dtype=np.float64)).tolist(), float(weight))
+        for name, (total, weight) in scores.items()
+    }
+
+
 def check_metrics(metrics: Sequence[Metric]) -> None:
     """Refuse metrics that are not distinct, or a cohort could not tell apart."""
     names = [metric.name for metric in metrics]
@@ -207,7 +225,8 @@ def check_metrics(metrics: Sequence[Metric]) -> None:
 
 def reaches(metric: Metric, value: float, target: float) -> bool:
     """Whether a decoded value is as good as a target, up to the rounding of the sum."""
-    slack = (metric.high - metric.low) * 2**-20
+    low, high = metric.range
+    slack = (high - low) * 2**-20
     return value >= target - slack if metric.higher_is_better else value <= target + slack
 
 
