@@ -168,11 +168,7 @@ class Scene:
 
 REPORT = RoundApplied(
     model_hmac=MODEL_HMAC,
-    correct=1,
-    total=2,
-    loss=0.1,
     training_s=0.0,
-    evaluation_s=0.0,
     traffic=(),
 )
 UNTOLD = {"manifest", "roster_sha256", "run", "format"}
