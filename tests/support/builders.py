@@ -18,6 +18,8 @@ from hubbub.messages.rounds import (
     RoundApplied,
     RoundDropped,
     RoundOpened,
+    RoundScored,
+    ScoreClaim,
     VoidPhase,
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
@@ -201,15 +203,8 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         PhaseReleased(members=manifest.clients, vectors=claims, traffic=traffic),
         PhaseVoided(),
         OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS, explanation="1 of 3 organisations"),
-        RoundApplied(
-            model_hmac=MODEL_HMAC,
-            correct=90,
-            total=100,
-            loss=0.25,
-            training_s=1.5,
-            evaluation_s=0.5,
-            traffic=traffic,
-        ),
+        RoundApplied(model_hmac=MODEL_HMAC, training_s=1.5, traffic=traffic),
+        RoundScored(scores=(ScoreClaim(name="accuracy", value=0.9),), traffic=traffic),
         RoundDropped(training_s=1.5, traffic=()),
         ShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
         DenseShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),

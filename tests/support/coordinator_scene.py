@@ -166,15 +166,7 @@ class Scene:
         await self.over.wait()
 
 
-REPORT = RoundApplied(
-    model_hmac=MODEL_HMAC,
-    correct=1,
-    total=2,
-    loss=0.1,
-    training_s=0.0,
-    evaluation_s=0.0,
-    traffic=(),
-)
+REPORT = RoundApplied(model_hmac=MODEL_HMAC, training_s=0.0, traffic=())
 UNTOLD = {"manifest", "roster_sha256", "run", "format"}
 
 
