@@ -203,7 +203,11 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         PhaseReleased(members=manifest.clients, vectors=claims, traffic=traffic),
         PhaseVoided(),
         OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS, explanation="1 of 3 organisations"),
-        RoundApplied(model_hmac=MODEL_HMAC, training_s=1.5, traffic=traffic),
+        RoundApplied(
+            model_hmac=MODEL_HMAC,
+            training_s=1.5,
+            traffic=traffic,
+        ),
         RoundScored(scores=(ScoreClaim(name="accuracy", value=0.9),), traffic=traffic),
         RoundDropped(training_s=1.5, traffic=()),
         ShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),

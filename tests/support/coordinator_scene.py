@@ -166,7 +166,11 @@ class Scene:
         await self.over.wait()
 
 
-REPORT = RoundApplied(model_hmac=MODEL_HMAC, training_s=0.0, traffic=())
+REPORT = RoundApplied(
+    model_hmac=MODEL_HMAC,
+    training_s=0.0,
+    traffic=(),
+)
 UNTOLD = {"manifest", "roster_sha256", "run", "format"}
 
 

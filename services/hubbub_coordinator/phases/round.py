@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hubbub.errors import RejectReason
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import (
     CancelTimer,
@@ -411,6 +411,8 @@ def note_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
 
 def note_late_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
     """A client was slower to apply than its round has time for; it may still be in time to score."""
+    if not data.scoring:
+        raise PeerError(RejectReason.UNEXPECTED, f"{event.client} has applied a round that is not released")
     return Step(State.COLLECTING, _note_applied(data, event))
 
 

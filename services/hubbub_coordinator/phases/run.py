@@ -202,7 +202,7 @@ def go_on(run: Run, event: RoundEnded) -> Step[State, Run]:
         run = replace(run, released=run.released + 1)
     else:
         run = replace(run, void=run.void + 1)
-    success = _say_success(run.manifest, event)
+    success = _say_success(run.manifest, event) if event.verdict is RoundVerdict.RELEASED else ""
     if success:
         return _end(run, State.COMPLETED, success, event.at_s)
     if run.released == run.manifest.rounds:

@@ -15,8 +15,9 @@ applied and reported by then: whatever becomes of the scores, it stays so.
 
 Sums and voids may arrive in any state: a client that was slow finds that the others have gone on, is left out, and
 still takes in the sums. It acts only on verdicts that all aggregators gave: all released over the same members, or
-all void. A release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round that waits for a verdict while others
-are ordered is overtaken: what it waits for was lost, and the model comes from a peer.
+all void. A release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round
+that waits for a verdict while others are ordered is overtaken: what it waits for was lost, and the model comes
+from a peer. If it waits for scores it just ends, since nothing depends on them.
 
 A sum carries the transcript of the share sets in it, a keyed digest of the model and of all sums that they depend
 on. If it is not our own, whether we are a member or not, we were told another model or other sums than the members
@@ -118,6 +119,8 @@ class Round:
     """Over whom the run's scores are summed; nobody before the first time."""
     concluded: Concluded | None = None
     """How the round left us, once it is applied."""
+    own_metrics: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """How the model does on our data, for our owner alone."""
     phase: int = 0
     sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
     voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
@@ -288,8 +291,7 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
 
 def share_score(data: Round, event: Evaluated) -> Step[State, Round]:
     """Share our score, unless the others have finished without it or it does not belong to the sum."""
-    del event
-    data = replace(data, phase=data.phase + 1)
+    data = replace(data, phase=data.phase + 1, own_metrics=event.own)
     onward = _decode_or_end(data)
     if onward:
         return onward

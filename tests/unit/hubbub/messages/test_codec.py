@@ -279,19 +279,12 @@ BAD_BODIES: dict[str, tuple[str, str]] = {
     "unknown reject reason": ("order-refused", '{"reason": "mood", "explanation": ""}'),
     "no members": ("close-phase", '{"members": [], "receipts": []}'),
     "member with a path": ("close-phase", '{"members": ["../x"], "receipts": []}'),
-    "NaN": (
-        "round-applied",
-        '{"correct": 0, "total": 0, "loss": NaN, "training_s": 0, "evaluation_s": 0, "traffic": []}',
-    ),
+    "NaN": ("round-scored", '{"scores": [{"name": "loss", "value": NaN}], "traffic": []}'),
     "infinity": ("round-dropped", '{"training_s": Infinity, "traffic": []}'),
     "negative time": ("round-dropped", '{"training_s": -1, "traffic": []}'),
-    "more right than there are": (
-        "round-applied",
-        '{"correct": 2, "total": 1, "loss": 0, "training_s": 0, "evaluation_s": 0, "traffic": []}',
-    ),
     "number that no float holds": (
-        "round-applied",
-        f'{{"correct": 0, "total": {10**400}, "loss": 0, "training_s": 0, "evaluation_s": 0, "traffic": []}}',
+        "round-scored",
+        f'{{"scores": [{{"name": "loss", "value": {10**400}}}], "traffic": []}}',
     ),
     "broken JSON": ("run-ready", "{"),
 }
