@@ -106,8 +106,8 @@ class Play:
         self.deliver(120.0)
         self.release(121.0)
 
-    def value(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"hubbub_{name}", labels)
+    def value(self, sample: str, /, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"hubbub_{sample}", labels)
 
 
 def claims(phase: str) -> tuple[VectorClaim, ...]:
