@@ -1,14 +1,14 @@
 """The coordinator's own metrics: how long phases and rounds take, what they cost, and how long somebody waits.
 
-All of it is read from the steps of its machines, so what is counted is what was kept. Byte counts, training and
-evaluation times are the parties' own reports.
+All of it is read from the steps of its machines, so what is counted is what was kept. Byte counts and training
+times are the parties' own reports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,7 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.runner import Live, Moment, Observer
 from hubbub.runtime.telemetry import SECONDS
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 from hubbub_coordinator.accounts import predict
 from hubbub_coordinator.events import RoundVerdict, UpdateApplied
 from hubbub_coordinator.phases import round as rounds
@@ -47,8 +48,11 @@ class Metering:
         )
         self._rounds = self._time("round_seconds", "From the opening of a round to its verdict.", "outcome")
         self._training = self._time("reported_training_seconds", "How long clients say that they trained.")
-        self._evaluation = self._time(
-            "reported_evaluation_seconds", "How long clients say that they took to apply and evaluate a model."
+        self._metrics = Gauge(
+            "hubbub_metric",
+            "What the clients' scores came to in the last round that was scored, by the metric's name.",
+            ("name",),
+            registry=self._registry,
         )
         self._payload = self._count(
             "reported_payload_bytes",
@@ -101,7 +105,6 @@ class Metering:
         """A client's word on a round counts once, as in its accounts."""
         if isinstance(event, UpdateApplied) and event.client not in earlier.applied:
             self._training.observe(event.report.training_s)
-            self._evaluation.observe(event.report.evaluation_s)
 
     def _note_end(self, data: Round, verdict: RoundVerdict) -> None:
         if data.ended_at_s is not None:
@@ -116,6 +119,9 @@ class Metering:
         if verdict is RoundVerdict.RELEASED:
             for name, bits in predict(data).items():
                 self._predicted.labels(name).inc(bits / 8)
+        for metric in data.manifest.metrics:
+            if metric.name in data.metrics:
+                self._metrics.labels(metric.name).set(data.metrics[metric.name])
         if len({report.model_hmac for report in data.applied.values()}) > 1:
             self._disagreements.inc()
 
@@ -124,7 +130,7 @@ def _known_names(data: Round) -> frozenset[str]:
     """What traffic can count as; a report may say anything, and must not make labels without number."""
     everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
     strategy = find_strategy(data.manifest.strategy)
-    return frozenset(strategy.predict_bits(data.manifest.protocol_parameters, everybody, 0))
+    return frozenset({*strategy.predict_bits(data.manifest.protocol_parameters, everybody, 0), SCORES.name})
 
 
 def _is_released(record: PhaseRecord) -> bool:

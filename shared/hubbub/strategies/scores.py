@@ -10,13 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hubbub.errors import LocalError
-from hubbub.protocol import metrics
+from hubbub.protocol import costs, metrics
+from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.metrics import Scores, ScoreSheet
+from hubbub.protocol.modes import WireMode
 from hubbub.strategies.base import Conclusion, Phase, Release, Restriction
 
 SCORES = Phase(metrics.NAME)
+
+
+def predict_bits(sheet: ScoreSheet, heads: Headcount, wire: WireMode) -> int:
+    """Payload of a scores phase: Eq. 3 for one vector, or its compact form."""
+    vector = sheet.vector
+    return costs.secure_sum_bits(vector.length, vector.modulus, heads, wire) + costs.seeds_bits(heads, wire)
 
 
 @dataclass(slots=True, eq=False)
