@@ -354,6 +354,10 @@ class WatchedLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:

@@ -490,6 +490,10 @@ class RememberingLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -642,6 +646,10 @@ class BrokenLearner:
     @property
     def samples(self) -> int:
         return self.inner.samples
+
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None

@@ -55,6 +55,7 @@ class Pupil:
     after: int = STEPS
     scoring: Callable[[], Scores] = lambda: GOOD
     samples: int = 5
+    examples: int = 9
     trained: int = 0
 
     def train(
