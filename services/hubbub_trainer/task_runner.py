@@ -123,10 +123,15 @@ class TaskRunner:
         """Score the model; if that fails there are no scores, and each counts as the worst."""
         try:
             _begin(space, EVALUATION, key)
-            return copy_scores(space.learner.evaluate(space.theta, memory=space.memory))
+            scores = copy_scores(space.learner.evaluate(space.theta, memory=space.memory))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (As above.)
             self._keep_at_home(key, space, EVALUATION, error)
             return {}
+        undefined = [name for name, (sums, _) in scores.items() if not np.isfinite(sums).all()]
+        if undefined:
+            error = TaskFailed(f"{', '.join(undefined)} is not finite, and counts as the worst")
+            self._keep_at_home(key, space, EVALUATION, error)
+        return scores
 
     def _keep_at_home(self, key: Key, space: Workspace, what: str, error: BaseException) -> None:
         """Tell the owner of a failure, and nobody else; raise what is no failure of the task."""

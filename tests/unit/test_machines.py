@@ -21,8 +21,7 @@ from hubbub.machine.effects import Failed, Job, Key, SetTimer
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Stay, Step, Table, To, step
 from hubbub.messages.keys import RunKey
-from hubbub.messages.manifest import Manifest
-from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.messages.snapshots import Voucher

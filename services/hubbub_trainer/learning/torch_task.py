@@ -126,7 +126,7 @@ class TorchTask:
         if self.metrics == "binary":
             return _binary_losses(outputs, targets).mean()
         if self.metrics == "regression":
-            return functional.mse_loss(_column(outputs), _column(targets).to(outputs.dtype))
+            return functional.mse_loss(_column(outputs).float(), _column(targets).float())
         return functional.cross_entropy(outputs, targets)
 
     def optimiser(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -151,11 +151,8 @@ def _score_classes(right: Tensor, losses: Tensor) -> Scores:
 
 
 def _score_binary(outputs: Tensor, targets: Tensor) -> Scores:
-    positive = _column(targets) > 0
-    logits = _logits(outputs)
-    # In float64: in float32 a sure answer is rounded to 1.
-    probabilities = torch.sigmoid(logits.double())
-    histogram = bin_probabilities(probabilities.cpu().numpy(), positive.cpu().numpy(), _BINS)
+    positive, logits = _column(targets) > 0, _logits(outputs)
+    histogram = bin_probabilities(torch.sigmoid(logits).cpu().numpy(), positive.cpu().numpy(), _BINS)
     classes = _score_classes((logits > 0) == positive, _binary_losses(outputs, targets))
     return {"auc": (histogram, len(positive)), **classes}
 
@@ -167,8 +164,10 @@ def _score_regression(outputs: Tensor, targets: Tensor, bounds: tuple[float, flo
 
 
 def _binary_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    logits = _logits(outputs)
-    return functional.binary_cross_entropy_with_logits(logits, _column(targets).to(logits.dtype), reduction="none")
+    wanted = _column(targets).float()
+    if not ((wanted == 0) | (wanted == 1)).all():
+        raise ValueError("the targets of a binary task must be 0 or 1")
+    return functional.binary_cross_entropy_with_logits(_logits(outputs).float(), wanted, reduction="none")
 
 
 def _logits(outputs: Tensor) -> Tensor:

@@ -127,6 +127,10 @@ class Round:
     training_s: float = 0.0
     sent: tuple[Traffic, ...] = ()
     received: Mapping[str, int] = field(default_factory=dict)
+    told_sent: int = 0
+    """How many of the rows of `sent` were reported."""
+    told_received: Mapping[str, int] = field(default_factory=dict)
+    """What of `received` was."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -285,7 +289,7 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
     effects = (Record("applied", {"model_hmac": event.model_hmac}), _tell(data, body))
     if not data.is_scored:
         return Step(State.APPLIED, data, (*effects, _over(data, event, released=True)))
-    data = replace(data, concluded=event, sent=(), received={})
+    data = replace(data, concluded=event, told_sent=len(data.sent), told_received=data.received)
     return Step(State.SCORING, data, (*effects, Evaluate()))
 
 
@@ -330,7 +334,10 @@ def _decode_or_end(data: Round) -> Step[State, Round] | None:
 
 
 def _traffic(data: Round) -> tuple[Traffic, ...]:
-    return (*data.sent, *count_arrivals(data.received, "down"))
+    """What was sent and received since the last report."""
+    new = {name: count - data.told_received.get(name, 0) for name, count in data.received.items()}
+    arrived = {name: count for name, count in new.items() if count}
+    return (*data.sent[data.told_sent :], *count_arrivals(arrived, "down"))
 
 
 def _tell(data: Round, body: RoundApplied | RoundScored | RoundDropped | PartyFailed) -> Effect:

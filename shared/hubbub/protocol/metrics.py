@@ -209,7 +209,7 @@ class ScoreSheet:
 
 
 def copy_scores(scores: Scores) -> dict[str, tuple[list[float], float]]:
-    """Scores as plain Python numbers; raises what is raised if they are none."""
+    """Copy scores as plain Python numbers."""
     return {
         str(name): (np.atleast_1d(np.asarray(total, dtype=np.float64)).tolist(), float(weight))
         for name, (total, weight) in scores.items()

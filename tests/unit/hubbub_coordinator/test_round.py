@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import pytest
 
-from hubbub.errors import PeerError, RejectReason, UnexpectedEvent
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import (
     CancelTimer,

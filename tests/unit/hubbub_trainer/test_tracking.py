@@ -133,10 +133,8 @@ async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(
     for client in manifest.clients:
         board = read_board(tmp_path / "board", manifest, client)
         expected = {
-            "evaluation/accuracy": [(n, reports[n][client].correct / reports[n][client].total) for n in (1, 2)],
-            "evaluation/loss": [(n, reports[n][client].loss) for n in (1, 2)],
+            **{f"evaluation/{name}": own_metrics(tmp_path, client, name) for name in METRIC_NAMES},
             "seconds/training": [(n, reports[n][client].training_s) for n in (1, 2)],
-            "seconds/evaluation": [(n, reports[n][client].evaluation_s) for n in (1, 2)],
             "round/members": [(1, 3), (2, 3)],
             "round/released": [(1, 1), (2, 1)],
             "traffic/sent_payload_bytes": [(n, count_sent(reports[n][client])) for n in (1, 2)],

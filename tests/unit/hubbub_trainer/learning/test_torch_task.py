@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
+from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
 from hubbub_trainer.learning.task import TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
@@ -305,6 +305,20 @@ def test_targets_and_predictions_of_a_regression_are_cut_to_its_range(shape: tup
 def test_more_outputs_than_the_kind_has_are_refused(task: TorchTask) -> None:
     with pytest.raises(ValueError, match="one value for each example, not 3"):
         score(task, torch.zeros(5, 3), torch.zeros(5))
+
+
+def test_labels_of_two_classes_that_are_not_0_and_1_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        score(Binary(), torch.zeros(3), torch.tensor([1, 2, 1]))
+
+
+def test_what_is_not_finite_in_a_run_is_not_refused_and_counts_as_the_worst() -> None:
+    sheet = ScoreSheet(BINARY, clients=1)
+    outputs, targets = torch.full((4, 1), torch.nan), torch.tensor([0, 1, 1, 0])
+
+    told = sheet.decode(sheet.encode(score(Binary(), outputs, targets), 4), 1)
+
+    assert (told["auc"], told["loss"]) == (0.0, 16.0)
 
 
 def test_scores_are_the_same_whatever_the_size_of_a_batch() -> None:
