@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
 from hubbub_coordinator.api import round_views
@@ -67,20 +67,21 @@ def test_scores_are_shown_by_name_and_without_a_sum_they_are_void_and_the_round_
     ("changes", "headline"),
     [
         ({}, HeadlineView(name="mse", higher_is_better=False)),
-        ({"scores": "none", "target": None}, None),
-        ({"evaluate_every": 0, "target": None}, None),
+        ({"scores": "none"}, None),
+        ({"evaluate_every": 0}, None),
     ],
 )
 def test_a_run_says_which_metric_counts(changes: dict[str, object], headline: HeadlineView | None) -> None:
     _, error = regression(0.0, 10.0)
-    fields: dict[str, object] = {"metrics": (MetricClaim.of(error),), "target": 2.5}
-    manifest = make_manifest(**{**fields, **changes})
+    described = make_manifest(metrics=(MetricClaim.of(error),)).model_dump()
+    target = None if changes else 2.5
+    manifest = Manifest.model_validate({**described, **changes, "target": target})
     run = Run(manifest=manifest, metrics={"mse": 4.0})
 
     view = view_run(manifest.run_id, runs.State.RUNNING, run, None)
 
     assert view.headline == headline
-    assert (view.target, view.metrics) == (manifest.target, {"mse": 4.0})
+    assert (view.target, view.metrics) == (target, {"mse": 4.0})
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ async def federate(task: FlowerTask, folder: Path, options: DemoOptions = OPTION
 
     def watch(moment: Moment) -> None:
         if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
-            accuracies.append(account(moment.data).accuracy)
+            accuracies.append(account(moment.data).metrics["accuracy"])
 
     manifest, parties = draw_up(options, task)
     async with start_federation(
