@@ -193,6 +193,10 @@ class Workbench:
 
     # Our side of a round, made or rebuilt ---------------------------------------------------------------
 
+    def _open_phase(self, key: Key, phase: str) -> OpenRound:
+        """Our side of a phase, be it the scores."""
+        return self._open_scores(key).verified if phase == SCORES.name else self._open_round(key)
+
     def _open_round(self, key: Key, *, whole: bool = False) -> OpenRound:
         """Our side of a round; after a restart it is rebuilt from what was learnt and what was decoded since."""
         space = self._spaces.open(key.run)
@@ -243,7 +247,7 @@ class Workbench:
         return SharesSent(traffic=await self._send_compact(key, outgoing, seeds))
 
     def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
-        mine = self._open_scores(key).verified if phase_name == SCORES.name else self._open_round(key)
+        mine = self._open_phase(key, phase_name)
         set_id, secret = drawn.recall_outbox(self._vault, key, phase_name)
         out = Outgoing(
             wire=wire_of(self._find_round(key).manifest, phase_name),
