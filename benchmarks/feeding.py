@@ -41,6 +41,7 @@ from hubbub.messages.sums import MaskedChunk
 from hubbub.protocol.compact import unmask
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Piece, Vector
+from hubbub.protocol.metrics import Metric
 from hubbub.protocol.ring import word_type
 from hubbub.runtime.post import sign
 from hubbub.strategies.base import Theta
@@ -91,6 +92,7 @@ class NumbersTask:
     """Stands for a model that nobody has to have in memory."""
 
     name = "numbers"
+    metrics: tuple[Metric, ...] = ()
 
     def __init__(self, parameters: int) -> None:
         self._parameters = parameters

@@ -18,12 +18,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub.secure_sum import SecureSum
 from hubbub_coordinator.phases.run import State
 from hubbub_local.federation import start_federation
 from hubbub_local.parties import make_parties
 from hubbub_trainer.kept_model import read_kept_model
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.planning import draw_up_manifest
 
 HOSPITALS, SERVERS, CODES = 5, 2, 2_000
@@ -66,6 +67,7 @@ class Hospital:
 
     numbers: Numbers
     samples: int = 1
+    examples: int = 0
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -74,10 +76,10 @@ class Hospital:
         del steps, seed, progress
         return Training(theta + self.numbers.astype(np.float32), memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """A sum is neither right nor wrong."""
         del theta, memory
-        return Score(correct=0, total=0, loss=0.0)
+        return {}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Statistics:
 
     inputs: list[Numbers]
     name: str = "statistics"
+    metrics: tuple[Metric, ...] = ()
 
     def count_parameters(self) -> int:
         """How many numbers everybody says."""

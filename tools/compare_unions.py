@@ -75,9 +75,8 @@ class Nursery:
         return training
 
     def score(self, theta: Floats) -> float:
-        """The accuracy on the test set."""
-        scores = [learner.evaluate(theta) for learner in self.learners]
-        return sum(score.correct for score in scores) / sum(score.total for score in scores)
+        """The mean accuracy on the clients' slices of the test set."""
+        return float(np.mean([np.divide(*learner.evaluate(theta)["accuracy"]) for learner in self.learners]))
 
 
 def run_way(task: Task, way: Way, nursery: Nursery) -> Iterator[Scored]:

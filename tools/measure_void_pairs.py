@@ -155,9 +155,10 @@ class Federation:
         self._memories = [training.memory for training in attempt.trainings]
 
     def score(self) -> float:
-        """The model's accuracy on the test set."""
-        scores = [learner.evaluate(self._theta) for learner in self._learners]
-        return sum(score.correct for score in scores) / sum(score.total for score in scores)
+        """The model's mean accuracy on the clients' slices of the test set."""
+        return float(
+            np.mean([np.divide(*learner.evaluate(self._theta)["accuracy"]) for learner in self._learners])
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,6 +30,7 @@ from benchmarks.steps import RHO, SERVERS
 from hubbub import __version__
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.compression import count_kept, top_binary
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.reals import SignedFixedPoint
 from hubbub.strategies.base import Theta
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -37,7 +38,7 @@ from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
 from hubbub_local.federation import Connect, start_federation
 from hubbub_local.parties import Parties, make_parties
-from hubbub_trainer.learning.task import ProgressCallback, Score, Training
+from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.planning import draw_up_manifest
 
 STRATEGIES = ("sec-union", "sum")
@@ -68,6 +69,7 @@ class VectorLearner:
     """Knows its update beforehand; shows the model of each round that it is given to go on from."""
 
     samples = 1
+    examples = 0
 
     def __init__(self, contest: Contest, place: int, see: Callable[[Theta], None]) -> None:
         self._contest = contest
@@ -81,13 +83,14 @@ class VectorLearner:
         self._see(theta)
         return Training(theta + self._contest.update(self._place), memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         del theta, memory
-        return Score(correct=0, total=1, loss=0.0)
+        return {}
 
 
 class VectorTask:
     name = "vectors"
+    metrics: tuple[Metric, ...] = ()
 
     def __init__(self, contest: Contest) -> None:
         self._contest = contest

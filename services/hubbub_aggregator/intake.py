@@ -16,8 +16,7 @@ from hubbub.messages.sums import PartialChunk, Release
 from hubbub.messages.traffic import share_wire_bytes
 from hubbub.protocol.layout import Vector, check_payload
 from hubbub.runtime.intake import check_members
-from hubbub.strategies.registry import find_strategy
-from hubbub.strategies.wire import PhaseWire, wire_of
+from hubbub.strategies.wire import PhaseWire, admit, wire_of
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_receipt, check_release
 from hubbub_aggregator.events import ChunkArrived, CloseOrdered, PartialArrived
@@ -64,7 +63,7 @@ def _admit(
     manifest: Manifest, envelope: Envelope, body: ShareChunk | ShareSeed | PartialChunk
 ) -> tuple[Vector, ...]:
     vectors = tuple(claim.vector for claim in body.vectors)
-    find_strategy(manifest.strategy).admit(manifest.protocol_parameters, envelope.phase, vectors)
+    admit(manifest, envelope.phase, vectors)
     return vectors
 
 

@@ -1,9 +1,9 @@
 """The journal: how each phase ended, once and for all, across crashes.
 
-A phase of a round is *released* over one member set or *void*, all phases of a round over the same one, and a
-phase takes one share set of each client. An entry is committed and synced before anything leaves this aggregator,
-and it is never changed: the same again is accepted in silence, any other is refused. The machines refuse all of
-this too; the journal is what still knows after a crash.
+A phase of a round is *released* over one member set or *void*, all phases of a round over the same one, all
+scores phases of a run over one of their own, and a phase takes one share set of each client. An entry is committed
+and synced before anything leaves this aggregator, and it is never changed: the same again is accepted in silence,
+any other is refused. The machines refuse all of this too; the journal is what still knows after a crash.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.store.state_file import StateFile
+from hubbub.strategies.scores import SCORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +64,33 @@ class Journal:
     def check(self, key: Key, members: Sequence[PartyId]) -> None:
         """Refuse a verdict beside which what is written could not stand."""
         written = self.find(key)
-        if written is None:
+        if written is None and key.phase == SCORES.name:
+            self._check_scores(key, members)
+        elif written is None:
             self._check_round(key, members)
         elif written != Verdict(tuple(members)):
             raise PeerError(RejectReason.ALREADY_ENDED, f"{key} has ended as {written.word} already")
 
     def _check_round(self, key: Key, members: Sequence[PartyId]) -> None:
         """The phases of a round are released over one member set, and none after one that is void."""
-        rows = self._read("SELECT members FROM verdicts WHERE run = ? AND round = ?", (key.run, key.round))
+        rows = self._read(
+            "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase != ?",
+            (key.run, key.round, SCORES.name),
+        )
         earlier = {tuple(json.loads(row[0])) for row in rows}
         if members and earlier - {tuple(members)}:
             raise PeerError(
                 RejectReason.DIFFERENT_MEMBERS,
                 f"a phase of round {key.round} has ended void or over other members",
+            )
+
+    def _check_scores(self, key: Key, members: Sequence[PartyId]) -> None:
+        """Sums of scores over members that differ by one client subtract to that client's."""
+        rows = self._read("SELECT members FROM verdicts WHERE run = ? AND phase = ?", (key.run, SCORES.name))
+        earlier = {tuple(json.loads(row[0])) for row in rows} - {()}
+        if members and earlier - {tuple(members)}:
+            raise PeerError(
+                RejectReason.DIFFERENT_MEMBERS, "scores were released over other members before in this run"
             )
 
     def record_set(self, key: Key, client: PartyId, set_id: SetId) -> None:

@@ -19,7 +19,7 @@ from hubbub.runtime.overlap import overlapping
 from hubbub.runtime.post import Parcel, Post
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import Gathering, Phase
-from hubbub.strategies.registry import find_phase
+from hubbub.strategies.wire import wire_of
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator.events import SumSent
@@ -51,7 +51,7 @@ class Releasing:
 
     async def release(self, key: Key, data: Accumulation) -> SumSent:
         """Add and send, chunk by chunk where the phase allows it."""
-        phase = find_phase(data.manifest.strategy, key.phase)
+        phase = wire_of(data.manifest, key.phase).phase
         gathering = phase.gather(data.manifest.protocol_parameters)
         if gathering is None:
             return await self._release_sum(key, data, phase)

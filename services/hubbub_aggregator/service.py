@@ -22,8 +22,7 @@ from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.registry import find_strategy
-from hubbub.strategies.wire import wire_of
+from hubbub.strategies.wire import phases_of, wire_of
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -158,7 +157,8 @@ class Aggregator(Participant):
         if key in self.runner.machines:
             return [(key, event)]
         # A void ends the whole round, so it is for every aggregator, whatever phases it takes part in.
-        ends_round = isinstance(event, VoidOrdered) and envelope.round == data.round
+        at_hand = envelope.round >= data.round if data.only_adds_scores else envelope.round == data.round
+        ends_round = isinstance(event, VoidOrdered) and at_hand
         if key in self._over or (self._is_over(data, envelope) and not ends_round):
             # The same order again is old news; any other asks for a second verdict.
             members = event.members if isinstance(event, CloseOrdered) else ()
@@ -171,9 +171,11 @@ class Aggregator(Participant):
         last = data.manifest.rounds + data.manifest.max_void_rounds
         if envelope.round > last:
             raise PeerError(RejectReason.OVER, f"round {envelope.round}: the manifest has at most {last} rounds")
-        names = [phase.name for phase in find_strategy(data.manifest.strategy).phases]
+        names = [phase.name for phase in phases_of(data.manifest)]
         if envelope.phase not in names:
-            raise PeerError(RejectReason.UNKNOWN_PHASE, f"the strategy has no phase {envelope.phase!r}")
+            raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {envelope.phase!r}")
+        if data.only_adds_scores:
+            return envelope.round < data.round
         here = (data.round, names.index(data.phase_names[data.phase]))
         there = (envelope.round, names.index(envelope.phase))
         if there > here:
@@ -196,7 +198,7 @@ class Aggregator(Participant):
                 manifest=data.manifest,
                 servers=wire.servers,
                 combiner=wire.combiner(envelope.round) if wire.compact else None,
-                required_members=data.members,
+                required_members=data.members_for(envelope.phase),
             )
             self.runner.add(key, start)
         return key

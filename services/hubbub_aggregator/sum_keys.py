@@ -9,7 +9,7 @@ from hubbub.errors import LocalError
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.store.vault import Vault
-from hubbub.strategies.registry import find_phase
+from hubbub.strategies.wire import wire_of
 from hubbub_aggregator.opening import SealOf
 from hubbub_aggregator.phases.accumulation import Accumulation
 
@@ -43,7 +43,7 @@ def _draw(seal_of: SealOf, key: Key, data: Accumulation) -> bytes:
     seals, stage = seal_of(key)
     shared = ChunkKey.fresh()
     # Where clients may be sent different vectors, each has a key of its own.
-    each_its_own = find_phase(data.manifest.strategy, key.phase).gathers
+    each_its_own = wire_of(data.manifest, key.phase).phase.gathers
     keys = {client: ChunkKey.fresh() if each_its_own else shared for client in data.manifest.clients}
     wrapped = {client: seals.wrap_sum_key(stage, client, sum_key) for client, sum_key in keys.items()}
     return json.dumps({name: (keys[name].to_bytes().hex(), wrapped[name].hex()) for name in keys}).encode()

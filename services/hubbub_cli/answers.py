@@ -20,6 +20,13 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class Headline(Answer):
+    """The metric that counts in a run."""
+
+    name: str
+    higher_is_better: bool
+
+
 class Run(Answer):
     """A run, in a line."""
 
@@ -37,11 +44,11 @@ class Run(Answer):
     rounds_wanted: int
     rounds_released: int
     rounds_void: int
-    target_accuracy: float | None
+    headline: Headline | None
+    target: float | None
     began_at_s: float
     ended_at_s: float | None
-    accuracy: float | None
-    loss: float | None
+    metrics: Mapping[str, float]
     payload_bits: int
     wire_bytes: int
     remaining_s: float | None
@@ -96,8 +103,7 @@ class Round(Answer):
     members: tuple[str, ...]
     missing: tuple[str, ...]
     union_size: int | None
-    accuracy: float | None
-    loss: float | None
+    metrics: Mapping[str, float]
     cost: Mapping[str, Cost]
 
 

@@ -33,7 +33,8 @@ def check_tasks(patient: Patient, found: Findings) -> None:
     except ConfigurationError as error:
         found.complain("task", str(error), f"correct the task, or {patient.variable('task')}")
     else:
-        found.praise("task", ", ".join(task.name for task in own))
+        scored = [f"{task.name} ({', '.join(metric.name for metric in task.metrics)})" for task in own]
+        found.praise("task", ", ".join(scored))
 
 
 def check_data(patient: Patient, found: Findings) -> None:

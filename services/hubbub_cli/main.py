@@ -229,8 +229,17 @@ def new_manifest(
     ] = None,
     seed: Seed = None,
     min_clients: Annotated[int | None, typer.Option(help="Fewest organisations in a released sum.")] = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="Complete the run at the first round that reaches it, such as 0.98.")
+    evaluate_every: Annotated[
+        int,
+        typer.Option(
+            help="Sum up scores after this many released rounds each, and after the last one; 0: never.", min=0
+        ),
+    ] = 1,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Complete the run when the task's first metric reaches it, such as an accuracy of 0.98."
+        ),
     ] = None,
     phase_timeout: Annotated[
         float | None, typer.Option(help="Seconds that a phase may take before it closes without the late.")
@@ -269,7 +278,8 @@ def new_manifest(
         rounds=rounds,
         seed=seed,
         min_clients=min_clients,
-        target_accuracy=target_accuracy,
+        evaluate_every=evaluate_every,
+        target=target,
         phase_timeout_s=phase_timeout,
         endorsed=[read_endorsement(path) for path in endorsement or ()],
     )

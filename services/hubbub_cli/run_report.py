@@ -13,9 +13,11 @@ from rich.text import Text
 
 from hubbub_cli.answers import Participant, Round, Run, RunDetail, read
 from hubbub_cli.client import Json
-from hubbub_cli.wording import count, show_bytes, show_date, show_duration, show_share
+from hubbub_cli.wording import count, show_bytes, show_date, show_duration, show_metric
 
 SHOWN_ROUNDS = 10
+SHOWN_METRICS = 2
+"""Of a round; there is no room for more."""
 WIDE = 96
 """Columns from which a list of runs has room for all that it could say."""
 
@@ -47,7 +49,7 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
         table.add_column(column, no_wrap=True)
     for column in ("strategy", "task"):
         table.add_column(column, overflow="fold")
-    numbers = ("rounds", "accuracy", "payload") if is_wide else ("rounds", "accuracy")
+    numbers = ("rounds", "score", "payload") if is_wide else ("rounds", "score")
     for column in numbers:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("began", no_wrap=True)
@@ -59,12 +61,21 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
             Text(run.strategy),
             Text(run.task),
             f"{run.rounds_released}/{run.rounds_wanted}",
-            *(show_share(run.accuracy), show_bytes(run.payload_bits / 8))[: len(numbers) - 1],
+            *(_show_headline(run), show_bytes(run.payload_bits / 8))[: len(numbers) - 1],
             show_date(run.began_at_s)[5:16],
         )
     console.print(table)
     if total > len(answers):
         console.print(f"{len(answers):,} of {total:,}; --limit shows more", highlight=False, style="dim")
+
+
+def _show_headline(run: Run) -> str:
+    """How a run does: a percentage is read as an accuracy, so that any other metric has its name before it."""
+    if run.headline is None or run.headline.name not in run.metrics:
+        return "-"
+    name = run.headline.name
+    value = show_metric(name, run.metrics[name])
+    return value if value.endswith("%") else f"{name} {value}"
 
 
 def print_run(answer: Json, round_answers: Sequence[Json]) -> None:
@@ -94,7 +105,7 @@ def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
     yield "strategy", Text(", ".join(parts))
     void = f", {run.rounds_void} void" if run.rounds_void else ""
     yield "rounds", Text(f"{run.rounds_released} of {run.rounds_wanted} released{void}")
-    yield "accuracy", Text(describe_accuracy(run))
+    yield "scores", Text(describe_metrics(run))
     yield "sent", Text(f"{show_bytes(run.payload_bits / 8)} of payload, {show_bytes(run.wire_bytes)} on the wire")
     yield "began", Text(show_date(run.began_at_s))
     if run.ended_at_s is not None:
@@ -105,14 +116,14 @@ def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
         yield "waiting", Text(describe_waiting(run, time.time()), "yellow")
 
 
-def describe_accuracy(run: Run) -> str:
-    """Accuracy and loss as the clients reported them last, and the accuracy that ends the run."""
-    parts = ["none reported yet" if run.accuracy is None else show_share(run.accuracy)]
-    if run.loss is not None:
-        parts.append(f"loss {run.loss:.4f}")
-    if run.target_accuracy is not None:
-        parts.append(f"target {show_share(run.target_accuracy)}")
-    return ", ".join(parts)
+def describe_metrics(run: Run) -> str:
+    """What the clients' scores came to last, and the value of the first metric that ends the run."""
+    if run.headline is None:
+        return "none: this run sums no scores"
+    name = run.headline.name
+    told = [f"{each} {show_metric(each, value)}" for each, value in run.metrics.items()]
+    target = [] if run.target is None else [f"target {name} {show_metric(name, run.target)}"]
+    return ", ".join([*(told or ["none yet"]), *target])
 
 
 def describe_waiting(run: Run, now_s: float) -> str:
@@ -138,7 +149,8 @@ def _draw_rounds(rounds: Sequence[Round]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("round", justify="right")
     table.add_column("state")
-    for column in ("members", "|V|", "accuracy", "loss", "payload", "time"):
+    names = list(dict.fromkeys(name for each in rounds for name in each.metrics))[:SHOWN_METRICS]
+    for column in ("members", "|V|", *names, "payload", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in rounds[-SHOWN_ROUNDS:]:
         table.add_row(
@@ -146,8 +158,7 @@ def _draw_rounds(rounds: Sequence[Round]) -> Table:
             Text(each.state, style_of(each.state)),
             count(len(each.members), "client") if each.members else "-",
             "-" if each.union_size is None else f"{each.union_size:,}",
-            show_share(each.accuracy),
-            "-" if each.loss is None else f"{each.loss:.4f}",
+            *(show_metric(name, each.metrics.get(name)) for name in names),
             show_bytes(sum(cost.payload_bits for cost in each.cost.values()) / 8),
             "-" if each.ended_at_s is None else show_duration(each.ended_at_s - each.began_at_s),
         )

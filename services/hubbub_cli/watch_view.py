@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub_cli.answers import Event, Participant, Round, RunDetail
-from hubbub_cli.run_report import describe_accuracy, describe_waiting, style_of
+from hubbub_cli.run_report import describe_metrics, describe_waiting, style_of
 from hubbub_cli.wording import show_bytes, show_clock, show_duration
 
 KEPT_EVENTS = 200
@@ -28,7 +28,13 @@ MIN_SKEW_S = 2.0
 NOTICE_S = 10.0
 """How long it is told that the connection is there again."""
 
-DONE_IN = {"collecting": "delivered", "releasing": "released", "voiding": "released", "applying": "applied"}
+DONE_IN = {
+    "collecting": "delivered",
+    "releasing": "released",
+    "voiding": "released",
+    "applying": "applied",
+    "reporting": "applied",
+}
 """By the state of a round: the state of a party that has done its part in it."""
 
 
@@ -131,7 +137,7 @@ def _measure_phase(picture: Picture) -> tuple[int, int, str]:
             1,
             "" if current is None else f"round {current.round} {current.state}",
         )
-    role = "client" if current.state in {"collecting", "applying"} else "aggregator"
+    role = "client" if current.state in {"collecting", "applying", "reporting"} else "aggregator"
     acting = [party for party in parties if party.role == role]
     done = sum(party.state == DONE_IN[current.state] for party in acting)
     what = f"{done} of {len(acting)} {role}s {DONE_IN[current.state]}"
@@ -150,7 +156,10 @@ def _bar(done: int, of: int) -> ProgressBar:
 
 def _draw_numbers(run: RunDetail) -> Text:
     sent = f"{show_bytes(run.payload_bits / 8)} of payload, {show_bytes(run.wire_bytes)} on the wire"
-    return Text.assemble("accuracy ", (describe_accuracy(run), "bold"), f"   sent {sent}")
+    label = "" if run.metrics else "scores "
+    line = Text.assemble(label, (describe_metrics(run), "bold"), f"   sent {sent}")
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def _draw_parties(picture: Picture, room: int, now_s: float) -> Table:

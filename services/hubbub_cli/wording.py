@@ -41,9 +41,11 @@ def show_clock(at_s: float) -> str:
     return f"{_locally(at_s):%H:%M:%S}"
 
 
-def show_share(value: float | None) -> str:
-    """A share of one as a percentage; a dash where there is none yet."""
-    return "-" if value is None else f"{value:.2%}"
+def show_metric(name: str, value: float | None) -> str:
+    """A metric's value, an accuracy as a percentage; a dash where there is none yet."""
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
 
 
 def count(number: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""What a round came to: accuracy, time, and communication measured against the formula."""
+"""What a round came to: metrics, time, and communication measured against the formula."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from hubbub.messages.traffic import Direction
 from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits
 from hubbub.strategies.registry import STRATEGIES, find_strategy
-from hubbub_coordinator.phases.round import Round
+from hubbub.strategies.scores import SCORES, predict_bits
+from hubbub_coordinator.phases.round import PhaseRecord, Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Communication that counts as one thing (union, signs, factors), over all parties, up, across and down."""
+    """Communication that counts as one thing, such as the signs, over all parties, up, across and down."""
 
     payload_bits: int
     predicted_bits: int
@@ -27,8 +28,8 @@ class Account:
     """A released round in numbers."""
 
     round: int
-    accuracy: float
-    loss: float
+    metrics: dict[str, float]
+    """By name; empty if the round was not scored."""
     members: tuple[str, ...]
     union_size: int
     costs: dict[str, Cost]
@@ -38,11 +39,18 @@ class Account:
 
 
 def union_size(data: Round) -> int | None:
-    """|V|, known from what the last phase released."""
-    if data.phase + 1 < len(data.phases) or not data.records or not data.record.released:
+    """|V|, known from what the strategy's last phase released."""
+    strategy = find_strategy(data.manifest.strategy)
+    last = find_record(data, strategy.phases[-1].name)
+    if last is None or not last.released:
         return None
-    released = [claim.vector for claim in data.record.released]
-    return find_strategy(data.manifest.strategy).union_size(released)
+    return strategy.union_size([claim.vector for claim in last.released])
+
+
+def find_record(data: Round, phase: str) -> PhaseRecord | None:
+    """What is known of a phase; None before it is opened."""
+    found = (record for each, record in zip(data.phases, data.records, strict=False) if each.name == phase)
+    return next(found, None)
 
 
 def costs(data: Round) -> dict[str, Cost]:
@@ -60,7 +68,19 @@ def costs(data: Round) -> dict[str, Cost]:
 
 
 def predict(data: Round) -> dict[str, int]:
-    """Payload by the formula of the run's wire mode, by what it counts as; nothing while |V| is not known."""
+    """Payload by the formula of the run's wire mode, by what it counts as; nothing before its sum is out."""
+    return {**_predict_strategy(data), **_predict_scores(data)}
+
+
+def _predict_scores(data: Round) -> dict[str, int]:
+    record = find_record(data, SCORES.name)
+    if record is None or not record.released:
+        return {}
+    heads = _count_heads(data, SCORES.name)
+    return {SCORES.name: predict_bits(data.manifest.score_sheet, heads, data.manifest.wire)}
+
+
+def _predict_strategy(data: Round) -> dict[str, int]:
     size = union_size(data)
     if size is None:
         return {}
@@ -94,6 +114,8 @@ def _count_heads(data: Round, name: str) -> Headcount:
 def predict_others(data: Round) -> dict[str, int]:
     """Payload of this round under every strategy, on the same wire, with the same |V|, members and recipients.
 
+    Scores are left out: they are the same whatever the strategy is.
+
     Without a union phase nobody learns |V|: then the others are counted with the most that it can be, all that the
     members chose. Nothing is said of a round before its last sum is out.
     """
@@ -112,7 +134,7 @@ def predict_others(data: Round) -> dict[str, int]:
         name: sum(strategy.predict_bits(parameters, heads, largest).values())
         for name, strategy in STRATEGIES.items()
     }
-    return {**others, mine: sum(predict(data).values())}
+    return {**others, mine: sum(_predict_strategy(data).values())}
 
 
 def split_by_party(data: Round) -> dict[tuple[str, PartyId, Direction], tuple[int, int]]:
@@ -134,8 +156,7 @@ def account(data: Round) -> Account:
     """The whole account of a round that was released."""
     return Account(
         round=data.number,
-        accuracy=data.accuracy or 0.0,
-        loss=data.loss or 0.0,
+        metrics=data.metrics,
         members=tuple(client for client in data.manifest.clients if client in data.members),
         union_size=union_size(data) or 0,
         costs=costs(data),

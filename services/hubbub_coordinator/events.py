@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hubbub.codes import Code
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.keys import RunKey
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 
@@ -104,9 +105,10 @@ class RoundEnded(Event):
     verdict: RoundVerdict
     reason: str = ""
     began_at_s: float | None = None
-    accuracy: float | None = None
-    """Over all test examples of those who reported, and so is the loss; None if nobody did."""
-    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the clients' scores come to; empty if there are none."""
+    score_members: frozenset[PartyId] = field(default_factory=frozenset)
+    """Over whom scores were summed, in this round or before."""
     payload_bits: int = 0
     wire_bytes: int = 0
 
@@ -163,6 +165,15 @@ class UpdateApplied(Event):
 
     client: PartyId
     report: RoundApplied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoresReported(Event):
+    """A client computed the metrics from the sum of the scores; nothing if there was no sum."""
+
+    client: PartyId
+    scores: tuple[ScoreClaim, ...]
+    traffic: tuple[Traffic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunReady
-from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped
+from hubbub.messages.rounds import (
+    OrderRefused,
+    PhaseReleased,
+    PhaseVoided,
+    RoundApplied,
+    RoundDropped,
+    RoundScored,
+)
 from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused
 from hubbub.trust.roster import Roster
@@ -18,6 +25,7 @@ from hubbub_coordinator.events import (
     PartyReady,
     PartyRefused,
     ReceiptArrived,
+    ScoresReported,
     SetSpoilt,
     SumReleased,
     UpdateApplied,
@@ -69,6 +77,8 @@ def read_round_event(roster: Roster, envelope: Envelope, at_s: float) -> Event:
             return OrderDeclined(at_s=at_s, phase=phase, aggregator=sender, reason=reason)
         case RoundApplied() as report:
             return UpdateApplied(at_s=at_s, client=sender, report=report)
+        case RoundScored(scores=scores, traffic=traffic):
+            return ScoresReported(at_s=at_s, client=sender, scores=scores, traffic=traffic)
         case RoundDropped(traffic=traffic):
             return UpdateDropped(at_s=at_s, client=sender, traffic=traffic)
     raise PeerError(RejectReason.UNEXPECTED, f"a coordinator takes no {envelope.kind}")

@@ -1,14 +1,14 @@
 """The coordinator's own metrics: how long phases and rounds take, what they cost, and how long somebody waits.
 
-All of it is read from the steps of its machines, so what is counted is what was kept. Byte counts, training and
-evaluation times are the parties' own reports.
+All of it is read from the steps of its machines, so what is counted is what was kept. Byte counts and training
+times are the parties' own reports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,7 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.runner import Live, Moment, Observer
 from hubbub.runtime.telemetry import SECONDS
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 from hubbub_coordinator.accounts import predict
 from hubbub_coordinator.events import RoundVerdict
 from hubbub_coordinator.phases import round as rounds
@@ -46,6 +47,12 @@ class Metering:
             "phase_releasing_seconds", "From the closing of a member set until all its sums were out.", "phase"
         )
         self._rounds = self._time("round_seconds", "From the opening of a round to its verdict.", "outcome")
+        self._metrics = Gauge(
+            "hubbub_metric",
+            "What the clients' scores came to in the last round that was scored, by the metric's name.",
+            ("name",),
+            registry=self._registry,
+        )
         self._payload = self._count(
             "reported_payload_bytes",
             "Elements times bits per element, in bytes, of all parties in rounds that have ended.",
@@ -105,6 +112,9 @@ class Metering:
         if verdict is RoundVerdict.RELEASED:
             for name, bits in predict(data).items():
                 self._predicted.labels(name).inc(bits / 8)
+        for metric in data.manifest.metrics:
+            if metric.name in data.metrics:
+                self._metrics.labels(metric.name).set(data.metrics[metric.name])
         if len({report.model_hmac for report in data.applied.values()}) > 1:
             self._disagreements.inc()
 
@@ -113,7 +123,7 @@ def _known_names(data: Round) -> frozenset[str]:
     """What traffic can count as; a report may say anything, and must not make labels without number."""
     everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
     strategy = find_strategy(data.manifest.strategy)
-    return frozenset(strategy.predict_bits(data.manifest.protocol_parameters, everybody, 0))
+    return frozenset({*strategy.predict_bits(data.manifest.protocol_parameters, everybody, 0), SCORES.name})
 
 
 def _is_released(record: PhaseRecord) -> bool:

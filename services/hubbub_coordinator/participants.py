@@ -67,6 +67,8 @@ def _place_aggregator(state: rounds.State, data: Round, party: PartyId) -> Party
 
 
 def _place_client(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if data.scoring and party in data.awaited and party not in data.reported:
+        return _place_scorer(state, data, party)
     if party in data.applied:
         return PartyState.APPLIED
     if data.members and party not in data.members:
@@ -81,6 +83,12 @@ def _place_client(state: rounds.State, data: Round, party: PartyId) -> PartyStat
     return PartyState.SENDING if data.phase else PartyState.TRAINING
 
 
+def _place_scorer(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if party not in data.missing():
+        return PartyState.DELIVERED
+    return PartyState.SENDING if state is rounds.State.COLLECTING else PartyState.MISSING
+
+
 def _describe(run: Run, last: Last, party: PartyId) -> str:
     if party not in run.joined:
         return "asked to join"
@@ -89,9 +97,9 @@ def _describe(run: Run, last: Last, party: PartyId) -> str:
     state, data = last
     if party in data.manifest.aggregators:
         return "released" if party in data.record.ended else f"holds {_count_held(party, data)} share sets"
-    if party in data.applied:
-        return f"applied round {data.number}"
     receipts = data.record.receipts.get(party, {})
+    if party in data.applied and (party in data.reported or not receipts):
+        return f"applied round {data.number}"
     if receipts:
         return f"delivered {data.current.name} to {len(receipts)} of {len(data.aggregators)} aggregators"
     return "training or sending" if state is rounds.State.COLLECTING else "was left out"

@@ -277,7 +277,14 @@ class Coordinator:
                 raise LocalError(f"the coordinator has no effect {effect!r}")
 
     async def _open_round(self, run: Key, number: int) -> None:
-        data = rounds.Round(run=run, number=number, manifest=self.runner.machines[run].data.manifest)
+        of_run = self.runner.machines[run].data
+        data = rounds.Round(
+            run=run,
+            number=number,
+            manifest=of_run.manifest,
+            is_scored=of_run.manifest.is_scored_after(of_run.released + 1),
+            score_members=of_run.score_members,
+        )
         await self.runner.set_up(Key("round", run.run, number), data)
 
     def close(self) -> None:

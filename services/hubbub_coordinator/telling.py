@@ -14,7 +14,11 @@ from enum import Enum, StrEnum
 from functools import cached_property
 
 from hubbub.ids import PartyId
+from hubbub.protocol.metrics import format_value
 from hubbub.runtime.runner import Moment
+from hubbub.strategies.base import Phase
+from hubbub.strategies.scores import SCORES
+from hubbub_coordinator.accounts import find_record
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -36,7 +40,7 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.phases.run import Run
-from hubbub_coordinator.waiting import find_combiner
+from hubbub_coordinator.waiting import find_combiner, find_unreported
 from hubbub_coordinator.wording import tell_declined, tell_failure, tell_refusal
 
 MOST_OF_A_STEP = 100
@@ -217,10 +221,9 @@ def _tell_of_client(moment: Moment, earlier: Round, data: Round) -> Iterator[_Li
     match moment.event:
         case ReceiptArrived(phase=phase) as event if _is_news(event, earlier, data):
             yield _tell_delivery(event, phase, data)
-        case UpdateApplied(client=client, report=report) if client in data.applied.keys() - earlier.applied.keys():
-            right = f": {report.correct} of {report.total} examples right" if report.total else ""
-            text = f"{client} applied round {data.number}{right}"
-            yield _Line(NewsKind.UPDATE_APPLIED, text, client, data.current.name)
+        case UpdateApplied(client=client) if client in data.applied.keys() - earlier.applied.keys():
+            text = f"{client} applied round {data.number}"
+            yield _Line(NewsKind.UPDATE_APPLIED, text, client, earlier.current.name)
         case UpdateDropped(client=client):
             text = f"{client} dropped its update of round {data.number}"
             yield _Line(NewsKind.UPDATE_DROPPED, text, client, data.current.name)
@@ -232,20 +235,15 @@ def _is_news(event: ReceiptArrived, earlier: Round, data: Round) -> bool:
 
 
 def _has(data: Round, event: ReceiptArrived) -> bool:
-    receipt, record = event.receipt.receipt, _find_record(data, event.phase)
+    receipt, record = event.receipt.receipt, find_record(data, event.phase)
     if record is None:
         return event.receipt in data.early
     return receipt.aggregator in record.receipts.get(receipt.client, {})
 
 
-def _find_record(data: Round, phase: str) -> PhaseRecord | None:
-    found = (record for each, record in zip(data.phases, data.records, strict=False) if each.name == phase)
-    return next(found, None)
-
-
 def _tell_delivery(event: ReceiptArrived, phase: str, data: Round) -> _Line:
     client, aggregator = event.receipt.receipt.client, event.receipt.receipt.aggregator
-    record = _find_record(data, phase)
+    record = find_record(data, phase)
     early = {each.receipt.aggregator for each in data.early if each.receipt.client == client}
     count = len(early) if record is None else len(record.receipts[client])
     servers = next(each for each in data.phases if each.name == phase).aggregators(data.manifest.aggregators)
@@ -258,7 +256,7 @@ def _tell_of_aggregator(moment: Moment, earlier: Round, data: Round) -> Iterator
         case SetSpoilt(phase=phase, client=client) if data.records != earlier.records:
             yield _Line(NewsKind.SET_REFUSED, f"{client}: {data.record.spoilt[client]}", client, phase)
         case SumReleased(phase=phase, aggregator=name):
-            before, after = _find_record(earlier, phase), _find_record(data, phase)
+            before, after = find_record(earlier, phase), find_record(data, phase)
             if before and after and name in after.ended - before.ended:
                 what = _say_release(find_combiner(data, phase), name, phase)
                 text = f"{name} released {what} ({len(after.ended)} of {len(earlier.aggregators)})"
@@ -280,6 +278,8 @@ def _tell_of_time(moment: Moment, earlier: Round) -> Iterator[_Line]:
             late, what = earlier.missing(), "deliver"
         case DeadlinePassed(), rounds.State.APPLYING:
             late, what = tuple(name for name in earlier.manifest.clients if name not in earlier.applied), "report"
+        case DeadlinePassed(), rounds.State.REPORTING:
+            late, what = find_unreported(earlier), "report"
         case _:
             return
     phase = earlier.current.name
@@ -301,25 +301,35 @@ def _tell_phases(earlier: Round, data: Round) -> Iterator[_Line]:
         elif before is None:
             yield _Line(NewsKind.PHASE_OPENED, f"{phase.name} was opened", phase=phase.name)
         if after.closed_at_s is not None and (before is None or before.closed_at_s is None):
-            yield _Line(NewsKind.PHASE_CLOSED, f"{phase.name} was closed {_say_how(data)}", phase=phase.name)
+            yield _Line(
+                NewsKind.PHASE_CLOSED, f"{phase.name} was closed {_say_how(data, phase)}", phase=phase.name
+            )
 
 
-def _say_how(data: Round) -> str:
+def _say_how(data: Round, phase: Phase) -> str:
     if data.reason:
         return f"without a sum: {data.reason}"
-    absent = [client for client in data.manifest.clients if client not in data.members]
+    members = data.score_members if phase is SCORES else data.members
+    absent = [client for client in data.manifest.clients if client not in members]
     without = f", without {', '.join(absent)}" if absent else ""
-    return f"over {len(data.members)} of {len(data.manifest.cohort)} clients{without}"
+    return f"over {len(members)} of {len(data.manifest.cohort)} clients{without}"
 
 
 def _tell_end(state: Enum, data: Round) -> Iterator[_Line]:
     phase = data.current.name
     match state:
         case rounds.State.RELEASED:
-            accuracy = "" if data.accuracy is None else f": accuracy {data.accuracy:.2%}"
-            yield _Line(NewsKind.ROUND_RELEASED, f"round {data.number} was released{accuracy}", phase=phase)
+            text = f"round {data.number} was released{_say_scores(data)}"
+            yield _Line(NewsKind.ROUND_RELEASED, text, phase=phase)
         case rounds.State.VOID:
             yield _Line(NewsKind.ROUND_VOID, f"round {data.number} is void: {data.reason}", phase=phase)
         case rounds.State.CONTRADICTED:
             text = f"round {data.number} ended the run: {data.reason}"
             yield _Line(NewsKind.ROUND_CONTRADICTED, text, phase=phase)
+
+
+def _say_scores(data: Round) -> str:
+    if not data.is_scored:
+        return ""
+    told = ", ".join(f"{name} {format_value(name, value)}" for name, value in data.metrics.items())
+    return f": {told}" if told else " without scores"

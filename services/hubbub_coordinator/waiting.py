@@ -58,7 +58,17 @@ def _find_awaited_in_round(state: rounds.State, data: rounds.Round) -> Waiting:
         case rounds.State.APPLYING:
             late = tuple(client for client in data.manifest.clients if client not in data.applied)
             return Waiting(late, "to apply the sum", record.released_at_s or record.opened_at_s)
+        case rounds.State.REPORTING:
+            return Waiting(
+                find_unreported(data), "to report the scores", record.released_at_s or record.opened_at_s
+            )
     return NOBODY
+
+
+def find_unreported(data: rounds.Round) -> tuple[PartyId, ...]:
+    """Who has applied a round and has yet to say what its scores come to."""
+    late = data.applied.keys() - data.reported.keys()
+    return tuple(client for client in data.manifest.clients if client in late)
 
 
 def _find_unreleased(data: rounds.Round) -> tuple[PartyId, ...]:

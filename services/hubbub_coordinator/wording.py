@@ -25,6 +25,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.POLICY_VOID_ROUNDS: "its policy does not allow so many void rounds",
     Code.POLICY_PARAMETERS: "its policy does not allow a parameter of the manifest",
     Code.POLICY_SIZE: "its policy does not allow so large a model or cohort",
+    Code.POLICY_SCORES: "its policy does not allow scores as the manifest asks for them",
     Code.POLICY_SEED: "its policy does not accept secrets from the demo's seed",
     Code.POLICY_LEDGER: "its policy allows no further run from this model",
     Code.DISK_FAILED: "its disk failed",

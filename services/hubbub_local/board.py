@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.metrics import format_value
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import PartyJoined, ReceiptArrived
@@ -92,7 +94,7 @@ class Board:
 
     def _note_change(self, state: rounds.State, data: rounds.Round) -> None:
         if state is rounds.State.RELEASING:
-            self.note(f"round {data.number}: {data.current.name} closed over {len(data.members)} clients")
+            self.note(f"round {data.number}: {data.current.name} closed over {len(data.current_members)} clients")
         elif state is rounds.State.RELEASED:
             self._add_account(account(data))
         elif state in {rounds.State.VOID, rounds.State.CONTRADICTED}:
@@ -102,10 +104,16 @@ class Board:
         self.accounts.append(finished)
         self.payload_bits += sum(cost.payload_bits for cost in finished.costs.values())
         self.wire_bytes += sum(cost.wire_bytes for cost in finished.costs.values())
+        scores = [f"{name} {show_metric(name, finished.metrics)}" for name in finished.metrics]
         self.note(
-            f"round {finished.round}: accuracy {finished.accuracy:.2%}, {show_bytes(self.payload_bits / 8)} "
+            f"round {finished.round}: {', '.join(scores) or 'released'}, {show_bytes(self.payload_bits / 8)} "
             f"of payload so far"
         )
+
+
+def show_metric(name: str, metrics: Mapping[str, float]) -> str:
+    """A metric of a round for people; a dash where the round has none."""
+    return format_value(name, metrics[name]) if name in metrics else "-"
 
 
 def show_bytes(count: float) -> str:

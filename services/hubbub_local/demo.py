@@ -59,7 +59,7 @@ class DemoOptions:
     port: int = DASHBOARD_PORT
 
 
-def draw_up(options: DemoOptions, task: Task, *, target_accuracy: float | None = None) -> tuple[Manifest, Parties]:
+def draw_up(options: DemoOptions, task: Task, *, target: float | None = None) -> tuple[Manifest, Parties]:
     """The demo's manifest, and throw-away keys for everybody in it."""
     parties = make_parties(clients=options.clients, servers=options.servers)
     manifest = draw_up_manifest(
@@ -77,7 +77,7 @@ def draw_up(options: DemoOptions, task: Task, *, target_accuracy: float | None =
         block=options.block,
         alpha_rule=options.alpha_rule,
         feedback=options.feedback,
-        target_accuracy=target_accuracy,
+        target=target,
     )
     return manifest, parties
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub.errors import ProtocolError
+from hubbub.messages.manifest import Manifest
+from hubbub.protocol.metrics import reaches
 from hubbub.runtime.runner import Moment, Observer
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import CancelRequested
@@ -21,7 +23,7 @@ from hubbub_trainer.task_runner import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What it took: rounds up to the first whose accuracy is at least the target."""
+    """What it took: rounds up to the first whose headline metric is as good as the target."""
 
     strategy: str
     q: int
@@ -33,9 +35,9 @@ class Outcome:
     """Of the model that all clients ended with."""
 
     @property
-    def accuracy(self) -> float:
-        """Of the last round."""
-        return self.accounts[-1].accuracy
+    def metrics(self) -> Mapping[str, float]:
+        """Of the last round, by name."""
+        return self.accounts[-1].metrics
 
     @property
     def mean_union(self) -> float:
@@ -56,20 +58,19 @@ class Outcome:
 async def run_to_target(
     options: DemoOptions,
     task: Task,
-    target: float,
+    target: float | None,
     report: Callable[[Account], None] = lambda _: None,
     *,
     observer: Observer = lambda _: None,
     progress: Progress = lambda *_: None,
 ) -> Outcome:
-    """Run until a round's accuracy reaches the target, or `options.rounds` are done.
+    """Run until a round's headline metric reaches the target, or `options.rounds` are done.
 
     A task that fails stops it: in a run nobody is told, but an experiment would show numbers that mean nothing.
     `report` is told of every finished round, `observer` of the coordinator's steps, `progress` of local training.
     """
-    # The manifest says when to stop, so that nobody begins a round that does not count. More than 1 is never
-    # reached.
-    manifest, parties = draw_up(options, task, target_accuracy=target if target <= 1 else None)
+    # The manifest says when to stop, so that nobody begins a round that does not count.
+    manifest, parties = draw_up(options, task, target=target)
     accounts: list[Account] = []
 
     def watch(moment: Moment) -> None:
@@ -105,7 +106,14 @@ async def run_to_target(
         q=options.q,
         feedback=options.feedback,
         seed=options.seed,
-        reached=accounts[-1].accuracy >= target,
+        reached=_has_reached(manifest, accounts[-1]),
         accounts=tuple(accounts),
         model_sha256=digests.pop(),
     )
+
+
+def _has_reached(manifest: Manifest, last: Account) -> bool:
+    headline, target = manifest.headline, manifest.target
+    if headline is None or target is None or headline.name not in last.metrics:
+        return False
+    return reaches(headline, last.metrics[headline.name], target)

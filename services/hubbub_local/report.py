@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hubbub.messages.manifest import Manifest
 from hubbub_coordinator.accounts import Account
-from hubbub_local.board import show_bytes
+from hubbub_local.board import show_bytes, show_metric
 from hubbub_local.timing import Durations
 
 Json = dict[str, object]
@@ -44,15 +44,22 @@ def write_report(
         "block": manifest.block,
         "alpha_rule": manifest.alpha_rule,
         "feedback": manifest.feedback,
+        "headline": _write_headline(manifest),
         "rounds": [_write_round(each, times[each.round], alone.get(each.round)) for each in accounts],
     }
+
+
+def _write_headline(manifest: Manifest) -> Json | None:
+    headline = manifest.headline
+    return {"name": headline.name, "higher_is_better": headline.higher_is_better} if headline else None
 
 
 def _write_round(each: Account, took: Durations, alone: float | None) -> Json:
     return {
         "round": each.round,
-        "accuracy": each.accuracy,
-        "loss": each.loss,
+        "metrics": each.metrics,
+        # Beside the others, for who looks for it where it has always been.
+        **({"accuracy": each.metrics["accuracy"]} if "accuracy" in each.metrics else {}),
         "members": list(each.members),
         "union_size": each.union_size,
         "alone_share": alone,
@@ -79,23 +86,26 @@ def draw_report(
     model_sha256: str,
     alone: Mapping[int, float],
 ) -> RenderableType:
-    """Accuracy by round; communication measured, predicted and against dense FedAvg."""
+    """The headline metric by round; communication measured, predicted and against dense FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
-    return Group(_draw_rounds(accounts, times, alone), _draw_cost(manifest, accounts), Text(), closing)
+    return Group(_draw_rounds(manifest, accounts, times, alone), _draw_cost(manifest, accounts), Text(), closing)
 
 
-def _draw_rounds(accounts: Sequence[Account], times: Mapping[int, Durations], alone: Mapping[int, float]) -> Table:
+def _draw_rounds(
+    manifest: Manifest, accounts: Sequence[Account], times: Mapping[int, Durations], alone: Mapping[int, float]
+) -> Table:
     caption = "alone: the share of V that a single client chose, as far as clients can tell" if alone else None
     table = Table(title="Rounds", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     extra = ("alone",) if alone else ()
-    for column in ("round", "members", "accuracy", "|V|", *extra, "payload", "training", "protocol"):
+    names = [manifest.headline.name] if manifest.headline else []
+    for column in ("round", "members", *names, "|V|", *extra, "payload", "training", "protocol"):
         table.add_column(column, justify="right")
     for each in accounts:
         payload = sum(cost.payload_bits for cost in each.costs.values()) / 8
         table.add_row(
             str(each.round),
             str(len(each.members)),
-            f"{each.accuracy:.2%}",
+            *(show_metric(name, each.metrics) for name in names),
             f"{each.union_size:,}",
             *([f"{alone[each.round]:.1%}" if each.round in alone else "-"] if alone else []),
             show_bytes(payload),

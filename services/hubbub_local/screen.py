@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub.ids import PartyId
-from hubbub_local.board import Board, show_bytes
+from hubbub_local.board import Board, show_bytes, show_metric
 
 FRAMES_PER_SECOND = 10
 
@@ -132,9 +132,12 @@ def _status(board: Board, client: PartyId) -> Text:
 
 def _history(board: Board) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("round", "accuracy", "payload"):
+    headline = board.manifest.headline
+    names = [headline.name] if headline else []
+    for column in ("round", *names, "payload"):
         table.add_column(column, justify="right")
     for finished in board.accounts[-8:]:
         payload = sum(cost.payload_bits for cost in finished.costs.values()) / 8
-        table.add_row(str(finished.round), f"{finished.accuracy:.2%}", show_bytes(payload))
+        scores = [show_metric(name, finished.metrics) for name in names]
+        table.add_row(str(finished.round), *scores, show_bytes(payload))
     return table if board.accounts else Text()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hubbub.ids import RunId
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account
-from hubbub_trainer.events import Concluded, Trained
+from hubbub_trainer.events import Evaluated, Trained
 
 Place = tuple[RunId, int]
 
@@ -38,7 +38,7 @@ class Stopwatch:
         match moment.event:
             case Trained(training_s=training_s):
                 self._training_s[place] = max(self._training_s[place], training_s)
-            case Concluded(evaluation_s=evaluation_s):
+            case Evaluated(evaluation_s=evaluation_s):
                 self._evaluation_s[place] = max(self._evaluation_s[place], evaluation_s)
 
     def split(self, run: RunId, account: Account) -> Durations:

@@ -1,4 +1,4 @@
-"""What a client draws once in a run: kept before it is used, so that a restart brings the same back."""
+"""What a client draws or counts once in a run: kept before it is used, so that a restart brings the same back."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hubbub.store.vault import Vault
 CLIENT_SECRET_BYTES = 32
 SET_ID_BYTES = 16
 _CONTRIBUTION = "contribution"
+_EXAMPLES = "examples"
 
 
 def recall_client_secret(vault: Vault, run: RunId) -> ClientSecret:
@@ -26,6 +27,15 @@ def recall_client_secret(vault: Vault, run: RunId) -> ClientSecret:
 def recall_contribution(vault: Vault, run: RunId) -> bytes:
     """Our part of the group secret."""
     return _recall(vault, run, _CONTRIBUTION, CONTRIBUTION_BYTES)
+
+
+def fix_examples(vault: Vault, run: RunId, examples: int) -> int:
+    """How many examples we score a model on in a run: as many as when we joined, whatever becomes of them."""
+    kept = vault.get(run, _EXAMPLES)
+    if kept is None:
+        kept = str(examples).encode()
+        vault.put(run, _EXAMPLES, kept)
+    return int(kept)
 
 
 def recall_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hubbub.ids import PartyId
+from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.snapshots import Voucher
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
-from hubbub_trainer.learning.task import Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class InitialModel:
     """Its void rounds, in any run."""
     objection: str = ""
     """Why the run may not begin with it, in words for the data owner alone; empty if it may."""
+    earlier_runs: int = 0
+    """How many other runs that began from it have counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class Prepared:
 
     parameters: int
     initial_model_sha256: str | None
+    metrics: tuple[MetricClaim, ...] = ()
     initial: InitialModel = InitialModel()
 
 
@@ -107,6 +110,10 @@ class RoundOver:
     held: HeldModel
     exposed: bool = False
     """Whether a share of ours is in a sum of it that was released, be it of the first phase alone."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the clients' scores come to, if they were summed."""
+    score_members: frozenset[PartyId] = frozenset()
+    """Over whom they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +241,13 @@ class CaughtUp:
 class Go:
     """The round before is over: begin."""
 
+    is_scored: bool = False
+    """Whether a scores phase follows when the round is released."""
+    may_score: bool = True
+    """Whether our policy lets us share a score."""
+    score_members: frozenset[PartyId] = frozenset()
+    """Over whom the run's scores are summed; nobody before the first time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -278,6 +292,8 @@ class Decoded:
     """The sums of a phase are recombined and taken in; the transcript is the one of its share sets."""
 
     transcript: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the scores come to, if it was their phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,9 +311,17 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concluded:
-    """The new model is in place and evaluated; the digest is keyed by the group secret."""
+    """The new model is in place; the digest is keyed by the group secret."""
 
     model_hmac: str
     held: HeldModel
-    score: Score
-    evaluation_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The model is scored on our data, and the score is kept to be shared."""
+
+    own: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """Our own metrics, which stay here."""
+    evaluation_s: float = 0.0
+    """How long it took, which stays here too."""

@@ -18,8 +18,7 @@ from hubbub.messages.traffic import share_wire_bytes
 from hubbub.protocol.layout import check_payload
 from hubbub.runtime.intake import check_members
 from hubbub.strategies.base import Phase
-from hubbub.strategies.registry import find_strategy
-from hubbub.strategies.wire import PhaseWire, wire_of
+from hubbub.strategies.wire import PhaseWire, admit_release, phases_of, wire_of
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_release, check_run_keys, digest_run_keys
 from hubbub_trainer.events import (
@@ -79,8 +78,7 @@ def _read_sum(
 ) -> SumArrived:
     members = check_members(manifest, body.members)
     vectors = tuple(claim.vector for claim in body.vectors)
-    strategy = find_strategy(manifest.strategy)
-    strategy.admit_release(manifest.protocol_parameters, envelope.phase, vectors)
+    admit_release(manifest, envelope.phase, vectors)
     plan = wire.plan(vectors)
     sizes = check_payload(plan, vectors, body.index, inside, wire.encoding)
     return SumArrived(
@@ -156,7 +154,7 @@ def read_snapshot(manifest: Manifest, kem: Kem, envelope: Envelope, body: Snapsh
 
 
 def _find_phase(manifest: Manifest, envelope: Envelope) -> Phase:
-    for phase in find_strategy(manifest.strategy).phases:
+    for phase in phases_of(manifest):
         if phase.name == envelope.phase:
             return phase
-    raise PeerError(RejectReason.UNKNOWN_PHASE, f"the strategy has no phase {envelope.phase!r}")
+    raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {envelope.phase!r}")

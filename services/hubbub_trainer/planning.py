@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
-from hubbub.messages.manifest import CohortMember, Manifest, default_min_clients, describe
+from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim, default_min_clients, describe
 from hubbub.strategies.registry import find_strategy
 from hubbub.trust.roster import PublicIdentity, Roster
 from hubbub.trust.succession import EndorsedModel, find_unendorsed, gather
@@ -41,7 +41,8 @@ def draw_up_manifest(
     feedback: str = "lost",
     alpha_max: float | None = None,
     verified: bool = True,
-    target_accuracy: float | None = None,
+    evaluate_every: int = 1,
+    target: float | None = None,
     phase_timeout_s: float | None = None,
     endorsed: Sequence[EndorsedModel] = (),
 ) -> Manifest:
@@ -81,7 +82,9 @@ def draw_up_manifest(
         "task": task.name,
         "local_steps": local_steps,
         "rounds": rounds,
-        "target_accuracy": target_accuracy,
+        "metrics": tuple(MetricClaim.of(metric) for metric in task.metrics),
+        "evaluate_every": evaluate_every,
+        "target": target,
         "seed": seed,
         **_begin_with(task, seed, endorsed),
         "nonce": secrets.token_hex(16),

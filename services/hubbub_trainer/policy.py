@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hubbub.codes import Code, Objection
-from hubbub.messages.manifest import MINIMUM, Manifest
+from hubbub.messages.manifest import MINIMUM, Manifest, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
-from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above
+from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
 from hubbub.protocol.blocks import MAX_BLOCK
+from hubbub.protocol.metrics import ScoreWeights
 from hubbub.protocol.unions import MAX_Q
 from hubbub.strategies.blocks import REVEALS
 from hubbub.strategies.registry import STRATEGIES
@@ -64,8 +65,21 @@ class Policy(PartyPolicy):
     allow_unverified: bool = False
     """Whether a manifest may leave tags out (verified = false). Then aggregators can shift a sum by whatever they
     like, and no client notices."""
+    scores: tuple[ScoreMode, ...] = ("sum", "none")
+    """What may be told of how a model does on your data: the sum of all clients' scores, or nothing."""
+    score_weights: tuple[ScoreWeights, ...] = ("equal",)
+    """How much a client counts in the sum of scores: once, or as much as it has examples ("examples"). Two sums
+    that weigh by examples, one with you and one without, subtract to your number of examples."""
+    max_scored_rounds: Limit = 200
+    """The most rounds of a run in which scores are summed."""
+    max_score_sets_per_model: Limit = 1
+    """In how many runs that begin from one model you share scores: over other members each time, they subtract."""
+    max_bins: Limit = 256
+    """The most bins of the histogram that an AUC is computed from: clients see the sum of all histograms."""
     demo_seed: bool = False
     """Whether secrets may come from a seed that everybody knows: for tests, never with real data."""
+
+    _read_scores = field_validator("scores", "score_weights", mode="before")(read_list)
 
     @classmethod
     def for_demo(cls, roster_sha256: str) -> Self:
@@ -87,6 +101,10 @@ class Policy(PartyPolicy):
             max_kappa=NO_LIMIT,
             max_first_factor_bound=NO_LIMIT,
             allow_unverified=True,
+            score_weights=get_args(ScoreWeights),
+            max_scored_rounds=NO_LIMIT,
+            max_score_sets_per_model=NO_LIMIT,
+            max_bins=NO_LIMIT,
             demo_seed=True,
         )
 
@@ -121,6 +139,7 @@ class Policy(PartyPolicy):
                 self.max_first_factor_bound,
             ),
             *self._object_to_unverified(manifest),
+            *self._object_to_scores(manifest),
             *self._object_to_sums(manifest),
             *self._object_to_succession(manifest),
             *self._object_to_seed(demo_seed=demo_seed),
@@ -142,6 +161,27 @@ class Policy(PartyPolicy):
                 "the manifest has verified = false, so that clients would not notice an aggregator that shifts a "
                 "sum: ask for a manifest with verified sums, or edit allow_unverified in the policy file",
             )
+
+    def _object_to_scores(self, manifest: Manifest) -> Iterator[Objection]:
+        if not manifest.is_scored:
+            return
+        if manifest.scores not in self.scores:
+            yield Objection(
+                Code.POLICY_SCORES,
+                f"the manifest says scores = {manifest.scores!r}, the policy allows {', '.join(self.scores)}: ask "
+                "for another manifest, or edit scores in the policy file",
+            )
+        if manifest.score_weights not in self.score_weights:
+            yield Objection(
+                Code.POLICY_SCORES,
+                f"the manifest weighs scores by {manifest.score_weights}, the policy allows "
+                f"{', '.join(self.score_weights)}, since sums with and without you subtract to your number of "
+                "examples: ask for equal weights, or edit score_weights in the policy file",
+            )
+        scored = -(-manifest.rounds // manifest.evaluate_every)
+        yield from object_above(Code.POLICY_SCORES, "scored rounds", scored, "max_scored_rounds", self.max_scored_rounds)
+        bins = max(claim.bins for claim in manifest.metrics)
+        yield from object_above(Code.POLICY_SCORES, "bins of a histogram", bins, "max_bins", self.max_bins)
 
     def _object_to_sums(self, manifest: Manifest) -> Iterator[Objection]:
         known = STRATEGIES.get(manifest.strategy)

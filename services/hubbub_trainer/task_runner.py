@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -29,8 +28,9 @@ from hubbub.errors import BadUpdate, HubbubError, LocalError, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.metrics import Scores, copy_scores
 from hubbub.runtime.clock import Clock
-from hubbub_trainer.learning.task import ProgressCallback, Score, TaskFailed, check_score
+from hubbub_trainer.learning.task import ProgressCallback, TaskFailed
 from hubbub_trainer.workspace import Learnt, Workspace
 
 log = logging.getLogger(__name__)
@@ -119,17 +119,19 @@ class TaskRunner:
             raise TaskFailed(f"the task says that it has {samples} training samples")
         return Learnt(space.learnt(training.theta), training.memory, samples)
 
-    def evaluate(self, key: Key, space: Workspace) -> Score:
-        """Score the model; the worst score if that fails."""
+    def evaluate(self, key: Key, space: Workspace) -> Scores:
+        """Score the model; if that fails there are no scores, and each counts as the worst."""
         try:
             _begin(space, EVALUATION, key)
-            score = space.learner.evaluate(space.theta, memory=space.memory)
-            check_score(score)
+            scores = copy_scores(space.learner.evaluate(space.theta, memory=space.memory))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (As above.)
             self._keep_at_home(key, space, EVALUATION, error)
-            return replace(space.score, correct=0)
-        space.score = score
-        return score
+            return {}
+        undefined = [name for name, (sums, _) in scores.items() if not np.isfinite(sums).all()]
+        if undefined:
+            error = TaskFailed(f"{', '.join(undefined)} is not finite, and counts as the worst")
+            self._keep_at_home(key, space, EVALUATION, error)
+        return scores
 
     def _keep_at_home(self, key: Key, space: Workspace, what: str, error: BaseException) -> None:
         """Tell the owner of a failure, and nobody else; raise what is no failure of the task."""

@@ -2,7 +2,7 @@
 
 `HUBBUB_TRAINER_TRACK` names TensorBoard (`tensorboard:FOLDER`), MLflow (`mlflow:URI`), or several of them. Every
 round becomes one point: what the client scored, how long it took, how many took part, what was sent and received.
-That is what the coordinator is told anyway; beside it stands the manifest, which everybody has, and nothing else.
+The scores are those on this client's own data, which nobody else is told. Beside them stands the manifest.
 
 A tracker has a thread and a queue of its own, and whatever happens to it, the run goes on. What may mend (a server
 that is away, a full disk) is tried again; all else is said once and left out.
@@ -30,7 +30,7 @@ from hubbub.errors import ConfigurationError, LocalError
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment
-from hubbub_trainer.events import Concluded, Ended, Prepared, RoundOver
+from hubbub_trainer.events import Ended, Prepared, RoundOver
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.standing import Enrolment, State
 
@@ -90,20 +90,15 @@ def _note_round(moment: Moment, data: rounds.Round) -> Note | None:
         at_s=moment.at_s,
         round=data.key.round,
         measured={
-            **(_measure_score(moment.event) if isinstance(moment.event, Concluded) else {}),
+            **{f"evaluation/{name}": value for name, value in data.own_metrics.items()},
             "seconds/training": data.training_s,
+            "seconds/evaluation": data.evaluation_s,
             "round/released": float(moment.after is rounds.State.APPLIED),
             "round/members": len(data.members),
             "traffic/sent_payload_bytes": sum(each.payload_bits for each in data.sent) / 8,
             "traffic/received_wire_bytes": sum(data.received.values()),
         },
     )
-
-
-def _measure_score(event: Concluded) -> dict[str, float]:
-    score = event.score
-    accuracy = {"evaluation/accuracy": score.correct / score.total} if score.total else {}
-    return {**accuracy, "evaluation/loss": score.loss, "seconds/evaluation": event.evaluation_s}
 
 
 def _note_run(moment: Moment, data: Enrolment) -> Note | None:
@@ -133,7 +128,8 @@ def _list_parameters(manifest: Manifest) -> dict[str, str]:
     """The run's parameters as names and values."""
     fields = manifest.model_dump(mode="json", exclude={"cohort"})
     fields |= {"run": manifest.run_id, "clients": list(manifest.clients)}
-    return {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in fields.items()}
+    lists = {name: ", ".join(map(str, value)) for name, value in fields.items() if isinstance(value, list)}
+    return {name: lists.get(name, str(value)) for name, value in fields.items()}
 
 
 # The trackers -------------------------------------------------------------------------------------------

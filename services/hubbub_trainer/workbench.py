@@ -28,7 +28,9 @@ from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import ClientInput, Release
 from hubbub.strategies.registry import find_strategy
-from hubbub.strategies.wire import PhaseWire, wire_of
+from hubbub.strategies.scores import SCORES, ScoreRound
+from hubbub.strategies.verified import VerifiedRound
+from hubbub.strategies.wire import PhaseWire, phases_of, wire_of
 from hubbub.trust.seals import RunSeals, ShareKey, Stage, TagCoefficients, derive_share_key
 from hubbub_trainer import drawn, group
 from hubbub_trainer.dealing import Compact, deal_chunk, digest_content, recombine_chunks
@@ -36,6 +38,7 @@ from hubbub_trainer.events import (
     Closed,
     Concluded,
     Decoded,
+    Evaluated,
     HeldModel,
     OtherTranscript,
     Overtaken,
@@ -46,7 +49,7 @@ from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.round import Round, Sum
 from hubbub_trainer.task_runner import TaskRunner
-from hubbub_trainer.workspace import Learnt, OpenRound, Workspace, drop_update
+from hubbub_trainer.workspace import Learnt, OpenRound, OpenScores, Workspace, drop_scores, drop_update
 from hubbub_trainer.workspaces import Workspaces
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -152,7 +155,10 @@ class Workbench:
             case rounds.DecodeSums():
                 return await asyncio.to_thread(self._decode, key, job)
             case rounds.Conclude():
-                return await self._conclude(key, took_part=job.took_part)
+                return await asyncio.to_thread(self._move_on, key, took_part=job.took_part)
+            case rounds.Evaluate():
+                async with self._slots:
+                    return await asyncio.to_thread(self._evaluate, key)
             case rounds.CloseVoid():
                 return await asyncio.to_thread(self._close_void, key)
         raise LocalError(f"a trainer has no job {job!r}")
@@ -194,13 +200,18 @@ class Workbench:
 
     # Our side of a round, made or rebuilt ---------------------------------------------------------------
 
+    def _open_phase(self, key: Key, phase: str) -> OpenRound:
+        """Our side of a phase, be it the scores."""
+        return self._open_scores(key).verified if phase == SCORES.name else self._open_round(key)
+
     def _open_round(self, key: Key, *, whole: bool = False) -> OpenRound:
         """Our side of a round; after a restart it is rebuilt from what was learnt and what was decoded since."""
         space = self._spaces.open(key.run)
         if key.round not in space.rounds:
             space.rounds[key.round] = self._begin_round(key, space)
         mine, data = space.rounds[key.round], self._find_round(key)
-        decoded = tuple(phase.name for phase in data.phases) if whole else data.decoded
+        learning = find_strategy(data.manifest.strategy).phases
+        decoded = tuple(phase.name for phase in learning) if whole else data.decoded
         for phase in decoded[len(mine.absorbed) :]:
             self._absorb(key, data, mine, phase)
         return mine
@@ -250,7 +261,7 @@ class Workbench:
         return SharesSent(traffic=await self._send_compact(key, outgoing, seeds))
 
     def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
-        mine = self._open_round(key)
+        mine = self._open_phase(key, phase_name)
         wire = wire_of(self._find_round(key).manifest, phase_name)
         vectors, values = mine.client_round.vectors(phase_name), mine.client_round.contribute(phase_name)
         weight, transcript = mine.client_round.weight, mine.transcript_of(phase_name)
@@ -342,6 +353,8 @@ class Workbench:
             return Compact(stage, space.group_secret.key_for("masks"))
 
     def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
+        if job.phase == SCORES.name:
+            return self._decode_scores(key)
         mine, data = self._open_round(key), self._find_round(key)
         transcript = mine.transcript_of(job.phase)
         if differs(transcript, data.sums[job.phase]):
@@ -349,6 +362,17 @@ class Workbench:
         if job.phase not in mine.absorbed:
             self._absorb(key, data, mine, job.phase)
         return Decoded(transcript=transcript)
+
+    def _decode_scores(self, key: Key) -> Decoded | OtherTranscript:
+        mine, data = self._open_scores(key), self._find_round(key)
+        transcript = mine.verified.transcript_of(SCORES.name)
+        if differs(transcript, data.sums[SCORES.name]):
+            return OtherTranscript()
+        if mine.side.totals is None:
+            self._absorb(key, data, mine.verified, SCORES.name)
+        totals = mine.side.totals or {}
+        self._spaces.open(key.run).note_scores(key.round, {"metrics": totals})
+        return Decoded(transcript=transcript, metrics=totals)
 
     def _absorb(self, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
         """Recombine what a phase released, and take it in."""
@@ -392,12 +416,7 @@ class Workbench:
 
     # The end of a round ---------------------------------------------------------------------------------
 
-    async def _conclude(self, key: Key, *, took_part: bool) -> Concluded:
-        began_s = time.monotonic()
-        async with self._slots:
-            return await asyncio.to_thread(self._move_on, key, began_s, took_part=took_part)
-
-    def _move_on(self, key: Key, began_s: float, *, took_part: bool) -> Concluded:
+    def _move_on(self, key: Key, *, took_part: bool) -> Concluded:
         space = self._spaces.open(key.run)
         with space.lock:
             space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
@@ -406,13 +425,36 @@ class Workbench:
                 conclusion = mine.client_round.conclude(took_part=took_part)
                 space.note_round(key.round, conclusion)
                 space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
-            score = self._tasks.evaluate(key, space)
-            return Concluded(
-                model_hmac=space.model_hmac(),
-                held=self.describe_held(key, space),
-                score=score,
-                evaluation_s=time.monotonic() - began_s,
-            )
+            return Concluded(model_hmac=space.model_hmac(), held=self.describe_held(key, space))
+
+    def _evaluate(self, key: Key) -> Evaluated:
+        """Score the model on our data; after a restart only if that had not come to its end."""
+        space, sheet = self._spaces.open(key.run), self._find_round(key).manifest.score_sheet
+        with space.lock:
+            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            scores, began_s = space.recall_scores(key.round), time.monotonic()
+            if scores is None:
+                scores = self._tasks.evaluate(key, space)
+                space.keep_scores(key.round, scores)
+            own = sheet.decode_one(scores)
+            space.note_scores(key.round, {"own_metrics": own})
+            return Evaluated(own=own, evaluation_s=time.monotonic() - began_s)
+
+    def _open_scores(self, key: Key) -> OpenScores:
+        """Our side of a scores phase; after a restart it is rebuilt from what was found."""
+        space, data = self._spaces.open(key.run), self._find_round(key)
+        with space.lock:
+            if key.round not in space.scoring:
+                scores = space.recall_scores(key.round)
+                if scores is None:
+                    raise LocalError(f"nothing was scored in {key}")
+                side = ScoreRound(data.manifest.score_sheet, scores, space.examples)
+                coefficients = self._find_coefficients(key, space) if data.manifest.verified else None
+                verified = VerifiedRound(side, (SCORES,), coefficients)
+                space.scoring[key.round] = OpenScores(
+                    side, OpenRound(verified, None, self._begin_transcript(key, space))
+                )
+            return space.scoring[key.round]
 
     def _close_void(self, key: Key) -> Closed:
         space = self._spaces.open(key.run)
@@ -434,8 +476,10 @@ class Workbench:
         space = self._spaces.find(key.run)
         if space is not None:
             space.rounds.pop(key.round, None)
+            space.scoring.pop(key.round, None)
         drop_update(self._spaces.folder_of(key.run), key.round)
-        phases = (phase.name for phase in find_strategy(manifest.strategy).phases)
+        drop_scores(self._spaces.folder_of(key.run), key.round)
+        phases = (phase.name for phase in phases_of(manifest))
         with space.lock if space else nullcontext(), self._vault.together():
             if has_verdict:
                 # Void or not, nobody derives its keys again. A round that failed has no verdict, and the round

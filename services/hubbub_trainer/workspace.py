@@ -26,11 +26,13 @@ from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.fields import BYTE_BITS
 from hubbub.protocol.influence import NO_HISTORY, History
+from hubbub.protocol.metrics import Scores
 from hubbub.protocol.residues import WORD_MODULUS
 from hubbub.protocol.ring import word_type
 from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
+from hubbub.strategies.scores import ScoreRound
 from hubbub_trainer.kept_model import FILE, KeptModel
-from hubbub_trainer.learning.task import HasBuffers, Learner, Score
+from hubbub_trainer.learning.task import HasBuffers, Learner
 
 Array = Theta | NDArray[np.float64]
 
@@ -108,6 +110,14 @@ class OpenRound:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OpenScores:
+    """A scores phase without a verdict yet: this client's side of it, plain and verified. It does not print."""
+
+    side: ScoreRound = field(repr=False)
+    verified: OpenRound = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Learnt:
     """What training has left for a round. It is as secret as the update, so it does not print."""
 
@@ -155,8 +165,9 @@ class Workspace:
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by who trains, moves the model on or takes another's: a job of a round that was overtaken may run."""
-    score: Score = field(default_factory=lambda: Score(correct=0, total=0, loss=0.0))
-    """The last that was found."""
+    examples: int = 1
+    """How many examples a model is scored on here, as of when we joined."""
+    scoring: dict[int, OpenScores] = field(default_factory=dict)
     record: TaskRecord = field(default_factory=TaskRecord)
     _begun: tuple[int, str] = (0, "")
     """What this process has begun itself."""
@@ -205,6 +216,10 @@ class Workspace:
                 **clamped,
             },
         )
+
+    def note_scores(self, number: int, fields: Mapping[str, Mapping[str, float]]) -> None:
+        """Write down how a round's model does: on our data, which nobody else is told, or over all members."""
+        self._note(number, fields)
 
     def note_trouble(self, number: int, what: str) -> None:
         """Write down, here and nowhere else, what of the task failed in a round."""
@@ -285,6 +300,15 @@ class Workspace:
         samples, silent = arrays["about"].tolist()
         return Learnt(arrays["update"], arrays.get("memory"), samples, bool(silent))
 
+    def keep_scores(self, number: int, scores: Scores) -> None:
+        """Keep what our data say of a round's model before anything of it is sent."""
+        _write(_scores(self.folder, number), lambda file: file.write(json.dumps(dict(scores)).encode()))
+
+    def recall_scores(self, number: int) -> Scores | None:
+        """What our data say of a round's model, if it was evaluated."""
+        path = _scores(self.folder, number)
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
+
     # How often the task was begun -----------------------------------------------------------------------
 
     def begin(self, what: str, number: int) -> int:
@@ -335,6 +359,11 @@ def drop_update(folder: Path, number: int) -> None:
     _update(folder, number).unlink(missing_ok=True)
 
 
+def drop_scores(folder: Path, number: int) -> None:
+    """Forget what our data said of a round's model: its scores are summed."""
+    _scores(folder, number).unlink(missing_ok=True)
+
+
 def clean_up(folder: Path) -> None:
     """Leave nothing of a run behind but its model and the notes."""
     for path in folder.glob("*"):
@@ -344,6 +373,10 @@ def clean_up(folder: Path) -> None:
 
 def _update(folder: Path, number: int) -> Path:
     return folder / f"update-{number:06d}.safetensors"
+
+
+def _scores(folder: Path, number: int) -> Path:
+    return folder / f"scores-{number:06d}.json"
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

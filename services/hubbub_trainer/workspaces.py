@@ -12,11 +12,11 @@ import numpy as np
 from hubbub.crypto.secret import ClientSecret
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, RunId
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import Theta
 from hubbub_trainer import group, succession
-from hubbub_trainer.drawn import recall_client_secret
+from hubbub_trainer.drawn import fix_examples, recall_client_secret
 from hubbub_trainer.events import Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.task import Task
@@ -75,7 +75,11 @@ class Workspaces:
         if found == manifest.initial_model_sha256 and task.count_parameters() == manifest.parameters:
             with self._opening:
                 self._spaces[manifest.run_id] = self._make(manifest, task)
-        return Prepared(parameters=task.count_parameters(), initial_model_sha256=found)
+        return Prepared(
+            parameters=task.count_parameters(),
+            initial_model_sha256=found,
+            metrics=tuple(MetricClaim.of(metric) for metric in task.metrics),
+        )
 
     def begin_with(self, manifest: Manifest, theta: Theta) -> None:
         """Begin a run with a model that could not be had here."""
@@ -108,9 +112,11 @@ class Workspaces:
             theta = np.zeros(manifest.parameters, dtype=np.float32)
         index = manifest.clients.index(self._me)
         agreed = group.recall(self._vault, manifest.run_id)
+        learner = task.learner(index=index, clients=len(manifest.clients), seed=manifest.seed)
         space = Workspace(
             folder=self.folder_of(manifest.run_id),
-            learner=task.learner(index=index, clients=len(manifest.clients), seed=manifest.seed),
+            learner=learner,
+            examples=fix_examples(self._vault, manifest.run_id, learner.examples),
             secret=self._client_secret(manifest.run_id, index),
             theta=theta,
             accumulator=np.zeros_like(theta),

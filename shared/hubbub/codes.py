@@ -27,6 +27,7 @@ class Code(StrEnum):
     POLICY_PARAMETERS = "policy-parameters"
     POLICY_SIZE = "policy-size"
     POLICY_SEED = "policy-seed"
+    POLICY_SCORES = "policy-scores"
     POLICY_LEDGER = "policy-ledger"
     DISK_FAILED = "disk-failed"
     DISK_LOST = "disk-lost"

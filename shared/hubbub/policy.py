@@ -32,6 +32,13 @@ NO_LIMIT = 2**53
 """Every count in a manifest is below this."""
 
 
+def read_list(value: object) -> object:
+    """Read a list of names: TOML has lists, and a lone name without brackets is an easy slip."""
+    if isinstance(value, str):
+        raise ValueError('this is a list: write ["…"], with brackets')  # noqa: TRY004  (Pydantic's way.)
+    return tuple(value) if isinstance(value, list) else value
+
+
 class PartyPolicy(BaseModel):
     """Limits that every policy has.
 
@@ -68,10 +75,7 @@ class PartyPolicy(BaseModel):
     @field_validator("strategies", "approved", "approve_tasks", "coordinators", mode="before")
     @classmethod
     def _lists_are_lists(cls, value: object) -> object:
-        """TOML has lists; a lone name without brackets is an easy slip."""
-        if isinstance(value, str):
-            raise ValueError('this is a list: write ["…"], with brackets')  # noqa: TRY004  (Pydantic's way.)
-        return tuple(value) if isinstance(value, list) else value
+        return read_list(value)
 
     @field_validator("strategies")
     @classmethod

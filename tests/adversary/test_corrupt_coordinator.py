@@ -26,6 +26,7 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk, SignedReceipt
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.messages.sums import SumChunk
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.residues import residue_type
 from hubbub.runtime.participant import STATE_FILE
 from hubbub.runtime.post import sign
@@ -33,7 +34,7 @@ from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_receipt, sign_run_key
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
@@ -305,13 +306,17 @@ class SeedLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
         self.seeds.append((self.index, seed))
         return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 
@@ -325,6 +330,10 @@ class SeedTask:
     @property
     def name(self) -> str:
         return self.inner.name
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.inner.metrics
 
     def count_parameters(self) -> int:
         return self.inner.count_parameters()

@@ -25,10 +25,11 @@ from hubbub.messages.shares import ShareChunk
 from hubbub.messages.sums import SumChunk
 from hubbub.policy import NO_LIMIT
 from hubbub.protocol.compression import top_binary
+from hubbub.protocol.metrics import Scores
 from hubbub.protocol.ring import Residues
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.phases import attending
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
@@ -53,13 +54,17 @@ class WholeBatchLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
         del seed
         return self.inner.train(theta, steps=steps, seed=0, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 

@@ -13,8 +13,9 @@ from hubbub.messages.base import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import PartyFailed
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub_coordinator.phases import run as runs
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 from hubbub_trainer.task_runner import TaskRunner
 from support.aio import aio
 from support.corrupt_party import DEMO_SEED, SEED, TASK, Scene, corrupt_federation, draw_up
@@ -39,6 +40,10 @@ class RareLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -49,7 +54,7 @@ class RareLearner:
             training.theta[5] = np.nan
         return training
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 
@@ -62,6 +67,10 @@ class RareTask:
     @property
     def name(self) -> str:
         return TASK.name
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return TASK.metrics
 
     def count_parameters(self) -> int:
         return TASK.count_parameters()

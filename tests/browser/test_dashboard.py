@@ -176,6 +176,11 @@ def show_percent(value: float) -> str:
     return f"{fixed(100 * value, 2)} %"
 
 
+def show_digits(value: float) -> str:
+    """Four of them, without zeros at the end."""
+    return f"{value:.4g}"
+
+
 def show_bytes(count: float) -> str:
     unit = 0
     while count >= 1024:
@@ -204,11 +209,11 @@ def check_numbers(stage: Stage, page: Page, run: RunId) -> None:
     union = [each["union_size"] for each in rounds if each["union_size"] is not None]
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{view['task']} · {view['strategy']}")
     expect(figure(page, "Round")).to_have_text(f"{view['round']} of {view['rounds_wanted']}")
-    expect(figure(page, "Accuracy")).to_have_text(show_percent(view["accuracy"]))
+    expect(figure(page, "Accuracy")).to_have_text(show_percent(view["metrics"]["accuracy"]))
     expect(figure(page, "Payload so far")).to_have_text(show_bytes(view["payload_bits"] / 8))
     expect(figure(page, "Union |V|")).to_have_text(f"{union[-1]:,}")
     expect(page.get_by_role("region", name="Events").get_by_text(f"{len(events)} events")).to_be_visible()
-    check_chart(page, [each for each in rounds if each["accuracy"] is not None])
+    check_chart(page, [each for each in rounds if each["metrics"]])
     check_traffic(page, stage.federation.read(f"runs/{run}/cost")["by_party"])
 
 
@@ -219,17 +224,21 @@ def check_chart(page: Page, rounds: list[dict[str, Any]]) -> None:
     plot = card.get_by_role("img", name=re.compile("^Accuracy"))
     expect(plot.locator("svg").first).to_be_visible()
     expect(card.get_by_text(f"over {len(rounds)} round")).to_be_visible()
+    scores = [each["metrics"] for each in rounds]
     drawn = plot.evaluate("plot => plot.data.slice(0, 2).map(({ x, y }) => ({ x: [...x], y: [...y] }))")
     assert drawn == [
-        {"x": [each["round"] for each in rounds], "y": pytest.approx([100 * each["accuracy"] for each in rounds])},
-        {"x": [each["round"] for each in rounds], "y": pytest.approx([each["loss"] for each in rounds])},
+        {"x": [each["round"] for each in rounds], "y": pytest.approx([100 * each["accuracy"] for each in scores])},
+        {"x": [each["round"] for each in rounds], "y": pytest.approx([each["loss"] for each in scores])},
     ]
     toggle = card.get_by_role("button", name=re.compile("Table"))
     toggle.click()
     # Playwright's `to_have_text` takes all kinds of spaces for one, as people do.
     expect(card.get_by_role("row")).to_have_text(
-        ["RoundAccuracyLoss"]
-        + [f"{each['round']}{show_percent(each['accuracy'])}{fixed(each['loss'], 4)}" for each in rounds]
+        ["RoundAccuracyloss"]
+        + [
+            f"{each['round']}{show_percent(each['metrics']['accuracy'])}{show_digits(each['metrics']['loss'])}"
+            for each in rounds
+        ]
     )
     toggle.click()
 

@@ -10,7 +10,7 @@ import pytest
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.runtime.runner import Moment
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
@@ -84,7 +84,8 @@ def check_costs(federation: Federation, manifest: Manifest) -> list[accounts.Acc
 @pytest.mark.parametrize(("clients", "servers"), [(3, 2), (3, 3), (5, 2), (5, 3)])
 @aio
 async def test_every_round_equals_the_plaintext_algorithm(tmp_path: Path, clients: int, servers: int) -> None:
-    manifest = manifest_for(clients=clients, servers=servers, rounds_wanted=4)
+    metrics = tuple(map(MetricClaim.of, TASK.metrics))
+    manifest = manifest_for(clients=clients, servers=servers, rounds_wanted=4, metrics=metrics)
     async with federation_for(manifest, tmp_path) as federation:
         state, _ = await federation.run(manifest)
         assert state is runs.State.COMPLETED
@@ -101,7 +102,7 @@ async def test_every_round_equals_the_plaintext_algorithm(tmp_path: Path, client
         assert result.members == manifest.clients
         assert result.costs["signs"].payload_bits == 2 * servers * clients * 1_003 * bits
         assert result.costs["factors"].payload_bits == 2 * servers * clients * 32
-    assert results[-1].accuracy > results[0].accuracy
+    assert results[-1].metrics["accuracy"] > results[0].metrics["accuracy"]
 
 
 # Every strategy -----------------------------------------------------------------------------------------

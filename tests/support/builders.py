@@ -19,6 +19,8 @@ from hubbub.messages.rounds import (
     RoundApplied,
     RoundDropped,
     RoundOpened,
+    RoundScored,
+    ScoreClaim,
     VoidPhase,
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
@@ -205,11 +207,9 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         OrderRefused(reason=RejectReason.TOO_FEW_MEMBERS),
         RoundApplied(
             model_hmac=MODEL_HMAC,
-            correct=90,
-            total=100,
-            loss=0.25,
             traffic=traffic,
         ),
+        RoundScored(scores=(ScoreClaim(name="accuracy", value=0.9),), traffic=traffic),
         RoundDropped(traffic=()),
         ShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),
         DenseShareChunk(set_id=SET_ID, vectors=claims, transcript=TRANSCRIPT, index=0),

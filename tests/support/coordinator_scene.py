@@ -168,9 +168,6 @@ class Scene:
 
 REPORT = RoundApplied(
     model_hmac=MODEL_HMAC,
-    correct=1,
-    total=2,
-    loss=0.1,
     traffic=(),
 )
 UNTOLD = {"manifest", "roster_sha256", "run", "format"}

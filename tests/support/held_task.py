@@ -3,7 +3,8 @@
 import threading
 from dataclasses import dataclass
 
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub.protocol.metrics import Metric, Scores
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 
 PATIENCE_S = 30.0
 
@@ -52,6 +53,10 @@ class HeldLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -59,7 +64,7 @@ class HeldLearner:
         self.silence.wait(self.index, self.number)
         return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 
@@ -73,6 +78,10 @@ class HeldTask:
     @property
     def name(self) -> str:
         return self.inner.name
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.inner.metrics
 
     def count_parameters(self) -> int:
         return self.inner.count_parameters()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hubbub.ids import RunId
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.serving import listen
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -43,7 +43,7 @@ def make_run(number: int = 0, *, rounds: int = 2, **fields: object) -> Manifest:
         task=TASK.name,
         initial_model_sha256=digest(TASK.initial_model(7)),
         nonce=f"{number:032x}",
-        **fields,
+        **{"metrics": tuple(map(MetricClaim.of, TASK.metrics)), **fields},
     )
 
 

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub.protocol.metrics import Metric, Scores
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 
 
 @dataclass(frozen=True)
 class NumbersLearner:
     numbers: Theta
     samples: int = 1
+    examples: int = 0
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -19,15 +21,16 @@ class NumbersLearner:
         del steps, seed, progress
         return Training(theta + self.numbers, memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         del theta, memory
-        return Score(correct=0, total=0, loss=0.0)
+        return {}
 
 
 @dataclass(frozen=True)
 class NumbersTask:
     inputs: Sequence[Theta]
     name: str = "numbers"
+    metrics: tuple[Metric, ...] = ()
 
     def count_parameters(self) -> int:
         return self.inputs[0].size

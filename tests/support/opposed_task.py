@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubbub.protocol.metrics import Scores
 from hubbub.strategies.base import Theta
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Score, Training
+from hubbub_trainer.learning.task import ProgressCallback, Training
 from support.recorded_run import SEED
 
 
@@ -23,6 +24,10 @@ class OpposedLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -30,7 +35,7 @@ class OpposedLearner:
         sizes = np.random.default_rng(SEED).uniform(0.5, 1.0, theta.size)
         return Training(theta=theta + (self.direction * sizes).astype(np.float32), memory=None)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 

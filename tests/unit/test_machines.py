@@ -21,8 +21,8 @@ from hubbub.machine.effects import Failed, Job, Key, SetTimer
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Stay, Step, Table, To, step
 from hubbub.messages.keys import RunKey
-from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.messages.snapshots import Voucher
 from hubbub.messages.traffic import Traffic
@@ -197,6 +197,8 @@ GIVEN: dict[type, SearchStrategy[Any]] = {
     SignedReceipt: st.just(RECEIPT),
     VectorClaim: st.sampled_from(make_claims(MANIFEST)),
     RoundApplied: st.just(BODIES[RoundApplied]),
+    MetricClaim: st.just(MetricClaim(name="accuracy")),
+    ScoreClaim: st.just(ScoreClaim(name="accuracy", value=0.5)),
     Voucher: st.just(Voucher(round=2, released=1, model_hmac="4d" * 32)),
     Traffic: st.just(Traffic(counts_as="signs", direction="up", payload_bits=300, wire_bytes=412)),
     Vector: st.sampled_from(make_vectors(MANIFEST)),

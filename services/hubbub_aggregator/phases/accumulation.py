@@ -8,8 +8,9 @@
 
 A client has one set in a phase; a second one is refused. An order to close is obeyed only if it names enough
 members of the cohort, shows every aggregator's signed receipt for one and the same set of each, all with one
-transcript, and keeps the members that the round's first phase was released over. Any other order is refused and
-the phase stays open. The journal entry is on disk before anything leaves.
+transcript, and keeps the members that the round's first phase was released over, or for scores those of the run's
+first scores. Any other order is refused and the phase stays open. The journal entry is on disk before anything
+leaves.
 
 On the compact wire all aggregators send their sums to one, the combiner, and that is their release. The
 combiner keeps what comes, from before its own order on, and adds and sends when all is there. Sums over
@@ -362,7 +363,8 @@ def _check_order(data: Accumulation, event: CloseOrdered) -> None:
         )
     if data.required_members and members != data.required_members:
         raise PeerError(
-            RejectReason.DIFFERENT_MEMBERS, "a round's phases are released over one and the same member set"
+            RejectReason.DIFFERENT_MEMBERS,
+            "the phases of a round, and all scores of a run, are released over one and the same member set",
         )
     sets = [_check_member(data, event, member) for member in members]
     if len({share_set.vectors for share_set in sets}) > 1:

@@ -8,6 +8,10 @@
 Rounds go in order. The position moves on when a phase is journalled, before its sum leaves: whoever has heard
 this aggregator's verdict on a phase may send to the next one, and nobody may before. Within a round all phases
 are released over the members of the first.
+
+A released round may have a scores phase, by the manifest and the number of rounds released so far. All scores
+phases of a run are released over the members of its first one: `score_members`. An aggregator that takes part in
+the scores phase alone does not hear of other phases, and follows the rounds by what it is sent.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.keys import RunKey, RunReady
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
-from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.scores import SCORES
+from hubbub.strategies.wire import phases_of
 from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
 
 
@@ -53,13 +58,25 @@ class Membership:
     round: int = 1
     phase: int = 0
     members: frozenset[PartyId] = field(default_factory=frozenset)
+    released: int = 0
+    """How many rounds were released so far."""
+    score_members: frozenset[PartyId] = field(default_factory=frozenset)
 
     @property
     def phase_names(self) -> tuple[str, ...]:
-        """The strategy's phases that this aggregator takes part in; all of them if it takes part in none."""
-        phases = STRATEGIES[self.manifest.strategy].phases
+        """The phases that this aggregator takes part in; all of them if it takes part in none."""
+        phases = phases_of(self.manifest)
         ours = [phase for phase in phases if self.me in phase.aggregators(self.manifest.aggregators)]
         return tuple(phase.name for phase in ours or phases)
+
+    @property
+    def only_adds_scores(self) -> bool:
+        """Whether the strategy's own phases go without this aggregator."""
+        return self.phase_names == (SCORES.name,)
+
+    def members_for(self, phase: str) -> frozenset[PartyId]:
+        """Over whom a phase has to be released; nobody if it is the first to fix it."""
+        return self.score_members if phase == SCORES.name else self.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +138,31 @@ def repeat_ready(data: Membership, event: KeysArrived) -> Step[State, Membership
 
 def move_on(data: Membership, event: PhaseEnded) -> Step[State, Membership]:
     """Open the next phase of the round, or the next round after the last phase or a void one."""
-    if event.round != data.round:
+    if event.round < data.round or (event.round > data.round and not data.only_adds_scores):
         return Step(State.JOINED, data)
-    last = data.phase + 1 == len(data.phase_names)
-    if last or not event.members:
-        return Step(State.JOINED, replace(data, round=data.round + 1, phase=0, members=frozenset()))
-    return Step(State.JOINED, replace(data, phase=data.phase + 1, members=event.members))
+    if event.phase == SCORES.name:
+        return Step(State.JOINED, _next_round(data, event, score_members=event.members or data.score_members))
+    if not event.members:
+        return Step(State.JOINED, _next_round(data, event))
+    follows = data.phase_names[data.phase + 1 :][:1]
+    if follows and follows[0] != SCORES.name:
+        return Step(State.JOINED, replace(data, phase=data.phase + 1, members=event.members))
+    data = replace(data, released=data.released + 1)
+    if data.manifest.is_scored_after(data.released):
+        return Step(State.JOINED, replace(data, phase=data.phase + 1))
+    return Step(State.JOINED, _next_round(data, event))
+
+
+def _next_round(
+    data: Membership, event: PhaseEnded, *, score_members: frozenset[PartyId] | None = None
+) -> Membership:
+    return replace(
+        data,
+        round=event.round + 1,
+        phase=0,
+        members=frozenset(),
+        score_members=data.score_members if score_members is None else score_members,
+    )
 
 
 def end(data: Membership, event: Ended) -> Step[State, Membership]:

@@ -106,22 +106,23 @@ def _tame(cell: Cell) -> Cell:
 
 ROUND_COLUMNS = (
     *("round", "state", "reason", "began_at_s", "ended_at_s", "members", "union_size"),
-    *("accuracy", "loss"),
     *("payload_bits", "predicted_bits", "wire_bytes", "fedavg_bits"),
 )
 
 
 def _list_rounds(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
-    yield ROUND_COLUMNS
+    """One in a line; each metric is a column of its own behind the others."""
+    names = list(dict.fromkeys(metric.name for _, data in all_rounds for metric in data.manifest.metrics))
+    yield (*ROUND_COLUMNS, *(f"metrics.{name}" for name in names))
     for each in all_rounds:
         view = view_round(*each)
         costs = view.cost.values()
         yield (
             *(view.round, view.state, view.reason, view.began_at_s, view.ended_at_s),
             *(" ".join(view.members), view.union_size),
-            *(view.accuracy, view.loss),
             *(sum(cost.payload_bits for cost in costs), sum(cost.predicted_bits for cost in costs)),
             *(sum(cost.wire_bytes for cost in costs), view.fedavg_bits),
+            *(view.metrics.get(name) for name in names),
         )
 
 

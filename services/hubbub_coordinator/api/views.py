@@ -40,14 +40,6 @@ class PhaseView(BaseModel):
     """Client to why an aggregator refused its share set."""
 
 
-class ReportView(BaseModel):
-    """What a client reported when it had applied a round, on its slice of the test set."""
-
-    client: str
-    accuracy: float | None
-    loss: float | None
-
-
 class RoundView(BaseModel):
     """A round."""
 
@@ -60,13 +52,14 @@ class RoundView(BaseModel):
     members: list[str]
     missing: list[str]
     union_size: int | None
-    accuracy: float | None
-    loss: float | None
+    metrics: dict[str, float]
+    """By name, over all members of the scores phase; empty if the round was not scored."""
     phases: list[PhaseView]
     cost: dict[str, CostView]
     fedavg_bits: int
     """What uncompressed FedAvg takes for a round of as many clients."""
-    reports: list[ReportView]
+    applied: list[str]
+    """Who has applied it."""
 
 
 class RoundPage(BaseModel):
@@ -92,6 +85,13 @@ class ParticipantView(BaseModel):
     """Since when it is waited for."""
 
 
+class HeadlineView(BaseModel):
+    """The metric that counts in a run."""
+
+    name: str
+    higher_is_better: bool
+
+
 class RunView(BaseModel):
     """A run."""
 
@@ -110,12 +110,14 @@ class RunView(BaseModel):
     rounds_wanted: int
     rounds_released: int
     rounds_void: int
-    target_accuracy: float | None
+    headline: HeadlineView | None
+    """The first of its metrics; null if it has none."""
+    target: float | None
+    """The value of the headline metric that ends the run."""
     began_at_s: float
     ended_at_s: float | None
-    accuracy: float | None
-    """Of the last round that reported one, and so is the loss."""
-    loss: float | None
+    metrics: dict[str, float]
+    """Of the last round that was scored, by name; empty before there is one."""
     payload_bits: int
     wire_bytes: int
     remaining_s: float | None
@@ -159,22 +161,22 @@ def view_round(state: rounds.State, data: Round) -> RoundView:
         members=[client for client in data.manifest.clients if client in data.members],
         missing=list(data.missing()) if state is rounds.State.COLLECTING and data.records else [],
         union_size=accounts.union_size(data),
-        accuracy=data.accuracy,
-        loss=data.loss,
+        metrics=data.metrics,
         phases=[
             _view_phase(phase.name, _find_phase_state(state, record), record, find_combiner(data, phase.name))
             for phase, record in zip(data.phases, data.records, strict=False)
         ],
         cost=view_cost(data),
         fedavg_bits=accounts.count_fedavg_bits(data),
-        reports=_view_reports(data),
+        applied=[client for client in data.manifest.clients if client in data.applied],
     )
 
 
 def _find_phase_state(state: rounds.State, record: PhaseRecord) -> PhaseState:
     if record.released_at_s is not None:
         return "released"
-    if state in {rounds.State.VOIDING, rounds.State.VOID}:
+    # Where the round is released, it is the scores phase that has no sum.
+    if state in {rounds.State.VOIDING, rounds.State.VOID, rounds.State.RELEASED}:
         return "void"
     return "collecting" if record.closed_at_s is None else "releasing"
 
@@ -190,18 +192,6 @@ def _view_phase(name: str, state: PhaseState, record: PhaseRecord, combiner: Par
         delivered={client: sorted(receipts) for client, receipts in record.receipts.items()},
         spoilt=dict(record.spoilt),
     )
-
-
-def _view_reports(data: Round) -> list[ReportView]:
-    return [
-        ReportView(
-            client=client,
-            accuracy=report.correct / report.total if report.total else None,
-            loss=report.loss if report.total else None,
-        )
-        for client in data.manifest.clients
-        if (report := data.applied.get(client))
-    ]
 
 
 # Runs ---------------------------------------------------------------------------------------------------
@@ -232,11 +222,11 @@ def _summarise(run: RunId, state: runs.State, data: Run, last: Last) -> dict[str
         "rounds_wanted": manifest.rounds,
         "rounds_released": data.released,
         "rounds_void": data.void,
-        "target_accuracy": manifest.target_accuracy,
+        "headline": _view_headline(manifest),
+        "target": manifest.target,
         "began_at_s": data.began_at_s,
         "ended_at_s": data.ended_at_s,
-        "accuracy": data.accuracy if now is None or now.accuracy is None else now.accuracy,
-        "loss": data.loss if now is None or now.loss is None else now.loss,
+        "metrics": (now.metrics if now else {}) or data.metrics,
         "payload_bits": data.payload_bits + (now.payload_bits if now else 0),
         "wire_bytes": data.wire_bytes + (now.wire_bytes if now else 0),
         "remaining_s": _estimate_rest(state, data),
@@ -245,6 +235,11 @@ def _summarise(run: RunId, state: runs.State, data: Run, last: Last) -> dict[str
         "waiting_to": waiting.what if waiting.parties else "",
         "waiting_since_s": waiting.since_s if waiting.parties else None,
     }
+
+
+def _view_headline(manifest: Manifest) -> HeadlineView | None:
+    headline = manifest.headline
+    return HeadlineView(name=headline.name, higher_is_better=headline.higher_is_better) if headline else None
 
 
 def _estimate_rest(state: runs.State, data: Run) -> float | None:

@@ -18,9 +18,9 @@ export function predictedOf(round) {
   return sum(Object.values(round.cost).map((cost) => cost.predicted_bits));
 }
 
-/** The rounds that have an accuracy, newest last. */
-export function measured(rounds) {
-  return rounds.filter((round) => round.accuracy !== null);
+/** The rounds that have a value of this metric, newest last. */
+export function measured(rounds, name) {
+  return rounds.filter((round) => Object.hasOwn(round.metrics, name));
 }
 
 /** What counts as what, over all rounds, in the order in which it came. */

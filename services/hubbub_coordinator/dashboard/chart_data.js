@@ -6,45 +6,57 @@ import {
   formatBytes,
   formatCount,
   formatDuration,
+  formatMetric,
   formatPercent,
   formatTimes,
+  isShare,
+  labelMetric,
   plural,
 } from "./format.js";
 
 const BYTES = 8;
+const NOT_SCORED = "This run sums no scores.";
 
-/** All charts, in the order in which they stand. */
+/** All charts, in the order in which they stand; the first has its title from the run's metric. */
 export const CHARTS = [
-  { name: "accuracy", title: "Accuracy", build: chartAccuracy },
+  { name: "metric", title: "Scores", build: chartMetric },
   { name: "bytes", title: "Payload per round", build: chartBytes, nearer: "Without FedAvg" },
   { name: "time", title: "Time per round", build: chartTime },
   { name: "union", title: "|V| per round", build: chartUnion },
 ];
 
-function chartAccuracy({ detail, rounds }, colours) {
-  const shown = measured(rounds);
+function chartMetric({ detail, rounds }, colours) {
+  const { headline, target } = detail;
+  if (!headline) return { traces: [], layout: {}, summary: "", empty: NOT_SCORED, table: { head: [], body: [] } };
+  const { name, higher_is_better: rises } = headline;
+  const names = detail.manifest.metrics.map((metric) => metric.name);
+  const shown = measured(rounds, name);
   const x = shown.map((round) => round.round);
-  const target = detail.target_accuracy;
+  const say = (round) => formatMetric(name, round.metrics[name]);
+  const scale = isShare(name) ? 100 : 1;
   const traces = [
     {
       type: "scatter",
-      name: "accuracy",
+      name,
       x,
-      y: shown.map((round) => 100 * round.accuracy),
+      y: shown.map((round) => scale * round.metrics[name]),
+      customdata: shown.map(say),
       mode: markers(x),
       line: { color: colours.accent, width: 2.5 },
-      hovertemplate: "%{y:.2f} %",
+      hovertemplate: "%{customdata}",
     },
-    {
+    // Beside it the next one, on an axis of its own.
+    ...names.slice(1, 2).map((second) => ({
       type: "scatter",
-      name: "loss",
+      name: second,
       x,
-      y: shown.map((round) => round.loss),
+      y: shown.map((round) => round.metrics[second] ?? null),
+      customdata: shown.map((round) => formatMetric(second, round.metrics[second])),
       mode: markers(x),
       yaxis: "y2",
       line: { color: colours.quiet, width: 1.5, dash: "dot" },
-      hovertemplate: "%{y:.4f}",
-    },
+      hovertemplate: "%{customdata}",
+    })),
     ...(target === null || x.length === 0
       ? []
       : [
@@ -52,18 +64,21 @@ function chartAccuracy({ detail, rounds }, colours) {
             type: "scatter",
             name: "target",
             x: [x[0], x.at(-1)],
-            y: [100 * target, 100 * target],
+            y: [scale * target, scale * target],
+            customdata: [formatMetric(name, target, 1), formatMetric(name, target, 1)],
             mode: "lines",
             line: { color: colours.ink, width: 1, dash: "dash" },
-            hovertemplate: "%{y:.1f} %",
+            hovertemplate: "%{customdata}",
           },
         ]),
   ];
-  const best = shown.reduce((top, round) => (top && top.accuracy >= round.accuracy ? top : round), null);
+  const isBetter = (a, b) => (rises ? a.metrics[name] >= b.metrics[name] : a.metrics[name] <= b.metrics[name]);
+  const best = shown.reduce((top, round) => (top && isBetter(top, round) ? top : round), null);
   return {
+    title: labelMetric(name),
     traces,
     layout: {
-      yaxis: { ticksuffix: " %" },
+      yaxis: isShare(name) ? { ticksuffix: " %" } : {},
       yaxis2: {
         overlaying: "y",
         side: "right",
@@ -74,13 +89,13 @@ function chartAccuracy({ detail, rounds }, colours) {
       },
     },
     summary: best
-      ? `From ${formatPercent(shown[0].accuracy)} to ${formatPercent(shown.at(-1).accuracy)} over ` +
-        `${plural(shown.length, "round")}; best ${formatPercent(best.accuracy)} in round ${best.round}.`
+      ? `From ${say(shown[0])} to ${say(shown.at(-1))} over ${plural(shown.length, "round")}; ` +
+        `best ${say(best)} in round ${best.round}.`
       : "",
-    empty: "The first numbers come with the first released round.",
+    empty: "The first numbers come with the first scored round.",
     table: {
-      head: ["Round", "Accuracy", "Loss"],
-      body: shown.map((round) => [round.round, formatPercent(round.accuracy), round.loss?.toFixed(4)]),
+      head: ["Round", ...names.map(labelMetric)],
+      body: shown.map((round) => [round.round, ...names.map((each) => formatMetric(each, round.metrics[each]))]),
     },
   };
 }

@@ -62,18 +62,14 @@ function makeCard(chart) {
     table: h("div", {
       class: "plot-table",
       role: "region",
-      "aria-label": `${chart.title}, as a table`,
       tabindex: "0",
       hidden: true,
     }),
     summary: h("p", { class: "card-note" }),
-    toggle: h(
-      "button",
-      { type: "button", class: "link", "aria-pressed": "false", "aria-label": `Table: ${chart.title}` },
-      "Table",
-    ),
+    toggle: h("button", { type: "button", class: "link", "aria-pressed": "false" }, "Table"),
     nearer: h("button", { type: "button", class: "link", "aria-pressed": "false" }, chart.nearer ?? ""),
     legend: h("ul", { class: "legend", "aria-hidden": "true" }),
+    title: h("h3", { id }, chart.title),
   };
   const root = h(
     "section",
@@ -81,7 +77,7 @@ function makeCard(chart) {
     h(
       "header",
       { class: "card-head" },
-      h("h3", { id }, chart.title),
+      parts.title,
       h("div", { class: "chart-tools" }, chart.nearer ? parts.nearer : null, parts.toggle),
     ),
     parts.summary,
@@ -111,18 +107,20 @@ function draw(card, { detail, rounds, theme }) {
   if (card.drawn === key) return;
   card.drawn = key;
   const colours = readColours();
-  const built = card.chart.build({ detail, rounds, near: card.near }, colours);
+  const built = { title: card.chart.title, ...card.chart.build({ detail, rounds, near: card.near }, colours) };
   showText(card, built);
   if (built.table.body.length === 0) return;
-  if (card.asTable) card.table.replaceChildren(table(card.chart.title, built.table.head, built.table.body));
+  if (card.asTable) card.table.replaceChildren(table(built.title, built.table.head, built.table.body));
   else if (card.inSight) plot(card, built, colours);
 }
 
-function showText(card, { summary, empty, traces, table: { body } }) {
+function showText(card, { title, summary, empty, traces, table: { body } }) {
   const hasData = body.length > 0;
+  setText(card.title, title);
+  set(card.table, { "aria-label": `${title}, as a table` });
   setText(card.summary, hasData ? summary : empty);
-  set(card.plot, { "aria-label": `${card.chart.title}. ${hasData ? summary : empty}` });
-  set(card.toggle, { "aria-pressed": String(card.asTable) });
+  set(card.plot, { "aria-label": `${title}. ${hasData ? summary : empty}` });
+  set(card.toggle, { "aria-pressed": String(card.asTable), "aria-label": `Table: ${title}` });
   set(card.nearer, { "aria-pressed": String(card.near) });
   show(card.toggle, hasData);
   show(card.nearer, hasData && !card.asTable);

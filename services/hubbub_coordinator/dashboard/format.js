@@ -39,6 +39,22 @@ export function formatPercent(value, digits = 2) {
   return value === null || value === undefined ? NOTHING : `${(100 * value).toFixed(digits)} %`;
 }
 
+/** A metric's value: an accuracy as a percentage, anything else to four digits. */
+export function formatMetric(name, value, digits = 2) {
+  if (value === null || value === undefined) return NOTHING;
+  return isShare(name) ? formatPercent(value, digits) : String(+value.toPrecision(4));
+}
+
+/** Whether a metric is read in percent. */
+export function isShare(name) {
+  return name === "accuracy";
+}
+
+/** A metric's name where a label stands. */
+export function labelMetric(name) {
+  return isShare(name) ? "Accuracy" : name;
+}
+
 /** How many times: 4.0 ×, 318 ×. */
 export function formatTimes(value) {
   if (!Number.isFinite(value)) return NOTHING;

@@ -10,8 +10,11 @@ import {
   formatDay,
   formatDuration,
   formatElapsed,
+  formatMetric,
   formatPercent,
   formatTimes,
+  isShare,
+  labelMetric,
   listNames,
   NOTHING,
   plural,
@@ -23,7 +26,7 @@ import { ACTIVE, drawProgress } from "./runs.js";
 
 const FIGURES = [
   { name: "round", label: "Round", say: sayRound },
-  { name: "accuracy", label: "Accuracy", say: sayAccuracy },
+  { name: "metric", label: "Score", say: sayMetric },
   { name: "payload", label: "Payload so far", say: sayPayload },
   { name: "union", label: "Union |V|", say: sayUnion },
   { name: "time", label: "Time", say: sayTime },
@@ -96,7 +99,8 @@ function pausing(run) {
 
 function showFigures(cells, run, rounds, now_s) {
   FIGURES.forEach((figure, index) => {
-    const [value, note] = figure.say(run, rounds, now_s);
+    const [value, note, label] = figure.say(run, rounds, now_s);
+    setText(cells[index].querySelector("dt"), label ?? figure.label);
     const shown = cells[index].querySelector(".figure-value");
     if (shown.dataset.text !== value.join(" ")) {
       shown.dataset.text = value.join(" ");
@@ -115,16 +119,25 @@ function sayRound(run) {
   ];
 }
 
-function sayAccuracy(run, rounds) {
-  if (run.accuracy === null) return [[NOTHING], "after the first round"];
-  const [before, last] = measured(rounds).slice(-2);
-  const change = last ? 100 * (last.accuracy - before.accuracy) : null;
-  const trend = change === null ? "" : `${change >= 0 ? "+" : "−"}${Math.abs(change).toFixed(2)} points`;
-  const target = run.target_accuracy === null ? "" : `target ${formatPercent(run.target_accuracy, 1)}`;
+function sayMetric(run, rounds) {
+  if (!run.headline) return [[NOTHING], "this run sums no scores"];
+  const { name } = run.headline;
+  const value = run.metrics[name];
+  if (value === undefined) return [[NOTHING], "after the first scored round", labelMetric(name)];
+  const [before, last] = measured(rounds, name).slice(-2);
+  const trend = last ? sayChange(name, last.metrics[name] - before.metrics[name]) : "";
+  const target = run.target === null ? "" : `target ${formatMetric(name, run.target, 1)}`;
   return [
-    split(formatPercent(run.accuracy)),
-    [trend, target].filter(Boolean).join(", ") || "as the clients report it",
+    split(formatMetric(name, value)),
+    [trend, target].filter(Boolean).join(", ") || "summed over the clients",
+    labelMetric(name),
   ];
+}
+
+function sayChange(name, change) {
+  const size = Math.abs(change);
+  const said = isShare(name) ? `${(100 * size).toFixed(2)} points` : formatMetric(name, size);
+  return `${change >= 0 ? "+" : "−"}${said}`;
 }
 
 function sayPayload(run, rounds) {

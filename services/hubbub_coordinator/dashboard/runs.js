@@ -1,7 +1,7 @@
 // The list of runs.
 
 import { byId, h, reconcile, set, setText, show } from "./dom.js";
-import { formatAge, formatClock, formatDay, formatPercent, plural, shortId } from "./format.js";
+import { formatAge, formatClock, formatDay, formatMetric, isShare, plural, shortId } from "./format.js";
 import { stateIcon } from "./icons.js";
 
 export const ACTIVE = ["enrolling", "agreeing", "running", "paused"];
@@ -66,7 +66,7 @@ function makeRow(run) {
     h(
       "a",
       { href: `#/runs/${run.run}`, class: "run-row" },
-      h("span", { class: "run-line" }, h("span", { class: "run-state" }), h("span", { class: "run-accuracy" })),
+      h("span", { class: "run-line" }, h("span", { class: "run-state" }), h("span", { class: "run-metric" })),
       h("span", { class: "run-line quiet" }, h("span", { class: "run-what" }), h("span", { class: "run-age" })),
       h(
         "span",
@@ -91,7 +91,7 @@ function updateRow(row, run, chosen, now_s) {
     state.dataset.state = run.state;
     state.replaceChildren(stateIcon(run.state), run.state);
   }
-  setText(row.querySelector(".run-accuracy"), run.accuracy === null ? "" : formatPercent(run.accuracy, 1));
+  setText(row.querySelector(".run-metric"), sayMetric(run));
   setText(row.querySelector(".run-what"), `${run.task} · ${run.strategy}`);
   setText(row.querySelector(".run-age"), sayAge(run, now_s));
   setText(row.querySelector(".run-rounds"), `${run.rounds_released} / ${run.rounds_wanted}`);
@@ -104,6 +104,14 @@ function updateRow(row, run, chosen, now_s) {
       plural(run.aggregators, "aggregator"),
     ].join(" · "),
   });
+}
+
+/** How the run does; a number alone is read as an accuracy, so that any other has its name before it. */
+function sayMetric({ headline, metrics }) {
+  const value = headline && metrics[headline.name];
+  if (typeof value !== "number") return "";
+  const { name } = headline;
+  return isShare(name) ? formatMetric(name, value, 1) : `${name} ${formatMetric(name, value)}`;
 }
 
 /** Released rounds of those wanted, and beside them those that were void. */

@@ -2,7 +2,7 @@
 
 import { byId, h, press, set, setText, show } from "./dom.js";
 import { onSubmit, prepareDialog } from "./dialogs.js";
-import { shortId } from "./format.js";
+import { isShare, shortId } from "./format.js";
 
 const NONCE_BYTES = 16;
 
@@ -41,7 +41,7 @@ export function mountStart(store, { api, onStarted }) {
       strategy,
       // Blocks are for the strategy that they were drawn up with; what is undefined is left out.
       block: strategy === based.manifest.strategy ? based.manifest.block : undefined,
-      target_accuracy: target === "" ? null : Number(target) / 100,
+      target: target === "" ? null : Number(target) / unitOf(based.headline),
       nonce: field("nonce").textContent,
     });
   }
@@ -76,15 +76,33 @@ export function mountStart(store, { api, onStarted }) {
   return { open };
 }
 
-function fillIn(field, { run, manifest }, about) {
+/** What the form's number is divided by: an accuracy is given in percent. */
+function unitOf(headline) {
+  return headline && isShare(headline.name) ? 100 : 1;
+}
+
+function fillInTarget(field, { headline, manifest }) {
+  show(field("stop"), headline !== null);
+  const unit = unitOf(headline);
+  const [low, high] = headline ? rangeOf(manifest.metrics[0]) : [0, 1];
+  setText(field("metric"), `Stop at ${headline?.name}${unit === 100 ? ", %" : ""}`);
+  set(field("target"), { min: unit * low, max: unit * high });
+  field("target").value = typeof manifest.target === "number" ? +(unit * manifest.target).toFixed(6) : "";
+}
+
+/** The lowest and the highest value that a metric can have. */
+function rangeOf({ kind, low, high }) {
+  return { mean: [low, high], r2: [-1, 1], auc: [0, 1] }[kind];
+}
+
+function fillIn(field, { run, headline, manifest }, about) {
   setText(
     field("based-on"),
     `Like ${shortId(run)}: ${manifest.task}, ${manifest.cohort.length} clients, ` +
       `${manifest.aggregators.length} aggregators.`,
   );
   field("rounds").value = manifest.rounds;
-  field("target").value =
-    typeof manifest.target_accuracy === "number" ? +(100 * manifest.target_accuracy).toFixed(6) : "";
+  fillInTarget(field, { headline, manifest });
   field("strategy").replaceChildren(
     ...(about?.strategies ?? []).map(({ name }) => h("option", { value: name }, name)),
   );

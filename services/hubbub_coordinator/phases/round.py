@@ -3,6 +3,7 @@
     COLLECTING   clients train and send; aggregators report each complete share set with a receipt
     RELEASING    the phase is closed over a member set; every aggregator of the phase is to release its sum
     APPLYING     all sums are out; clients decode, apply and acknowledge
+    REPORTING    the sum of the scores is out; clients say what it comes to
     VOIDING      the phase is ended without a sum; every aggregator is to confirm
     RELEASED, VOID, CONTRADICTED   final
 
@@ -10,6 +11,10 @@ COLLECTING and RELEASING are passed once for each phase of the strategy. The fir
 whose set is complete at all its aggregators: all of the cohort, or at the deadline the largest group with one
 transcript (whose sets come after the same sums and model), if it has min_clients organisations. Every later phase
 closes over exactly those members, because the difference between two sums over different sets belongs to somebody.
+
+A released round may have a scores phase, which comes when the clients have applied the sum. It closes over the
+members of the run's first one, or over whoever has applied if it is the first, and if one of them is missing it is
+void. That voids nothing else. What clients of min_clients organisations report alike is the round's score.
 If one of them is missing then, the round is void. A release and a void of one phase contradict each other and end
 the run.
 """
@@ -20,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hubbub.errors import RejectReason
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import (
     CancelTimer,
@@ -42,12 +47,15 @@ from hubbub.messages.rounds import (
     PhaseVoided,
     RoundApplied,
     RoundOpened,
+    RoundScored,
+    ScoreClaim,
     VoidPhase,
 )
 from hubbub.messages.shares import ShareChunk, SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -55,6 +63,7 @@ from hubbub_coordinator.events import (
     ReceiptArrived,
     RoundEnded,
     RoundVerdict,
+    ScoresReported,
     SetSpoilt,
     SumReleased,
     UpdateApplied,
@@ -72,6 +81,7 @@ class State(Enum):
     COLLECTING = "collecting"
     RELEASING = "releasing"
     APPLYING = "applying"
+    REPORTING = "reporting"
     VOIDING = "voiding"
     RELEASED = "released"
     VOID = "void"
@@ -98,12 +108,18 @@ class Round:
     run: Key
     number: int
     manifest: Manifest
+    is_scored: bool = False
+    """Whether a scores phase follows when the round is released."""
+    score_members: frozenset[PartyId] = field(default_factory=frozenset)
+    """Over whom the run's scores are summed; nobody before the first time."""
     phase: int = 0
     records: tuple[PhaseRecord, ...] = ()
     members: frozenset[PartyId] = field(default_factory=frozenset)
     early: tuple[SignedReceipt, ...] = ()
     """Receipts of the next phase that came before the last report on this one."""
     applied: Mapping[PartyId, RoundApplied] = field(default_factory=dict)
+    reported: Mapping[PartyId, tuple[ScoreClaim, ...]] = field(default_factory=dict)
+    """What clients say that the scores come to."""
     traffic: tuple[tuple[PartyId, Traffic], ...] = ()
     began_at_s: float = 0.0
     ended_at_s: float | None = None
@@ -111,8 +127,13 @@ class Round:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The strategy's phases."""
-        return find_strategy(self.manifest.strategy).phases
+        """The strategy's phases, and the scores if there are any."""
+        return find_strategy(self.manifest.strategy).phases + ((SCORES,) if self.is_scored else ())
+
+    @property
+    def scoring(self) -> bool:
+        """Whether the round has come to its scores phase."""
+        return self.current is SCORES
 
     @property
     def current(self) -> Phase:
@@ -131,8 +152,18 @@ class Round:
 
     @property
     def awaited(self) -> frozenset[PartyId]:
-        """Whose share sets count in the current phase: the members, once they are fixed; before, everybody's."""
+        """Whose share sets count in the current phase: the members, once they are fixed; before, everybody's.
+
+        Only who has applied the round can score its model.
+        """
+        if self.scoring:
+            return self.score_members or frozenset(self.applied)
         return self.members or frozenset(self.manifest.clients)
+
+    @property
+    def current_members(self) -> frozenset[PartyId]:
+        """Over whom the current phase is closed, or has to be."""
+        return self.score_members if self.scoring else self.members
 
     def complete(self) -> frozenset[PartyId]:
         """The largest group, by organisations, with one set at all aggregators and one transcript."""
@@ -163,16 +194,18 @@ class Round:
         return tuple(client for client in self.missing() if client in delivered)
 
     @property
-    def accuracy(self) -> float | None:
-        """Correct answers over all slices of the test set, as reported; None before anybody has."""
-        total = sum(report.total for report in self.applied.values())
-        return sum(report.correct for report in self.applied.values()) / total if total else None
+    def metrics(self) -> dict[str, float]:
+        """What the scores come to, as clients of min_clients organisations report alike.
 
-    @property
-    def loss(self) -> float | None:
-        """The mean loss over all slices of the test set, as reported."""
-        total = sum(report.total for report in self.applied.values())
-        return sum(report.loss * report.total for report in self.applied.values()) / total if total else None
+        It is empty if they do not, or if others who are as many report something else.
+        """
+        camps: dict[tuple[ScoreClaim, ...], set[PartyId]] = {}
+        for client, claims in self.reported.items():
+            camps.setdefault(claims, set()).add(client)
+        ranked = sorted(((self._organisations(camp), claims) for claims, camp in camps.items() if claims), key=itemgetter(0))
+        if not ranked or ranked[-1][0] < self.manifest.min_clients or ranked[-1][0] == ranked[-2:][0][0] != ranked[0][0]:
+            return {}
+        return {claim.name: claim.value for claim in ranked[-1][1]}
 
     @property
     def payload_bits(self) -> int:
@@ -226,10 +259,19 @@ def _with_receipt(data: Round, signed: SignedReceipt) -> Round:
 
 def keep_early_receipt(data: Round, event: ReceiptArrived) -> Step[State, Round]:
     """Keep a receipt of the next phase: clients go on when they have all sums, which we may hear of later."""
+    return Step(State.RELEASING, _keep_early(data, event))
+
+
+def keep_score_receipt(data: Round, event: ReceiptArrived) -> Step[State, Round]:
+    """Keep a receipt of a client that has applied the round and goes on to its scores."""
+    return Step(State.APPLYING, _keep_early(data, event))
+
+
+def _keep_early(data: Round, event: ReceiptArrived) -> Round:
     ahead = [phase.name for phase in data.phases[data.phase + 1 :]]
-    if event.phase in ahead[:1]:
-        data = replace(data, early=(*data.early, event.receipt))
-    return Step(State.RELEASING, data)  # Another one is late or repeated: the member set is closed.
+    if event.phase not in ahead[:1]:
+        return data  # Late or repeated: the member set is closed.
+    return replace(data, early=(*data.early, event.receipt))
 
 
 def stop_collecting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
@@ -262,7 +304,7 @@ def _find_odds(receipts: Iterable[SignedReceipt]) -> RejectReason:
 
 def _choose_end(data: Round, at_s: float) -> Step[State, Round]:
     there = data.complete()
-    if data.members and there != data.members:
+    if data.current_members and there != data.current_members:
         reason = f"{_say_who_is_missing(data)} in {data.current.name}, and members cannot change"
         return _void(data, reason, at_s)
     if data.manifest.organisations_of(there) < data.manifest.min_clients:
@@ -282,7 +324,8 @@ def _say_who_is_missing(data: Round) -> str:
 
 def _close(data: Round, at_s: float) -> Step[State, Round]:
     members = data.complete()
-    data = _with_record(replace(data, members=members), replace(data.record, closed_at_s=at_s))
+    data = replace(data, score_members=members) if data.scoring else replace(data, members=members)
+    data = _with_record(data, replace(data.record, closed_at_s=at_s))
     named = tuple(client for client in data.manifest.clients if client in members)
     receipts = tuple(data.record.receipts[client][server] for client in named for server in data.aggregators)
     order = ClosePhase(members=named, receipts=receipts)
@@ -308,7 +351,7 @@ def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
     """Note a release; when all are out, the next phase or the clients' turn."""
     if event.phase != data.current.name or event.aggregator not in data.aggregators:
         return Step(State.RELEASING, data)
-    if event.members != data.members:
+    if event.members != data.current_members:
         return _blame(data, event, f"{event.aggregator} released a sum over other members")
     if data.record.released not in {(), event.vectors}:
         return _blame(data, event, f"{event.aggregator} released other vectors than another did")
@@ -324,16 +367,18 @@ def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
 
 
 def _go_on(data: Round, at_s: float) -> Step[State, Round]:
-    if data.phase + 1 < len(data.phases):
-        return _enter_next_phase(data, at_s)
     deadline = SetTimer("deadline", at_s + data.manifest.phase_timeout_s, DeadlinePassed)
+    if data.scoring:
+        return _end_if_all_reported(data, at_s, deadline)
+    if data.phase + 1 < len(find_strategy(data.manifest.strategy).phases):
+        return _enter_next_phase(data, at_s)
     if data.applied.keys() == set(data.manifest.clients):
         return _finish(data, at_s)
     return Step(State.APPLYING, data, (deadline,))
 
 
 def _record_release(data: Round) -> Effect:
-    members = [client for client in data.manifest.clients if client in data.members]
+    members = [client for client in data.manifest.clients if client in data.current_members]
     transcript = data.record.receipts[members[0]][data.aggregators[0]].receipt.transcript
     return Record("released", {"phase": data.current.name, "members": members, "transcript": transcript})
 
@@ -342,7 +387,16 @@ def _enter_next_phase(data: Round, at_s: float) -> Step[State, Round]:
     data, timer = _enter_phase(data, data.phase + 1, at_s)
     for signed in data.early:
         data = _with_receipt(data, signed) if signed.receipt.aggregator in data.aggregators else data
-    return _close_if_all_delivered(replace(data, early=()), at_s, timer)
+    data = replace(data, early=())
+    if data.scoring and not _can_be_scored(data):
+        # There is nobody to wait for.
+        return _void(data, "somebody whose scores belong to the sum has not applied the round", at_s)
+    return _close_if_all_delivered(data, at_s, timer)
+
+
+def _can_be_scored(data: Round) -> bool:
+    enough = data.manifest.organisations_of(data.awaited) >= data.manifest.min_clients
+    return enough and data.awaited <= data.applied.keys()
 
 
 def note_early_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
@@ -359,6 +413,13 @@ def note_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
     if data.applied.keys() != set(data.manifest.clients):
         return Step(State.APPLYING, data)
     return _finish(data, event.at_s)
+
+
+def note_late_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
+    """A client was slower to apply than its round has time for; it may still be in time to score."""
+    if not data.scoring:
+        raise PeerError(RejectReason.UNEXPECTED, f"{event.client} has applied a round that is not released")
+    return Step(State.COLLECTING, _note_applied(data, event))
 
 
 def _find_other_models(data: Round) -> str:
@@ -393,8 +454,55 @@ def _finish(data: Round, at_s: float) -> Step[State, Round]:
     at_odds = _find_other_models(data)
     if at_odds:
         return _contradict(data, at_odds, at_s)
+    return _enter_next_phase(data, at_s) if data.is_scored else _release(data, at_s)
+
+
+def _release(data: Round, at_s: float) -> Step[State, Round]:
     data = replace(data, ended_at_s=at_s)
-    return Step(State.RELEASED, data, (_tell_end(data, RoundVerdict.RELEASED, at_s),))
+    return Step(State.RELEASED, data, (_no_deadline(), _tell_end(data, RoundVerdict.RELEASED, at_s)))
+
+
+def note_early_report(data: Round, event: ScoresReported) -> Step[State, Round]:
+    """A client had the sum of the scores before the last aggregator reported to us."""
+    return Step(State.RELEASING, _note_report(data, event))
+
+
+def note_report(data: Round, event: ScoresReported) -> Step[State, Round]:
+    """Note what a client computed from the scores; the round is over when all have said it."""
+    return _end_if_all_reported(_note_report(data, event), event.at_s)
+
+
+def _end_if_all_reported(data: Round, at_s: float, *effects: Effect) -> Step[State, Round]:
+    # Who shared a score that could not be added holds another model than the members, and will not report.
+    left_out = data.delivered() - data.score_members
+    if data.applied.keys() - left_out - data.reported.keys():
+        return Step(State.REPORTING, data, effects)
+    return _release_with_scores(data, at_s)
+
+
+def stop_reporting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
+    """Go on with what was reported."""
+    return _release_with_scores(data, event.at_s)
+
+
+def _release_with_scores(data: Round, at_s: float) -> Step[State, Round]:
+    """End the round; who reports other scores than enough others do is counted as a refusal."""
+    agreed, onward = data.metrics, _release(data, at_s)
+    dissent = [
+        CountRefusal(
+            RejectReason.CONTRADICTION, RoundScored.kind, client, f"{client} reports other scores than the others"
+        )
+        for client, claims in data.reported.items()
+        if agreed and claims and {claim.name: claim.value for claim in claims} != agreed
+    ]
+    return replace(onward, effects=(*onward.effects, *dissent))
+
+
+def _note_report(data: Round, event: ScoresReported) -> Round:
+    if event.client in data.reported:
+        return data
+    rows = tuple((event.client, row) for row in event.traffic)
+    return replace(data, reported={**data.reported, event.client: event.scores}, traffic=data.traffic + rows)
 
 
 def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
@@ -405,8 +513,8 @@ def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
         verdict=verdict,
         reason=data.reason,
         began_at_s=data.began_at_s,
-        accuracy=data.accuracy,
-        loss=data.loss,
+        metrics=data.metrics,
+        score_members=data.score_members,
         payload_bits=data.payload_bits,
         wire_bytes=data.wire_bytes,
     )
@@ -415,13 +523,15 @@ def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
 
 def note_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
     """Note that an aggregator ended the phase; the round is void when all have."""
-    record = replace(data.record, ended=data.record.ended | {event.aggregator})
-    data = _with_record(data, record)
-    if record.ended != set(data.manifest.aggregators):
+    data = _with_record(data, replace(data.record, ended=data.record.ended | {event.aggregator}))
+    if data.record.ended != set(data.manifest.aggregators):
         return Step(State.VOIDING, data)
+    record = Record("void", {"phase": data.current.name})
+    if data.scoring:
+        onward = _release(replace(data, reason=""), event.at_s)
+        return replace(onward, effects=(record, *onward.effects))
     data = replace(data, ended_at_s=event.at_s)
-    end = _tell_end(data, RoundVerdict.VOID, event.at_s)
-    return Step(State.VOID, data, (Record("void", {"phase": data.current.name}), end))
+    return Step(State.VOID, data, (record, _tell_end(data, RoundVerdict.VOID, event.at_s)))
 
 
 def refuse_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
@@ -468,6 +578,11 @@ def note_spoilt(data: Round, event: SetSpoilt) -> Step[State, Round]:
     return Step(State.COLLECTING, _with_record(data, replace(data.record, spoilt=spoilt)))
 
 
+_AFTER_APPLYING = (
+    *(State.APPLYING, State.COLLECTING, State.RELEASING),
+    *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
+)
+
 TRANSITIONS: Table[State, Round] = {
     State.COLLECTING: {
         Began: To(begin, State.COLLECTING),
@@ -475,15 +590,17 @@ TRANSITIONS: Table[State, Round] = {
         SetSpoilt: To(note_spoilt, State.COLLECTING),
         DeadlinePassed: To(stop_collecting, State.RELEASING, State.VOIDING),
         SumReleased: STAY,  # Of the phase before, delivered twice.
+        UpdateApplied: To(note_late_application, State.COLLECTING),
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.RELEASING: {
         SumReleased: To(
             note_release,
-            *(State.RELEASING, State.COLLECTING, State.APPLYING),
+            *(State.RELEASING, State.COLLECTING, State.APPLYING, State.REPORTING),
             *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
         ),
         UpdateApplied: To(note_early_application, State.RELEASING),
+        ScoresReported: To(note_early_report, State.RELEASING),
         VoidConfirmed: To(refuse_void, State.CONTRADICTED),
         OrderDeclined: To(decline, State.CONTRADICTED),
         ReceiptArrived: To(keep_early_receipt, State.RELEASING),
@@ -492,15 +609,26 @@ TRANSITIONS: Table[State, Round] = {
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.APPLYING: {
-        UpdateApplied: To(note_application, State.APPLYING, State.RELEASED, State.CONTRADICTED),
-        DeadlinePassed: To(stop_waiting, State.RELEASED, State.CONTRADICTED),
+        UpdateApplied: To(note_application, *_AFTER_APPLYING),
+        DeadlinePassed: To(stop_waiting, *_AFTER_APPLYING),
+        ReceiptArrived: To(keep_score_receipt, State.APPLYING),
+        SetSpoilt: STAY,
+        SumReleased: STAY,
+        Failed: To(break_off, State.CONTRADICTED),
+    },
+    State.REPORTING: {
+        ScoresReported: To(note_report, State.REPORTING, State.RELEASED),
+        DeadlinePassed: To(stop_reporting, State.RELEASED),
+        UpdateApplied: STAY,
         ReceiptArrived: STAY,
         SetSpoilt: STAY,
         SumReleased: STAY,
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.VOIDING: {
-        VoidConfirmed: To(note_void, State.VOIDING, State.VOID),
+        VoidConfirmed: To(note_void, State.VOIDING, State.VOID, State.RELEASED),
+        UpdateApplied: STAY,
+        ScoresReported: STAY,
         SumReleased: To(refuse_release, State.VOIDING, State.CONTRADICTED),
         OrderDeclined: To(decline, State.CONTRADICTED),
         UpdateDropped: STAY,
@@ -517,7 +645,7 @@ TRANSITIONS: Table[State, Round] = {
 
 def resume(state: State, data: Round) -> tuple[Effect, ...]:
     """Watch the deadline again that the round had."""
-    if state not in {State.COLLECTING, State.APPLYING} or not data.records:
+    if state not in {State.COLLECTING, State.APPLYING, State.REPORTING} or not data.records:
         return ()
     since_s = data.record.opened_at_s if state is State.COLLECTING else data.record.released_at_s or 0.0
     return (SetTimer("deadline", since_s + data.manifest.phase_timeout_s, DeadlinePassed),)

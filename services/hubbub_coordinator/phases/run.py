@@ -24,6 +24,7 @@ from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import RunEnded, RunProposed
+from hubbub.protocol.metrics import format_value, reaches
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -85,9 +86,10 @@ class Run:
     rounds_s: float = 0.0
     payload_bits: int = 0
     wire_bytes: int = 0
-    accuracy: float | None = None
-    """Of the last round that reported one, and so is the loss."""
-    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the last round that was scored."""
+    score_members: frozenset[PartyId] = field(default_factory=frozenset)
+    """Over whom scores are summed, from the first time on."""
     pausing: bool = False
     pause_when_void: bool = False
     reason: str = ""
@@ -201,10 +203,9 @@ def go_on(run: Run, event: RoundEnded) -> Step[State, Run]:
         run = replace(run, released=run.released + 1)
     else:
         run = replace(run, void=run.void + 1)
-    target = run.manifest.target_accuracy
-    if event.verdict is RoundVerdict.RELEASED and _reaches(event.accuracy, target):
-        reason = f"round {event.number} reached an accuracy of {event.accuracy:.2%}; the target was {target:.2%}"
-        return _end(run, State.COMPLETED, reason, event.at_s)
+    success = _say_success(run.manifest, event) if event.verdict is RoundVerdict.RELEASED else ""
+    if success:
+        return _end(run, State.COMPLETED, success, event.at_s)
     if run.released == run.manifest.rounds:
         return _end(run, State.COMPLETED, f"all {run.released} rounds are done", event.at_s)
     if run.void - run.void_forgiven > run.manifest.max_void_rounds:
@@ -225,13 +226,19 @@ def _add_up(run: Run, event: RoundEnded) -> Run:
         rounds_s=run.rounds_s + (0.0 if event.began_at_s is None else max(0.0, event.at_s - event.began_at_s)),
         payload_bits=run.payload_bits + event.payload_bits,
         wire_bytes=run.wire_bytes + event.wire_bytes,
-        accuracy=run.accuracy if event.accuracy is None else event.accuracy,
-        loss=run.loss if event.loss is None else event.loss,
+        metrics=event.metrics or run.metrics,
+        score_members=run.score_members or event.score_members,
     )
 
 
-def _reaches(accuracy: float | None, target: float | None) -> bool:
-    return accuracy is not None and target is not None and accuracy >= target
+def _say_success(manifest: Manifest, event: RoundEnded) -> str:
+    """That a round has reached the manifest's target; empty if it has not."""
+    headline, target = manifest.headline, manifest.target
+    value = event.metrics.get(headline.name) if headline else None
+    if headline is None or target is None or value is None or not reaches(headline, value, target):
+        return ""
+    told, wanted = (format_value(headline.name, each) for each in (value, target))
+    return f"round {event.number} reached {headline.name} {told}; the target was {wanted}"
 
 
 def _open_next(run: Run, at_s: float) -> Step[State, Run]:

@@ -21,8 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hubbub.disk import replace_file
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub_local.reproduce.measuring import BOOKKEEPING, EVALUATION, TRAINING, Meter
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 
 LIMIT_BYTES = 2 * 2**30
 """Beyond this the entries that were not used for longest go."""
@@ -127,6 +128,11 @@ class CachedTask:
         """That of the task itself: a manifest knows of no cache."""
         return self._inner.name
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those of the task itself."""
+        return self._inner.metrics
+
     def count_parameters(self) -> int:
         """Return N."""
         return self._inner.count_parameters()
@@ -156,6 +162,11 @@ class CachedLearner:
         """The number of training samples that this client holds."""
         return self._inner.samples
 
+    @property
+    def examples(self) -> int:
+        """The number of examples that are scored."""
+        return self._inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -175,7 +186,7 @@ class CachedLearner:
                 self._cache.keep(key, Trained(training, time.thread_time() - began_s))
         return training
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score a model; this is never taken from anywhere."""
         with self._meter.timing(EVALUATION):
             return self._inner.evaluate(theta, memory=memory)

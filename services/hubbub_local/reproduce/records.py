@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from hubbub.protocol import tags
+from hubbub.errors import ProtocolError
 from hubbub_coordinator.accounts import Account
 from hubbub_local.reproduce.measuring import EVALUATION, PROTOCOL, TRAINING, Reading
 from hubbub_local.reproduce.plan import Method
 
 Json = dict[str, object]
 BITS = 8
+ADDITIONS = ("tags", "scores")
+"""What is sent here and not in the paper, so that its tables do not count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
     """A released round. Bits and bytes are of all parties, wherever they go.
 
-    Bits are those of the paper's vectors, which its tables count; bytes are all that travels, also tags.
+    Bits are those of the paper's vectors, which its tables count; bytes are all that travels, `ADDITIONS` too.
     """
 
     round: int
@@ -43,11 +45,14 @@ class RoundRecord:
 def record_round(account: Account, spent: Reading, wall_s: float) -> RoundRecord:
     """Put together what the coordinator and the meter say of a round."""
     costs = account.costs.values()
-    papers = [cost for name, cost in account.costs.items() if name != tags.NAME]
+    papers = [cost for name, cost in account.costs.items() if name not in ADDITIONS]
+    missing = [name for name in ("accuracy", "loss") if name not in account.metrics]
+    if missing:
+        raise ProtocolError(f"round {account.round} has no {' and no '.join(missing)}")
     return RoundRecord(
         round=account.round,
-        accuracy=account.accuracy,
-        loss=account.loss,
+        accuracy=account.metrics["accuracy"],
+        loss=account.metrics["loss"],
         union_size=account.union_size,
         payload_bits=sum(cost.payload_bits for cost in papers),
         predicted_bits=sum(cost.predicted_bits for cost in papers),

@@ -37,7 +37,8 @@ COUNTED = (
     (
         "**Payload** is what the formulas count: elements times bits per element, and seeds where there are any,"
         " of all parties, measured where it was sent. **On the wire** adds what they do not count: headers,"
-        " signatures, seals and padding. The paper's column is of its own wire mode."
+        " signatures, seals and padding. Sums of scores are in neither: the paper has none. The paper's column is"
+        " of its own wire mode."
     ),
     (
         "**CPU** is measured where the paper has only +, ++ and +++. It is the CPU time of the threads that worked"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 from typing import Any
@@ -11,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.metrics import CLASSIFICATION, Metric, Scores, check_metrics
 from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting, asking, load, make_app
 from hubbub_trainer.flower.layout import Arrays, Kept, Layout
 from hubbub_trainer.learning.task import (
     ProgressCallback,
-    Score,
     Theta,
     Training,
     check_client,
+    check_scores,
     check_theta,
 )
 
@@ -38,6 +38,9 @@ class FlowerTask:
     process with one trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed.
     Without it the client's `get_parameters` is asked, with the seed in its config; it must answer every party
     with the same bits. `config` is added to what a client is told in every round, `run_config` is its context's.
+
+    A Flower client returns means over its examples, so `metrics` are of the kind `mean`. Each is looked for under
+    its name among what the client returns; `accuracy`, `loss` and `examples` say what the client calls these.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class FlowerTask:
         keep_local: Collection[int | str] = (),
         config: Mapping[str, Setting] | None = None,
         run_config: Mapping[str, Setting] | None = None,
+        metrics: Sequence[Metric] = CLASSIFICATION,
         accuracy: str = "accuracy",
         loss: str = "loss",
         examples: str = "num-examples",
@@ -58,6 +62,7 @@ class FlowerTask:
         if sum(each is not None for each in (client_fn, client, app)) != 1:
             raise ConfigurationError("a FlowerTask takes one of client_fn, client and app")
         self.name = name
+        self.metrics = _check_metrics(name, metrics)
         self._keys = Keys(accuracy=accuracy, loss=loss, examples=examples)
         self._driver = Driver(_app_of(client_fn, client, app), run_config=dict(run_config or {}), keys=self._keys)
         self._only_one = client is not None
@@ -100,6 +105,7 @@ class FlowerTask:
             initial=arrays,
             layout=self._layout_of(arrays),
             config=self._config,
+            metrics=self.metrics,
             keys=self._keys,
         )
 
@@ -146,6 +152,7 @@ class FlowerLearner:
         initial: Arrays,
         layout: Layout,
         config: Mapping[str, Setting],
+        metrics: tuple[Metric, ...],
         keys: Keys,
     ) -> None:
         self._driver = driver
@@ -153,8 +160,10 @@ class FlowerLearner:
         self._initial = initial
         self._layout = layout
         self._config = config
+        self._metrics = metrics
         self._keys = keys
         self._samples: int | None = None
+        self._examples: int | None = None
 
     @property
     def samples(self) -> int:
@@ -167,6 +176,14 @@ class FlowerLearner:
             theta = self._layout.flatten(self._initial)
             self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
         return self._samples or 0
+
+    @property
+    def examples(self) -> int:
+        """The number of examples on which the client says that it scores the initial model."""
+        if self._examples is None:
+            found = self._ask(self._layout.flatten(self._initial), None)
+            self._examples = _check_examples(found.examples, "evaluate", self._keys.examples)
+        return self._examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -189,14 +206,23 @@ class FlowerLearner:
 
     def try_out(self, theta: Theta) -> None:
         """Only score: what a client trains at once, nobody knows."""
-        self.evaluate(theta)
+        check_scores(self._metrics, self.evaluate(theta))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
-        """Let the client score a model on its own data."""
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
+        """Let the client score a model on its own data; what it returns beside the metrics is left out."""
         check_theta(theta, self._layout.parameters)
+        found = self._ask(theta, memory)
+        examples = _check_examples(found.examples, "evaluate", self._keys.examples)
+        means = {**found.metrics, "accuracy": found.metrics.get(self._keys.accuracy), "loss": found.loss}
+        return {
+            metric.name: (float(mean) * examples, examples)
+            for metric in self._metrics
+            if isinstance(mean := means.get(metric.name), int | float)
+        }
+
+    def _ask(self, theta: Theta, memory: Theta | None) -> Evaluated:
         kept = self._recall(memory)
-        found = self._driver.evaluate(self._place, self._layout.join(theta, kept), self._tell(kept.rounds))
-        return _score(found, self._keys)
+        return self._driver.evaluate(self._place, self._layout.join(theta, kept), self._tell(kept.rounds))
 
     def _recall(self, memory: Theta | None) -> Kept:
         return self._layout.keep(self._initial, 0) if memory is None else self._layout.unpack(memory)
@@ -212,6 +238,17 @@ def _app_of(client_fn: Callable[[Any], Any] | None, client: Any, app: Any) -> An
     if not isinstance(app, load("flwr.clientapp").ClientApp):
         raise ConfigurationError(f"app is to be flwr's ClientApp, not {type(app).__name__}")
     return app
+
+
+def _check_metrics(task: str, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+    check_metrics(metrics)
+    wrong = [metric.name for metric in metrics if metric.kind != "mean"]
+    if wrong:
+        raise ConfigurationError(
+            f"a Flower client returns means, from which {', '.join(wrong)} of {task} cannot be computed: leave "
+            "the kind out, and the mean over the clients is taken"
+        )
+    return tuple(metrics)
 
 
 def _check_config(config: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -248,20 +285,3 @@ def _check_examples(examples: object, what: str, key: str) -> int:
     if examples < 1:
         raise LocalError(f"the Flower client's {what} says that it had no examples: has it any data?")
     return examples
-
-
-def _score(found: Evaluated, keys: Keys) -> Score:
-    total = _check_examples(found.examples, "evaluate", keys.examples)
-    loss, accuracy = found.loss, found.metrics.get(keys.accuracy)
-    if not isinstance(loss, int | float) or not math.isfinite(loss):
-        raise LocalError(f"the Flower client's evaluate gives no loss that is a finite number (in {keys.loss})")
-    if not isinstance(accuracy, int | float):
-        raise LocalError(
-            f"the Flower client's evaluate gives no accuracy: return a number as {keys.accuracy!r} among its "
-            "metrics, or say which metric it is with FlowerTask(accuracy=...)"
-        )
-    if not 0 <= accuracy <= 1:
-        raise LocalError(
-            f"the Flower client's metric {keys.accuracy!r} is not between 0 and 1: is it a percentage?"
-        )
-    return Score(correct=round(accuracy * total), total=total, loss=float(loss))

@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from hubbub.errors import ConfigurationError, HubbubError
-from hubbub_trainer.learning.task import CanBeTried, Task, check_score
+from hubbub.protocol.metrics import check_metrics
+from hubbub_trainer.learning.task import CanBeTried, Task, check_scores
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +43,15 @@ def find_task(place: str, *, data: str) -> Task:
             log.exception("%s could not be made", place)
             raise ConfigurationError(f"{place} could not be made: {type(error).__name__}: {error}") from None
     if _is_task(found):
+        check_metrics(found.metrics)
         return found
     if _is_torch_task(type(found)):
         from hubbub_trainer.learning.torch_learner import OwnTask  # noqa: PLC0415  (It imports torch.)
 
         return OwnTask(found, data=data)
     raise ConfigurationError(
-        f"{place} is no task: make it a class that has TorchTask as its base, or an object with the methods of "
-        "hubbub_trainer.learning.task.Task"
+        f"{place} is no task: make it a class that has TorchTask as its base, or an object with the methods and "
+        "properties of hubbub_trainer.learning.task.Task"
     )
 
 
@@ -65,7 +67,7 @@ def try_task(task: Task) -> None:
             learner.try_out(theta)
         else:
             learner.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
-            check_score(learner.evaluate(theta))
+            check_scores(task.metrics, learner.evaluate(theta))
     except HubbubError as error:
         raise _say_tried(task, str(error)) from None
     except Exception as error:
@@ -78,7 +80,9 @@ def _say_tried(task: Task, why: str) -> ConfigurationError:
 
 
 def _is_task(found: Any) -> TypeGuard[Task]:
-    return all(hasattr(found, each) for each in ("name", "count_parameters", "initial_model", "learner"))
+    return all(
+        hasattr(found, each) for each in ("name", "metrics", "count_parameters", "initial_model", "learner")
+    )
 
 
 def _is_torch_task(found: object) -> bool:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hubbub.protocol.metrics import CLASSIFICATION, Metric
 from hubbub_trainer.learning.batches import HELD_OUT_ONE_IN, Partition, slice_test_samples
 from hubbub_trainer.learning.datasets import Choice
 from hubbub_trainer.learning.images import Channel, ImageData, LabelledImages
@@ -59,6 +60,7 @@ class ImageTask:
     shapes: ClassVar[Shapes]
     choice: ClassVar[Choice]
     held_out_one_in: ClassVar[int] = HELD_OUT_ONE_IN
+    metrics: ClassVar[tuple[Metric, ...]] = CLASSIFICATION
 
     def __init__(
         self,

@@ -19,12 +19,12 @@ import torch
 from torch.nn import functional
 
 from hubbub.errors import LocalError
+from hubbub.protocol.metrics import CLASSIFICATION, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.image_task import Hand, Shapes, count_parameters
 from hubbub_trainer.learning.images import Channel, LabelledImages, as_planes
 from hubbub_trainer.learning.task import (
     ProgressCallback,
-    Score,
     Theta,
     Training,
     check_memory,
@@ -34,6 +34,7 @@ from hubbub_trainer.learning.task import (
 
 # Sets the draws of what is flipped apart from those of the order of batches, which have the same seed.
 _FLIPS = 0x666C6970
+_LARGEST_LOSS = CLASSIFICATION[1].high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,11 @@ class NetworkLearner:
         """The number of training images that this client holds."""
         return len(self._training.labels)
 
+    @property
+    def examples(self) -> int:
+        """The number of test images that this client scores."""
+        return len(self._test.labels)
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -89,12 +95,12 @@ class NetworkLearner:
                 progress(done, steps)
         return descent.end()
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score `theta` on this client's slice of the test set."""
         del memory  # These networks keep nothing in it that a score depends on.
         check_theta(theta, self._parameters)
         torch.set_num_threads(1)
-        total, correct, loss = len(self._test.labels), 0, 0.0
+        total, correct, loss = self.examples, 0, 0.0
         size = self._recipe.evaluation_batch_size
         with torch.inference_mode():
             parameters = _views(torch.tensor(theta), self._recipe.shapes)
@@ -102,8 +108,9 @@ class NetworkLearner:
                 labels = self._test.labels[start : start + size]
                 logits = self._recipe.forward(parameters, self._test.images[start : start + size])
                 correct += int((logits.argmax(dim=1) == labels).sum())
-                loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
-        return Score(correct=correct, total=total, loss=loss / total)
+                losses = functional.cross_entropy(logits, labels, reduction="none")
+                loss += float(losses.clamp(max=_LARGEST_LOSS).sum())
+        return {"accuracy": (correct, total), "loss": (loss, total)}
 
     def _check(self, theta: Theta, memory: Theta | None) -> None:
         check_theta(theta, self._parameters)

@@ -16,10 +16,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.metrics import CLASSIFICATION, Metric, Scores
 from hubbub_trainer.learning.batches import order_batches, slice_test_samples
 from hubbub_trainer.learning.task import (
     ProgressCallback,
-    Score,
     Theta,
     Training,
     check_client,
@@ -38,6 +38,7 @@ _SAMPLES_PER_CLIENT = 512
 _TEST_SAMPLES = 1_000
 _NOISE_OFFSETS = 4_096
 _BATCH_SIZE = 16
+_LARGEST_LOSS = CLASSIFICATION[1].high
 
 # A prototype and an initial row of weights are vectors of about this length; noise is longer by a factor
 # that grows with the fourth root of the number of features, because what a model has learnt of the noise
@@ -131,6 +132,11 @@ class SyntheticLearner:
         """The number of training samples that this client holds."""
         return self._training.labels.size
 
+    @property
+    def examples(self) -> int:
+        """The number of test samples that this client scores."""
+        return self._test.labels.size
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -148,18 +154,19 @@ class SyntheticLearner:
                 progress(done, steps)
         return Training(theta=trained, memory=None)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score `theta` on this client's slice of the test set."""
         del memory  # Only the optimiser's, and a score needs none.
         check_theta(theta, self._parameters)
-        total, correct, loss = self._test.labels.size, 0, 0.0
+        total, correct, loss = self.examples, 0, 0.0
         # Batch by batch, so that a large N needs little memory here as well.
         for start in range(0, total, _BATCH_SIZE):
             batch = self._test.pick(slice(start, start + _BATCH_SIZE))
             log_probabilities = _forward(theta, self._world.features_of(batch))
             correct += int(np.count_nonzero(log_probabilities.argmax(axis=1) == batch.labels))
-            loss -= float(log_probabilities[np.arange(batch.labels.size), batch.labels].sum(dtype=np.float64))
-        return Score(correct=correct, total=total, loss=loss / total)
+            losses = -log_probabilities[np.arange(batch.labels.size), batch.labels]
+            loss += float(np.minimum(losses, _LARGEST_LOSS).sum(dtype=np.float64))
+        return {"accuracy": (correct, total), "loss": (loss, total)}
 
 
 class SyntheticTask:
@@ -176,6 +183,11 @@ class SyntheticTask:
     def name(self) -> str:
         """The name with which the registry makes the same task again."""
         return "synthetic" if self._parameters == DEFAULT_PARAMETERS else f"synthetic:{self._parameters}"
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Accuracy and cross-entropy."""
+        return CLASSIFICATION
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:

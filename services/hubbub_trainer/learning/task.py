@@ -2,13 +2,15 @@
 
 The protocol knows a model as θ, one flat float32 vector of fixed length N, and nothing else about it. A
 task fills in the rest: how long θ is, what it starts as, and, for each client, a `Learner` that trains
-from a given θ on that client's data and scores a θ on that client's slice of the test set.
+from a given θ on that client's data and scores a θ on that client's slice of the test set. The task declares which
+metrics are scored. A client's own scores never leave it: clients add them up by a secure sum.
 
     theta = task.initial_model(seed=7)                        # every party computes the same bits
     learner = task.learner(index=0, clients=5, seed=7)        # stays with client 0
     training = learner.train(theta, steps=100, seed=..., progress=print)
     update = training.theta - theta                           # what the strategy compresses and shares
     learner.train(..., memory=training.memory)                # the next round goes on with the momentum of this
+    learner.evaluate(theta)                                   # {"accuracy": (93.0, 100), "loss": (24.7, 100)}
 
 What a task must keep to:
 
@@ -23,12 +25,15 @@ What a task must keep to:
   keeps nothing. A round may be void, and is
   then trained anew from the same θ and the same memory; only the caller knows which rounds count.
 - `train` and `evaluate` leave the θ and the memory they are given as they are.
+- `evaluate` returns every metric of `metrics` and no other: its sum over the examples, each example's value cut
+  to the metric's bounds, and their number. This is checked when a trainer starts. In a run nothing is refused:
+  what is missing or not finite counts as the worst value.
+- `examples` never depends on the model: others may choose the model to find something out.
 - Heavy libraries are imported when a learner is made, not with the module: other services load tasks to
   read N.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -36,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.metrics import Metric, Scores
 
 Theta: TypeAlias = NDArray[np.float32]
 """The shared model: one flat float32 vector."""
@@ -44,19 +50,12 @@ ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with (steps done, steps in all) from the training thread, at most about 20 times a round."""
 
 _REPORTS_PER_ROUND = 20
+_ROUNDING = 1e-6
+"""By how much of its bounds a mean may be outside of them."""
 
 
 class TaskFailed(LocalError):
     """Code of the operator's own failed. What it said may tell of the data, and is in this trainer's log only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How a model does on some samples: how many it gets right, of how many, and its mean loss over them."""
-
-    correct: int
-    total: int
-    loss: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +78,10 @@ class Learner(Protocol):
     def samples(self) -> int:
         """The number of training samples that this client holds."""
 
+    @property
+    def examples(self) -> int:
+        """The number of examples that `evaluate` scores; the same for every model."""
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -88,8 +91,8 @@ class Learner(Protocol):
         round that counted returned; without it the optimiser begins afresh.
         """
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
-        """Score `theta` on this client's slice of the test set.
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
+        """Score `theta` on this client's slice of the test set: for each metric a sum, and the number of examples.
 
         `memory` is what the last round that counted returned: what a model keeps beside θ, such as BatchNorm's
         running means, may be in it.
@@ -118,6 +121,10 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """The name that `load_task` knows it by."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What `evaluate` scores; the first is the headline metric. None at all if there is nothing to score."""
 
     def count_parameters(self) -> int:
         """Return N, the length of θ."""
@@ -151,10 +158,49 @@ def _check_vector(what: str, vector: Theta, parameters: int) -> None:
         )
 
 
-def check_score(score: Score) -> None:
-    """Refuse a score that cannot be."""
-    if not 0 <= score.correct <= score.total or not math.isfinite(score.loss):
-        raise TaskFailed("the task's score is not finite, or has more right answers than samples")
+def check_scores(metrics: Sequence[Metric], scores: Scores) -> None:
+    """Raise TaskFailed if an evaluation does not return what its task declares; for the trial at the start only.
+
+    The sentences hold no value, because it may tell of the data.
+    """
+    declared = {metric.name for metric in metrics}
+    if missing := declared - set(scores):
+        raise TaskFailed(f"the evaluation does not return {_list(missing)}, which the task's metrics declare")
+    if unknown := set(scores) - declared:
+        raise TaskFailed(f"the evaluation returns {_list(unknown)}, which the task's metrics do not declare")
+    for metric in metrics:
+        _check_sums(metric, *scores[metric.name])
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(sorted(map(repr, names)))
+
+
+def _check_sums(metric: Metric, total: float | Sequence[float], weight: float) -> None:
+    sums = np.atleast_1d(np.asarray(total, dtype=np.float64))
+    if sums.shape != (metric.width,):
+        raise TaskFailed(
+            f"the evaluation returns {sums.size} sums for {metric.name!r}, which needs {metric.width}"
+        )
+    if not np.isfinite([*sums, weight]).all():
+        raise TaskFailed(f"the evaluation returns something for {metric.name!r} that is not finite")
+    if weight <= 0:
+        raise TaskFailed(f"the evaluation scores no examples for {metric.name!r}")
+    for mean, (low, high) in zip(sums / weight, _bounds(metric), strict=True):
+        slack = (high - low) * _ROUNDING
+        if not low - slack <= mean <= high + slack:
+            raise TaskFailed(
+                f"a mean that the evaluation returns for {metric.name!r} is outside its bounds, {low:g} and "
+                f"{high:g}: return sums over the examples and their number, and cut each example to the bounds"
+            )
+
+
+def _bounds(metric: Metric) -> list[tuple[float, float]]:
+    """The bounds of the mean of each of a metric's sums."""
+    low, high = metric.low, metric.high
+    if metric.kind == "r2":
+        return [(0.0, (high - low) ** 2), (low, high), (0.0, max(low**2, high**2))]
+    return [(0.0, 1.0) if metric.kind == "auc" else (low, high)] * metric.width
 
 
 def check_client(index: int, clients: int) -> None:

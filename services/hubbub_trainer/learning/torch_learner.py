@@ -21,21 +21,31 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning import torch_memory
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.exporting import Arrays
 from hubbub_trainer.learning.task import (
     ProgressCallback,
-    Score,
     TaskFailed,
     Theta,
     Training,
     check_client,
-    check_score,
+    check_scores,
     check_theta,
     report_interval_steps,
 )
-from hubbub_trainer.learning.torch_task import Batch, BatchScore, Data, Samples, Site, TorchTask, name_of
+from hubbub_trainer.learning.torch_task import (
+    Batch,
+    Data,
+    Samples,
+    Site,
+    TorchTask,
+    find_range,
+    has_own_evaluation,
+    metrics_of,
+    name_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +72,17 @@ class OwnTask:
     def __init__(self, task: TorchTask, *, data: str) -> None:
         self._task = task
         self._data = data
+        self._metrics = metrics_of(task)
 
     @property
     def name(self) -> str:
         """What manifests call it."""
         return name_of(self._task)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What it declares to score."""
+        return self._metrics
 
     @cached_property
     def layout(self) -> dict[str, tuple[int, ...]]:
@@ -142,6 +158,13 @@ class _Table:
             return tuple(each.index_select(0, which).to(device) for each in self._samples)
         return _move(default_collate([self._samples[int(row)] for row in rows]), device)
 
+    def targets(self, limit: int) -> Tensor:
+        """The targets of all samples; of a data set that is not made of tensors those of the first so many."""
+        if isinstance(self._samples, tuple):
+            return self._samples[1]
+        found: Tensor = self.take(np.arange(min(limit, self._count)), torch.device("cpu"))[1]
+        return found
+
 
 def _move(batch: Batch, device: torch.device) -> Batch:
     match batch:
@@ -153,6 +176,24 @@ def _move(batch: Batch, device: torch.device) -> Batch:
             return [_move(each, device) for each in batch]
         case _:
             return batch
+
+
+class _Total:
+    """Scores, added up over batches."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, scores: Scores) -> None:
+        """Add those of one more batch."""
+        for name, (sums, weight) in scores.items():
+            self._sums[name] = self._sums.get(name, 0.0) + np.asarray(sums, dtype=np.float64)
+            self._weights[name] = self._weights.get(name, 0.0) + float(weight)
+
+    def read(self) -> Scores:
+        """The sums over all batches."""
+        return {name: (sums.tolist(), self._weights[name]) for name, sums in self._sums.items()}
 
 
 class TorchLearner:
@@ -172,6 +213,11 @@ class TorchLearner:
     def samples(self) -> int:
         """The number of training samples that this client holds."""
         return len(self._training)
+
+    @property
+    def examples(self) -> int:
+        """The number of test samples that this client scores."""
+        return len(self._test)
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -213,17 +259,38 @@ class TorchLearner:
         optimiser.step()
 
     def try_out(self, theta: Theta) -> None:
-        """Train on one batch, and score one batch."""
+        """Train on one batch, score one batch, and warn of a regression's targets that are out of range."""
+        if not self.examples:
+            raise TaskFailed("there are no test samples, so nothing can be scored")
         self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
-        check_score(self._evaluate(theta, None, min(len(self._test), self._task.evaluation_batch_size)))
+        check_scores(
+            metrics_of(self._task),
+            self._evaluate(theta, None, min(self.examples, self._task.evaluation_batch_size)),
+        )
+        if self._task.metrics == "regression" and not has_own_evaluation(self._task):
+            self._warn_of_targets(*find_range(self._task))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def _warn_of_targets(self, low: float, high: float) -> None:
+        for what, table in (("training", self._training), ("test", self._test)):
+            targets = table.targets(self._task.evaluation_batch_size)
+            outside = int((~((targets >= low) & (targets <= high))).sum())
+            if outside:
+                log.warning(
+                    "%d of %d %s targets are outside target_range, %g to %g: scores cut them to it",
+                    outside,
+                    targets.numel(),
+                    what,
+                    low,
+                    high,
+                )
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score `theta` on this client's test samples, with this client's buffers."""
-        return self._evaluate(theta, memory, len(self._test))
+        return self._evaluate(theta, memory, self.examples)
 
-    def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Score:
+    def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Scores:
         check_theta(theta, self._parameters)
-        size, total = self._task.evaluation_batch_size, BatchScore(0, 0, 0.0)
+        size, total = self._task.evaluation_batch_size, _Total()
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
             self._load(theta, torch_memory.unpack(memory))
@@ -231,11 +298,8 @@ class TorchLearner:
             for start in range(0, samples, size):
                 rows = np.arange(start, min(start + size, samples))
                 with self._precision():
-                    score = self._task.evaluate(self._model, self._test.take(rows, self._device))
-                total = BatchScore(
-                    total.correct + score.correct, total.total + score.total, total.loss + score.loss
-                )
-        return Score(correct=total.correct, total=total.total, loss=total.loss / max(1, total.total))
+                    total.add(self._task.evaluate(self._model, self._test.take(rows, self._device)))
+        return total.read()
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
         """The model's buffers, as training left them."""

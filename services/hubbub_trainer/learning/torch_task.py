@@ -7,9 +7,10 @@
         def data(self, site):
             return Data(train=(inputs, labels), test=(more_inputs, more_labels))
 
-Only these two methods must be there. The loss, the optimiser and the evaluation have defaults, for classes; the
-attributes say how to train. The class is the trainer's operator's own code: it is found by where the operator says
-it is (`--task hospital.py`), and nothing of it ever comes from the coordinator.
+Only these two methods must be there. The loss, the optimiser and the evaluation have defaults; `metrics` says for
+which kind of task, classes if nothing is said. The other attributes say how to train. The class is the trainer's
+operator's own code: it is found by where the operator says it is (`--task hospital.py`), and nothing of it ever
+comes from the coordinator.
 
 What is shared, and what is not
     *Parameters that require gradients* are θ, in the order of `model.named_parameters()`: summed, and the same at
@@ -29,17 +30,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from hubbub.errors import ConfigurationError
+from hubbub.protocol.metrics import (
+    BINARY,
+    CLASSIFICATION,
+    Metric,
+    Scores,
+    bin_probabilities,
+    check_metrics,
+    regression,
+)
+
 Batch: TypeAlias = Any
 """What the data set gives, collated: mostly a pair of inputs and targets. The task alone looks into it."""
 Samples: TypeAlias = tuple[Tensor, ...] | Dataset[Any]
 """Tensors with a row for each sample, which is quick, or any data set with a length."""
+Kind: TypeAlias = Literal["classification", "binary", "regression"]
+
+_LARGEST_LOSS = CLASSIFICATION[1].high
+_BINS = BINARY[0].bins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +82,21 @@ class Data:
         return "<Data>"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchScore:
-    """How a model does on a batch: how many it gets right, of how many, and the sum of their losses."""
-
-    correct: int
-    total: int
-    loss: float
-
-
 class TorchTask:
     """What a user fills in."""
 
     name: ClassVar[str] = ""
     """What manifests call it; the name of the class in lower case, with hyphens, if nothing is said."""
+    metrics: ClassVar[Kind | tuple[Metric, ...]] = "classification"
+    """What is scored, the headline metric first, and which loss is the default.
+
+    classification   accuracy and loss; an output for each class, and the number of the class as target
+    binary           AUC, accuracy and loss; one output (a logit) or two, and 0 or 1 as target
+    regression       R² and mean squared error; one output, and a number within `target_range` as target
+    a tuple          metrics of one's own, for an `evaluate` of one's own
+    """
+    target_range: ClassVar[tuple[float, float] | None] = None
+    """Of a regression: the lowest and the highest target. Scores cut targets and outputs to it."""
     batch_size: ClassVar[int] = 32
     evaluation_batch_size: ClassVar[int] = 256
     learning_rate: ClassVar[float] = 0.01
@@ -103,22 +120,108 @@ class TorchTask:
         raise NotImplementedError("say in `data` what to train on: return Data(train=..., test=...)")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss over a batch: cross-entropy of classes."""
+        """The mean loss over a batch: cross-entropy, or for a regression squared error."""
         inputs, targets = batch
-        return functional.cross_entropy(model(inputs), targets)
+        outputs = model(inputs)
+        if self.metrics == "binary":
+            return _binary_losses(outputs, targets).mean()
+        if self.metrics == "regression":
+            return functional.mse_loss(_column(outputs).float(), _column(targets).float())
+        return functional.cross_entropy(outputs, targets)
 
     def optimiser(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         """Make an optimiser: stochastic gradient descent with momentum."""
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> BatchScore:
-        """Score a batch: the most likely class counts as the answer."""
+    def evaluate(self, model: nn.Module, batch: Batch) -> Scores:
+        """Score a batch: for each metric the sum over its examples, and their number."""
         inputs, targets = batch
-        outputs = model(inputs)
-        right = int((outputs.argmax(dim=1) == targets).sum())
-        return BatchScore(right, len(targets), float(functional.cross_entropy(outputs, targets, reduction="sum")))
+        outputs = model(inputs).float()
+        if self.metrics == "binary":
+            return _score_binary(outputs, targets)
+        if self.metrics == "regression":
+            return _score_regression(outputs, targets, find_range(self))
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        return _score_classes(outputs.argmax(dim=1) == targets, losses)
+
+
+def _score_classes(right: Tensor, losses: Tensor) -> Scores:
+    total = len(right)
+    return {"accuracy": (int(right.sum()), total), "loss": (float(losses.clamp(max=_LARGEST_LOSS).sum()), total)}
+
+
+def _score_binary(outputs: Tensor, targets: Tensor) -> Scores:
+    positive, logits = _column(targets) > 0, _logits(outputs)
+    histogram = bin_probabilities(torch.sigmoid(logits).cpu().numpy(), positive.cpu().numpy(), _BINS)
+    classes = _score_classes((logits > 0) == positive, _binary_losses(outputs, targets))
+    return {"auc": (histogram, len(positive)), **classes}
+
+
+def _score_regression(outputs: Tensor, targets: Tensor, bounds: tuple[float, float]) -> Scores:
+    wanted, found = (_column(each).double().clamp(*bounds) for each in (targets, outputs))
+    error, total = float(((found - wanted) ** 2).sum()), len(wanted)
+    return {"r2": ((error, float(wanted.sum()), float((wanted**2).sum())), total), "mse": (error, total)}
+
+
+def _binary_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    wanted = _column(targets).float()
+    if not ((wanted == 0) | (wanted == 1)).all():
+        raise ValueError("the targets of a binary task must be 0 or 1")
+    return functional.binary_cross_entropy_with_logits(_logits(outputs).float(), wanted, reduction="none")
+
+
+def _logits(outputs: Tensor) -> Tensor:
+    """One logit for each example; the softmax of two is the sigmoid of their difference."""
+    columns = outputs.reshape(len(outputs), -1)
+    if columns.shape[1] == 2:  # noqa: PLR2004  (An output for each of the two classes.)
+        return columns[:, 1] - columns[:, 0]
+    return _column(columns)
+
+
+def _column(values: Tensor) -> Tensor:
+    """One value for each example, whether or not they are a column."""
+    columns = values.reshape(len(values), -1)
+    if columns.shape[1] != 1:
+        raise ValueError(f"there must be one value for each example, not {columns.shape[1]}")
+    return columns[:, 0]
 
 
 def name_of(task: TorchTask) -> str:
     """What manifests call a task."""
     return task.name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(task).__name__).lower()
+
+
+def metrics_of(task: TorchTask) -> tuple[Metric, ...]:
+    """The metrics that a task declares; raise ConfigurationError if it cannot score them."""
+    match task.metrics:
+        case "classification":
+            return CLASSIFICATION
+        case "binary":
+            return BINARY
+        case "regression":
+            return regression(*find_range(task))
+        case tuple() as own if own and all(isinstance(each, Metric) for each in own):
+            check_metrics(own)
+        case _:
+            raise ConfigurationError(
+                f"`metrics` of task {name_of(task)!r} must be classification, binary, regression or some Metrics"
+            )
+    if not has_own_evaluation(task):
+        raise ConfigurationError(
+            f"the task {name_of(task)!r} has metrics of its own: write an `evaluate` that returns them"
+        )
+    return own
+
+
+def find_range(task: TorchTask) -> tuple[float, float]:
+    """The bounds of a regression's targets; raise ConfigurationError if there are none."""
+    if task.target_range is None:
+        raise ConfigurationError(
+            f"the task {name_of(task)!r} is a regression: set `target_range` to the lowest and the highest target"
+        )
+    return task.target_range
+
+
+def has_own_evaluation(task: TorchTask) -> bool:
+    """Whether a task scores in a way of its own."""
+    return type(task).evaluate is not TorchTask.evaluate

@@ -15,6 +15,7 @@ from hubbub.machine.table import Step, To
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import ModelVouched, Voucher
+from hubbub.protocol.metrics import reaches
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_trainer.events import (
     CaughtUp,
@@ -122,7 +123,12 @@ def _begin_waiting(data: Enrolment) -> Step[State, Enrolment]:
 
 def _begin(state: State, data: Enrolment, before: tuple[Effect, ...] = ()) -> Step[State, Enrolment]:
     data = replace(data, begun=data.over + 1)
-    return Step(state, data, (*before, Tell(_round(data, data.begun), Go()), *_overtake(data)))
+    go = Go(
+        is_scored=data.manifest.is_scored_after(data.released + 1),
+        may_score=data.may_score,
+        score_members=data.score_members,
+    )
+    return Step(state, data, (*before, Tell(_round(data, data.begun), go), *_overtake(data)))
 
 
 def _overtake(data: Enrolment) -> tuple[Effect, ...]:
@@ -295,9 +301,22 @@ def _count_round(data: Enrolment, event: RoundOver) -> tuple[Enrolment, tuple[Ef
         wasted=event.exposed and not event.released,
     )
     data = replace(
-        data, over=event.number, released=released, vouchers=(*data.vouchers, voucher)[-VOUCHED_ROUNDS:]
+        data,
+        over=event.number,
+        released=released,
+        vouchers=(*data.vouchers, voucher)[-VOUCHED_ROUNDS:],
+        score_members=data.score_members or event.score_members,
+        on_target=_is_on_target(data, event),
     )
     return data, noted
+
+
+def _is_on_target(data: Enrolment, event: RoundOver) -> bool:
+    """Whether the scores that we decoded ourselves meet the manifest's target."""
+    headline, target = data.manifest.headline, data.manifest.target
+    if headline is None or target is None or headline.name not in event.metrics:
+        return False
+    return reaches(headline, event.metrics[headline.name], target)
 
 
 def _count(
@@ -376,9 +395,11 @@ def end(data: Enrolment, event: Ended) -> Step[State, Enrolment]:
 
 
 def _endorse(data: Enrolment) -> tuple[Effect, ...]:
-    """Sign what the manifest's rounds have made, and nothing that a coordinator calls completed before."""
-    done = data.complete or data.manifest.target_accuracy is not None
-    return (EndorseModel(data.over),) if done else ()
+    """Sign what the manifest's rounds have made, and nothing that a coordinator calls completed before.
+
+    That a target is reached we believe our own sum of the scores.
+    """
+    return (EndorseModel(data.over),) if data.complete or data.on_target else ()
 
 
 def set_up_last(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:

@@ -61,6 +61,8 @@ def pledge(data: Enrolment, event: Prepared) -> Step[State, Enrolment]:
             Code.PROTOCOL_TASK,
             f"the task has {event.parameters} parameters here, the manifest says {data.manifest.parameters}",
         )
+    if data.manifest.is_scored and event.metrics != data.manifest.metrics:
+        return _refuse(data, Code.PROTOCOL_TASK, "the task has other metrics here than the manifest says")
     if event.initial_model_sha256 is None:
         if not heirs(data.manifest) - {data.me}:
             return _refuse(
@@ -96,6 +98,7 @@ def _say_refusal(data: Enrolment, code: Code, why: str) -> tuple[Effect, ...]:
 
 
 def _begin_from(data: Enrolment, initial: InitialModel) -> Enrolment:
+    data = replace(data, may_score=initial.earlier_runs < data.score_sets_per_model)
     return replace(data, models=(initial.sha256,), wasted_on_model=initial.voids) if initial.sha256 else data
 
 

@@ -5,15 +5,19 @@
     SHARING      our share set of the current phase is dealt and sent
     WAITING      for the verdict of every aggregator of the phase
     DECODING     all sums are here over one member set; they are recombined and taken in
-    CONCLUDING   the last phase is decoded; the model moves on and is evaluated
+    CONCLUDING   the last phase is decoded; the model moves on
+    SCORING      the model is evaluated on our data, if the round is scored
     CLOSING      the round is void; the model stays, and we note which it is
     APPLIED, VOID, STRAYED, FAILED   final
 
-SHARING, WAITING and DECODING are passed once for each phase. Sums and voids may arrive in any state: a client
-that was slow finds that the others have gone on, is left out, and still takes in the sums. It acts only on
-verdicts that all aggregators gave: all released over the same members, or all void. A release beside a void, or
-two member sets or transcripts, is a contradiction and ends the run. A round that waits for a verdict while others
-are ordered is overtaken: what it waits for was lost, and the model comes from a peer.
+SHARING, WAITING and DECODING are passed once for each phase, and once more for the scores. The round has been
+applied and reported by then: whatever becomes of the scores, it stays so.
+
+Sums and voids may arrive in any state: a client that was slow finds that the others have gone on, is left out, and
+still takes in the sums. It acts only on verdicts that all aggregators gave: all released over the same members, or
+all void. A release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round
+that waits for a verdict while others are ordered is overtaken: what it waits for was lost, and the model comes
+from a peer. If it waits for scores it just ends, since nothing depends on them.
 
 A sum carries the transcript of the share sets in it, a keyed digest of the model and of all sums that they depend
 on. If it is not our own, whether we are a member or not, we were told another model or other sums than the members
@@ -28,24 +32,26 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import LocalError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import Step, Table, To
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundDropped
+from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 from hubbub.strategies.wire import wire_of
 from hubbub_trainer.events import (
     Closed,
     Concluded,
     Decoded,
+    Evaluated,
     Go,
     OtherTranscript,
     Overtaken,
@@ -69,6 +75,7 @@ class State(Enum):
     WAITING = "waiting"
     DECODING = "decoding"
     CONCLUDING = "concluding"
+    SCORING = "scoring"
     CLOSING = "closing"
     APPLIED = "applied"
     VOID = "void"
@@ -105,17 +112,37 @@ class Round:
     """The round was closed without us before we began, so we do not train for it."""
     overtaken: bool = False
     """Later rounds were ordered: what is not here when we come to wait for it is lost."""
+    is_scored: bool = False
+    """Whether a scores phase follows when the round is released."""
+    may_score: bool = True
+    """Whether our policy lets us share a score."""
+    score_members: frozenset[PartyId] = field(default_factory=frozenset)
+    """Over whom the run's scores are summed; nobody before the first time."""
+    concluded: Concluded | None = None
+    """How the round left us, once it is applied."""
+    own_metrics: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """How the model does on our data, for our owner alone."""
     phase: int = 0
     sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
     voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
     training_s: float = 0.0
+    evaluation_s: float = 0.0
     sent: tuple[Traffic, ...] = ()
     received: Mapping[str, int] = field(default_factory=dict)
+    told_sent: int = 0
+    """How many of the rows of `sent` were reported."""
+    told_received: Mapping[str, int] = field(default_factory=dict)
+    """What of `received` was."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The strategy's phases."""
-        return find_strategy(self.manifest.strategy).phases
+        """The strategy's phases, and the scores if there are any."""
+        return find_strategy(self.manifest.strategy).phases + ((SCORES,) if self.is_scored else ())
+
+    @property
+    def scoring(self) -> bool:
+        """Whether we have come to the scores phase."""
+        return self.current is SCORES
 
     @property
     def current(self) -> Phase:
@@ -142,7 +169,11 @@ class Round:
     @property
     def members(self) -> frozenset[PartyId]:
         """Over whom the round is released; nobody while no sum has arrived."""
-        sums = self.sums.get(self.phases[0].name, {})
+        return self.members_of(self.phases[0].name)
+
+    def members_of(self, phase: str) -> frozenset[PartyId]:
+        """Over whom a phase is released; nobody while no sum of it has arrived."""
+        sums = self.sums.get(phase, {})
         return next(iter(sums.values())).members if sums else frozenset()
 
 
@@ -178,9 +209,14 @@ class DecodeSums(Job):
 
 @dataclass(frozen=True, slots=True)
 class Conclude(Job):
-    """Move the model on and evaluate it."""
+    """Move the model on."""
 
     took_part: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Job):
+    """Score the model on our data, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +229,7 @@ class CloseVoid(Job):
 
 def begin(data: Round, event: Go) -> Step[State, Round]:
     """Train, unless the others have closed the round without us: then there is nobody to train for."""
-    del event
+    data = replace(data, is_scored=event.is_scored, may_score=event.may_score, score_members=event.score_members)
     data = replace(data, idle=data.released and data.me not in data.members)
     return Step(State.TRAINING, data, (Train(idle=data.idle),))
 
@@ -212,14 +248,15 @@ def wait(data: Round, event: SharesSent) -> Step[State, Round]:
 
 def enter_next(data: Round, event: Decoded) -> Step[State, Round]:
     """On to the next phase, if we are a member and it is still open; after the last, conclude."""
-    members = [client for client in data.manifest.clients if client in data.members]
+    named = data.members_of(data.current.name)
+    members = [client for client in data.manifest.clients if client in named]
     fields = {"phase": data.current.name, "members": members, "transcript": event.transcript}
-    onward = _enter_next(data)
+    onward = _end_scored(data, event.metrics) if data.scoring else _enter_next(data)
     return replace(onward, effects=(Record("released", fields), *onward.effects))
 
 
 def _enter_next(data: Round) -> Step[State, Round]:
-    if data.phase + 1 == len(data.phases):
+    if data.phase + 1 == len(find_strategy(data.manifest.strategy).phases):
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
     data = replace(data, phase=data.phase + 1)
     onward = _decode_or_end(data)
@@ -242,21 +279,40 @@ def stray(data: Round, event: OtherTranscript) -> Step[State, Round]:
 
 
 def _wait(data: Round) -> Step[State, Round]:
+    if data.scoring and data.overtaken:
+        return _end_scored(data, {})  # We hold the model, and nothing else depends on the scores.
     lost = (Tell(data.run, SumsLost(number=data.key.round)),) if data.overtaken else ()
     return Step(State.WAITING, data, lost)
 
 
 def report(data: Round, event: Concluded) -> Step[State, Round]:
-    """Acknowledge the round, with what we measured."""
-    body = RoundApplied(
-        model_hmac=event.model_hmac,
-        correct=event.score.correct,
-        total=event.score.total,
-        loss=event.score.loss,
-        traffic=_traffic(data),
-    )
-    record = Record("applied", {"model_hmac": event.model_hmac})
-    return Step(State.APPLIED, data, (record, _tell(data, body), _over(data, event, released=True)))
+    """Acknowledge the round before anything is evaluated; then score the model, if this round is scored."""
+    body = RoundApplied(model_hmac=event.model_hmac, traffic=_traffic(data))
+    effects = (Record("applied", {"model_hmac": event.model_hmac}), _tell(data, body))
+    if not data.is_scored:
+        return Step(State.APPLIED, data, (*effects, _over(data, event, released=True)))
+    data = replace(data, concluded=event, told_sent=len(data.sent), told_received=data.received)
+    return Step(State.SCORING, data, (*effects, Evaluate()))
+
+
+def share_score(data: Round, event: Evaluated) -> Step[State, Round]:
+    """Share our score, unless the others have finished without it or it does not belong to the sum."""
+    data = replace(data, phase=data.phase + 1, own_metrics=event.own, evaluation_s=event.evaluation_s)
+    onward = _decode_or_end(data)
+    if onward:
+        return onward
+    belongs = not data.score_members or data.me in data.score_members
+    return _send(data) if data.may_score and belongs else _wait(data)
+
+
+def _end_scored(data: Round, metrics: Mapping[str, float]) -> Step[State, Round]:
+    """Say what the scores come to, which is the same at all clients; nothing if there is no sum."""
+    if data.concluded is None:
+        raise LocalError("the round was not applied yet")
+    claims = tuple(ScoreClaim(name=name, value=value) for name, value in metrics.items())
+    body = RoundScored(scores=claims, traffic=_traffic(data))
+    over = _over(data, data.concluded, released=True, metrics=metrics)
+    return Step(State.APPLIED, data, (_tell(data, body), over))
 
 
 def drop(data: Round, event: Closed) -> Step[State, Round]:
@@ -273,27 +329,34 @@ def _send(data: Round) -> Step[State, Round]:
 def _decode_or_end(data: Round) -> Step[State, Round] | None:
     """Act on the current phase's verdict, if it is complete."""
     if data.void:
-        return Step(State.CLOSING, data, (CloseVoid(),))
+        return _end_scored(data, {}) if data.scoring else Step(State.CLOSING, data, (CloseVoid(),))
     if data.released:
         return Step(State.DECODING, data, (DecodeSums(data.current.name),))
     return None
 
 
 def _traffic(data: Round) -> tuple[Traffic, ...]:
-    return (*data.sent, *count_arrivals(data.received, "down"))
+    """What was sent and received since the last report."""
+    new = {name: count - data.told_received.get(name, 0) for name, count in data.received.items()}
+    arrived = {name: count for name, count in new.items() if count}
+    return (*data.sent[data.told_sent :], *count_arrivals(arrived, "down"))
 
 
-def _tell(data: Round, body: RoundApplied | RoundDropped | PartyFailed) -> Effect:
+def _tell(data: Round, body: RoundApplied | RoundScored | RoundDropped | PartyFailed) -> Effect:
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
-def _over(data: Round, event: Concluded | Closed, *, released: bool) -> Effect:
+def _over(
+    data: Round, event: Concluded | Closed, *, released: bool, metrics: Mapping[str, float] | None = None
+) -> Effect:
     over = RoundOver(
         number=data.key.round,
         released=released,
         model_hmac=event.model_hmac,
         held=event.held,
         exposed=data.me in data.members if released else data.phase > 0 and bool(data.sent),
+        metrics=metrics or {},
+        score_members=data.members_of(SCORES.name) if metrics else frozenset(),
     )
     return Tell(data.run, over)
 
@@ -345,9 +408,8 @@ def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
         return f"{event.aggregator} says void where {', '.join(released)} released" if released else ""
     if data.voids.get(event.phase):
         return f"{event.aggregator} released {event.phase} where another says void"
-    heard = [one.members for sums in data.sums.values() for one in sums.values()]
-    if any(members != event.members for members in heard):
-        return f"{event.aggregator} names other members than were named before in this round"
+    if any(members != event.members for members in _named_before(data, event.phase)):
+        return f"{event.aggregator} names other members than were named before"
     if any(one.vectors != event.vectors for one in released.values()):
         return f"{event.aggregator} declares other vectors than another aggregator did"
     if any(one.transcript != event.transcript for one in released.values()):
@@ -356,6 +418,15 @@ def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
     if mine and mine.wrapped_key != event.wrapped_key:
         return f"{event.aggregator} released two sums of {event.phase}"
     return ""
+
+
+def _named_before(data: Round, phase: str) -> list[frozenset[PartyId]]:
+    """The members that a phase has to have: those of the round's other phases, or of the run's other scores."""
+    heard = {name: one.members for name, sums in data.sums.items() for one in sums.values()}
+    if phase == SCORES.name:
+        before = [data.score_members] if data.score_members else []
+        return before + [members for name, members in heard.items() if name == phase]
+    return [members for name, members in heard.items() if name != SCORES.name]
 
 
 def _keep(state: State) -> To[State, Round]:
@@ -450,29 +521,39 @@ TRANSITIONS: Table[State, Round] = {
         **_busy(State.TRAINING),
     },
     State.SHARING: {
-        SharesSent: To(wait, State.WAITING, State.DECODING, State.CLOSING),
+        SharesSent: To(wait, State.WAITING, State.DECODING, State.CLOSING, State.APPLIED),
         SumArrived: _keep(State.SHARING),
         VoidAnnounced: _remember(State.SHARING),
         **_busy(State.SHARING),
     },
     State.WAITING: {
         SumArrived: To(take_sum, State.WAITING, State.DECODING, State.FAILED),
-        VoidAnnounced: To(take_void, State.WAITING, State.CLOSING, State.FAILED),
-        Overtaken: To(give_up_waiting, State.WAITING),
+        VoidAnnounced: To(take_void, State.WAITING, State.CLOSING, State.APPLIED, State.FAILED),
+        Overtaken: To(give_up_waiting, State.WAITING, State.APPLIED),
         **_BROKEN,
     },
     State.DECODING: {
-        Decoded: To(enter_next, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING, State.CLOSING),
+        Decoded: To(
+            enter_next,
+            *(State.SHARING, State.WAITING, State.DECODING),
+            *(State.CONCLUDING, State.CLOSING, State.APPLIED),
+        ),
         OtherTranscript: To(stray, State.STRAYED),
         SumArrived: _keep(State.DECODING),
         VoidAnnounced: _remember(State.DECODING),
         **_busy(State.DECODING),
     },
     State.CONCLUDING: {
-        Concluded: To(report, State.APPLIED),
-        SumArrived: _keep(State.CONCLUDING),  # Delivered twice.
+        Concluded: To(report, State.APPLIED, State.SCORING),
+        SumArrived: _keep(State.CONCLUDING),  # Delivered twice, or of the scores.
         VoidAnnounced: _remember(State.CONCLUDING),
         **_busy(State.CONCLUDING),
+    },
+    State.SCORING: {
+        Evaluated: To(share_score, State.SHARING, State.WAITING, State.DECODING, State.APPLIED),
+        SumArrived: _keep(State.SCORING),
+        VoidAnnounced: _remember(State.SCORING),
+        **_busy(State.SCORING),
     },
     State.CLOSING: {
         Closed: To(drop, State.VOID),
@@ -498,6 +579,8 @@ def resume(state: State, data: Round) -> tuple[Effect, ...]:
             return (DecodeSums(data.current.name),)
         case State.CONCLUDING:
             return (Conclude(data.me in data.members),)
+        case State.SCORING:
+            return (Evaluate(),)
         case State.CLOSING:
             return (CloseVoid(),)
     return ()

@@ -34,6 +34,7 @@ from hubbub.messages.rounds import (
     RoundApplied,
     RoundDropped,
     RoundOpened,
+    RoundScored,
     VoidPhase,
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
@@ -54,7 +55,7 @@ KINDS: Final[dict[str, type[Message]]] = {
         *(RunProposed, RunJoined, RunRefused, RunEnded, PartyFailed),
         *(RunKeys, GroupContribution, GroupConfirmed, RunReady),
         *(RoundOpened, ClosePhase, VoidPhase, PhaseReleased, PhaseVoided, OrderRefused),
-        *(RoundApplied, RoundDropped, ShareChunk, SetReceived, SetRefused, SumChunk, VoidNotice),
+        *(RoundApplied, RoundDropped, RoundScored, ShareChunk, SetReceived, SetRefused, SumChunk, VoidNotice),
         *(SnapshotRequested, ModelVouched, SnapshotChunk),
         *(DenseShareChunk, ShareSeed, PartialChunk, MaskedChunk),
     )

@@ -11,6 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
@@ -22,12 +23,14 @@ from hubbub.messages.base import Claim
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Feedback, Parameters
 from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
+from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
 from hubbub.protocol.modes import WireMode
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
+ScoreMode = Literal["sum", "none"]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Also of the canonical form: a manifest without it has the id that it had before there was such a field."""
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
@@ -42,6 +45,8 @@ MAX_CHUNKS = 1 << 16
 """Of a vector; every party plans them in memory."""
 MAX_COHORT = 4096
 MAX_COMPLAINTS = 5
+MAX_METRICS = 16
+MAX_EXAMPLES = 1_000_000
 MAX_PLACE_CHARACTERS = 80
 MINIMUM = 2
 """Of clients, since a sum over one is its input, and of aggregators, since one alone would see every input."""
@@ -89,6 +94,35 @@ class Predecessor(Claim):
         return self
 
 
+class MetricClaim(Claim):
+    """A metric that the cohort's scores are summed for."""
+
+    name: str
+    low: Finite = 0.0
+    high: Finite = 1.0
+    higher_is_better: bool = True
+    kind: MetricKind = "mean"
+    bins: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _is_a_metric(self) -> Self:
+        try:
+            _ = self.metric
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that is claimed."""
+        return Metric(**self.model_dump())
+
+    @classmethod
+    def of(cls, metric: Metric) -> Self:
+        """Declare a metric."""
+        return cls(**asdict(metric))
+
+
 class Manifest(Claim):
     """A run, in full. Field order does not matter; the canonical form sorts by name."""
 
@@ -120,8 +154,18 @@ class Manifest(Claim):
     task: str
     local_steps: Count
     rounds: Count
-    target_accuracy: Annotated[Share | None, LEFT_OUT_IF_NONE] = None
-    """The run completes after the first released round that reaches it, or after all its rounds."""
+    scores: ScoreMode = "sum"
+    """Whether clients sum up how the model does on their data, or say nothing of it."""
+    metrics: Annotated[tuple[MetricClaim, ...], Field(max_length=MAX_METRICS)] = ()
+    """What they sum up; the first is the headline."""
+    score_weights: ScoreWeights = "equal"
+    """Whether each client counts once, or as much as it has examples."""
+    max_examples: Count = MAX_EXAMPLES
+    """Who has more examples counts as one with so many, if they weigh."""
+    evaluate_every: Annotated[int, Field(ge=0, lt=2**53)] = 1
+    """After how many released rounds each the model is scored; after the last one it always is, with 0 never."""
+    target: Annotated[Finite | None, LEFT_OUT_IF_NONE] = None
+    """The run completes after the first scored round whose headline metric reaches it, or after all its rounds."""
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     initial_model_sha256: Digest
     """Of the model that everybody can rebuild from the task and the seed; with a predecessor, of a salt that only
@@ -167,6 +211,23 @@ class Manifest(Claim):
         return self
 
     @model_validator(mode="after")
+    def _scores_hold(self) -> Self:
+        try:
+            check_metrics(self.score_sheet.metrics)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        if self.target is None:
+            return self
+        if self.headline is None:
+            raise ValueError("a target needs scores: declare metrics, or leave the target out")
+        low, high = self.headline.range
+        if not low <= self.target <= high:
+            raise ValueError(
+                f"target: {self.headline.name} lies between {low:g} and {high:g}, not at {self.target:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _chunks_are_few(self) -> Self:
         widest = self.parameters * 4 // self.chunk_bytes
         if widest > MAX_CHUNKS:
@@ -193,6 +254,25 @@ class Manifest(Claim):
             wire=self.wire,
             verified=self.verified,
         )
+
+    @property
+    def score_sheet(self) -> ScoreSheet:
+        """How the clients' scores are summed."""
+        return _sheet_of(self.metrics, len(self.cohort), self.score_weights, self.max_examples)
+
+    @property
+    def headline(self) -> Metric | None:
+        """The metric that counts; None if there are no scores."""
+        return self.metrics[0].metric if self.is_scored else None
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether any round has a scores phase."""
+        return self.scores == "sum" and bool(self.metrics) and self.evaluate_every > 0
+
+    def is_scored_after(self, released: int) -> bool:
+        """Whether the released round that makes so many of them has a scores phase."""
+        return self.is_scored and (released % self.evaluate_every == 0 or released == self.rounds)
 
     @property
     def clients(self) -> tuple[PartyId, ...]:
@@ -223,6 +303,13 @@ class Manifest(Claim):
 
 _parameters_of = lru_cache(maxsize=64)(Parameters)
 """They are asked for with every message, and it takes exact fractions to check them."""
+
+
+@lru_cache(maxsize=64)
+def _sheet_of(
+    metrics: tuple[MetricClaim, ...], clients: int, weights: ScoreWeights, max_examples: int
+) -> ScoreSheet:
+    return ScoreSheet(tuple(claim.metric for claim in metrics), clients, weights, max_examples)
 
 
 def organisations_in(cohort: Iterable[CohortMember], clients: Collection[str]) -> set[PartyId]:

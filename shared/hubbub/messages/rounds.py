@@ -1,16 +1,15 @@
 """Messages that drive a round: open it, close a phase over a member set, say how it went."""
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hubbub.errors import RejectReason
-from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Message
-from hubbub.messages.manifest import Digest, Name
+from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
+from hubbub.messages.manifest import MAX_METRICS, Digest, Name
 from hubbub.messages.shares import SignedReceipt, Vectors
 from hubbub.messages.traffic import Traffic
 
-Examples = Annotated[int, Field(ge=0, lt=2**53)]
 Members = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
@@ -72,7 +71,7 @@ class OrderRefused(Message):
 
 
 class RoundApplied(Message):
-    """A client has applied the round's sum and evaluated the model on its slice of the test set.
+    """A client has applied the round's sum.
 
     The digest of the model is keyed by the group secret: it shows whether two clients hold the same one, and
     nothing else to whoever lacks the secret.
@@ -83,16 +82,25 @@ class RoundApplied(Message):
     recipients = COORDINATOR
 
     model_hmac: Digest
-    correct: Examples
-    total: Examples
-    loss: Annotated[float, Field(allow_inf_nan=False)]
     traffic: tuple[Traffic, ...]
 
-    @model_validator(mode="after")
-    def _counts_are_possible(self) -> Self:
-        if self.correct > self.total:
-            raise ValueError(f"{self.correct} of {self.total} examples cannot be right")
-        return self
+
+class ScoreClaim(Claim):
+    """A metric over the members of a scores phase, computed from their sum: all clients compute the same."""
+
+    name: str
+    value: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class RoundScored(Message):
+    """A client is done with the round's scores: what it computed from their sum, or nothing if there is none."""
+
+    kind: ClassVar[str] = "round-scored"
+    senders = CLIENT
+    recipients = COORDINATOR
+
+    scores: Annotated[tuple[ScoreClaim, ...], Field(max_length=MAX_METRICS)]
+    traffic: tuple[Traffic, ...]
 
 
 class RoundDropped(Message):

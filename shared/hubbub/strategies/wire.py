@@ -7,6 +7,8 @@ seeds; who gets the full one goes round with client and round. The aggregators s
 combiner, which goes round with round and phase, adds them up, and sends one masked sum to each client. It needs no
 stand-in: a phase is released with all S sums or not at all, so that while it is away there is nothing to combine.
 Phases that share no secrets go the paper's way in either mode.
+
+The scores phase is the same whatever the strategy is, and comes after the strategy's own phases.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from hubbub.parameters import Parameters
+from hubbub.protocol import tags
 from hubbub.protocol.encoding import DENSE, WHOLE_BITS, Encoding
 from hubbub.protocol.layout import Chunk, Vector, plan_chunks
+from hubbub.protocol.metrics import ScoreSheet
 from hubbub.protocol.modes import WireMode
-from hubbub.strategies.base import Phase
+from hubbub.strategies.base import Phase, admit_exactly
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 
 P = TypeVar("P")
 P_co = TypeVar("P_co", covariant=True)
@@ -47,6 +53,22 @@ class Agreed(Protocol[P_co]):
     @property
     def aggregators(self) -> tuple[P_co, ...]:
         """All aggregators, in order."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is a scores phase."""
+
+
+class Measured(Agreed[P_co], Protocol[P_co]):
+    """A manifest with the numbers that vectors follow from."""
+
+    @property
+    def protocol_parameters(self) -> Parameters:
+        """The strategy's."""
+
+    @property
+    def score_sheet(self) -> ScoreSheet:
+        """The scores'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +106,14 @@ class PhaseWire(Generic[P]):
         return (self.combiner(round_number),) if self.compact else self.servers
 
 
+def phases_of(manifest: Agreed[P]) -> tuple[Phase, ...]:
+    """All phases that a round of a run can have: the strategy's, then the scores."""
+    return find_strategy(manifest.strategy).phases + ((SCORES,) if manifest.is_scored else ())
+
+
 def wire_of(manifest: Agreed[P], phase_name: str) -> PhaseWire[P]:
     """How a phase of a run travels; its name was checked where it came in."""
-    phases = find_strategy(manifest.strategy).phases
+    phases = phases_of(manifest)
     place = next(place for place, phase in enumerate(phases) if phase.name == phase_name)
     phase = phases[place]
     return PhaseWire(
@@ -97,3 +124,25 @@ def wire_of(manifest: Agreed[P], phase_name: str) -> PhaseWire[P]:
         compact=manifest.wire == "compact" and phase.shares,
         chunk_bytes=manifest.chunk_bytes,
     )
+
+
+def score_vectors(manifest: Measured[P]) -> tuple[Vector, ...]:
+    """The vectors of the scores phase: the metrics and, where sums are verified, their tags."""
+    own = (manifest.score_sheet.vector,)
+    return (*own, tags.describe("integers", own)) if manifest.protocol_parameters.verified else own
+
+
+def admit(manifest: Measured[P], phase: str, vectors: Sequence[Vector]) -> None:
+    """Refuse, with `PeerError`, vectors that no honest client declares in this phase."""
+    if phase == SCORES.name:
+        admit_exactly(score_vectors(manifest), vectors)
+    else:
+        find_strategy(manifest.strategy).admit(manifest.protocol_parameters, phase, vectors)
+
+
+def admit_release(manifest: Measured[P], phase: str, vectors: Sequence[Vector]) -> None:
+    """Refuse, with `PeerError`, vectors that no honest aggregator releases in this phase."""
+    if phase == SCORES.name:
+        admit_exactly(score_vectors(manifest), vectors)
+    else:
+        find_strategy(manifest.strategy).admit_release(manifest.protocol_parameters, phase, vectors)

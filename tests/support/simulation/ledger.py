@@ -19,6 +19,7 @@ from hubbub.messages.shares import ShareChunk
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol.dense import Digits
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 from hubbub_trainer.learning.task import Task
 from support.plain_run import run_plainly
 from support.recorder import Said, add_residues
@@ -88,10 +89,11 @@ class Ledger:
         self._only("sum", envelope.payload, *place, body.index)
 
     def _watch_verdict(self, envelope: Envelope, members: frozenset[PartyId]) -> None:
-        """One verdict on a phase by everybody, and one member set in a round; after a void there is no release."""
+        """One verdict on a phase by everybody, and one member set in a round, and for all scores of a run."""
         self._only("verdict", members, envelope.round, envelope.phase)
         if members:
-            self._only("member set", members, envelope.round)
+            scores = envelope.phase == SCORES.name
+            self._only("member set", members, "all scores" if scores else envelope.round)
             if self.manifest.organisations_of(members) < self.manifest.min_clients:
                 self.blame(f"round {envelope.round} was released over too few: {sorted(members)}")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
 from support.builders import make_manifest
@@ -40,6 +40,7 @@ def _manifest(strategy: str, min_clients: int, wire: str) -> Manifest:
         seed=SEED,
         initial_model_sha256=digest(TASK.initial_model(SEED)),
         phase_timeout_s=30.0,
+        metrics=tuple(MetricClaim.of(metric) for metric in TASK.metrics),
     )
 
 

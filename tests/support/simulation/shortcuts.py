@@ -17,10 +17,11 @@ from hubbub.crypto import signing
 from hubbub.crypto.signing import SigningKey
 from hubbub.protocol.compression import count_kept
 from hubbub.protocol.fixed_point import FixedPoint
+from hubbub.protocol.metrics import Scores
 from hubbub.store import shapes
 from hubbub.trust import signed
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 
 
 def take_shortcuts(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ class QuickLearner(SyntheticLearner):
     def __init__(self, inner: SyntheticLearner) -> None:
         super().__init__(inner._world, parameters=inner._parameters, training=inner._training, test=inner._test)
         self._trained: dict[tuple[bytes, int, int], Theta] = {}
-        self._scores: dict[bytes, Score] = {}
+        self._scores: dict[bytes, Scores] = {}
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -81,7 +82,7 @@ class QuickLearner(SyntheticLearner):
             self._trained[known] = training.theta
         return Training(theta=self._trained[known].copy(), memory=None)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         known = theta.tobytes()
         if known not in self._scores:
             self._scores[known] = super().evaluate(theta, memory=memory)

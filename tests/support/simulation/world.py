@@ -411,7 +411,7 @@ class World:
         advance, keep_update, take = Workspace.advance, Workspace.keep_update, snapshots.take
 
         async def send_watched(bench: Workbench, key: Key, phase: str) -> SharesSent:
-            mine = bench._open_round(key).client_round
+            mine = bench._open_phase(key, phase).client_round
             said = Said.by(mine, phase)
             ledger.note_said(bench.me, key, phase, said)
             return await send_shares(bench, key, phase)

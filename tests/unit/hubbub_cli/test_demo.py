@@ -41,11 +41,13 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
     assert [each["round"] for each in report["rounds"]] == [1, 2]
     for each in report["rounds"]:
         assert each["members"] == [f"client-{number}" for number in range(1, 6)]
-        assert 0 <= each["accuracy"] <= 1
+        assert each["metrics"].keys() == {"accuracy", "loss"}
+        assert 0 <= each["accuracy"] == each["metrics"]["accuracy"] <= 1
         assert each["seconds"].keys() >= {"training", "protocol"}
         for cost in each["phases"].values():
             assert cost["payload_bits"] == cost["predicted_bits"] > 0
             assert cost["wire_bytes"] * 8 >= cost["payload_bits"]
+    assert report["headline"] == {"name": "accuracy", "higher_is_better": True}
     assert "wire mode paper" in shown
     assert "All 5 clients hold the same model" in shown
 
@@ -53,10 +55,10 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "phases"),
     [
-        ("no-union", {"signs", "factors", "tags"}),
-        ("sec-union", {"union", "signs", "factors", "tags"}),
-        ("fedavg", {"update"}),
-        ("topbinary-sep", {"update"}),
+        ("no-union", {"signs", "factors", "tags", "scores"}),
+        ("sec-union", {"union", "signs", "factors", "tags", "scores"}),
+        ("fedavg", {"update", "tags", "scores"}),
+        ("topbinary-sep", {"update", "tags", "scores"}),
     ],
 )
 def test_phases_are_counted_apart(strategy: str, phases: set[str], tmp_path: Path) -> None:

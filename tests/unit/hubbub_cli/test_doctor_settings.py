@@ -135,7 +135,7 @@ def test_what_a_folder_holds_is_for_a_task_of_ones_own_to_say(
 ) -> None:
     ended = hubbub("doctor", *client_options(files), "--data", own_task.parent, "--json")
 
-    assert find(ended, "task", "ok")["what"] == "scans"
+    assert find(ended, "task", "ok")["what"] == "scans (accuracy, loss)"
     assert find(ended, "data", "ok")["what"].startswith(f"{own_task.parent} can be read")
 
 
@@ -156,7 +156,11 @@ def test_data_that_are_no_place_are_not_shown(files: PartyFiles, hubbub: Hubbub)
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("import no_such_module_here", "ModuleNotFoundError"), ("x = 1", "no class that has TorchTask as its base")],
+    [
+        ("import no_such_module_here", "ModuleNotFoundError"),
+        ("x = 1", "no class that has TorchTask as its base"),
+        (f"{TASK}\n    metrics = 'regression'\n", "set `target_range`"),
+    ],
 )
 def test_a_task_that_the_trainer_would_not_start_with(
     files: PartyFiles, hubbub: Hubbub, own_task: Path, text: str, said: str

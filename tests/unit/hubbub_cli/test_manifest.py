@@ -105,10 +105,11 @@ def test_two_manifests_alike_are_two_runs(roster: Path) -> None:
 
 
 def test_a_target_and_a_deadline_are_taken_or_left_as_they_are_by_default(roster: Path) -> None:
-    manifest = read_new(roster, "--target-accuracy", "0.98", "--phase-timeout", "90")
+    manifest = read_new(roster, "--target", "0.98", "--phase-timeout", "90", "--evaluate-every", "5")
 
-    assert (manifest.target_accuracy, manifest.phase_timeout_s) == (0.98, 90.0)
-    assert (read_new(roster).target_accuracy, read_new(roster).phase_timeout_s) == (None, 3600.0)
+    assert (manifest.target, manifest.phase_timeout_s, manifest.evaluate_every) == (0.98, 90.0, 5)
+    plain = read_new(roster)
+    assert (plain.target, plain.phase_timeout_s, plain.evaluate_every) == (None, 3600.0, 1)
 
 
 def test_it_is_written_to_a_file_and_its_run_is_named(roster: Path, tmp_path: Path) -> None:
@@ -132,7 +133,8 @@ def test_lenet_needs_neither_torch_nor_data(roster: Path) -> None:
         (("--aggregators", "hub,north"), "the roster has no aggregator hub; it has north, south, west"),
         (("--coordinator", "clinic-a"), "the roster has no coordinator clinic-a; it has hub"),
         (("--min-clients", "4"), "min_clients is 4"),
-        (("--target-accuracy", "98"), "target_accuracy: "),
+        (("--target", "98"), "target: accuracy lies between 0 and 1, not at 98"),
+        (("--target", "0.98", "--evaluate-every", "0"), "a target needs scores"),
         (("--phase-timeout", "0"), "phase_timeout_s: "),
         (("--alpha-max", "-1"), "alpha_max is -1.0; choose a finite number above 0"),
         (("--out", "/nowhere/run.json"), "/nowhere/run.json cannot be written"),

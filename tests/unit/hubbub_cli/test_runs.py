@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hubbub.protocol.metrics import format_value
 from hubbub_cli.answers import Run, read
+from hubbub_cli.run_report import describe_metrics, print_runs
 from hubbub_cli.runs import State
+from hubbub_cli.wording import show_metric
 from hubbub_coordinator.phases import run as runs
 from support.command_line import Hubbub
 from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
@@ -94,6 +98,63 @@ def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, h
     for party in (*FIRST.clients, *FIRST.aggregators):
         assert party in shown.out
     assert sum("released  3 clients" in line for line in shown.out.splitlines()) == 2
+    assert re.search(r"scores +accuracy \d+\.\d\d%, loss \d", shown.out)
+
+
+ANSWER = {
+    "run": "0" * 64,
+    "state": "running",
+    "reason": "",
+    "strategy": "no-union",
+    "wire": "compact",
+    "task": "houses",
+    "parameters": 9,
+    "clients": 3,
+    "aggregators": 2,
+    "round": 2,
+    "rounds_wanted": 5,
+    "rounds_released": 1,
+    "rounds_void": 0,
+    "headline": {"name": "mse", "higher_is_better": False},
+    "target": 2.5,
+    "began_at_s": 1.0,
+    "ended_at_s": None,
+    "metrics": {"mse": 4.0, "r2": 0.123456},
+    "payload_bits": 0,
+    "wire_bytes": 0,
+    "remaining_s": None,
+    "pausing": False,
+    "waiting_for": [],
+    "waiting_to": "",
+    "waiting_since_s": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "in_a_list"),
+    [
+        ({}, "mse 4, r2 0.1235, target mse 2.5", "mse 4"),
+        ({"metrics": {}}, "none yet, target mse 2.5", "-"),
+        ({"headline": None, "target": None, "metrics": {}}, "none: this run sums no scores", "-"),
+    ],
+)
+def test_a_regression_has_its_own_metrics_and_no_accuracy(
+    capsys: pytest.CaptureFixture[str], changes: dict[str, object], said: str, in_a_list: str
+) -> None:
+    answer = {**ANSWER, **changes}
+
+    print_runs([answer], 1)
+
+    assert describe_metrics(read(Run, answer)) == said
+    listed = capsys.readouterr().out
+    assert re.search(rf"1/5 +{in_a_list} ", listed)
+    assert "%" not in listed
+
+
+@pytest.mark.parametrize("name", ["accuracy", "auc", "mse"])
+@pytest.mark.parametrize("value", [0.0, 0.98765, 123456.0])
+def test_a_metric_is_written_as_everywhere_else(name: str, value: float) -> None:
+    assert show_metric(name, value) == format_value(name, value)
 
 
 def test_json_of_a_run_is_what_the_coordinator_answers(finished: LiveCoordinator, hubbub: Hubbub) -> None:
@@ -149,7 +210,7 @@ def test_json_is_exported_whole(finished: LiveCoordinator, hubbub: Hubbub, tmp_p
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize(("table", "column"), [("rounds", "accuracy"), ("costs", "payload_bits")])
+@pytest.mark.parametrize(("table", "column"), [("rounds", "metrics.accuracy"), ("costs", "payload_bits")])
 def test_csv_has_a_header_and_rows(
     finished: LiveCoordinator, hubbub: Hubbub, tmp_path: Path, table: str, column: str
 ) -> None:

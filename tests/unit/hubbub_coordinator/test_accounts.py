@@ -1,16 +1,19 @@
 """A round in numbers, from what the parties reported."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import SignedReceipt, VectorClaim, declare
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
+from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.protocol.modes import WireMode
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.accounts import Cost, account, costs, predict, predict_others, split_by_party, union_size
@@ -24,20 +27,14 @@ MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
 EMPTY = Round(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
 
 
-def report(*, correct: int, total: int, loss: float, up: bool = True) -> RoundApplied:
+def report(*, up: bool = True) -> RoundApplied:
     sent = (
         Traffic(counts_as="signs", direction="up", payload_bits=2 * 300),
         Traffic(counts_as="factors", direction="up", payload_bits=2 * 32),
         Traffic(counts_as="tags", direction="up", payload_bits=2 * 192),
     )
     arrived = (Traffic(counts_as="signs", direction="down", wire_bytes=500),)
-    return RoundApplied(
-        model_hmac=MODEL_HMAC,
-        correct=correct,
-        total=total,
-        loss=loss,
-        traffic=(*(sent if up else ()), *arrived),
-    )
+    return RoundApplied(model_hmac=MODEL_HMAC, traffic=(*(sent if up else ()), *arrived))
 
 
 def signed_for(client: PartyId) -> dict[PartyId, SignedReceipt]:
@@ -68,18 +65,7 @@ def released(reports: dict[PartyId, RoundApplied]) -> Round:
 
 
 ONE, TWO, THREE = MANIFEST.clients
-FULL = released(
-    {
-        ONE: report(correct=10, total=10, loss=1.0),
-        TWO: report(correct=0, total=30, loss=2.0),
-        THREE: report(correct=5, total=10, loss=4.0),
-    }
-)
-
-
-def test_accuracy_is_all_correct_answers_over_all_samples_not_a_mean_of_means() -> None:
-    assert FULL.accuracy == pytest.approx(15 / 50)
-    assert account(FULL).loss == pytest.approx((10 * 1.0 + 30 * 2.0 + 10 * 4.0) / 50)
+FULL = released({ONE: report(), TWO: report(), THREE: report()})
 
 
 def test_payload_of_a_full_round_is_the_papers_formula_to_the_bit() -> None:
@@ -147,7 +133,7 @@ def test_other_strategies_are_counted_on_the_wire_of_the_run(wire: WireMode) -> 
 
 
 def test_with_a_client_that_sent_nothing_uploads_count_senders_and_downloads_recipients() -> None:
-    silent = report(correct=5, total=10, loss=4.0, up=False)
+    silent = report(up=False)
     data = replace(released({**FULL.applied, THREE: silent}), members=frozenset({ONE, TWO}))
     signs = costs(data)["signs"]
     assert signs.payload_bits == signs.predicted_bits == 2 * (2 + 3) * 300
@@ -221,10 +207,77 @@ def test_where_v_is_known_it_is_taken() -> None:
 
 
 def test_who_was_left_out_has_not_sent_but_receives() -> None:
-    silent = report(correct=5, total=10, loss=4.0, up=False)
+    silent = report(up=False)
     data = replace(released({**FULL.applied, THREE: silent}), members=frozenset({ONE, TWO}))
 
     assert predict_others(data)["fedavg"] == (2 + 3) * 32 * 100
+
+
+# Of scores: two metrics, whose sum is one vector of two elements of 32 bits.
+SCORED = {
+    wire: make_manifest(
+        clients=3, servers=2, parameters=100, wire=wire, metrics=tuple(map(MetricClaim.of, CLASSIFICATION))
+    )
+    for wire in get_args(WireMode)
+}
+CLAIMS = (ScoreClaim(name="accuracy", value=0.75), ScoreClaim(name="loss", value=0.5))
+TO_SERVERS: dict[WireMode, int] = {"paper": 2 * 64, "compact": 64 + 256}
+"""What a client sends of its scores: to both aggregators, or to one of them and a seed to the other."""
+FROM_SERVERS: dict[WireMode, int] = {"paper": 2 * 3 * 64, "compact": 64 + 3 * 64}
+"""What aggregators send: both to all clients, or one to the other and that one to all clients."""
+
+
+def scored(wire: WireMode, *senders: PartyId) -> Round:
+    """A round whose scores were summed over the senders and sent to all clients."""
+    rows = [
+        (client, Traffic(counts_as="scores", direction="up", payload_bits=TO_SERVERS[wire])) for client in senders
+    ]
+    down = Traffic(counts_as="scores", direction="down", payload_bits=FROM_SERVERS[wire], wire_bytes=90)
+    vectors = declare((SCORED[wire].score_sheet.vector,))
+    return replace(
+        FULL if wire == "paper" else COMPACT,
+        manifest=SCORED[wire],
+        is_scored=True,
+        phase=1,
+        records=(*FULL.records, PhaseRecord(opened_at_s=15.0, released_at_s=16.0, released=vectors)),
+        score_members=frozenset(senders),
+        reported=dict.fromkeys(SCORED[wire].clients, CLAIMS),
+        traffic=(*(FULL if wire == "paper" else COMPACT).traffic, *rows, (MANIFEST.aggregators[0], down)),
+    )
+
+
+@pytest.mark.parametrize("wire", get_args(WireMode))
+@pytest.mark.parametrize("senders", [(ONE, TWO, THREE), (ONE, THREE)])
+def test_payload_of_scores_is_the_formula_to_the_bit(wire: WireMode, senders: tuple[PartyId, ...]) -> None:
+    """Who sent none counts as no sender, and receives the sum all the same."""
+    data = scored(wire, *senders)
+
+    bits = len(senders) * TO_SERVERS[wire] + FROM_SERVERS[wire]
+    assert costs(data)["scores"] == Cost(payload_bits=bits, predicted_bits=bits, wire_bytes=90)
+    for cost in costs(data).values():
+        assert cost.payload_bits == cost.predicted_bits
+
+
+def test_the_account_of_a_scored_round_has_its_metrics_and_the_union_of_its_strategy() -> None:
+    result = account(scored("compact", ONE, TWO, THREE))
+
+    assert result.metrics == {"accuracy": 0.75, "loss": 0.5}
+    assert result.union_size == 100
+
+
+def test_strategies_are_compared_without_scores() -> None:
+    """They cost the same whatever the strategy is."""
+    data = scored("paper", ONE, TWO, THREE)
+
+    assert predict_others(data) == predict_others(FULL)
+
+
+def test_before_the_sum_of_the_scores_is_out_nothing_is_predicted_of_them() -> None:
+    data = scored("paper", ONE, TWO, THREE)
+    unreleased = replace(data, records=(*FULL.records, PhaseRecord(opened_at_s=15.0)))
+
+    assert union_size(unreleased) == 100
+    assert costs(unreleased)["scores"].predicted_bits == 0
 
 
 def test_the_account_of_a_round() -> None:
@@ -232,19 +285,14 @@ def test_the_account_of_a_round() -> None:
     assert (result.round, result.members, result.union_size) == (4, MANIFEST.clients, 100)
     assert result.fedavg_bits == 2 * 3 * 32 * 100
     assert result.round_s == 10.0
+    assert result.metrics == {}
 
 
 def test_before_anything_is_reported_nothing_is_claimed() -> None:
-    assert EMPTY.accuracy is None
+    assert EMPTY.metrics == {}
     assert union_size(EMPTY) is None
     assert costs(EMPTY) == {}
     assert predict_others(EMPTY) == {}
     begun = replace(EMPTY, records=(PhaseRecord(opened_at_s=10.0),))
     assert union_size(begun) is None
     assert costs(begun) == {}
-
-
-def test_clients_without_test_samples_do_not_divide_by_zero() -> None:
-    data = released({ONE: report(correct=0, total=0, loss=0.0)})
-    assert data.accuracy is None
-    assert (account(data).accuracy, account(data).loss) == (0.0, 0.0)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
@@ -33,6 +33,7 @@ MANIFEST = make_manifest(
     parameters=TASK.count_parameters(),
     task=TASK.name,
     initial_model_sha256=digest(TASK.initial_model(7)),
+    metrics=tuple(map(MetricClaim.of, TASK.metrics)),
 )
 RUN = f"/api/v1/runs/{MANIFEST.run_id}"
 JSON = {"content-type": "application/json"}
@@ -207,7 +208,7 @@ async def test_a_run_can_be_followed_while_it_goes_on(tmp_path: Path) -> None:
         await scene.post_manifest()
         await scene.stalled.wait()
         run = await scene.get(RUN)
-        assert (run["state"], run["round"], run["rounds_released"], run["accuracy"]) == ("running", 1, 0, None)
+        assert (run["state"], run["round"], run["rounds_released"], run["metrics"]) == ("running", 1, 0, {})
         assert Manifest.model_validate_json(json.dumps(run["manifest"])) == MANIFEST
         status = {each["name"]: each for each in run["participants"]}
         assert {name: each["role"] for name, each in status.items()} == {
@@ -232,7 +233,7 @@ async def test_a_run_can_be_followed_while_it_goes_on(tmp_path: Path) -> None:
             *("org-1", "aggregator-2"),
         )
         (first,) = (await scene.get(f"{RUN}/rounds"))["items"]
-        assert (first["phases"][0]["state"], first["reports"]) == ("collecting", [])
+        assert (first["phases"][0]["state"], first["applied"]) == ("collecting", [])
         assert (first["state"], first["phase"], first["missing"]) == ("collecting", "signs", ["client-3"])
         assert first["phases"][0]["delivered"] == {
             client: list(MANIFEST.aggregators) for client in ("client-1", "client-2")
@@ -253,15 +254,20 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
         assert (run["state"], run["rounds_released"], run["rounds_void"]) == ("completed", 2, 0)
         assert (run["parameters"], run["clients"], run["aggregators"]) == (1_003, 3, 2)
         assert run["wire"] == "paper"
-        assert (run["remaining_s"], run["waiting_for"], run["target_accuracy"]) == (None, [], None)
+        assert (run["remaining_s"], run["waiting_for"], run["target"]) == (None, [], None)
+        assert run["headline"] == {"name": "accuracy", "higher_is_better": True}
         first, second = (await scene.get(f"{RUN}/rounds"))["items"]
-        assert 0 < run["accuracy"] == second["accuracy"] <= 1
-        assert run["loss"] == second["loss"]
+        assert run["metrics"] == second["metrics"]
+        assert run["metrics"].keys() == first["metrics"].keys() == {"accuracy", "loss"}
+        assert 0 < run["metrics"]["accuracy"] <= 1
         for name in ("payload_bits", "wire_bytes"):
             parts = (cost[name] for each in (first, second) for cost in each["cost"].values())
             assert run[name] == sum(parts) > 0
-        assert [each["client"] for each in first["reports"]] == list(MANIFEST.clients)
-        assert first["phases"][0]["state"] == "released"
+        assert first["applied"] == list(MANIFEST.clients)
+        assert [phase["name"] for phase in first["phases"]] == ["signs", "scores"]
+        assert [phase["state"] for phase in first["phases"]] == ["released"] * 2
+        scores = first["cost"]["scores"]
+        assert scores["payload_bits"] == scores["predicted_bits"] == 2 * 2 * 3 * 2 * 32
         assert first["fedavg_bits"] == 2 * 3 * 32 * 1_003
         assert [each["state"] for each in (first, second)] == ["released"] * 2
         assert first["members"] == list(MANIFEST.clients)
@@ -274,7 +280,7 @@ async def test_a_run_can_be_looked_at_when_it_is_over(tmp_path: Path) -> None:
         assert cost["total"]["signs"]["payload_bits"] == 2 * FULL_SIGNS_BITS
         assert cost["fedavg_bits"] == 2 * (2 * 3 * 32 * 1_003)
         assert list(cost["rounds"]) == ["1", "2"]
-        predicted = sum(each["predicted_bits"] for each in cost["total"].values())
+        predicted = sum(each["predicted_bits"] for name, each in cost["total"].items() if name != "scores")
         assert cost["other_strategies"]["no-union"]["total_bits"] == predicted
         assert cost["other_strategies"]["fedavg"]["rounds"] == {"1": 2 * 3 * 32 * 1_003, "2": 2 * 3 * 32 * 1_003}
         by_party = [row for row in cost["by_party"] if row["counts_as"] == "signs"]
@@ -300,16 +306,22 @@ async def test_on_the_compact_wire_a_run_says_so_and_counts_what_goes_from_aggre
         run, cost = await scene.get(path), await scene.get(f"{path}/cost")
         first, second = (await scene.get(f"{path}/rounds"))["items"]
 
-    # In round 1 the second aggregator combines, in round 2 the first; who does not sends 59 words of 48 bits.
+    # In round 1 the second aggregator combines the signs, in round 2 the first, and the scores the other one. Who
+    # does not sends 59 words of 48 bits.
     assert (run["state"], run["wire"]) == ("completed", "compact")
     combiners = [phase["combiner"] for each in (first, second) for phase in each["phases"]]
-    assert combiners == ["aggregator-2", "aggregator-1"]
+    assert combiners == ["aggregator-2", "aggregator-1", "aggregator-1", "aggregator-2"]
+    tagged = ("tags", 3 * 64)
+    learnt, scored = (("signs", 59 * 48), ("factors", 32), tagged), (("scores", 2 * 32), tagged)
     across = [row for row in cost["by_party"] if row["direction"] == "across" and row["payload_bits"]]
     assert [(row["round"], row["party"], row["counts_as"], row["payload_bits"]) for row in across] == [
-        (number, aggregator, name, bits)
-        for number, aggregator in ((1, "aggregator-1"), (2, "aggregator-2"))
-        for name, bits in (("signs", 59 * 48), ("factors", 32), ("tags", 3 * 64))
+        *((1, "aggregator-1", name, bits) for name, bits in learnt),
+        *((1, "aggregator-2", name, bits) for name, bits in scored),
+        *((2, "aggregator-2", name, bits) for name, bits in learnt),
+        *((2, "aggregator-1", name, bits) for name, bits in scored),
     ]
+    scores = cost["total"]["scores"]
+    assert scores["payload_bits"] == scores["predicted_bits"] == 2 * (7 * 2 * 32 + 3 * 256)
     signs_bits, others_bits = 7 * 59 * 48 + 3 * 256, 7 * (32 + 3 * 64)
     assert cost["total"]["signs"]["payload_bits"] == cost["total"]["signs"]["predicted_bits"] == 2 * signs_bits
     assert cost["other_strategies"]["no-union"]["rounds"] == dict.fromkeys(("1", "2"), signs_bits + others_bits)

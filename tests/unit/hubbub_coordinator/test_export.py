@@ -10,9 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.rounds import ScoreClaim
+from hubbub.protocol.metrics import regression
 from hubbub_coordinator.api.export import TableName, write_table
 from hubbub_coordinator.phases import round as rounds
 from support.aio import aio
+from support.builders import make_manifest
 from support.coordinator_scene import MANIFEST, Scene, client_of, scene_of
 
 RUN = f"/api/v1/runs/{MANIFEST.run_id}"
@@ -57,10 +62,21 @@ async def test_the_tables_have_a_line_of_headings_and_what_the_interface_shows(t
         assert answer.headers["content-disposition"].endswith(f'-{name}.csv"')
     (row,) = read_table(tables["rounds"].text)
     assert (row["round"], row["state"], row["members"]) == ("1", "released", " ".join(MANIFEST.clients))
-    assert (float(row["accuracy"]), float(row["loss"])) == (shown["accuracy"], shown["loss"])
+    assert not any(name.startswith("metrics.") for name in row), "the run has none"
     assert int(row["fedavg_bits"]) == shown["fedavg_bits"]
     assert int(row["predicted_bits"]) == sum(cost["predicted_bits"] for cost in shown["cost"].values())
     assert tables["costs"].text.splitlines()[0] == "round,counts_as,party,direction,payload_bits,wire_bytes"
+
+
+def test_every_metric_is_a_column_which_is_empty_for_a_round_that_was_not_scored() -> None:
+    manifest = make_manifest(min_clients=2, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
+    claims = (ScoreClaim(name="r2", value=0.5), ScoreClaim(name="mse", value=4.0))
+    first = rounds.Round(run=Key("run", manifest.run_id), number=1, manifest=manifest)
+    second = replace(first, number=2, is_scored=True, reported=dict.fromkeys(manifest.clients, claims))
+
+    rows = read_table(write_table(TableName.ROUNDS, [(rounds.State.RELEASED, data) for data in (first, second)]))
+
+    assert [(row["metrics.r2"], row["metrics.mse"]) for row in rows] == [("", ""), ("0.5", "4.0")]
 
 
 @aio

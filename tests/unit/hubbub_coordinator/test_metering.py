@@ -8,14 +8,17 @@ from prometheus_client import CollectorRegistry
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.machine.table import step
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
+from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.runtime.runner import Live, Moment
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
     ReceiptArrived,
+    ScoresReported,
     SumReleased,
     UpdateApplied,
     VoidConfirmed,
@@ -27,20 +30,23 @@ from hubbub_coordinator.phases.round import Round, State
 from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
 from support.probe import ManualClock
 
-MANIFEST = make_manifest(clients=3, servers=2, strategy="sec-union", q=1)
+MANIFEST = make_manifest(
+    clients=3, servers=2, strategy="sec-union", q=1, metrics=tuple(map(MetricClaim.of, CLASSIFICATION))
+)
 RUN = Key("run", MANIFEST.run_id)
 KEY = Key("round", MANIFEST.run_id, 1)
-LENGTHS = {"union": MANIFEST.parameters, "signs": 8}
+LENGTHS = {"union": MANIFEST.parameters, "signs": 8, "scores": 2}
+MODULI = {"union": 2, "signs": 7, "scores": 2**32}
 
 
 class Play:
     """A round that is fed event by event, and what is counted of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_scored: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.seen: list[Moment] = []
         self.meter = Metering(self.registry, self.seen.append)
-        self.state, self.data = State.COLLECTING, Round(run=RUN, number=1, manifest=MANIFEST)
+        self.state, self.data = State.COLLECTING, Round(run=RUN, number=1, manifest=MANIFEST, is_scored=is_scored)
 
     def feed(self, event: object) -> None:
         result = step(rounds.TRANSITIONS, self.state, self.data, event)
@@ -66,7 +72,7 @@ class Play:
                 self.feed(ReceiptArrived(at_s=at_s, phase=phase, receipt=signed))
 
     def release(self, at_s: float) -> None:
-        phase, members = self.data.current.name, self.data.members
+        phase, members = self.data.current.name, self.data.current_members
         traffic = (Traffic(counts_as=phase, direction="down", payload_bits=800, wire_bytes=150),)
         for aggregator in MANIFEST.aggregators:
             self.feed(
@@ -83,12 +89,14 @@ class Play:
     def apply(self, at_s: float, client: PartyId, *, model_hmac: str = MODEL_HMAC, name: str = "signs") -> None:
         report = RoundApplied(
             model_hmac=model_hmac,
-            correct=9,
-            total=10,
-            loss=0.5,
             traffic=(Traffic(counts_as=name, direction="up", payload_bits=24, wire_bytes=7),),
         )
         self.feed(UpdateApplied(at_s=at_s, client=client, report=report))
+
+    def score(self, at_s: float, client: PartyId, **scores: float) -> None:
+        claims = tuple(ScoreClaim(name=name, value=value) for name, value in scores.items())
+        traffic = (Traffic(counts_as="scores", direction="up", payload_bits=64, wire_bytes=9),)
+        self.feed(ScoresReported(at_s=at_s, client=client, scores=claims, traffic=traffic))
 
     def play_to_applying(self) -> None:
         self.begin()
@@ -97,12 +105,12 @@ class Play:
         self.deliver(120.0)
         self.release(121.0)
 
-    def value(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"hubbub_{name}", labels)
+    def value(self, sample: str, /, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"hubbub_{sample}", labels)
 
 
 def claims(phase: str) -> tuple[VectorClaim, ...]:
-    return (VectorClaim(name=phase, length=LENGTHS[phase], modulus=2 if phase == "union" else 7),)
+    return (VectorClaim(name=phase, length=LENGTHS[phase], modulus=MODULI[phase]),)
 
 
 def test_a_released_round_is_timed_from_its_phases_opening_to_its_verdict() -> None:
@@ -149,6 +157,40 @@ def test_a_report_cannot_make_labels_of_its_own() -> None:
     assert play.value("reported_wire_bytes_total", counts_as="other", direction="up") == 3 * 7
     text = str([sample.labels for metric in play.registry.collect() for sample in metric.samples])
     assert "made-up" not in text
+
+
+def play_scored() -> Play:
+    """A round whose scores' sum is out, and nobody has said what it comes to."""
+    play = Play(is_scored=True)
+    play.play_to_applying()
+    for client in MANIFEST.clients:
+        play.apply(130.0, client)
+    play.deliver(131.0)
+    play.release(132.0)
+    return play
+
+
+def test_what_the_scores_come_to_is_shown_by_the_metrics_names() -> None:
+    play = play_scored()
+    for client in MANIFEST.clients:
+        assert play.value("metric", name="accuracy") is None
+        play.score(133.0, client, accuracy=0.75, loss=0.5)
+
+    assert play.state is State.RELEASED
+    assert play.value("metric", name="accuracy") == 0.75
+    assert play.value("metric", name="loss") == 0.5
+    assert play.value("reported_payload_bytes_total", counts_as="scores", direction="up") == 3 * 8
+    # Two elements of 32 bits, from 3 clients to 2 aggregators and back.
+    assert play.value("predicted_payload_bytes_total", counts_as="scores") == 2 * 2 * 3 * 2 * 4
+
+
+def test_clients_cannot_make_up_metrics() -> None:
+    play = play_scored()
+    for client in MANIFEST.clients:
+        play.score(133.0, client, fortune=1.0)
+
+    assert play.state is State.RELEASED
+    assert play.value("metric", name="fortune") is None
 
 
 def test_a_void_round_counts_its_phase_as_void_and_its_time() -> None:

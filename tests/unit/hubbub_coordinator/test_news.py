@@ -14,7 +14,10 @@ from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import step
+from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
+from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.events import (
     Began,
@@ -31,6 +34,7 @@ from hubbub_coordinator.events import (
     ResumeRequested,
     RoundEnded,
     RoundVerdict,
+    ScoresReported,
     SetSpoilt,
     SumReleased,
     UpdateApplied,
@@ -46,7 +50,13 @@ from support.aio import aio
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
 from support.coordinator_scene import CLIENT, MANIFEST, REPORT, Scene, running_scene, scene_of
 
-UNION_MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union")
+UNION_MANIFEST = make_manifest(
+    clients=3,
+    servers=2,
+    min_clients=2,
+    strategy="sec-union",
+    metrics=tuple(map(MetricClaim.of, CLASSIFICATION)),
+)
 RUN = UNION_MANIFEST.run_id
 ONE, TWO, THREE = UNION_MANIFEST.clients
 NORTH, SOUTH = UNION_MANIFEST.aggregators
@@ -253,10 +263,65 @@ def test_a_round_from_its_opening_to_its_end() -> None:
     assert play.hear(UpdateApplied(at_s=4.0, client=ONE, report=REPORT)) == []
     play.feed(UpdateApplied(at_s=4.0, client=TWO, report=REPORT))
     first, second = play.feed(UpdateApplied(at_s=4.0, client=THREE, report=REPORT))
-    assert first.text == "client-3 applied round 4: 1 of 2 examples right"
-    assert (second.kind, second.text, second.state) == (
-        *("round-released", "round 4 was released: accuracy 50.00%", "released"),
-    )
+    assert first.text == "client-3 applied round 4"
+    assert (second.kind, second.text, second.state) == (*("round-released", "round 4 was released", "released"),)
+
+
+def scoring(*scorers: PartyId) -> Play:
+    """A round in its scores phase, which only some have delivered."""
+    data = rounds.Round(run=Key("run", RUN), number=4, manifest=UNION_MANIFEST, is_scored=True)
+    play = Play(rounds.KIND, Key("round", RUN, 4), data)
+    play.feed(Began(at_s=1.0))
+    for phase in ("union", "signs"):
+        deliver(play, phase)
+        for server in (NORTH, SOUTH):
+            play.feed(released(server, phase, ALL))
+    for client in (ONE, TWO, THREE):
+        play.feed(UpdateApplied(at_s=4.0, client=client, report=REPORT))
+    deliver(play, "scores", *(ALL - set(scorers)))
+    return play
+
+
+def scored(client: PartyId, value: float) -> ScoresReported:
+    claims = (ScoreClaim(name="accuracy", value=0.5), ScoreClaim(name="loss", value=value))
+    return ScoresReported(at_s=5.0, client=client, scores=claims, traffic=())
+
+
+def test_a_scored_round_ends_with_what_the_scores_come_to() -> None:
+    play = scoring(ONE, TWO, THREE)
+    for server in (NORTH, SOUTH):
+        play.feed(released(server, "scores", ALL))
+    for client in (ONE, TWO):
+        assert play.hear(scored(client, 0.125)) == []
+
+    (end,) = play.feed(scored(THREE, 0.125))
+
+    assert (end.kind, end.phase, end.state) == ("round-released", "scores", "released")
+    assert end.text == "round 4 was released: accuracy 50.00%, loss 0.125"
+
+
+def test_scores_over_fewer_clients_say_whose_are_not_in_them() -> None:
+    play = scoring(ONE, THREE)
+    late, closed = play.feed(DEADLINE)
+    assert late.text == "the time for scores is up; client-2 did not deliver"
+    assert closed.text == "scores was closed over 2 of 3 clients, without client-2"
+    for server in (NORTH, SOUTH):
+        play.feed(released(server, "scores", frozenset({ONE, THREE})))
+    play.feed(scored(ONE, 0.125))
+
+    late, end = play.feed(DeadlinePassed(at_s=120.0))
+
+    assert late.text == "the time for scores is up; client-2, client-3 did not report"
+    assert end.text == "round 4 was released without scores", "one alone is not enough"
+
+
+def test_scores_that_come_to_no_sum_leave_the_round_released() -> None:
+    play = scoring(ONE)
+    _, closed = play.feed(DEADLINE)
+    assert "scores was closed without a sum: client-2, client-3 did not deliver" in closed.text
+    play.feed(VoidConfirmed(at_s=70.0, phase="scores", aggregator=NORTH))
+    (end,) = play.feed(VoidConfirmed(at_s=70.0, phase="scores", aggregator=SOUTH))
+    assert (end.kind, end.text) == ("round-released", "round 4 was released without scores")
 
 
 def test_on_the_compact_wire_a_sum_is_released_to_the_combiner_and_by_it_to_clients() -> None:

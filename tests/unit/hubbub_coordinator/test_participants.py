@@ -7,7 +7,9 @@ import pytest
 from hubbub.codes import Code
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
+from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
+from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.participants import PartyState, find_place
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
@@ -115,6 +117,38 @@ def test_who_has_applied_the_sum_has() -> None:
     found = places(rounds.State.APPLYING, data, now_s=40.0)
 
     assert (found[ONE], found[TWO], found[NORTH]) == ("applied", "left-out", "released")
+
+
+def test_while_scores_are_summed_who_has_applied_delivers_again_and_has_done_it_when_it_reports() -> None:
+    """Client-3 has not applied the round, so that nobody waits for its scores."""
+    manifest = make_manifest(
+        clients=3,
+        servers=2,
+        min_clients=2,
+        strategy="sec-union",
+        metrics=tuple(map(MetricClaim.of, CLASSIFICATION)),
+        phase_timeout_s=100.0,
+    )
+    first = PhaseRecord(opened_at_s=10.0, released_at_s=20.0)
+    data = replace(
+        round_with(DELIVERED, members=frozenset({ONE, TWO})),
+        manifest=manifest,
+        is_scored=True,
+        phase=2,
+        records=(first, first, DELIVERED),
+        applied={ONE: REPORT, TWO: REPORT},
+    )
+
+    collecting = places(rounds.State.COLLECTING, data)
+    reporting = places(rounds.State.REPORTING, replace(data, score_members=frozenset({ONE}), reported={ONE: ()}))
+
+    assert collecting == {**IDLE, ONE: "delivered", TWO: "sending", THREE: "left-out"}
+    assert (reporting[ONE], reporting[TWO]) == ("applied", "applied")
+    statuses = [
+        find_place(runs.State.RUNNING, RUN, (rounds.State.COLLECTING, data), name, 50.0).status
+        for name in MANIFEST.clients
+    ]
+    assert statuses[:2] == [f"delivered scores to {count} of 2 aggregators" for count in (2, 1)]
 
 
 @pytest.mark.parametrize("state", [runs.State.PAUSED, runs.State.COMPLETED, runs.State.CANCELLED])

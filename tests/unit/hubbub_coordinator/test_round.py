@@ -6,12 +6,22 @@ from typing import TypedDict
 
 import pytest
 
-from hubbub.errors import RejectReason, UnexpectedEvent
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
+from hubbub.machine.effects import (
+    CancelTimer,
+    CountRefusal,
+    Effect,
+    Failed,
+    Key,
+    Publish,
+    Record,
+    SetTimer,
+    Tell,
+)
 from hubbub.machine.table import Step, step
-from hubbub.messages.manifest import CohortMember, Manifest
-from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, VoidPhase
+from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
+from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, RoundScored, ScoreClaim, VoidPhase
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.messages.traffic import Traffic
 from hubbub.strategies.registry import STRATEGIES
@@ -23,6 +33,7 @@ from hubbub_coordinator.events import (
     ReceiptArrived,
     RoundEnded,
     RoundVerdict,
+    ScoresReported,
     SetSpoilt,
     SumReleased,
     UpdateApplied,
@@ -60,7 +71,7 @@ class Play:
         self.manifest = manifest
         self.run = Key("run", manifest.run_id)
         self.state = State.COLLECTING
-        self.data = Round(run=self.run, number=1, manifest=manifest)
+        self.data = Round(run=self.run, number=1, manifest=manifest, is_scored=manifest.is_scored)
         self.effects: tuple[Effect, ...] = ()
         self.feed(Began(at_s=1.0))
 
@@ -105,7 +116,7 @@ class Play:
                 at_s=4.0,
                 phase=phase or self.data.current.name,
                 aggregator=aggregator,
-                members=self.data.members if members is None else members,
+                members=self.data.current_members if members is None else members,
                 vectors=vectors,
                 traffic=(Traffic(counts_as="signs", direction="down", payload_bits=10),),
             )
@@ -118,6 +129,10 @@ class Play:
     def apply(self, client: PartyId, *, model_hmac: str = MODEL_HMAC) -> None:
         report = REPORT.model_copy(update={"model_hmac": model_hmac})
         self.feed(UpdateApplied(at_s=5.0, client=client, report=report))
+
+    def report(self, client: PartyId, *scores: ScoreClaim) -> None:
+        traffic = (Traffic(counts_as="scores", direction="up", payload_bits=64),)
+        self.feed(ScoresReported(at_s=6.0, client=client, scores=scores, traffic=traffic))
 
     def orders(self) -> list[tuple[PartyId, ClosePhase | VoidPhase]]:
         return [
@@ -139,9 +154,6 @@ class Play:
 
 REPORT = RoundApplied(
     model_hmac=MODEL_HMAC,
-    correct=9,
-    total=10,
-    loss=0.5,
     traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),),
 )
 
@@ -363,8 +375,6 @@ def test_a_round_is_released_when_every_sum_is_out_and_every_client_has_applied_
         number=1,
         verdict=RoundVerdict.RELEASED,
         began_at_s=play.data.began_at_s,
-        accuracy=0.9,
-        loss=0.5,
         payload_bits=sum(row.payload_bits for _, row in play.data.traffic),
         wire_bytes=sum(row.wire_bytes for _, row in play.data.traffic),
     )
@@ -514,8 +524,9 @@ def test_a_release_where_a_void_was_ordered_contradicts(play: Play) -> None:
 
 def test_an_application_before_any_order_is_refused(play: Play) -> None:
     before = play.data
-    with pytest.raises(UnexpectedEvent):
+    with pytest.raises(PeerError) as caught:
         play.apply(play.manifest.clients[0])
+    assert caught.value.reason is RejectReason.UNEXPECTED
     assert (play.state, play.data) == (State.COLLECTING, before)
 
 
@@ -826,3 +837,110 @@ def test_the_deadline_that_a_phase_had_is_watched_again(two_phases: Play) -> Non
 def test_a_round_that_was_set_up_and_has_not_begun_has_no_deadline(play: Play) -> None:
     data = Round(run=play.run, number=1, manifest=play.manifest)
     assert KIND.resume(State.COLLECTING, data) == ()
+
+
+# Scores -------------------------------------------------------------------------------------------------
+
+GOOD = ScoreClaim(name="accuracy", value=0.9)
+OTHER = ScoreClaim(name="accuracy", value=0.4)
+
+
+@pytest.fixture
+def scored() -> Play:
+    """A scored round that the first three clients have applied, and the fourth has not."""
+    metrics = (MetricClaim(name="accuracy"),)
+    play = Play(make_manifest(clients=4, servers=2, min_clients=3, metrics=metrics))
+    play.receive_all()
+    play.release_all()
+    for client in play.manifest.clients[:3]:
+        play.apply(client)
+    play.expect(State.APPLYING)
+    return play
+
+
+def test_scores_are_collected_from_those_who_have_applied_the_round(scored: Play) -> None:
+    scored.feed(DeadlinePassed(at_s=9.0))
+    scored.expect(State.COLLECTING)
+    assert scored.data.current.name == "scores"
+    scored.receive_all()
+    scored.expect(State.RELEASING)
+    assert {order.members for _, order in scored.orders() if isinstance(order, ClosePhase)} == {
+        scored.manifest.clients[:3]
+    }
+    assert scored.data.members == frozenset(scored.manifest.clients), "the round itself was over all four"
+
+
+def test_a_receipt_for_scores_may_come_before_everybody_has_applied(scored: Play) -> None:
+    for client in scored.manifest.clients[:3]:
+        scored.receive(client, phase="scores")
+    scored.feed(DeadlinePassed(at_s=9.0))
+    scored.expect(State.RELEASING)
+
+
+def test_the_round_is_over_when_all_who_applied_it_have_reported_the_scores(scored: Play) -> None:
+    scored.feed(DeadlinePassed(at_s=9.0))
+    scored.receive_all()
+    first, *others = scored.manifest.clients[:3]
+    scored.report(first, GOOD)  # It had the sums before we heard of the last one.
+    scored.release_all()
+    for client in others:
+        scored.expect(State.REPORTING)
+        scored.report(client, GOOD)
+    scored.expect(State.RELEASED)
+    end = scored.verdict()
+    assert (end.metrics, end.score_members) == ({"accuracy": 0.9}, frozenset(scored.manifest.clients[:3]))
+
+
+def test_what_enough_report_alike_stands_and_who_differs_is_counted(scored: Play) -> None:
+    scored.apply(scored.manifest.clients[3])
+    scored.receive_all()
+    scored.release_all()
+    *honest, odd = scored.manifest.clients
+    scored.report(odd, OTHER)
+    for client in honest:
+        scored.report(client, GOOD)
+    scored.expect(State.RELEASED)
+    assert scored.verdict().metrics == {"accuracy": 0.9}
+    refused = [effect for effect in scored.effects if isinstance(effect, CountRefusal)]
+    assert [(each.reason, each.kind, each.sender) for each in refused] == [
+        (RejectReason.CONTRADICTION, RoundScored.kind, odd)
+    ]
+
+
+def test_without_enough_who_report_alike_there_is_no_score(scored: Play) -> None:
+    scored.feed(DeadlinePassed(at_s=9.0))
+    scored.receive_all()
+    scored.release_all()
+    first, second, _ = scored.manifest.clients[:3]
+    scored.report(first, GOOD)
+    scored.report(second, GOOD)
+    scored.feed(DeadlinePassed(at_s=19.0))
+    scored.expect(State.RELEASED)
+    assert scored.verdict().metrics == {}
+
+
+def test_scores_that_are_not_delivered_void_nothing_but_themselves(scored: Play) -> None:
+    scored.feed(DeadlinePassed(at_s=9.0))
+    scored.receive(scored.manifest.clients[0])
+    scored.feed(DeadlinePassed(at_s=19.0))
+    scored.expect(State.VOIDING)
+    for aggregator in scored.manifest.aggregators:
+        scored.feed(VoidConfirmed(at_s=20.0, phase="scores", aggregator=aggregator))
+    scored.expect(State.RELEASED)
+    end = scored.verdict()
+    assert (end.verdict, end.metrics, end.reason) == (RoundVerdict.RELEASED, {}, "")
+
+
+def test_later_scores_close_over_the_first_members_or_not_at_all(scored: Play) -> None:
+    scored.data = replace(scored.data, score_members=frozenset(scored.manifest.clients[:3]))
+    scored.apply(scored.manifest.clients[3])
+    scored.expect(State.COLLECTING)
+    assert scored.data.awaited == frozenset(scored.manifest.clients[:3]), "the fourth is not asked"
+    scored.receive_all()
+    scored.expect(State.RELEASING)
+
+
+def test_scores_are_void_at_once_if_one_of_their_members_has_not_applied_the_round(scored: Play) -> None:
+    scored.data = replace(scored.data, score_members=frozenset(scored.manifest.clients[1:]))
+    scored.feed(DeadlinePassed(at_s=9.0))
+    scored.expect(State.VOIDING)

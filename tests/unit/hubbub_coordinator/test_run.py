@@ -10,8 +10,9 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import step
 from hubbub.messages.keys import RunKeys
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.runs import RunEnded, RunProposed
+from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -77,8 +78,7 @@ class Play:
                 verdict=verdict,
                 reason=reason,
                 began_at_s=4.0,
-                accuracy=accuracy,
-                loss=None if accuracy is None else 1 - accuracy,
+                metrics={} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy},
                 payload_bits=100,
                 wire_bytes=20,
             )
@@ -243,8 +243,11 @@ def test_released_rounds_lead_to_the_end() -> None:
 # A target ------------------------------------------------------------------------------------------------
 
 
+METRICS = tuple(MetricClaim.of(metric) for metric in CLASSIFICATION)
+
+
 def aiming(target: float) -> Play:
-    manifest = make_manifest(clients=3, servers=2, rounds=3, max_void_rounds=3, target_accuracy=target)
+    manifest = make_manifest(clients=3, servers=2, rounds=3, max_void_rounds=3, metrics=METRICS, target=target)
     play = Play(manifest)
     play.reach(State.RUNNING)
     return play
@@ -257,7 +260,7 @@ def test_the_first_released_round_that_reaches_the_target_completes_the_run(accu
     play.expect(State.RUNNING)
     play.end_round(RoundVerdict.RELEASED, accuracy=accuracy)
     play.expect(State.COMPLETED)
-    assert play.data.reason == f"round 2 reached an accuracy of {accuracy:.2%}; the target was 90.00%"
+    assert play.data.reason == f"round 2 reached accuracy {accuracy:.2%}; the target was 90.00%"
     assert {body.outcome for body in play.last_words().values()} == {"completed"}
 
 
@@ -283,13 +286,13 @@ def test_a_run_adds_up_what_its_rounds_came_to() -> None:
     play.end_round(RoundVerdict.VOID)
     data = play.data
     assert (data.ended, data.rounds_s, data.payload_bits, data.wire_bytes) == (2, 10.0, 200, 40)
-    assert (data.accuracy, data.loss) == (0.75, 0.25), "of the last round that reported any"
+    assert data.metrics == {"accuracy": 0.75, "loss": 0.25}, "of the last round that was scored"
 
 
 def test_a_round_that_was_kept_by_an_earlier_version_says_nothing_of_what_it_came_to() -> None:
     play = running()
     play.feed(RoundEnded(at_s=9.0, number=1, verdict=RoundVerdict.RELEASED))
-    assert (play.data.rounds_s, play.data.payload_bits, play.data.accuracy) == (0.0, 0, None)
+    assert (play.data.rounds_s, play.data.payload_bits, play.data.metrics) == (0.0, 0, {})
 
 
 @pytest.mark.parametrize("state", [State.ENROLLING, State.AGREEING], ids=lambda state: state.value)

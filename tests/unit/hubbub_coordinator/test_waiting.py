@@ -4,12 +4,14 @@ import pytest
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.waiting import find_awaited, find_combiner
 from support.builders import make_manifest
+from support.coordinator_scene import REPORT
 
 
 def awaited(manifest: Manifest, *ended: PartyId) -> tuple[PartyId, ...]:
@@ -49,3 +51,23 @@ def test_a_combiner_is_waited_for_when_all_others_have_released() -> None:
     combiner = combiner_of(manifest)
 
     assert awaited(manifest, *(name for name in manifest.aggregators if name != combiner)) == (combiner,)
+
+
+def test_who_has_applied_a_round_is_waited_for_until_it_says_what_the_scores_come_to() -> None:
+    manifest = make_manifest(metrics=tuple(map(MetricClaim.of, CLASSIFICATION)))
+    one, two, _ = manifest.clients
+    data = Round(
+        run=Key("run", manifest.run_id),
+        number=1,
+        manifest=manifest,
+        is_scored=True,
+        phase=1,
+        records=(PhaseRecord(opened_at_s=10.0), PhaseRecord(opened_at_s=20.0, released_at_s=21.0)),
+        applied=dict.fromkeys((one, two), REPORT),
+        reported={one: ()},
+    )
+    run = runs.Run(manifest=manifest, round=1)
+
+    waiting = find_awaited(runs.State.RUNNING, run, (rounds.State.REPORTING, data))
+
+    assert (waiting.parties, waiting.what, waiting.since_s) == ((two,), "to report the scores", 21.0)

@@ -93,7 +93,7 @@ async def test_clients_with_frozen_layers_and_buffers_end_with_the_same_model(tm
 
     assert state is runs.State.COMPLETED
     assert len(set(digests.values())) == 1
-    assert accounts[-1].accuracy > max(0.8, accounts[0].accuracy)
+    assert accounts[-1].metrics["accuracy"] > max(0.8, accounts[0].metrics["accuracy"])
 
 
 @pytest.mark.parametrize("broken", [Blemished(), Strange()], ids=["not-finite", "exception"])

@@ -1,11 +1,16 @@
 """What a spectator is shown: a picture in a terminal, lines in a pipe."""
 
 import io
+from typing import cast
 
 from rich.console import Console
 
 from hubbub.ids import PartyId
+from hubbub.messages.manifest import MetricClaim
+from hubbub.protocol.metrics import regression
+from hubbub_coordinator.accounts import Account, Cost
 from hubbub_local.board import Board, show_bytes
+from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
 from support.aio import aio
 from support.builders import make_manifest
@@ -41,6 +46,54 @@ async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
     assert "4/10" in text
     assert "delivered to 2 of 2 aggregators" in text
     assert "waiting for a core" in text
+
+
+def finished(number: int, **metrics: float) -> Account:
+    return Account(
+        round=number,
+        metrics=metrics,
+        members=MANIFEST.clients,
+        union_size=100,
+        costs={"signs": Cost(payload_bits=80, predicted_bits=80, wire_bytes=90)},
+        fedavg_bits=800,
+        training_s=1.0,
+        protocol_s=2.0,
+    )
+
+
+REGRESSION = make_manifest(clients=3, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
+
+
+@aio
+async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percentage() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, color_system=None)
+    board = Board(REGRESSION, [], accounts=[finished(1, r2=0.123456, mse=4.0), finished(2)])
+
+    with show(board, console):
+        pass
+    console.print(draw_report(REGRESSION, board.accounts, "0" * 64, {}))
+    text = stream.getvalue()
+
+    assert "r2" in text
+    assert "0.1235" in text
+    assert "accuracy" not in text
+    assert "%" not in text
+
+
+def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_there_is_one() -> None:
+    accounts = [finished(1, r2=0.5, mse=4.0), finished(2)]
+
+    report = write_report(REGRESSION, accounts, "0" * 64, {}, data="")
+    plain = write_report(MANIFEST, [finished(1, accuracy=0.5, loss=2.0)], "0" * 64, {}, data="")
+
+    first, second = cast("list[dict[str, object]]", report["rounds"])
+    (classified,) = cast("list[dict[str, object]]", plain["rounds"])
+    assert report["headline"] == {"name": "r2", "higher_is_better": True}
+    assert (first["metrics"], second["metrics"]) == ({"r2": 0.5, "mse": 4.0}, {})
+    assert "accuracy" not in {*first, *second}
+    assert plain["headline"] is None
+    assert (classified["metrics"], classified["accuracy"]) == ({"accuracy": 0.5, "loss": 2.0}, 0.5)
 
 
 def test_progress_of_a_round_that_is_over_is_not_shown() -> None:

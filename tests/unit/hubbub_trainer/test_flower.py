@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.metrics import Metric, regression
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
@@ -151,7 +152,7 @@ async def federate(task: FlowerTask, folder: Path, options: DemoOptions = OPTION
 
     def watch(moment: Moment) -> None:
         if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
-            accuracies.append(account(moment.data).accuracy)
+            accuracies.append(account(moment.data).metrics["accuracy"])
 
     manifest, parties = draw_up(options, task)
     async with start_federation(
@@ -245,8 +246,21 @@ def test_score_is_what_the_client_says() -> None:
     found = task.learner(index=1, clients=2, seed=7).evaluate(task.initial_model(7), memory=None)
 
     loss, accuracy = score(initial(7), 1)
-    assert (found.correct, found.total) == (round(accuracy * SAMPLES), SAMPLES)
-    assert found.loss == pytest.approx(loss)
+    assert {name: examples for name, (_, examples) in found.items()} == {"accuracy": SAMPLES, "loss": SAMPLES}
+    assert found["accuracy"][0] == pytest.approx(accuracy * SAMPLES)
+    assert found["loss"][0] == pytest.approx(loss * SAMPLES)
+
+
+def test_the_number_of_examples_is_that_of_the_initial_model_whatever_is_scored() -> None:
+    class Strange(Softmax):
+        def evaluate(self, parameters: list[Any], _config: Any) -> tuple[float, int, dict[str, Any]]:
+            return 0.5, 10 if np.array_equal(parameters[0], initial(7)[0]) else 3, {"accuracy": 0.5}
+
+    task = task_of(Strange())
+    learner = task.learner(index=0, clients=2, seed=7)
+
+    assert learner.evaluate(task.initial_model(7) + 1)["loss"] == (1.5, 3)
+    assert learner.examples == 10
 
 
 def test_a_trainer_that_was_started_again_still_knows_its_samples() -> None:
@@ -345,9 +359,9 @@ def test_integers_stay_with_their_client_and_go_on_from_round_to_round() -> None
 
     assert task.count_parameters() == 5
     assert tensor_sizes(task) == (3, 2)
-    assert learner.evaluate(task.initial_model(7)).loss == -1
-    assert learner.evaluate(second.theta, memory=first.memory).loss == 9
-    assert learner.evaluate(second.theta, memory=second.memory).loss == 19
+    assert learner.evaluate(task.initial_model(7))["loss"] == (-10, 10)
+    assert learner.evaluate(second.theta, memory=first.memory)["loss"] == (90, 10)
+    assert learner.evaluate(second.theta, memory=second.memory)["loss"] == (190, 10)
 
 
 def test_arrays_that_are_named_stay_too() -> None:
@@ -360,7 +374,7 @@ def test_arrays_that_are_named_stay_too() -> None:
     assert task.count_parameters() == 3
     assert tensor_sizes(task) == (3,), "what θ is made of, for the ledger of models"
     assert second.theta.tolist() == [2, 2, 2]
-    assert learner.evaluate(second.theta, memory=second.memory).correct == 2
+    assert learner.evaluate(second.theta, memory=second.memory)["accuracy"] == (2, 10)
 
 
 def test_what_stays_is_kept_to_the_bit() -> None:
@@ -452,23 +466,24 @@ def test_training_that_goes_wrong_is_told_without_the_clients_words(
 
 BAD_SCORES: dict[str, tuple[Callable[[], Any], str]] = {
     "raises": (fail, "RuntimeError in the Flower client's evaluation"),
-    "gives no accuracy": (lambda: (0.5, 10, {"f1": 0.5}), "no accuracy: return a number as 'accuracy'"),
-    "gives words": (lambda: (0.5, 10, {"accuracy": SECRET}), "no accuracy"),
-    "gives a percentage": (lambda: (0.5, 10, {"accuracy": 97.3}), "between 0 and 1"),
-    "gives NaN for accuracy": (lambda: (0.5, 10, {"accuracy": float("nan")}), "between 0 and 1"),
-    "gives NaN for loss": (lambda: (float("nan"), 10, {"accuracy": 0.5}), "no loss that is a finite number"),
+    "gives no accuracy": (lambda: (0.5, 10, {"f1": 0.5}), "does not return 'accuracy'"),
+    "gives words": (lambda: (0.5, 10, {"accuracy": SECRET}), "does not return 'accuracy'"),
+    "gives a percentage": (lambda: (0.5, 10, {"accuracy": 97.3}), "'accuracy' is outside its bounds, 0 and 1"),
+    "gives NaN for accuracy": (lambda: (0.5, 10, {"accuracy": float("nan")}), "'accuracy' that is not finite"),
+    "gives NaN for loss": (lambda: (float("nan"), 10, {"accuracy": 0.5}), "'loss' that is not finite"),
+    "gives a loss of another kind": (lambda: (2900.0, 10, {"accuracy": 0.5}), "'loss' is outside its bounds"),
     "has no examples": (lambda: (0.5, 0, {"accuracy": 0.5}), "no examples"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_SCORES)
-def test_evaluation_that_goes_wrong_is_told_without_the_clients_words(case: str) -> None:
+def test_evaluation_that_goes_wrong_is_told_in_the_trial_without_the_clients_words(case: str) -> None:
     answer, message = BAD_SCORES[case]
     task = task_of(evaluating(answer))
     learner = task.learner(index=0, clients=2, seed=7)
 
     with pytest.raises(LocalError, match=message) as caught:
-        learner.evaluate(task.initial_model(7))
+        learner.try_out(task.initial_model(7))
 
     assert SECRET not in str(caught.value)
     assert "97" not in str(caught.value)
@@ -477,7 +492,24 @@ def test_evaluation_that_goes_wrong_is_told_without_the_clients_words(case: str)
 def test_accuracy_may_have_another_name() -> None:
     task = task_of(evaluating(lambda: (0.5, 10, {"f1": 0.5})), accuracy="f1")
 
-    assert task.learner(index=0, clients=2, seed=7).evaluate(task.initial_model(7)).correct == 5
+    scores = task.learner(index=0, clients=2, seed=7).evaluate(task.initial_model(7))
+    assert scores == {"accuracy": (5, 10), "loss": (5, 10)}
+
+
+def test_a_task_may_declare_what_else_its_client_returns() -> None:
+    mse = Metric("mse", high=1e4, higher_is_better=False)
+    task = task_of(evaluating(lambda: (2900.0, 10, {"mse": 2900.0, "mae": 43.5})), metrics=[mse])
+    learner = task.learner(index=0, clients=2, seed=7)
+
+    learner.try_out(task.initial_model(7))
+
+    assert task.metrics == (mse,)
+    assert learner.evaluate(task.initial_model(7)) == {"mse": (29_000.0, 10)}
+
+
+def test_metrics_that_cannot_be_computed_of_means_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="from which r2 of one cannot be computed"):
+        task_of(Softmax(), metrics=regression(0, 1))
 
 
 def test_a_client_without_fit_is_told_so() -> None:

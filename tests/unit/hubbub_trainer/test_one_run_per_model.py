@@ -11,6 +11,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
+from hubbub.protocol.metrics import Metric
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import Theta
 from hubbub_trainer.ledger import Ledger
@@ -31,6 +32,7 @@ class Pretrained:
 
     inner: SyntheticTask = TASK
     name: str = "pretrained"
+    metrics: tuple[Metric, ...] = TASK.metrics
 
     def count_parameters(self) -> int:
         return self.inner.count_parameters()

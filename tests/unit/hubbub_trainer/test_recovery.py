@@ -29,6 +29,7 @@ from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
+from hubbub.protocol.metrics import Scores
 from hubbub.runtime import runner
 from hubbub.runtime.participant import STATE_FILE
 from hubbub.store.vault import Vault
@@ -36,7 +37,7 @@ from hubbub.transport.base import Transport
 from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 from hubbub_trainer.task_runner import MOST_BEGINNINGS
 from hubbub_trainer.workspace import digest
 from support.aio import aio
@@ -357,6 +358,10 @@ class WatchedLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -369,7 +374,7 @@ class WatchedLearner:
         trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
         return Training(trained, np.full_like(theta, len(self.watch.seeds)))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 

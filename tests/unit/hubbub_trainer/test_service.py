@@ -24,6 +24,7 @@ from hubbub.messages.shares import ShareChunk, VectorClaim
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
+from hubbub.protocol.metrics import Scores
 from hubbub.protocol.ring import Residues
 from hubbub.store.vault import Vault
 from hubbub.strategies.registry import find_phase
@@ -31,7 +32,7 @@ from hubbub_trainer import drawn
 from hubbub_trainer.dealing import recombine_chunks
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
@@ -516,6 +517,10 @@ class RememberingLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -524,7 +529,7 @@ class RememberingLearner:
         trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
         return Training(trained, np.full_like(theta, len(self.given)))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 
@@ -674,6 +679,10 @@ class BrokenLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -681,7 +690,7 @@ class BrokenLearner:
         training.theta[5] = np.nan
         return training
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 

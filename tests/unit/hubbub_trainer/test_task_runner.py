@@ -17,8 +17,9 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.protocol.compression import check_finite
+from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
 from hubbub.strategies.base import Conclusion, Theta
-from hubbub_trainer.learning.task import ProgressCallback, Score, Training
+from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.task_runner import MOST_BEGINNINGS, Stopping, TaskRunner
 from hubbub_trainer.workspace import Learnt, Workspace
 from support.builders import make_manifest
@@ -28,7 +29,7 @@ N, STEPS, STEP_S = 30, 10, 2.0
 MANIFEST = make_manifest(parameters=N, local_steps=STEPS, phase_timeout_s=100.0)
 ONE = Key("round", MANIFEST.run_id, 1)
 TWO = Key("round", MANIFEST.run_id, 2)
-GOOD = Score(correct=7, total=9, loss=0.5)
+GOOD: Scores = {"accuracy": ([7.0], 9.0)}
 MEMORY = np.full(4, 3, np.float32)
 
 Fault = Callable[[], Training]
@@ -52,8 +53,9 @@ class Pupil:
     clock: ManualClock
     fault: Fault | None = None
     after: int = STEPS
-    scoring: Callable[[], Score] = lambda: GOOD
+    scoring: Callable[[], Scores] = lambda: GOOD
     samples: int = 5
+    examples: int = 9
     trained: int = 0
 
     def train(
@@ -66,7 +68,7 @@ class Pupil:
             progress(done, steps)
         return self.fault() if self.fault else Training(theta + 1, MEMORY)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         del theta, memory
         return self.scoring()
 
@@ -247,25 +249,26 @@ def test_a_disk_that_fails_is_not_the_tasks_fault(home: Home, monkeypatch: pytes
 # Evaluation -------------------------------------------------------------------------------------------------
 
 
-def fail_to_score() -> Score:
+def fail_to_score() -> Scores:
     raise ZeroDivisionError("a patient's name")
 
 
-BAD_SCORES: dict[str, Callable[[], Score]] = {
+BAD_SCORES: dict[str, Callable[[], Scores]] = {
     "an exception": fail_to_score,
-    "a loss that is no number": lambda: Score(correct=1, total=2, loss=float("nan")),
-    "too many right": lambda: Score(correct=3, total=2, loss=0.5),
+    "what is no number": lambda: {"accuracy": (float("nan"), 2)},
+    "what is no score": lambda: {"accuracy": ("seven", 9)},  # type: ignore[dict-item]  # On purpose.
 }
+SHEET = ScoreSheet((Metric("accuracy"),), clients=3)
 
 
 @pytest.mark.parametrize("scoring", BAD_SCORES.values(), ids=BAD_SCORES.keys())
-def test_an_evaluation_that_fails_is_the_worst_score(home: Home, scoring: Callable[[], Score]) -> None:
+def test_an_evaluation_that_fails_is_the_worst_score(home: Home, scoring: Callable[[], Scores]) -> None:
     assert home.runner.evaluate(ONE, home.space) == GOOD
     home.pupil.scoring = scoring
 
     found = home.runner.evaluate(TWO, home.space)
 
-    assert (found.correct, found.total) == (0, GOOD.total)
+    assert SHEET.decode_one(found) == {"accuracy": 0.0}
     assert home.failures("evaluation") == 1
     assert home.notes() == [{"round": 2, "trouble": ["evaluation"]}]
 
@@ -277,7 +280,7 @@ def test_an_evaluation_that_two_processes_died_over_is_not_tried_a_third_time(ho
         home.space = home.open()
     home.pupil.scoring = lambda: GOOD
 
-    assert home.runner.evaluate(ONE, home.space).correct == 0
+    assert home.runner.evaluate(ONE, home.space) == {}
     assert home.runner.evaluate(TWO, home.space) == GOOD
 
 

@@ -108,17 +108,17 @@ def following(scene: Scene, setting: str) -> Iterator[Tracking]:
 
 @aio
 async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(tmp_path: Path) -> None:
-    reports: dict[int, Mapping[PartyId, RoundApplied]] = {}
-    times: dict[tuple[int, PartyId], tuple[float, float]] = {}
+    reports: dict[int, list[tuple[PartyId, Traffic]]] = {}
+    own: dict[tuple[int, PartyId], trainer_rounds.Round] = {}
 
     def note_times(moment: Moment) -> None:
         watch.observe(moment)
-        if isinstance(moment.data, trainer_rounds.Round) and isinstance(moment.event, Concluded):
-            times[moment.key.round, moment.data.me] = moment.data.training_s, moment.event.evaluation_s
+        if isinstance(moment.data, trainer_rounds.Round) and moment.after is trainer_rounds.State.APPLIED:
+            own[moment.key.round, moment.data.me] = moment.data
 
     def overhear(moment: Moment) -> None:
         if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
-            reports[moment.key.round] = moment.data.applied
+            reports[moment.key.round] = list(moment.data.traffic)
 
     options = DemoOptions(clients=3, rounds=2, local_steps=3, seed=7, strategy="sec-union", q=3)
     manifest, parties = draw_up(options, TASK)
@@ -141,14 +141,14 @@ async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(
     for client in manifest.clients:
         board = read_board(tmp_path / "board", manifest, client)
         expected = {
-            "evaluation/accuracy": [(n, reports[n][client].correct / reports[n][client].total) for n in (1, 2)],
-            "evaluation/loss": [(n, reports[n][client].loss) for n in (1, 2)],
-            "seconds/training": [(n, times[n, client][0]) for n in (1, 2)],
-            "seconds/evaluation": [(n, times[n, client][1]) for n in (1, 2)],
+            "evaluation/accuracy": [(n, own[n, client].own_metrics["accuracy"]) for n in (1, 2)],
+            "evaluation/loss": [(n, own[n, client].own_metrics["loss"]) for n in (1, 2)],
+            "seconds/training": [(n, own[n, client].training_s) for n in (1, 2)],
+            "seconds/evaluation": [(n, own[n, client].evaluation_s) for n in (1, 2)],
             "round/members": [(1, 3), (2, 3)],
             "round/released": [(1, 1), (2, 1)],
-            "traffic/sent_payload_bytes": [(n, count_sent(reports[n][client])) for n in (1, 2)],
-            "traffic/received_wire_bytes": [(n, count_received(reports[n][client])) for n in (1, 2)],
+            "traffic/sent_payload_bytes": [(n, count_sent(reports[n], client)) for n in (1, 2)],
+            "traffic/received_wire_bytes": [(n, count_received(reports[n], client)) for n in (1, 2)],
         }
         assert set(board.Tags()["scalars"]) == runs[client].data.metrics.keys() == expected.keys()
         for name, points in expected.items():
@@ -163,12 +163,12 @@ async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(
         assert parameters["clients"] == "client-1, client-2, client-3"
 
 
-def count_sent(report: RoundApplied) -> float:
-    return sum(row.payload_bits for row in report.traffic if row.direction == "up") / 8
+def count_sent(told: list[tuple[PartyId, Traffic]], client: PartyId) -> float:
+    return sum(row.payload_bits for party, row in told if party == client and row.direction == "up") / 8
 
 
-def count_received(report: RoundApplied) -> int:
-    return sum(row.wire_bytes for row in report.traffic if row.direction == "down")
+def count_received(told: list[tuple[PartyId, Traffic]], client: PartyId) -> int:
+    return sum(row.wire_bytes for party, row in told if party == client and row.direction == "down")
 
 
 @aio

@@ -286,13 +286,13 @@ BAD_BODIES: dict[str, tuple[str, str]] = {
     "unknown reject reason": ("order-refused", '{"reason": "mood"}'),
     "no members": ("close-phase", '{"members": [], "receipts": []}'),
     "member with a path": ("close-phase", '{"members": ["../x"], "receipts": []}'),
-    "NaN": ("round-applied", f'{{{APPLIED}, "correct": 0, "total": 0, "loss": NaN}}'),
-    "infinity": ("round-applied", f'{{{APPLIED}, "correct": 0, "total": 0, "loss": Infinity}}'),
+    "NaN": ("round-scored", '{"scores": [{"name": "loss", "value": NaN}], "traffic": []}'),
+    "infinity": ("round-scored", '{"scores": [{"name": "loss", "value": Infinity}], "traffic": []}'),
     "a time": ("round-dropped", '{"training_s": 1, "traffic": []}'),
-    "more right than there are": ("round-applied", f'{{{APPLIED}, "correct": 2, "total": 1, "loss": 0}}'),
+    "a sentence for a metric": ("round-scored", '{"scores": [{"name": "the sum\\n", "value": 1}], "traffic": []}'),
     "number that no float holds": (
-        "round-applied",
-        f'{{{APPLIED}, "correct": 0, "total": {10**400}, "loss": 0}}',
+        "round-scored",
+        f'{{"scores": [{{"name": "loss", "value": {10**400}}}], "traffic": []}}',
     ),
     "broken JSON": ("run-ready", "{"),
 }

@@ -12,6 +12,7 @@ from hubbub.messages.manifest import (
     CHUNK_BYTES,
     CohortMember,
     Manifest,
+    MetricClaim,
     default_min_clients,
     describe_run,
     read_manifest,
@@ -82,9 +83,10 @@ def test_the_run_id_of_a_manifest_never_changes() -> None:
     """Other parties compute it too: a change of this value is a change of the format."""
     manifest = make_manifest(roster_sha256="2" * 64)
 
-    assert manifest.run_id == "064dc05a1e78589ed67d7623d3c22f32519a2ed092da72caaa914b5b42516e03"
+    assert manifest.run_id == "3251a4656551ae7395af11e5998bed4265167f745430a18d367a0cc68c5cfbfb"
 
 
+ACCURACY = MetricClaim(name="accuracy")
 OTHER_VALUES: dict[str, object] = {
     "cohort": make_cohort(client_names(4)),
     "aggregators": aggregator_names(3),
@@ -106,7 +108,12 @@ OTHER_VALUES: dict[str, object] = {
     "task": "lenet",
     "local_steps": 3,
     "rounds": 3,
-    "target_accuracy": 0.98,
+    "scores": "none",
+    "metrics": (ACCURACY,),
+    "score_weights": "examples",
+    "max_examples": 10,
+    "evaluate_every": 2,
+    "target": 0.98,
     "seed": 8,
     "initial_model_sha256": "1" * 64,
     "predecessor": make_predecessor(),
@@ -171,7 +178,8 @@ def test_every_field_of_the_predecessor_changes_the_run_id(field: str) -> None:
 @pytest.mark.parametrize("field", OTHER_VALUES)
 def test_every_field_changes_the_run_id(field: str) -> None:
     # The one strategy whose union can be over blocks.
-    fields = dict(make_manifest(strategy="no-union" if field == "strategy" else "sec-union"))
+    metrics = (ACCURACY,) if field == "target" else ()
+    fields = dict(make_manifest(strategy="no-union" if field == "strategy" else "sec-union", metrics=metrics))
     before = Manifest.model_validate(fields)
 
     assert Manifest.model_validate({**fields, field: OTHER_VALUES[field]}).run_id != before.run_id
@@ -260,9 +268,15 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "parameters beyond a double": ({"parameters": 2**53}, "parameters: "),
     "negative seed": ({"seed": -1}, "seed: "),
     "no rounds": ({"rounds": 0}, "rounds: "),
-    "a target of 0": ({"target_accuracy": 0}, "target_accuracy: "),
-    "a target in per cent": ({"target_accuracy": 98}, "target_accuracy: "),
-    "a target NaN": ({"target_accuracy": math.nan}, "target_accuracy: "),
+    "a target without scores": ({"target": 0.9}, "a target needs scores"),
+    "a target in per cent": (
+        {"metrics": [{"name": "accuracy"}], "target": 98},
+        "target: accuracy lies between 0 and 1, not at 98",
+    ),
+    "a target NaN": ({"target": math.nan}, "target: "),
+    "a metric twice": ({"metrics": [{"name": "loss"}, {"name": "loss"}]}, "a metric is declared once"),
+    "a metric without a name": ({"metrics": [{"name": ""}]}, "a metric's name has 1 to 40"),
+    "a metric with wrong bounds": ({"metrics": [{"name": "loss", "low": 2}]}, "the bounds of loss"),
     "no steps": ({"local_steps": 0}, "local_steps: "),
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
     "timeout NaN": ({"phase_timeout_s": math.nan}, "phase_timeout_s: "),

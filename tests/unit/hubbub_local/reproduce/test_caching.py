@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hubbub.protocol.metrics import CLASSIFICATION, Metric, Scores
 from hubbub.runtime.telemetry import context
 from hubbub_local.experiment import Outcome, run_to_target
 from hubbub_local.reproduce.caching import CachedLearner, CachedTask, Trained, TrainingCache
 from hubbub_local.reproduce.measuring import EVALUATION, TRAINING, Meter
 from hubbub_local.reproduce.plan import list_methods, papers_settings
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Score, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 
 SIZE = 300
 THETA = np.linspace(-1, 1, SIZE, dtype=np.float32)
@@ -27,6 +28,7 @@ class Momentum:
     """A learner with a memory, that counts how often it was asked."""
 
     samples = 7
+    examples = SIZE
 
     def __init__(self) -> None:
         self.trained = 0
@@ -40,9 +42,9 @@ class Momentum:
         kept = np.zeros_like(theta) if memory is None else memory
         return Training(theta=theta + np.float32(steps + seed % 7), memory=kept + np.float32(1))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         self.evaluated_with.append(memory)
-        return Score(correct=theta.size, total=theta.size, loss=0.0)
+        return {"accuracy": (theta.size, theta.size), "loss": (0.0, theta.size)}
 
 
 class MomentumTask:
@@ -50,6 +52,7 @@ class MomentumTask:
 
     def __init__(self, name: str = "momentum") -> None:
         self.name = name
+        self.metrics: tuple[Metric, ...] = CLASSIFICATION
         self.one = Momentum()
 
     def count_parameters(self) -> int:
@@ -198,6 +201,7 @@ def test_evaluation_is_given_the_memory_and_is_never_shared(tmp_path: Path) -> N
         learner.evaluate(THETA, memory=THETA)
         learner.evaluate(THETA)
 
+    assert learner.examples == SIZE
     assert task.one.evaluated_with[0] is THETA
     assert task.one.evaluated_with[1] is None
     assert "client-1" in meter.read().by_party(EVALUATION)
@@ -221,7 +225,7 @@ def run(name: str, cache: TrainingCache | None = None) -> Outcome:
     settings = replace(papers_settings("mnist"), clients=CLIENTS, max_rounds=ROUNDS, local_steps=3)
     inner = SyntheticTask(SIZE)
     task = CachedTask(inner, data="synthetic", partition="iid", cache=cache, meter=Meter()) if cache else inner
-    return asyncio.run(run_to_target(settings.demo_options(list_methods()[name], 5), task, 1.1))
+    return asyncio.run(run_to_target(settings.demo_options(list_methods()[name], 5), task, None))
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +246,7 @@ def test_models_are_the_same_with_and_without_a_cache(name: str, shared: dict[st
 
     assert shared[name].hits > 0
     assert shared[name].outcome.model_sha256 == without.model_sha256
-    assert [each.loss for each in shared[name].outcome.accounts] == [each.loss for each in without.accounts]
+    assert [each.metrics for each in shared[name].outcome.accounts] == [each.metrics for each in without.accounts]
 
 
 def test_strategies_that_compute_the_same_sums_share_all_rounds(shared: dict[str, Shared]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
+from hubbub.protocol.metrics import Scores
 from hubbub.protocol.modes import WireMode
 from hubbub_local.reproduce import running
 from hubbub_local.reproduce.command import reproduce
@@ -19,7 +20,7 @@ from hubbub_local.reproduce.plan import Plan, list_methods, papers_settings
 from hubbub_local.reproduce.records import record_round
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Score, Task, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
 
 SETTINGS = replace(papers_settings("mnist"), clients=2, max_rounds=2, local_steps=3, target=1.0)
 
@@ -35,6 +36,10 @@ class CountedLearner:
     def samples(self) -> int:
         return self._inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self._inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -43,7 +48,7 @@ class CountedLearner:
             raise OSError("out of power")
         return self._inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self._inner.evaluate(theta, memory=memory)
 
 

@@ -15,6 +15,7 @@ from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.task import Theta
 from support.colour_files import pack_batches
 from support.image_files import write_image_folder
+from support.read_scores import read_scores
 
 SEED = 2**127 + 11
 STEPS = 2
@@ -124,11 +125,11 @@ def test_scores_of_all_slices_make_up_the_score_of_the_test_set(
     with torch.inference_mode():
         logits = reference_network(theta)(torch.tensor(prepare(task, data.test_images)))
 
-    scores = [learner.evaluate(theta, memory=None) for learner in learners]
+    scores = [read_scores(learner, theta) for learner in learners]
 
-    assert sum(score.total for score in scores) == 53
+    assert sum(score.examples for score in scores) == sum(learner.examples for learner in learners) == 53
     assert sum(score.correct for score in scores) == int((logits.argmax(dim=1) == labels).sum())
-    loss = sum(score.loss * score.total for score in scores) / 53
+    loss = sum(score.loss for score in scores) / 53
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), rel=1e-5)
 
 
@@ -137,7 +138,7 @@ def test_bits_are_the_same_in_threads(task: AlexnetTask, learners: list[AlexnetL
 
     def train(index: int) -> str:
         trained = learners[index].train(theta, steps=STEPS, seed=SEED + index, progress=ignore).theta
-        return f"{digest(trained)} {learners[index].evaluate(trained).loss.hex()}"
+        return f"{digest(trained)} {read_scores(learners[index], trained).loss.hex()}"
 
     expected = [train(index) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:

@@ -78,6 +78,13 @@ def test_a_file_may_import_what_is_beside_it(tmp_path: Path) -> None:
     assert find_task(write(tmp_path, text), data="").count_parameters() == 50
 
 
+def test_an_object_whose_metrics_have_one_name_twice_is_refused(tmp_path: Path) -> None:
+    text = PLAIN.replace("Other(1000)", "Other(1000)\nOther.metrics = 2 * task.metrics")
+
+    with pytest.raises(ConfigurationError, match="declared once"):
+        find_task(write(tmp_path, text), data="")
+
+
 def test_two_files_of_the_same_name_are_two(tmp_path: Path) -> None:
     names = []
     for folder in ("north", "south"):
@@ -186,7 +193,7 @@ def test_an_operator_may_give_a_name_or_a_place(tmp_path: Path) -> None:
 TRIED = """
 import torch
 from torch import nn
-from hubbub_trainer.learning.torch_task import BatchScore, Data, TorchTask
+from hubbub_trainer.learning.torch_task import Data, TorchTask
 
 class Mine(TorchTask):
     batch_size, evaluation_batch_size = 4, 3
@@ -211,7 +218,19 @@ FLAWS = {
         "in training",
     ),
     "evaluate": ("    def evaluate(self, model, batch):\n        return 1", "in its evaluation"),
-    "score": ("    def evaluate(self, model, batch):\n        return BatchScore(9, 3, 0.0)", "more right answers"),
+    "nothing": ("    def evaluate(self, model, batch):\n        return {}", "does not return 'accuracy', 'loss'"),
+    "means": (
+        "    def evaluate(self, model, batch):\n        return {'accuracy': (90, 1), 'loss': (0.1, 1)}",
+        "'accuracy' is outside its bounds, 0 and 1",
+    ),
+    "no test": (
+        """
+    def data(self, site):
+        inputs, labels = torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)
+        return Data(train=(inputs, labels), test=(inputs[:0], labels[:0]))
+""",
+        "there are no test samples",
+    ),
 }
 
 
@@ -243,4 +262,11 @@ def test_a_task_without_torch_is_tried_too(method: str, said: str, monkeypatch: 
 
     monkeypatch.setattr(SyntheticLearner, method, fail)
     with pytest.raises(ConfigurationError, match=said):
+        try_task(SyntheticTask(50))
+
+
+def test_a_wrong_score_of_a_task_without_torch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SyntheticLearner, "evaluate", lambda *_, **__: {"accuracy": (5, 10)})
+
+    with pytest.raises(ConfigurationError, match=r"tried on one batch, and failed: .* does not return 'loss'"):
         try_task(SyntheticTask(50))

@@ -16,6 +16,7 @@ from hubbub_trainer.learning.lenet import LenetTask
 from hubbub_trainer.learning.lenet_training import LenetLearner
 from hubbub_trainer.learning.task import Theta
 from support.image_files import pack_image_files, write_image_folder
+from support.read_scores import read_scores
 
 SEED = 2**127 + 11
 STEPS = 6
@@ -143,11 +144,11 @@ def test_scores_of_all_slices_make_up_the_score_of_the_test_set(
     with torch.inference_mode():
         logits = reference_network(theta)(images)
 
-    scores = [learner.evaluate(theta) for learner in learners]
+    scores = [read_scores(learner, theta) for learner in learners]
 
-    assert sum(score.total for score in scores) == 53
+    assert sum(score.examples for score in scores) == sum(learner.examples for learner in learners) == 53
     assert sum(score.correct for score in scores) == int((logits.argmax(dim=1) == labels).sum())
-    loss = sum(score.loss * score.total for score in scores) / 53
+    loss = sum(score.loss for score in scores) / 53
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), rel=1e-5)
 
 
@@ -156,9 +157,9 @@ def test_network_learns(task: LenetTask, learners: list[LenetLearner]) -> None:
 
     trained = learners[0].train(theta, steps=60, seed=SEED, progress=ignore).theta
 
-    before, after = learners[0].evaluate(theta), learners[0].evaluate(trained)
-    assert before.correct <= before.total // 2
-    assert after.correct >= after.total - 1
+    before, after = read_scores(learners[0], theta), read_scores(learners[0], trained)
+    assert before.correct <= before.examples // 2
+    assert after.correct >= after.examples - 1
     assert after.loss < before.loss
 
 
@@ -169,7 +170,7 @@ def test_bits_are_the_same_in_threads_and_in_a_process_of_its_own(
 
     def train(index: int) -> str:
         trained = learners[index].train(theta, steps=STEPS, seed=SEED + index, progress=ignore).theta
-        return f"{digest(trained)} {learners[index].evaluate(trained).loss.hex()}"
+        return f"{digest(trained)} {read_scores(learners[index], trained).loss.hex()}"
 
     expected = [train(index) for index in range(3)]
     with ThreadPoolExecutor(3) as pool:
@@ -183,7 +184,7 @@ for index in range(3):
     learner = task.learner(index=index, clients=3, seed=7)
     theta = task.initial_model(7)
     trained = learner.train(theta, steps={STEPS}, seed={SEED} + index, progress=lambda *_: None).theta
-    print(hashlib.sha256(trained.tobytes()).hexdigest(), learner.evaluate(trained).loss.hex())
+    print(hashlib.sha256(trained.tobytes()).hexdigest(), learner.evaluate(trained)["loss"][0].hex())
 """
     in_process = subprocess.run(
         [sys.executable, "-c", script], check=True, timeout=120, capture_output=True, text=True

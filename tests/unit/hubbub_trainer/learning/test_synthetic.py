@@ -9,6 +9,7 @@ import pytest
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Theta
+from support.read_scores import read_scores
 
 SEED = 2**100 + 3
 
@@ -30,14 +31,14 @@ def test_model_learns_in_a_few_rounds() -> None:
     task = SyntheticTask()
     learners = [task.learner(index=index, clients=5, seed=7) for index in range(5)]
     theta = task.initial_model(7)
-    before = [learner.evaluate(theta) for learner in learners]
+    before = [read_scores(learner, theta) for learner in learners]
 
     for turn in range(3):
         models = [learner.train(theta, steps=10, seed=turn, progress=ignore).theta for learner in learners]
         theta = np.mean(models, axis=0, dtype=np.float32)
 
-    after = [learner.evaluate(theta) for learner in learners]
-    assert sum(score.total for score in after) == 1_000
+    after = [read_scores(learner, theta) for learner in learners]
+    assert sum(score.examples for score in after) == sum(learner.examples for learner in learners) == 1_000
     assert sum(score.correct for score in before) < 200
     assert sum(score.correct for score in after) > 900
     assert max(score.loss for score in after) < min(score.loss for score in before)

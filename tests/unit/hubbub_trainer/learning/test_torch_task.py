@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
 from hubbub_trainer.learning.task import TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+from support.read_scores import read_scores
 
 SEED = 2**127 + 5
 """A round's seed has up to 128 bits."""
@@ -200,8 +202,8 @@ def test_a_score_is_of_the_buffers_that_are_remembered() -> None:
     _, memory = train(learner, theta, steps=20)
     before, after = learner.evaluate(theta), learner.evaluate(theta, memory=memory)
 
-    assert before.total == after.total == 50
-    assert before.loss != after.loss
+    assert before["loss"][1] == after["loss"][1] == learner.examples == 50
+    assert before["loss"] != after["loss"]
     assert learner.evaluate(theta) == before
 
 
@@ -209,7 +211,218 @@ def test_it_learns() -> None:
     learner, theta = learner_of(Linear())
     trained, _ = train(learner, theta, steps=100)
 
-    assert learner.evaluate(trained).correct > 45
+    assert read_scores(learner, trained).correct > 45
+
+
+# Kinds of tasks ---------------------------------------------------------------------------------------------
+
+
+def score(task: TorchTask, outputs: Tensor, targets: Tensor) -> Scores:
+    """What a task says of a model with these outputs."""
+    given = nn.Identity()
+    return task.evaluate(given, (outputs, targets))
+
+
+class Binary(Linear):
+    metrics = "binary"
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 1)
+
+
+class TwoOutputs(Binary):
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 2)
+
+
+class Regression(Linear):
+    metrics = "regression"
+    target_range = (-3.0, 3.0)
+    learning_rate: ClassVar[float] = 0.02
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 1)
+
+    def data(self, site: Site) -> Data:
+        train, test = make_samples(64, site.index)[0], make_samples(50, 99)[0]
+        return Data(train=(train, train.sum(dim=1)), test=(test, test.sum(dim=1)))
+
+
+@pytest.mark.parametrize(
+    ("task", "headline", "good"),
+    [(Linear(), "accuracy", 0.9), (Binary(), "auc", 0.95), (TwoOutputs(), "auc", 0.95), (Regression(), "r2", 0.9)],
+    ids=["classification", "one-logit", "two-logits", "regression"],
+)
+def test_each_kind_of_task_learns_by_its_own_loss_and_says_so_by_its_headline(
+    task: TorchTask, headline: str, good: float
+) -> None:
+    own = OwnTask(task, data="")
+    learner, theta = learner_of(task)
+    sheet = ScoreSheet(own.metrics, clients=1)
+
+    trained, _ = train(learner, theta, steps=100)
+
+    before, after = (
+        sheet.decode(sheet.encode(learner.evaluate(each), learner.examples), 1) for each in (theta, trained)
+    )
+    learner.try_out(theta)
+    assert own.metrics[0].name == headline
+    assert before[headline] < good < after[headline]
+
+
+def test_one_logit_and_two_are_scored_alike() -> None:
+    logits, targets = torch.tensor([-3.0, -0.1, 0.2, 40.0]), torch.tensor([0, 1, 1, 0])
+    two = torch.stack([torch.zeros(4), logits], dim=1)
+
+    one = score(Binary(), logits.unsqueeze(1), targets.float())
+
+    assert one == score(Binary(), logits, targets) == score(TwoOutputs(), two, targets)
+    assert one["accuracy"][0] == 2
+    histogram, loss = np.asarray(one["auc"][0]), one["loss"][0]
+    # The loss of the last is 40, of which 16 count.
+    sure = float(nn.functional.binary_cross_entropy_with_logits(logits[:3], targets[:3].float(), reduction="sum"))
+    assert loss == pytest.approx(sure + 16.0)
+    assert (histogram.size, histogram[:64].sum(), histogram[64:].sum()) == (128, 2, 2)
+    assert histogram[-1] == 1, "the last is a negative in the highest bin"
+
+
+def test_losses_of_classes_are_cut_to_the_bound_one_by_one() -> None:
+    outputs = torch.tensor([[0.0, 100.0], [0.0, 0.0]])
+
+    assert score(Linear(), outputs, torch.tensor([0, 0]))["loss"][0] == pytest.approx(16 + np.log(2))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_targets_and_predictions_of_a_regression_are_cut_to_its_range(shape: tuple[int, ...]) -> None:
+    outputs, targets = torch.tensor([1.0, 90.0, -2.0]).reshape(3, 1), torch.tensor([0.0, 5.0, -7.0])
+
+    found = score(Regression(), outputs, targets.reshape(shape))
+
+    assert found == {"mse": (2.0, 3), "r2": ((2.0, 0.0, 18.0), 3)}
+
+
+@pytest.mark.parametrize("task", [Binary(), Regression()])
+def test_more_outputs_than_the_kind_has_are_refused(task: TorchTask) -> None:
+    with pytest.raises(ValueError, match="one value for each example, not 3"):
+        score(task, torch.zeros(5, 3), torch.zeros(5))
+
+
+def test_labels_of_two_classes_that_are_not_0_and_1_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        score(Binary(), torch.zeros(3), torch.tensor([1, 2, 1]))
+
+
+def test_what_is_not_finite_in_a_run_is_not_refused_and_counts_as_the_worst() -> None:
+    sheet = ScoreSheet(BINARY, clients=1)
+    outputs, targets = torch.full((4, 1), torch.nan), torch.tensor([0, 1, 1, 0])
+
+    told = sheet.decode(sheet.encode(score(Binary(), outputs, targets), 4), 1)
+
+    assert (told["auc"], told["loss"]) == (0.0, 16.0)
+
+
+def test_scores_are_the_same_whatever_the_size_of_a_batch() -> None:
+    class Small(Binary):
+        evaluation_batch_size: ClassVar[int] = 7
+
+    small, theta = learner_of(Small())
+    large, _ = learner_of(Binary())
+
+    first, second = small.evaluate(theta), large.evaluate(theta)
+
+    assert first["auc"] == second["auc"]
+    assert first["accuracy"] == second["accuracy"]
+    assert first["loss"][0] == pytest.approx(second["loss"][0])
+
+
+class Distance(Linear):
+    metrics = (Metric("distance", high=2.0, higher_is_better=False),)
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Scores:
+        inputs, targets = batch
+        distances = (model(inputs)[:, 0] - targets).abs().clamp(max=2.0)
+        return {"distance": (float(distances.sum()), len(targets))}
+
+
+def test_a_task_may_have_metrics_of_its_own() -> None:
+    learner, theta = learner_of(Distance())
+
+    learner.try_out(theta)
+
+    assert OwnTask(Distance(), data="").metrics == Distance.metrics
+    assert learner.evaluate(theta)["distance"][1] == 50
+
+
+class WithoutRange(Linear):
+    metrics = "regression"
+
+
+class WithoutEvaluate(Linear):
+    metrics = (Metric("distance"),)
+
+
+class Misspelt(Linear):
+    metrics = "regresion"  # type: ignore[assignment]  # That is the mistake.
+
+
+class Twice(Distance):
+    metrics = 2 * Distance.metrics  # type: ignore[assignment]  # One metric too many.
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (WithoutRange(), "'without-range' is a regression: set `target_range`"),
+        (WithoutEvaluate(), "metrics of its own: write an `evaluate`"),
+        (Misspelt(), "must be classification, binary, regression"),
+        (Twice(), "declared once"),
+    ],
+    ids=["no-range", "no-evaluate", "misspelt", "twice"],
+)
+def test_metrics_that_cannot_be_scored_are_refused_when_the_task_is_found(task: TorchTask, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        OwnTask(task, data="")
+
+
+class Pairs(Dataset[tuple[Tensor, Tensor]]):
+    """Numbers of which every second is too large."""
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(4), torch.tensor(8.0 * (row % 2))
+
+
+@pytest.mark.parametrize("samples", [(torch.zeros(300, 4), torch.tensor([0.0, 8.0]).repeat(150)), Pairs()])
+def test_the_owner_is_told_how_many_targets_are_out_of_range(
+    samples: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wide(Regression):
+        def data(self, site: Site) -> Data:
+            return Data(train=super().data(site).train, test=samples)
+
+    class Narrow(Wide):
+        target_range = (0.0, 7.5)
+
+    learner, theta = learner_of(Narrow())
+    learner.try_out(theta)
+
+    count = "150 of 300" if isinstance(samples, tuple) else "128 of 256"
+    assert f"{count} test targets are outside target_range, 0 to 7.5" in caplog.text
+
+
+def test_nothing_is_said_of_targets_within_their_range(caplog: pytest.LogCaptureFixture) -> None:
+    class Wide(Regression):
+        target_range = (-30.0, 30.0)
+
+    learner, theta = learner_of(Wide())
+    learner.try_out(theta)
+
+    assert not caplog.records
+
+
+# Other data -------------------------------------------------------------------------------------------------
 
 
 class Rows(Dataset[dict[str, Tensor]]):
