@@ -467,7 +467,9 @@ def note_report(data: Round, event: ScoresReported) -> Step[State, Round]:
 
 
 def _end_if_all_reported(data: Round, at_s: float, *effects: Effect) -> Step[State, Round]:
-    if data.applied.keys() - data.reported.keys():
+    # Who shared a score that could not be added holds another model than the members, and will not report.
+    left_out = data.delivered() - data.score_members
+    if data.applied.keys() - left_out - data.reported.keys():
         return Step(State.REPORTING, data, effects)
     return _release_with_scores(data, at_s)
 

@@ -41,6 +41,8 @@ MIN_BINS, MAX_BINS = 2, 4096
 WORST_R2 = -1.0
 """R² has no lower bound; what is below this is told as this."""
 _TERMS = {"mean": 1, "r2": 3}
+_DIGITS = 7
+"""Of a decoded metric: what is beyond them is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,8 @@ class ScoreSheet:
         result: dict[str, float] = {}
         for metric in self.metrics:
             mine, values = values[: metric.width], values[metric.width :]
-            result[metric.name] = metric.evaluate([Fraction(value, whole) for value in mine])
+            value = metric.evaluate([Fraction(each, whole) for each in mine])
+            result[metric.name] = float(f"{value:.{_DIGITS}g}")
         return result
 
 

@@ -282,3 +282,24 @@ def test_if_the_entry_is_refused_nothing_else_is_kept(path: Path) -> None:
 
     assert journal.find(KEY) is None
     store.close()
+
+
+# One member set for all scores of a run -----------------------------------------------------------------
+
+
+def test_all_scores_of_a_run_are_released_over_one_member_set(journal: Journal) -> None:
+    first, second = replace(KEY, phase="scores"), replace(KEY, round=2, phase="scores")
+    journal.record(first, MEMBERS)
+    refuse(journal, MORE, key=second, reason=RejectReason.DIFFERENT_MEMBERS)
+    journal.record(second, MEMBERS)
+    journal.record(replace(first, run=RunId("b" * 64)), MORE)
+
+
+def test_void_scores_fix_nothing(journal: Journal) -> None:
+    journal.record(replace(KEY, phase="scores"), ())
+    journal.record(replace(KEY, round=2, phase="scores"), MORE)
+
+
+def test_scores_and_their_round_may_have_different_members(journal: Journal) -> None:
+    journal.record(KEY, MORE)
+    journal.record(replace(KEY, phase="scores"), MEMBERS)

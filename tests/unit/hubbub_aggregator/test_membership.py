@@ -9,7 +9,7 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
 from hubbub.machine.table import Step, step
 from hubbub.messages.keys import RunReady
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
@@ -175,3 +175,43 @@ def test_the_coordinators_last_word_ends_it_and_is_recorded(state: State) -> Non
     data = membership()
     result = take(state, data, Ended(outcome="cancelled"))
     assert result == Step(State.ENDED, data, (Record("ended", {"outcome": "cancelled"}),))
+
+
+# Scores -------------------------------------------------------------------------------------------------
+
+SCORED = make_manifest(rounds=3, evaluate_every=2, metrics=(MetricClaim(name="accuracy"),))
+
+
+def test_a_scored_round_is_over_when_its_scores_are() -> None:
+    first = ended(membership(SCORED), "signs", MEMBERS)
+    assert (first.round, first.released) == (2, 1), "the first round is not scored"
+    second = ended(first, "signs", MEMBERS, number=2)
+    assert (second.round, second.phase_names[second.phase]) == (2, "scores")
+    third = ended(second, "scores", MEMBERS, number=2)
+    assert (third.round, third.phase, third.score_members) == (3, 0, MEMBERS)
+    assert ended(third, "signs", MEMBERS, number=3).phase == 1, "the last round always is"
+
+
+def test_void_scores_end_the_round_and_fix_no_members() -> None:
+    data = replace(membership(SCORED), round=2, released=1)
+    data = ended(ended(data, "signs", MEMBERS, number=2), "scores", frozenset(), number=2)
+    assert (data.round, data.score_members, data.released) == (3, frozenset(), 2)
+
+
+def test_a_void_round_is_not_scored_and_not_counted() -> None:
+    data = ended(replace(membership(SCORED), round=2, released=1), "signs", frozenset(), number=2)
+    assert (data.round, data.phase, data.released) == (3, 0, 1)
+
+
+def test_scores_have_members_of_their_own() -> None:
+    data = replace(membership(SCORED), members=MEMBERS, score_members=frozenset(SCORED.clients[:2]))
+    assert data.members_for("signs") == MEMBERS
+    assert data.members_for("scores") == frozenset(SCORED.clients[:2])
+
+
+def test_who_adds_scores_alone_follows_the_rounds_by_what_it_is_sent() -> None:
+    manifest = make_manifest(strategy="fedavg", rounds=3, metrics=(MetricClaim(name="accuracy"),))
+    data = membership(manifest, manifest.aggregators[1])
+    assert data.only_adds_scores
+    data = ended(data, "scores", MEMBERS, number=2)
+    assert (data.round, data.score_members) == (3, MEMBERS)

@@ -10,8 +10,8 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, Tell
 from hubbub.machine.table import step
 from hubbub.messages.base import Message
-from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundDropped
+from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic
@@ -22,6 +22,7 @@ from hubbub_trainer.events import (
     Closed,
     Concluded,
     Decoded,
+    Evaluated,
     Go,
     HeldModel,
     OtherTranscript,
@@ -41,6 +42,7 @@ from hubbub_trainer.phases.round import (
     CloseVoid,
     Conclude,
     DecodeSums,
+    Evaluate,
     Round,
     SendShares,
     SpoolSum,
@@ -58,6 +60,8 @@ TRANSCRIPT, MODEL = "7a" * 32, "5d" * 32
 HELD = HeldModel(sha256="5e" * 32, step=1.0)
 DECODED = Decoded(transcript=TRANSCRIPT)
 WORKING = [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING]
+METRICS = (MetricClaim(name="accuracy"),)
+TOTALS = {"accuracy": 0.75}
 
 
 def key_of(aggregator: PartyId) -> bytes:
@@ -76,6 +80,7 @@ class Play:
         self.state = State.QUEUED
         self.data = Round(me=self.me, key=Key("round", self.run.run, 1), run=self.run, manifest=self.manifest)
         self.effects: tuple[Effect, ...] = ()
+        self.score_members: frozenset[PartyId] = frozenset()
 
     def feed(self, event: object) -> None:
         result = step(TRANSITIONS, self.state, self.data, event)
@@ -119,7 +124,8 @@ class Play:
 
     def advance(self, state: State) -> None:
         """Come to a state the ordinary way."""
-        steps: list[object] = [Go(), Trained(training_s=2.0), SharesSent(traffic=SENT)]
+        go = Go(is_scored=self.manifest.is_scored, score_members=self.score_members)
+        steps: list[object] = [go, Trained(training_s=2.0), SharesSent(traffic=SENT)]
         while self.state is not state:
             if self.state is State.WAITING and state is State.CLOSING:
                 for aggregator in self.manifest.aggregators:
@@ -656,3 +662,114 @@ def test_who_was_left_out_is_left_out_after_a_restart_too(play: Play) -> None:
 @pytest.mark.parametrize("state", [State.APPLIED, State.VOID, State.FAILED])
 def test_nothing_of_a_round_that_is_over_is_taken_up_again(play: Play, state: State) -> None:
     assert KIND.resume(state, play.data) == ()
+
+
+# Scores -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scored() -> Play:
+    return Play(make_manifest(clients=3, servers=3, min_clients=2, metrics=METRICS))
+
+
+def score(play: Play) -> None:
+    """Apply the round, then find our own score."""
+    play.advance(State.CONCLUDING)
+    play.feed(Concluded(model_hmac=MODEL, held=HELD))
+    play.expect(State.SCORING)
+    play.feed(Evaluated(own={"accuracy": 0.5}))
+
+
+def over_with(play: Play, scores: dict[str, float], members: frozenset[PartyId]) -> None:
+    play.expect(State.APPLIED)
+    over = play.over()
+    assert (over.released, over.metrics, over.score_members) == (True, scores, members)
+    assert [body.scores for body in play.said() if isinstance(body, RoundScored)] == [
+        tuple(ScoreClaim(name=name, value=value) for name, value in scores.items())
+    ]
+
+
+def test_a_round_is_reported_as_applied_before_the_model_is_evaluated(scored: Play) -> None:
+    scored.advance(State.CONCLUDING)
+    scored.feed(Concluded(model_hmac=MODEL, held=HELD))
+    scored.expect(State.SCORING)
+    assert [type(body) for body in scored.said()] == [RoundApplied]
+    assert scored.jobs() == [Evaluate()]
+    assert not [effect for effect in scored.effects if isinstance(effect, Tell)], "the round is not over"
+
+
+def test_the_score_is_shared_and_the_total_reported(scored: Play) -> None:
+    score(scored)
+    assert scored.jobs() == [SendShares("scores")]
+    scored.feed(SharesSent(traffic=SENT))
+    scored.sums()
+    assert scored.jobs() == [DecodeSums("scores")]
+    scored.feed(Decoded(transcript=TRANSCRIPT, metrics=TOTALS))
+    over_with(scored, TOTALS, scored.everybody)
+    (report,) = scored.said()
+    assert isinstance(report, RoundScored)
+    assert [row for row in report.traffic if row.direction == "up"] == [*SENT], (
+        "what was reported before is not again"
+    )
+
+
+def test_nothing_of_a_single_score_is_said(scored: Play) -> None:
+    score(scored)
+    assert scored.said() == []
+    assert "0.5" not in repr(scored.data)
+
+
+def test_scores_without_a_sum_change_nothing_else(scored: Play) -> None:
+    score(scored)
+    scored.feed(SharesSent(traffic=SENT))
+    for aggregator in scored.manifest.aggregators:
+        scored.expect(State.WAITING)
+        scored.announce_void(aggregator)
+    over_with(scored, {}, frozenset())
+
+
+def test_whose_score_does_not_belong_to_the_sum_only_listens(scored: Play) -> None:
+    scored.score_members = frozenset(scored.manifest.clients[1:])
+    score(scored)
+    scored.expect(State.WAITING)
+    assert scored.jobs() == []
+    scored.sums(members=scored.score_members)
+    scored.feed(Decoded(transcript=TRANSCRIPT, metrics=TOTALS))
+    over_with(scored, TOTALS, scored.score_members)
+
+
+def test_scores_over_other_members_than_the_first_time_end_the_run(scored: Play) -> None:
+    scored.score_members = scored.everybody
+    score(scored)
+    first, *_ = scored.manifest.aggregators
+    scored.sum_chunk(first, 0, members=frozenset(scored.manifest.clients[:2]))
+    assert "names other members" in scored.contradiction(SumChunk.kind, first)
+
+
+def test_scores_may_have_other_members_than_the_round(scored: Play) -> None:
+    score(scored)
+    scored.feed(SharesSent(traffic=SENT))
+    scored.sums(members=frozenset(scored.manifest.clients[:2]))
+    scored.expect(State.DECODING)
+
+
+def test_who_is_overtaken_while_waiting_for_scores_has_the_model_and_goes_on(scored: Play) -> None:
+    score(scored)
+    scored.feed(SharesSent(traffic=SENT))
+    scored.feed(Overtaken())
+    over_with(scored, {}, frozenset())
+
+
+def test_a_policy_may_keep_a_score_at_home(scored: Play) -> None:
+    scored.feed(Go(is_scored=True, may_score=False))
+    scored.feed(Trained(training_s=2.0))
+    scored.feed(SharesSent(traffic=SENT))
+    score(scored)
+    scored.expect(State.WAITING)
+    assert scored.jobs() == []
+
+
+def test_after_a_restart_the_model_is_evaluated(scored: Play) -> None:
+    scored.advance(State.CONCLUDING)
+    scored.feed(Concluded(model_hmac=MODEL, held=HELD))
+    assert KIND.resume(scored.state, scored.data) == (Evaluate(),)
