@@ -1,7 +1,7 @@
 """Whole rounds, with all services in this process, over one transport or another.
 
-The protocol's seconds are those of the round less the slowest client's training and evaluation, as the
-coordinator accounts for them. The task is `synthetic` with one local step: its result does not matter here.
+The protocol's seconds are those of the round less the slowest client's training, as the coordinator accounts for
+them. The task is `synthetic` with one local step: its result does not matter here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class RoundTimes:
     fastest_s: float
     slowest_s: float
     training_s: float
-    evaluation_s: float
     payload_bytes: float
     wire_bytes: int
 
@@ -102,7 +101,6 @@ def _summarise(parameters: int, transport: str, accounts: Sequence[Account]) -> 
         fastest_s=min(protocol_s),
         slowest_s=max(protocol_s),
         training_s=statistics.median(each.training_s for each in accounts),
-        evaluation_s=statistics.median(each.evaluation_s for each in accounts),
         payload_bytes=sum(cost.payload_bits for cost in costs) / 8,
         wire_bytes=sum(cost.wire_bytes for cost in costs),
     )
