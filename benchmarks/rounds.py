@@ -46,7 +46,6 @@ class RoundTimes:
     fastest_s: float
     slowest_s: float
     training_s: float
-    evaluation_s: float
     payload_bytes: float
     wire_bytes: int
 

@@ -179,6 +179,7 @@ def _write_trainer_policy(roster: Roster, manifest: Manifest) -> bytes:
         "max_block": manifest.block,
         "max_local_steps": max(default.max_local_steps, manifest.local_steps),
         "max_q": max(default.max_q, manifest.q),
+        "max_scored_rounds": max(default.max_scored_rounds, manifest.rounds),
     }
     return _explain(_widen(default, manifest).model_copy(update=own), roster, manifest)
 

@@ -8,7 +8,7 @@ from functools import partial
 from hubbub.ids import PartyId
 from hubbub.messages.traffic import Direction
 from hubbub.protocol import tags
-from hubbub.protocol.costs import Headcount, fedavg_bits
+from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.scores import SCORES, predict_bits
 from hubbub_coordinator.phases.round import PhaseRecord, Round
@@ -69,7 +69,8 @@ def costs(data: Round) -> dict[str, Cost]:
 
 def predict(data: Round) -> dict[str, int]:
     """Payload by the formula of the run's wire mode, by what it counts as; nothing before its sum is out."""
-    return {**_predict_strategy(data), **_predict_scores(data)}
+    learning, scores = _predict_strategy(data), _predict_scores(data)
+    return {name: learning.get(name, 0) + scores.get(name, 0) for name in {**learning, **scores}}
 
 
 def _predict_scores(data: Round) -> dict[str, int]:
@@ -77,7 +78,11 @@ def _predict_scores(data: Round) -> dict[str, int]:
     if record is None or not record.released:
         return {}
     heads = _count_heads(data, SCORES.name)
-    return {SCORES.name: predict_bits(data.manifest.score_sheet, heads, data.manifest.wire)}
+    parameters = data.manifest.protocol_parameters
+    bits = {SCORES.name: predict_bits(data.manifest.score_sheet, heads, parameters.wire)}
+    if parameters.verified:
+        bits[tags.NAME] = tags_bits("integers", parameters.q, heads, parameters.wire)
+    return bits
 
 
 def _predict_strategy(data: Round) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunReady
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
     OrderRefused,
     PhaseReleased,
@@ -12,6 +13,7 @@ from hubbub.messages.rounds import (
     RoundApplied,
     RoundDropped,
     RoundScored,
+    ScoreClaim,
 )
 from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused
@@ -51,7 +53,7 @@ def read_run_event(roster: Roster, envelope: Envelope, at_s: float) -> Event | N
     return None
 
 
-def read_round_event(roster: Roster, envelope: Envelope, at_s: float) -> Event:
+def read_round_event(roster: Roster, manifest: Manifest, envelope: Envelope, at_s: float) -> Event:
     """The event for the machine of the round that the message is about."""
     sender, phase = envelope.sender, envelope.phase
     match envelope.body:
@@ -78,7 +80,21 @@ def read_round_event(roster: Roster, envelope: Envelope, at_s: float) -> Event:
         case RoundApplied() as report:
             return UpdateApplied(at_s=at_s, client=sender, report=report)
         case RoundScored(scores=scores, traffic=traffic):
+            _check_scores(manifest, scores)
             return ScoresReported(at_s=at_s, client=sender, scores=scores, traffic=traffic)
         case RoundDropped(traffic=traffic):
             return UpdateDropped(at_s=at_s, client=sender, traffic=traffic)
     raise PeerError(RejectReason.UNEXPECTED, f"a coordinator takes no {envelope.kind}")
+
+
+def _check_scores(manifest: Manifest, scores: tuple[ScoreClaim, ...]) -> None:
+    """Refuse other metrics than the manifest has, and values that they cannot have."""
+    metrics = manifest.score_sheet.metrics
+    if not scores:
+        return
+    if [claim.name for claim in scores] != [metric.name for metric in metrics]:
+        raise PeerError(RejectReason.UNEXPECTED, "a client reports the metrics that the manifest declares")
+    for claim, metric in zip(scores, metrics, strict=True):
+        low, high = metric.range
+        if not low <= claim.value <= high:
+            raise PeerError(RejectReason.UNEXPECTED, f"{metric.name} lies between {low:g} and {high:g}")

@@ -252,7 +252,7 @@ class Coordinator:
         check_sender(live.data.manifest, envelope)
         about_run = read_run_event(self.runner.roster, envelope, now_s)
         key = Key("run", envelope.run) if about_run else Key("round", envelope.run, envelope.round)
-        event = about_run or read_round_event(self.runner.roster, envelope, now_s)
+        event = about_run or read_round_event(self.runner.roster, live.data.manifest, envelope, now_s)
         if key in self._over:
             log.info("%s came after the end and changes nothing", envelope.kind)
             self.counters.late(envelope.kind)

@@ -73,7 +73,8 @@ class Board:
         receipts = data.record.receipts
         self.delivered = {client: len(receipts.get(client, {})) for client in data.manifest.clients}
         self.applied = set(data.applied)
-        if isinstance(moment.event, ReceiptArrived):
+        # A receipt of the next phase may come while this one is not over.
+        if isinstance(moment.event, ReceiptArrived) and moment.event.phase == self.phase:
             self._note_delivery(data, moment.event.receipt.receipt.client)
         if moment.before is not state:
             self._note_change(state, data)

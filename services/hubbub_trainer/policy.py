@@ -179,7 +179,9 @@ class Policy(PartyPolicy):
                 "examples: ask for equal weights, or edit score_weights in the policy file",
             )
         scored = -(-manifest.rounds // manifest.evaluate_every)
-        yield from object_above(Code.POLICY_SCORES, "scored rounds", scored, "max_scored_rounds", self.max_scored_rounds)
+        yield from object_above(
+            Code.POLICY_SCORES, "scored rounds", scored, "max_scored_rounds", self.max_scored_rounds
+        )
         bins = max(claim.bins for claim in manifest.metrics)
         yield from object_above(Code.POLICY_SCORES, "bins of a histogram", bins, "max_bins", self.max_bins)
 

@@ -11,12 +11,12 @@ COLLECTING and RELEASING are passed once for each phase of the strategy. The fir
 whose set is complete at all its aggregators: all of the cohort, or at the deadline the largest group with one
 transcript (whose sets come after the same sums and model), if it has min_clients organisations. Every later phase
 closes over exactly those members, because the difference between two sums over different sets belongs to somebody.
+If one of them is missing then, the round is void. A release and a void of one phase contradict each other and end
+the run.
 
 A released round may have a scores phase, which comes when the clients have applied the sum. It closes over the
 members of the run's first one, or over whoever has applied if it is the first, and if one of them is missing it is
 void. That voids nothing else. What clients of min_clients organisations report alike is the round's score.
-If one of them is missing then, the round is void. A release and a void of one phase contradict each other and end
-the run.
 """
 
 from __future__ import annotations
@@ -202,10 +202,12 @@ class Round:
         camps: dict[tuple[ScoreClaim, ...], set[PartyId]] = {}
         for client, claims in self.reported.items():
             camps.setdefault(claims, set()).add(client)
-        ranked = sorted(((self._organisations(camp), claims) for claims, camp in camps.items() if claims), key=itemgetter(0))
-        if not ranked or ranked[-1][0] < self.manifest.min_clients or ranked[-1][0] == ranked[-2:][0][0] != ranked[0][0]:
+        sizes = {claims: self._organisations(camp) for claims, camp in camps.items() if claims}
+        largest = max(sizes.values(), default=0)
+        agreed = [claims for claims, size in sizes.items() if size == largest]
+        if len(agreed) != 1 or largest < self.manifest.min_clients:
             return {}
-        return {claim.name: claim.value for claim in ranked[-1][1]}
+        return {claim.name: claim.value for claim in agreed[0]}
 
     @property
     def payload_bits(self) -> int:

@@ -6,14 +6,20 @@ from typing import cast
 from rich.console import Console
 
 from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
 from hubbub.messages.manifest import MetricClaim
 from hubbub.protocol.metrics import regression
+from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account, Cost
+from hubbub_coordinator.events import ReceiptArrived
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases.round import PhaseRecord
 from hubbub_local.board import Board, show_bytes
 from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
 from support.aio import aio
-from support.builders import make_manifest
+from support.builders import make_manifest, make_receipt
+from support.parties import sign_receipts
 
 MANIFEST = make_manifest(clients=3, local_steps=10)
 
@@ -62,6 +68,7 @@ def finished(number: int, **metrics: float) -> Account:
 
 
 REGRESSION = make_manifest(clients=3, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
+SERVERS = REGRESSION.aggregators
 
 
 @aio
@@ -94,6 +101,27 @@ def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_th
     assert "accuracy" not in {*first, *second}
     assert plain["headline"] is None
     assert (classified["metrics"], classified["accuracy"]) == ({"accuracy": 0.5, "loss": 2.0}, 0.5)
+
+
+def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
+    """Clients go on to their scores before the last of them says that it has applied the round."""
+    board = Board(REGRESSION, [])
+    early = sign_receipts(REGRESSION, [make_receipt(REGRESSION)], phase="scores")[0]
+    data = rounds.Round(
+        run=Key("run", REGRESSION.run_id),
+        number=1,
+        manifest=REGRESSION,
+        is_scored=True,
+        records=(PhaseRecord(opened_at_s=1.0, receipts={REGRESSION.clients[0]: dict.fromkeys(SERVERS, early)}),),
+    )
+    key = Key("round", REGRESSION.run_id, 1)
+
+    for phase in ("scores", "signs"):
+        event = ReceiptArrived(at_s=2.0, phase=phase, receipt=early)
+        applying = rounds.State.APPLYING
+        board.observe(Moment(1, key, applying, event, applying, data, 0.0, data))
+
+    assert board.news[1:] == ["round 1: client-1 delivered signs to all 2 aggregators (1 of 3)"]
 
 
 def test_progress_of_a_round_that_is_over_is_not_shown() -> None:

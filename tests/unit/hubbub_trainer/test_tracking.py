@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import RunEnded
 from hubbub.runtime.process import Party
 from hubbub.runtime.runner import Moment, Observer
@@ -36,7 +35,6 @@ from hubbub_local.demo import DemoOptions, draw_up
 from hubbub_local.federation import start_federation
 from hubbub_trainer import __main__ as process
 from hubbub_trainer import tracking
-from hubbub_trainer.events import Concluded
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import round as trainer_rounds
 from hubbub_trainer.service import Trainer
