@@ -107,7 +107,6 @@ def _summarise(parameters: int, transport: str, rounds_timed: Sequence[Timed]) -
         fastest_s=min(protocol_s),
         slowest_s=max(protocol_s),
         training_s=statistics.median(each.training_s for each in times),
-        evaluation_s=statistics.median(each.evaluation_s for each in times),
         payload_bytes=sum(cost.payload_bits for cost in costs) / 8,
         wire_bytes=sum(cost.wire_bytes for cost in costs),
     )

@@ -24,7 +24,7 @@ def digest_content(vectors: Sequence[Vector], values: Sequence[Digits], weight: 
     """Hash all that a share set says, so that a set sent again can be told from another."""
     digest = sha256(bind(transcript, weight))
     for vector, each in zip(vectors, values, strict=True):
-        digest.update(bind(vector.name, vector.length, vector.modulus, each.dtype.str))
+        digest.update(bind(vector.name, vector.length, str(vector.modulus), each.dtype.str))
         digest.update(np.ascontiguousarray(each).data)
     return digest.digest()
 

@@ -129,8 +129,8 @@ class TaskRunner:
             return {}
         undefined = [name for name, (sums, _) in scores.items() if not np.isfinite(sums).all()]
         if undefined:
-            error = TaskFailed(f"{', '.join(undefined)} is not finite, and counts as the worst")
-            self._keep_at_home(key, space, EVALUATION, error)
+            worst = TaskFailed(f"{', '.join(undefined)} is not finite, and counts as the worst")
+            self._keep_at_home(key, space, EVALUATION, worst)
         return scores
 
     def _keep_at_home(self, key: Key, space: Workspace, what: str, error: BaseException) -> None:

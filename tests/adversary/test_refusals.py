@@ -23,13 +23,14 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.sums import MaskedChunk, SumChunk
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release
 from hubbub.strategies.verified import VerifiedRound
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.wording import tell_failure
 from hubbub_trainer.events import RoundBroken
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Score, Theta, Training
+from hubbub_trainer.learning.task import Learner, ProgressCallback, Theta, Training
 from hubbub_trainer.phases.round import TRANSITIONS, Round, State
 from support.aio import aio
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said
@@ -54,6 +55,10 @@ class ScaledLearner:
     def samples(self) -> int:
         return self.inner.samples
 
+    @property
+    def examples(self) -> int:
+        return self.inner.examples
+
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
@@ -61,7 +66,7 @@ class ScaledLearner:
         further = theta + np.float32(self.scale) * (training.theta - theta)
         return replace(training, theta=further.astype(np.float32))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Score:
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
 
 
@@ -74,6 +79,10 @@ class ScaledTask:
     @property
     def name(self) -> str:
         return TASK.name
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return TASK.metrics
 
     def count_parameters(self) -> int:
         return TASK.count_parameters()

@@ -17,6 +17,7 @@ from hubbub_coordinator.phases.round import PhaseRecord
 from hubbub_local.board import Board, show_bytes
 from hubbub_local.report import draw_report, write_report
 from hubbub_local.screen import show
+from hubbub_local.timing import Durations
 from support.aio import aio
 from support.builders import make_manifest, make_receipt
 from support.parties import sign_receipts
@@ -62,13 +63,13 @@ def finished(number: int, **metrics: float) -> Account:
         union_size=100,
         costs={"signs": Cost(payload_bits=80, predicted_bits=80, wire_bytes=90)},
         fedavg_bits=800,
-        training_s=1.0,
-        protocol_s=2.0,
+        round_s=3.0,
     )
 
 
 REGRESSION = make_manifest(clients=3, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
 SERVERS = REGRESSION.aggregators
+TIMES = {number: Durations(training_s=1.0, evaluation_s=0.5, protocol_s=1.5) for number in (1, 2)}
 
 
 @aio
@@ -79,7 +80,7 @@ async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percenta
 
     with show(board, console):
         pass
-    console.print(draw_report(REGRESSION, board.accounts, "0" * 64, {}))
+    console.print(draw_report(REGRESSION, board.accounts, TIMES, "0" * 64, {}))
     text = stream.getvalue()
 
     assert "r2" in text
@@ -91,8 +92,8 @@ async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percenta
 def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_there_is_one() -> None:
     accounts = [finished(1, r2=0.5, mse=4.0), finished(2)]
 
-    report = write_report(REGRESSION, accounts, "0" * 64, {}, data="")
-    plain = write_report(MANIFEST, [finished(1, accuracy=0.5, loss=2.0)], "0" * 64, {}, data="")
+    report = write_report(REGRESSION, accounts, TIMES, "0" * 64, {}, data="")
+    plain = write_report(MANIFEST, [finished(1, accuracy=0.5, loss=2.0)], TIMES, "0" * 64, {}, data="")
 
     first, second = cast("list[dict[str, object]]", report["rounds"])
     (classified,) = cast("list[dict[str, object]]", plain["rounds"])

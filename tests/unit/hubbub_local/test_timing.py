@@ -10,13 +10,12 @@ from hubbub.machine.effects import Key
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account
 from hubbub_local.timing import Durations, Stopwatch
-from hubbub_trainer.events import Concluded, HeldModel, Trained
-from hubbub_trainer.learning.task import Score
+from hubbub_trainer.events import Evaluated, Trained
 from hubbub_trainer.phases.round import State
 from support.builders import make_manifest
 
 RUN = make_manifest().run_id
-ACCOUNT = Account(round=1, accuracy=0.5, loss=1.0, members=(), union_size=0, costs={}, fedavg_bits=0, round_s=10.0)
+ACCOUNT = Account(round=1, metrics={}, members=(), union_size=0, costs={}, fedavg_bits=0, round_s=10.0)
 
 
 def step(event: object, number: int = 1) -> Moment:
@@ -24,16 +23,14 @@ def step(event: object, number: int = 1) -> Moment:
     return Moment(1, key, State.TRAINING, event, State.SHARING, None, 0.0, None)
 
 
-def concluded(evaluation_s: float) -> Concluded:
-    held = HeldModel(sha256="", step=0.0)
-    return Concluded(
-        model_hmac="", held=held, score=Score(correct=0, total=0, loss=0.0), evaluation_s=evaluation_s
-    )
-
-
 def test_the_slowest_client_counts_and_the_rest_is_the_protocols() -> None:
     stopwatch = Stopwatch()
-    for event in (Trained(training_s=2.0), Trained(training_s=3.0), concluded(1.5), concluded(0.5)):
+    for event in (
+        Trained(training_s=2.0),
+        Trained(training_s=3.0),
+        Evaluated(evaluation_s=1.5),
+        Evaluated(evaluation_s=0.5),
+    ):
         stopwatch.observe(step(event))
     stopwatch.observe(step(Trained(training_s=9.0), number=2))
 

@@ -20,8 +20,7 @@ def make_account(metrics: dict[str, float], *counted: str) -> Account:
         union_size=7,
         costs={name: Cost(payload_bits=100, predicted_bits=90, wire_bytes=20) for name in counted},
         fedavg_bits=0,
-        training_s=0.0,
-        protocol_s=0.0,
+        round_s=0.0,
     )
 
 
@@ -30,7 +29,7 @@ def test_what_the_paper_does_not_send_is_left_out() -> None:
 
     record = record_round(account, NOTHING_SPENT, 1.0)
 
-    assert (record.payload_bits, record.predicted_bits, record.wire_bytes) == (300, 270, 60)
+    assert (record.payload_bits, record.predicted_bits, record.wire_bytes) == (300, 270, 100)
     assert (record.accuracy, record.loss) == (0.5, 2.0)
 
 
