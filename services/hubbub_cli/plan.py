@@ -24,10 +24,9 @@ def plan(
     ] = 1,
     rounds: Annotated[int, typer.Option(help="Rounds to plan for.")] = 1,
     wire: Annotated[Wire, typer.Option(help="Wire mode; what the paper's takes is shown beside it.")] = "compact",
-    verified: Annotated[  # noqa: FBT002  (A flag.)
-        bool,
-        typer.Option("--tags/--no-tags", help="Count tags, with which clients verify sums; the paper has none."),
-    ] = True,
+    no_tags: Annotated[  # noqa: FBT002  (A flag.)
+        bool, typer.Option("--no-tags", help="Leave out tags, which the paper has not.")
+    ] = False,
     servers_learn: Annotated[Level, typer.Option(help="The most that a server may learn.")] = "nothing",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  (A flag.)
 ) -> None:
@@ -45,7 +44,7 @@ def plan(
         block=block,
         rounds=rounds,
         wire=wire,
-        verified=verified,
+        verified=not no_tags,
     )
     answer = planner.plan(question, servers_learn=servers_learn)
     if as_json:
