@@ -13,10 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
+
 from hubbub.ids import PartyId
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.protocol.modes import WireMode
 from hubbub.runtime.runner import Moment
+from hubbub.strategies.base import Theta
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import Topology, merge, topology_for
@@ -78,6 +81,7 @@ def draw_up_one(strategy: str, clients: int, servers: int, suffix: str, wire: Wi
         seed=SEED,
         initial_model_sha256=digest(TASK.initial_model(SEED)),
         chunk_bytes=256,
+        metrics=tuple(MetricClaim.of(metric) for metric in TASK.metrics),
     )
 
 
@@ -116,6 +120,33 @@ def count_marks(manifest: Manifest) -> int:
 
 
 def expected_shares(manifest: Manifest, union_size: int) -> dict[Share, int]:
+    """The strategy's own phases, and the scores, which are the same for all."""
+    shares = Counter(expected_learning(manifest, union_size))
+    for share, bits in expected_scores(manifest).items():
+        shares[share] += bits
+    return dict(shares)
+
+
+SCORES = {"scores": 2 * 32, "tags": INTEGER_TAGS}
+"""Bits of a client's accuracy and loss, and of their tags."""
+
+
+def expected_scores(manifest: Manifest) -> dict[Share, int]:
+    clients, servers = manifest.clients, manifest.aggregators
+    shares: dict[Share, int] = {}
+    for kind, bits in SCORES.items():
+        if manifest.wire == "compact":
+            seeds = 256 * (len(servers) - 1) if kind == "scores" else 0
+            shares |= {(client, "up", kind): bits + seeds for client in clients}
+            shares[PartyId("combiner"), "down", kind] = len(clients) * bits
+            shares[PartyId("others"), "across", kind] = (len(servers) - 1) * bits
+        else:
+            shares |= {(client, "up", kind): len(servers) * bits for client in clients}
+            shares |= {(server, "down", kind): len(clients) * bits for server in servers}
+    return shares
+
+
+def expected_learning(manifest: Manifest, union_size: int) -> dict[Share, int]:
     up, down, one_server = bits_by_kind(manifest, union_size)
     servers = manifest.aggregators[:1] if one_server else manifest.aggregators
     if manifest.wire == "compact" and not one_server:
@@ -174,12 +205,13 @@ def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
 
 def by_part(manifest: Manifest, counted: Mapping[Share, int]) -> dict[Share, int]:
     """On the compact wire aggregators take turns: one sends down, all others across."""
-    if manifest.wire != "compact" or manifest.strategy in BASELINES:
+    if manifest.wire != "compact":
         return dict(counted)
     found = Counter[Share]()
     parts = {"down": "combiner", "across": "others"}
     for (party, direction, kind), bits in counted.items():
-        found[PartyId(parts.get(direction, party)), direction, kind] += bits
+        alone = manifest.strategy in BASELINES and kind not in SCORES
+        found[party if alone else PartyId(parts.get(direction, party)), direction, kind] += bits
     return dict(found)
 
 
@@ -238,10 +270,19 @@ def check_run(manifest: Manifest, folder: Path, played: Sequence[rounds.Round]) 
         # FedAvg has no V: everything is sent.
         assert result.union_size == (N if manifest.strategy == "fedavg" else reference.union.size)
         check_bits(manifest, data, result)
+        assert data.metrics == score(manifest, reference.theta)
     assert len(set(expected)) == manifest.rounds
     for client in manifest.clients:
         lines = (folder / client / "runs" / manifest.run_id / "rounds.jsonl").read_text("utf-8").splitlines()
         assert [json.loads(line)["model_sha256"] for line in lines] == expected, (manifest.strategy, client)
+
+
+def score(manifest: Manifest, theta: Theta) -> dict[str, float]:
+    """What the clients' scores of a model come to, added up in the open."""
+    sheet, clients = manifest.score_sheet, len(manifest.clients)
+    learners = [TASK.learner(index=index, clients=clients, seed=SEED) for index in range(clients)]
+    encoded = [sheet.encode(learner.evaluate(theta), learner.examples) for learner in learners]
+    return sheet.decode(np.sum(encoded, axis=0, dtype=np.uint32), clients)
 
 
 @asynccontextmanager
