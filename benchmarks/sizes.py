@@ -10,10 +10,16 @@ from benchmarks.peers.contest import PeerCost, draw_up_contest
 from benchmarks.peers.hubbub_rounds import TRAINING, measure_hubbub
 from benchmarks.peers.measuring import Call, call_apart
 from benchmarks.steps import CLIENTS
+from hubbub.protocol.metrics import CLASSIFICATION, Metric
 
 STRATEGY = "sec-union"
-TAGS, NO_TAGS = "memory, all of it", "memory, no tags"
-"""Two rows that tell what tags cost a client: of all that it computes, with only training put aside."""
+SCORES, TAGS, NEITHER = "memory, tags and scores", "memory, tags", "memory, neither"
+"""Rows that tell what tags and scores cost a client: of all that it computes, with only training put aside."""
+ADDITIONS: dict[str, tuple[bool, tuple[Metric, ...]]] = {
+    SCORES: (True, CLASSIFICATION),
+    TAGS: (True, ()),
+    NEITHER: (False, ()),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,10 @@ class SizedRound:
 def measure_sizes(
     plan: SizesPlan, transports: Mapping[str, str | None], say: Callable[[str], None], call: Call = call_apart
 ) -> list[SizedRound]:
-    """Each size over each transport, and with and without tags; a transport is a broker's URL, None is memory."""
+    """Each size over each transport, and with and without tags and scores.
+
+    A transport is a broker's URL, None is memory.
+    """
     found = []
     for parameters, rounds in plan.rounds.items():
         with draw_up_contest(parameters, CLIENTS) as contest:
@@ -42,8 +51,9 @@ def measure_sizes(
                 say(f"A secure round over {name}, N = {parameters:,}")
                 cost = call(partial(measure_hubbub, contest, STRATEGY, count=rounds, amqp_url=url))
                 found.append(SizedRound(transport=name, cost=cost))
-            for name, verified in ((TAGS, True), (NO_TAGS, False)):
+            for name, (verified, metrics) in ADDITIONS.items():
                 say(f"A secure round over {name}, N = {parameters:,}")
                 measure = partial(measure_hubbub, contest, STRATEGY, count=rounds, aside=(TRAINING,))
-                found.append(SizedRound(transport=name, cost=call(partial(measure, verified=verified))))
+                cost = call(partial(measure, verified=verified, metrics=metrics))
+                found.append(SizedRound(transport=name, cost=cost))
     return found

@@ -90,9 +90,9 @@ class VectorLearner:
 
 class VectorTask:
     name = "vectors"
-    metrics: tuple[Metric, ...] = ()
 
-    def __init__(self, contest: Contest) -> None:
+    def __init__(self, contest: Contest, metrics: tuple[Metric, ...] = ()) -> None:
+        self.metrics = metrics
         self._contest = contest
         self._rounds = [0] * contest.clients
         self._after_first: Theta | None = None
@@ -133,6 +133,7 @@ def measure_hubbub(
     count: int = ROUNDS,
     amqp_url: str | None = None,
     verified: bool = True,
+    metrics: tuple[Metric, ...] = (),
     aside: Sequence[str] = _ASIDE,
 ) -> PeerCost:
     """Run `count` rounds, over RabbitMQ if its URL is given, and keep the medians of all but the first.
@@ -140,7 +141,7 @@ def measure_hubbub(
     What is put `aside` counts for nobody.
     """
     memory = MemoryWatch()
-    task, parties = VectorTask(contest), make_parties(clients=contest.clients, servers=SERVERS)
+    task, parties = VectorTask(contest, metrics), make_parties(clients=contest.clients, servers=SERVERS)
     manifest = draw_up_manifest(
         task,
         roster=parties.roster,

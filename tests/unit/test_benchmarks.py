@@ -24,7 +24,7 @@ from benchmarks.plan import QUICK, Plan
 from benchmarks.report import Report
 from benchmarks.rounds import Series
 from benchmarks.sheet import show_seconds
-from benchmarks.sizes import NO_TAGS, TAGS, SizesPlan, measure_sizes
+from benchmarks.sizes import NEITHER, SCORES, TAGS, SizesPlan, measure_sizes
 from benchmarks.targets import list_targets
 from benchmarks.timing import Step
 from rich.console import Console
@@ -295,13 +295,15 @@ def test_what_grew_is_drawn_beside_both_pages(tmp_path: Path) -> None:
 
 
 def test_a_round_by_size_tells_payload_from_wire_and_from_everything() -> None:
-    found, tagged, untagged = measure_sizes(
+    found, scored, tagged, neither = measure_sizes(
         SizesPlan(rounds={5_000: 2}), {"memory": None}, lambda _: None, call_here
     )
 
-    assert [each.transport for each in (found, tagged, untagged)] == ["memory", TAGS, NO_TAGS]
+    assert [each.transport for each in (found, scored, tagged, neither)] == ["memory", SCORES, TAGS, NEITHER]
     # 128 bits and 3 words, from five clients and to them, and between two aggregators.
-    assert (found.cost.payload_bytes or 0) - (untagged.cost.payload_bytes or 0) == 11 * 40
+    assert (tagged.cost.payload_bytes or 0) - (neither.cost.payload_bytes or 0) == 11 * 40
+    # Two metrics of 4 bytes and 3 words of tags, and a seed of 32 bytes from each client.
+    assert (scored.cost.payload_bytes or 0) - (tagged.cost.payload_bytes or 0) == 11 * (8 + 24) + 5 * 32
     assert found.cost.payload_bytes is not None
     assert found.cost.wire_bytes is not None
     assert 0 < found.cost.payload_bytes < found.cost.wire_bytes < found.cost.total_bytes
