@@ -19,8 +19,8 @@ from hubbub_coordinator.wording import MEANINGS
 
 PROJECT = Path(__file__).parents[1]
 SAID = [kind for kind in KINDS.values() if kind.senders & {Role.CLIENT, Role.AGGREGATOR}]
-SCORES = {("round-applied", "loss")}
-"""What is said of a client's own data until scores are sums."""
+TOTALS = {("round-scored", "scores.value")}
+"""Numbers that are computed from a sum over the members, the same at all clients."""
 
 SENTENCE = "the sum was 7"
 DURATION = re.compile(r"_(s|ms|ns|seconds|time)$")
@@ -72,7 +72,7 @@ def refuses_words(pattern: str | None) -> bool:
 def test_no_message_of_clients_or_aggregators_has_room_for_words_or_durations(message: type[Message]) -> None:
     found = {(message.kind, path) for path in find_room(message)}
 
-    assert found == {each for each in SCORES if each[0] == message.kind}
+    assert found == {each for each in TOTALS if each[0] == message.kind}
 
 
 class Inner(Claim):

@@ -633,7 +633,7 @@ async def test_not_even_with_the_coordinator_is_a_made_up_receipt_worth_anything
 async def test_a_sum_that_is_shifted_within_the_possible_is_believed_by_all_alike(
     tmp_path: Path, strategy: str
 ) -> None:
-    """Sums are private, not verified: this is the limit that the threat model states."""
+    """A client has given the aggregator what tags follow from: this is the limit that the threat model states."""
     manifest = draw_up(strategy=strategy, rounds=2)
     async with corrupt_federation(manifest, tmp_path, {CORRUPT: lambda scene: tell(scene, shift_factor)}) as scene:
         state, run = await scene.run()

@@ -161,9 +161,5 @@ def what_leaves(scene: Scene, client: PartyId) -> list[tuple[str, int, str, int,
 
 def say_openly(body: Message) -> dict[str, object]:
     """A message's fields, without those that differ between any two clients."""
-    drawn = {"set_id", "run_key", "model_hmac"} if not isinstance(body, RoundApplied) else SCORES
+    drawn = set() if isinstance(body, RoundApplied) else {"set_id", "run_key", "model_hmac"}
     return body.model_dump(mode="json", exclude=drawn)
-
-
-SCORES = {"correct", "total", "loss"}
-"""Each client has its own part of the test set."""

@@ -2,13 +2,14 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from hubbub.errors import RejectReason
 from hubbub.messages.base import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
 from hubbub.messages.manifest import MAX_METRICS, Digest, Name
 from hubbub.messages.shares import SignedReceipt, Vectors
 from hubbub.messages.traffic import Traffic
+from hubbub.protocol.metrics import NAME_PATTERN as METRIC_NAME_PATTERN
 
 Members = Annotated[tuple[Name, ...], Field(min_length=1)]
 
@@ -88,7 +89,7 @@ class RoundApplied(Message):
 class ScoreClaim(Claim):
     """A metric over the members of a scores phase, computed from their sum: all clients compute the same."""
 
-    name: str
+    name: Annotated[str, StringConstraints(pattern=METRIC_NAME_PATTERN)]
     value: Annotated[float, Field(allow_inf_nan=False)]
 
 

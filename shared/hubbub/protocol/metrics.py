@@ -16,6 +16,7 @@ Everything is decoded from the summed integers in exact arithmetic, so that all 
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -36,7 +37,7 @@ ScoreWeights: TypeAlias = Literal["equal", "examples"]
 NAME = "scores"
 """Of the phase and of its vector, and what its bits are counted as."""
 MODULUS = 2**32
-MAX_NAME_CHARACTERS = 40
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"
 MIN_BINS, MAX_BINS = 2, 4096
 WORST_R2 = -1.0
 """R² has no lower bound; what is below this is told as this."""
@@ -59,9 +60,9 @@ class Metric:
     """Of an AUC's histogram of probabilities, which has as many for positives as for negatives."""
 
     def __post_init__(self) -> None:
-        if not (self.name.isascii() and self.name.isprintable() and 0 < len(self.name) <= MAX_NAME_CHARACTERS):
+        if re.fullmatch(NAME_PATTERN, self.name) is None:
             raise ConfigurationError(
-                f"a metric's name has 1 to {MAX_NAME_CHARACTERS} printable ASCII characters, not {self.name!r}"
+                f"a metric's name has 1 to 40 letters, digits, dots, hyphens or underscores, not {self.name!r}"
             )
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigurationError(

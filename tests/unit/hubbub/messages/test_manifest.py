@@ -83,7 +83,7 @@ def test_the_run_id_of_a_manifest_never_changes() -> None:
     """Other parties compute it too: a change of this value is a change of the format."""
     manifest = make_manifest(roster_sha256="2" * 64)
 
-    assert manifest.run_id == "3251a4656551ae7395af11e5998bed4265167f745430a18d367a0cc68c5cfbfb"
+    assert manifest.run_id == "6a28f794ddd0760763e7444af68c0314af42770daeef5f42efa36700d04652b8"
 
 
 ACCURACY = MetricClaim(name="accuracy")
@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "a target NaN": ({"target": math.nan}, "target: "),
     "a metric twice": ({"metrics": [{"name": "loss"}, {"name": "loss"}]}, "a metric is declared once"),
-    "a metric without a name": ({"metrics": [{"name": ""}]}, "a metric's name has 1 to 40"),
+    "a metric without a name": ({"metrics": [{"name": ""}]}, "a metric's name has 1 to 40 letters"),
     "a metric with wrong bounds": ({"metrics": [{"name": "loss", "low": 2}]}, "the bounds of loss"),
     "no steps": ({"local_steps": 0}, "local_steps: "),
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
