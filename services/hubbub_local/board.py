@@ -58,7 +58,8 @@ class Board:
             self._observe_round(moment, moment.after, data)
 
     def _observe_run(self, moment: Moment, data: runs.Run) -> None:
-        if isinstance(moment.event, PartyJoined):
+        # A party that was asked twice answers twice.
+        if isinstance(moment.event, PartyJoined) and len(data.joined) > self.joined:
             self.joined = len(data.joined)
             self.note(f"{moment.event.party} joined ({self.joined} of {len(data.parties)})")
         if moment.after in runs.OUTCOMES:
