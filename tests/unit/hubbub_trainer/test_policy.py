@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.messages.manifest import CohortMember, Manifest
+from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
+from hubbub.protocol.metrics import BINARY
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.roster import Roster, build_roster
@@ -19,6 +20,7 @@ from support.builders import aggregator_names, client_names, make_cohort, make_m
 
 OTHER = "f" * 64
 PRIVATE = [name for name, strategy in STRATEGIES.items() if not (strategy.reveals or strategy.repeats)]
+SCORED = tuple(MetricClaim.of(metric) for metric in BINARY)
 SUMS = [name for name, strategy in STRATEGIES.items() if strategy.repeats]
 REVEALING = [name for name, strategy in STRATEGIES.items() if strategy.reveals]
 
@@ -78,6 +80,18 @@ def test_a_manifest_at_every_limit_is_joined() -> None:
     ("limits", "proposed", "said"),
     [
         ({}, {"min_clients": 2}, ["min_clients is 2", "at least 3", "edit min_clients"]),
+        ({"scores": ("none",)}, {"metrics": SCORED}, ["scores = 'sum'", "allows none", "edit scores"]),
+        (
+            {},
+            {"metrics": SCORED, "score_weights": "examples"},
+            ["by examples", "allows equal", "edit score_weights"],
+        ),
+        (
+            {"max_scored_rounds": 1},
+            {"metrics": SCORED},
+            ["scored rounds = 2", "at most 1", "edit max_scored_rounds"],
+        ),
+        ({"max_bins": 63}, {"metrics": SCORED}, ["bins of a histogram = 64", "at most 63", "edit max_bins"]),
         (
             {"min_servers": 3},
             {"aggregators": aggregator_names(2)},
