@@ -22,8 +22,6 @@ class InitialModel:
     """Its void rounds, in any run."""
     objection: str = ""
     """Why the run may not begin with it, in words for the data owner alone; empty if it may."""
-    earlier_runs: int = 0
-    """How many other runs that began from it have counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +241,6 @@ class Go:
 
     is_scored: bool = False
     """Whether a scores phase follows when the round is released."""
-    may_score: bool = True
-    """Whether our policy lets us share a score."""
     score_members: frozenset[PartyId] = frozenset()
     """Over whom the run's scores are summed; nobody before the first time."""
 

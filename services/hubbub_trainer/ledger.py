@@ -23,7 +23,7 @@ from hubbub.store.state_file import StateFile
 from hubbub_trainer.fingerprint import Fingerprint
 
 LEDGER_FILE = "ledger.sqlite"
-COST = "two runs from one model, in cohorts with and without you, subtract to your update"
+COST = "two runs from one model, in cohorts with and without you, subtract to your update and to your scores"
 SHOWN_DIGITS = 12
 """Of a digest, where people read it."""
 

@@ -44,7 +44,8 @@ class Policy(PartyPolicy):
     whose own mark comes back is surer that it chose alone."""
     max_runs_per_model: Limit = 1
     """How many runs this trainer begins from one and the same model: two runs from one model, in cohorts with and
-    without you, subtract to your update. `hubbub ledger allow` allows more from a single model."""
+    without you, subtract to your update, and their scores to yours. `hubbub ledger allow` allows more from a single
+    model."""
     max_rounds_of_sums: Limit = 1
     """The most rounds of sum and sparse-sum: your numbers stay the same, so that two sums, one with you among the
     members and one without, subtract to them. Allow more for a task whose numbers follow from the last sum."""
@@ -72,8 +73,6 @@ class Policy(PartyPolicy):
     that weigh by examples, one with you and one without, subtract to your number of examples."""
     max_scored_rounds: Limit = 200
     """The most rounds of a run in which scores are summed."""
-    max_score_sets_per_model: Limit = 1
-    """In how many runs that begin from one model you share scores: over other members each time, they subtract."""
     max_bins: Limit = 256
     """The most bins of the histogram that an AUC is computed from: clients see the sum of all histograms."""
     demo_seed: bool = False
@@ -103,7 +102,6 @@ class Policy(PartyPolicy):
             allow_unverified=True,
             score_weights=get_args(ScoreWeights),
             max_scored_rounds=NO_LIMIT,
-            max_score_sets_per_model=NO_LIMIT,
             max_bins=NO_LIMIT,
             demo_seed=True,
         )

@@ -193,7 +193,6 @@ class Trainer(Participant):
                 caps=_find_void_caps(manifest, policy),
                 snapshots_per_peer=policy.max_snapshots_per_peer,
                 runs_per_model=policy.max_runs_per_model,
-                score_sets_per_model=policy.max_score_sets_per_model,
             )
         self.runner.add(run, data)
 
@@ -352,7 +351,6 @@ class Trainer(Participant):
             sha256=fingerprint.model if fingerprint else "",
             voids=claim.voids,
             objection=explain_refusal(claim, data.caps.per_model),
-            earlier_runs=sum(each.counted for each in claim.earlier),
         )
 
     def _agree(self, key: Key, manifest: Manifest) -> GroupAgreed:

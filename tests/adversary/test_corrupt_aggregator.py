@@ -483,8 +483,8 @@ def declare_other_vectors(envelope: Envelope) -> Sequence[Envelope]:
         (say_both, "union", f"{CORRUPT} says void where"),
         (say_void_beforehand, "union", "released signs where another says void"),
         (release_twice, "union", f"{CORRUPT} released two sums of union"),
-        (name_other_members, "union", "names other members than were named before in this round"),
-        (name_other_members, "signs", f"{CORRUPT} names other members than were named before in this round"),
+        (name_other_members, "union", "names other members than were named before"),
+        (name_other_members, "signs", f"{CORRUPT} names other members than were named before"),
         (declare_other_vectors, "signs", "declares other vectors than another aggregator did"),
     ],
 )

@@ -16,7 +16,7 @@ from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS, PREFIX, decode, encode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
@@ -138,7 +138,8 @@ async def test_no_message_is_taken_with_any_bit_flipped(
 ) -> None:
     """Every kind of message that a run has, at the moment when the true one is due: the first round is void."""
     caplog.set_level(logging.ERROR)
-    manifest = draw_up(min_clients=3, wire=wire)
+    metrics = tuple(MetricClaim.of(metric) for metric in TASK.metrics)
+    manifest = draw_up(min_clients=3, wire=wire, metrics=metrics)
     flipper = Flipper(manifest)
     async with corrupt_federation(
         manifest,

@@ -59,4 +59,4 @@ def test_eight_parties_with_logins_of_their_own_train_over_tls_what_they_train_i
     assert manifest.initial_model_sha256 not in digests.values()
     logs = [read_log(service.folder / "audit.jsonl") for service in federation.services.values()]
     assert compare(logs) == ()
-    assert find_common(logs).phases == 2 * ROUNDS
+    assert find_common(logs).phases == 3 * ROUNDS

@@ -117,6 +117,9 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.COORDINATOR, "run", "enrolling", "ProposalDue"): _ASKED_AGAIN,
         Row(Role.COORDINATOR, "round", "releasing", "ReceiptArrived"): _EARLY,
         Row(Role.COORDINATOR, "round", "releasing", "UpdateApplied"): _EARLY,
+        Row(Role.COORDINATOR, "round", "releasing", "ScoresReported"): _EARLY,
+        Row(Role.COORDINATOR, "round", "applying", "ReceiptArrived"): _EARLY,
+        Row(Role.COORDINATOR, "round", "collecting", "UpdateApplied"): "takes a client that is slow to apply",
         Row(Role.COORDINATOR, "round", "voiding", "SumReleased"): "takes a corrupt aggregator",
         Row(Role.AGGREGATOR, "run", "invited", "Ended"): "the run ends before it began",
         Row(Role.AGGREGATOR, "run", "pledged", "Proposed"): _ASKED_AGAIN,
@@ -147,6 +150,7 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.CLIENT, "round", "sharing", "SumArrived"): _EARLY,
         Row(Role.CLIENT, "round", "decoding", "SumArrived"): _CAME_TWICE,
         Row(Role.CLIENT, "round", "concluding", "SumArrived"): _CAME_TWICE,
+        Row(Role.CLIENT, "round", "scoring", "SumArrived"): "the others have finished the phase without us",
         Row(Role.CLIENT, "round", "closing", "SumArrived"): "takes a corrupt aggregator",
     }
 )

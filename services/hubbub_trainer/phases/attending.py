@@ -123,11 +123,8 @@ def _begin_waiting(data: Enrolment) -> Step[State, Enrolment]:
 
 def _begin(state: State, data: Enrolment, before: tuple[Effect, ...] = ()) -> Step[State, Enrolment]:
     data = replace(data, begun=data.over + 1)
-    go = Go(
-        is_scored=data.manifest.is_scored_after(data.released + 1),
-        may_score=data.may_score,
-        score_members=data.score_members,
-    )
+    scored = data.manifest.is_scored_after(data.released + 1)
+    go = Go(is_scored=scored, score_members=data.score_members)
     return Step(state, data, (*before, Tell(_round(data, data.begun), go), *_overtake(data)))
 
 

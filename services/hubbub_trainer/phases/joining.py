@@ -98,7 +98,6 @@ def _say_refusal(data: Enrolment, code: Code, why: str) -> tuple[Effect, ...]:
 
 
 def _begin_from(data: Enrolment, initial: InitialModel) -> Enrolment:
-    data = replace(data, may_score=initial.earlier_runs < data.score_sets_per_model)
     return replace(data, models=(initial.sha256,), wasted_on_model=initial.voids) if initial.sha256 else data
 
 

@@ -114,8 +114,6 @@ class Round:
     """Later rounds were ordered: what is not here when we come to wait for it is lost."""
     is_scored: bool = False
     """Whether a scores phase follows when the round is released."""
-    may_score: bool = True
-    """Whether our policy lets us share a score."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Over whom the run's scores are summed; nobody before the first time."""
     concluded: Concluded | None = None
@@ -229,7 +227,7 @@ class CloseVoid(Job):
 
 def begin(data: Round, event: Go) -> Step[State, Round]:
     """Train, unless the others have closed the round without us: then there is nobody to train for."""
-    data = replace(data, is_scored=event.is_scored, may_score=event.may_score, score_members=event.score_members)
+    data = replace(data, is_scored=event.is_scored, score_members=event.score_members)
     data = replace(data, idle=data.released and data.me not in data.members)
     return Step(State.TRAINING, data, (Train(idle=data.idle),))
 
@@ -302,7 +300,7 @@ def share_score(data: Round, event: Evaluated) -> Step[State, Round]:
     if onward:
         return onward
     belongs = not data.score_members or data.me in data.score_members
-    return _send(data) if data.may_score and belongs else _wait(data)
+    return _send(data) if belongs else _wait(data)
 
 
 def _end_scored(data: Round, metrics: Mapping[str, float]) -> Step[State, Round]:

@@ -62,10 +62,6 @@ class Enrolment:
     """How many snapshots each peer may be given in this run."""
     runs_per_model: int = 1
     """How many runs the policy lets begin from one model."""
-    score_sets_per_model: int = 1
-    """In how many runs that begin from one model the policy lets us share scores."""
-    may_score: bool = True
-    """Whether that lets us share them in this run."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Over whom the run's scores are summed; nobody before the first time."""
     on_target: bool = False

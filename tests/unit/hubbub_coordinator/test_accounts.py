@@ -225,14 +225,20 @@ TO_SERVERS: dict[WireMode, int] = {"paper": 2 * 64, "compact": 64 + 256}
 """What a client sends of its scores: to both aggregators, or to one of them and a seed to the other."""
 FROM_SERVERS: dict[WireMode, int] = {"paper": 2 * 3 * 64, "compact": 64 + 3 * 64}
 """What aggregators send: both to all clients, or one to the other and that one to all clients."""
+TAGS_TO: dict[WireMode, int] = {"paper": 2 * 192, "compact": 192}
+TAGS_FROM: dict[WireMode, int] = {"paper": 2 * 3 * 192, "compact": 192 + 3 * 192}
+"""The same of their three tags of 64 bits."""
 
 
 def scored(wire: WireMode, *senders: PartyId) -> Round:
     """A round whose scores were summed over the senders and sent to all clients."""
     rows = [
-        (client, Traffic(counts_as="scores", direction="up", payload_bits=TO_SERVERS[wire])) for client in senders
+        (client, Traffic(counts_as=name, direction="up", payload_bits=bits))
+        for client in senders
+        for name, bits in (("scores", TO_SERVERS[wire]), ("tags", TAGS_TO[wire]))
     ]
     down = Traffic(counts_as="scores", direction="down", payload_bits=FROM_SERVERS[wire], wire_bytes=90)
+    tags = Traffic(counts_as="tags", direction="down", payload_bits=TAGS_FROM[wire])
     vectors = declare((SCORED[wire].score_sheet.vector,))
     return replace(
         FULL if wire == "paper" else COMPACT,
@@ -242,7 +248,11 @@ def scored(wire: WireMode, *senders: PartyId) -> Round:
         records=(*FULL.records, PhaseRecord(opened_at_s=15.0, released_at_s=16.0, released=vectors)),
         score_members=frozenset(senders),
         reported=dict.fromkeys(SCORED[wire].clients, CLAIMS),
-        traffic=(*(FULL if wire == "paper" else COMPACT).traffic, *rows, (MANIFEST.aggregators[0], down)),
+        traffic=(
+            *(FULL if wire == "paper" else COMPACT).traffic,
+            *rows,
+            *((MANIFEST.aggregators[0], row) for row in (down, tags)),
+        ),
     )
 
 

@@ -763,15 +763,6 @@ def test_who_is_overtaken_while_waiting_for_scores_has_the_model_and_goes_on(sco
     over_with(scored, {}, frozenset())
 
 
-def test_a_policy_may_keep_a_score_at_home(scored: Play) -> None:
-    scored.feed(Go(is_scored=True, may_score=False))
-    scored.feed(Trained(training_s=2.0))
-    scored.feed(SharesSent(traffic=SENT))
-    score(scored)
-    scored.expect(State.WAITING)
-    assert scored.jobs() == []
-
-
 def test_after_a_restart_the_model_is_evaluated(scored: Play) -> None:
     scored.advance(State.CONCLUDING)
     scored.feed(Concluded(model_hmac=MODEL, held=HELD))

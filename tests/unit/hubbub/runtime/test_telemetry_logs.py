@@ -74,7 +74,7 @@ def test_every_line_of_a_round_names_its_round_and_every_line_of_a_phase_both(me
     assert rounds
     assert phases
     assert {line.get("round") for line in (*rounds, *phases)} == {1, 2}
-    assert {line.get("phase") for line in phases} == {"union", "signs"}
+    assert {line.get("phase") for line in phases} == {"union", "signs", "scores"}
 
 
 # What goes wrong ---------------------------------------------------------------------------------------------

@@ -129,9 +129,10 @@ def test_runs_rounds_and_phases_are_counted_by_their_end_at_every_party(measured
     [
         ("client-1", "Train", ROUNDS),
         ("client-1", "Conclude", ROUNDS),
-        ("client-2", "SendShares", 2 * ROUNDS),
-        ("client-3", "DecodeSums", 2 * ROUNDS),
-        ("aggregator-1", "SumAndRelease", 2 * ROUNDS),
+        ("client-1", "Evaluate", ROUNDS),
+        ("client-2", "SendShares", 3 * ROUNDS),
+        ("client-3", "DecodeSums", 3 * ROUNDS),
+        ("aggregator-1", "SumAndRelease", 3 * ROUNDS),
     ],
 )
 def test_jobs_are_timed(measured: Measured, party: str, job: str, times: int) -> None:
