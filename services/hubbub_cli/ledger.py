@@ -22,8 +22,8 @@ ledgers = typer.Typer(help="The ledger: which models a trainer began runs from."
 
 COST = (
     "What it costs: two runs from one model, in cohorts with and without you, subtract to your update and to your"
-    " scores. On unevenly dealt data, two runs with a client and two without gave 85 % of its indices and 96 % of its"
-    " signs."
+    " scores. On unevenly dealt data, two runs with a client and two without gave 85 % of its indices and 96 % of"
+    " its signs."
 )
 
 

@@ -44,8 +44,8 @@ class Policy(PartyPolicy):
     whose own mark comes back is surer that it chose alone."""
     max_runs_per_model: Limit = 1
     """How many runs this trainer begins from one and the same model: two runs from one model, in cohorts with and
-    without you, subtract to your update, and their scores to yours. `hubbub ledger allow` allows more from a single
-    model."""
+    without you, subtract to your update, and their scores to yours. `hubbub ledger allow` allows more from a
+    single model."""
     max_rounds_of_sums: Limit = 1
     """The most rounds of sum and sparse-sum: your numbers stay the same, so that two sums, one with you among the
     members and one without, subtract to them. Allow more for a task whose numbers follow from the last sum."""

@@ -92,8 +92,8 @@ def test_payload_is_what_the_formula_predicts_and_a_clean_run_leaves_no_dead_let
 
     n, c, s = manifest.parameters, len(manifest.clients), len(manifest.aggregators)
     # Of every client to one aggregator, of all aggregators but one to that one, and of that one to every client:
-    # N signs, sixteen in 56 bits (m = 11), one factor of 32, and two scores; each phase has three tags of 64. To all
-    # other aggregators go seeds of 256 bits.
+    # N signs, sixteen in 56 bits (m = 11), one factor of 32, and two scores; each phase has three tags of 64. To
+    # all other aggregators go seeds of 256 bits.
     vectors = 2 * c + s - 1
     assert {name: each.payload_bits for name, each in cost.rounds[1].items()} == {
         "signs": vectors * math.ceil(n / 16) * 56 + (s - 1) * c * 256,
