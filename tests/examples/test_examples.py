@@ -34,15 +34,20 @@ def run_demo(file: str, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("file", "task", "parameters", "good"),
+    ("file", "task", "parameters", "headline", "good"),
     [
-        ("breast_cancer.py", "breast-cancer", 30 * 32 + 32 + 32 * 2 + 2, 0.93),
+        ("breast_cancer.py", "breast-cancer", 30 * 32 + 32 + 32 * 2 + 2, "auc", 0.97),
+        ("diabetes.py", "diabetes", 10 * 32 + 32 + 32 + 1, "r2", 0.25),
         # Two rows and two columns for each of three layers, and nothing of the layers themselves.
-        ("adapters.py", "upside-down-digits", 2 * (64 + 512 + 512 + 256 + 256 + 10), 0.8),
+        ("adapters.py", "upside-down-digits", 2 * (64 + 512 + 512 + 256 + 256 + 10), "accuracy", 0.8),
     ],
 )
-def test_a_task_of_ones_own_learns(file: str, task: str, parameters: int, good: float, tmp_path: Path) -> None:
+def test_a_task_of_ones_own_learns(
+    file: str, task: str, parameters: int, headline: str, good: float, tmp_path: Path
+) -> None:
     report = run_demo(file, tmp_path / "out.json")
 
     assert (report["task"], report["parameters"]) == (task, parameters)
-    assert report["rounds"][-1]["accuracy"] > good
+    assert report["headline"] == {"name": headline, "higher_is_better": True}
+    assert report["rounds"][-1]["metrics"][headline] > good
+    assert [("accuracy" in each) for each in report["rounds"]] == [headline != "r2"] * len(report["rounds"])
