@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.errors import RejectReason
+from hubbub.errors import FalseSum, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.table import Step
 from hubbub.messages.envelope import Envelope
@@ -22,7 +22,10 @@ from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundScored
 from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
 from hubbub.protocol.ring import Residues
-from hubbub.strategies.base import Theta
+from hubbub.strategies.base import Release, Theta
+from hubbub.strategies.scores import SCORES, ScoreRound
+from hubbub.strategies.verified import VerifiedRound
+from hubbub.trust.seals import TagCoefficients
 from hubbub_aggregator.journal import Journal
 from hubbub_aggregator.phases.membership import Membership
 from hubbub_coordinator.phases import round as coordinator_rounds
@@ -276,3 +279,29 @@ def test_scores_do_not_print() -> None:
 
     assert found == {"accuracy": (SECRET, 1)}
     assert str(SECRET) not in repr(event)
+
+
+# A sum that is false --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", range(1 + 3), ids=["scores", "first tag", "second tag", "last tag"])
+@pytest.mark.parametrize("shift", [1, 2**31, 2**32 - 1])
+def test_a_shifted_sum_of_scores_is_refused(place: int, shift: int) -> None:
+    manifest = draw_up_scored()
+    coefficients = TagCoefficients(manifest.run_id, 1, bytes(32))
+    sides = [
+        VerifiedRound(ScoreRound(manifest.score_sheet, {"accuracy": (value, 1)}, 1), (SCORES,), coefficients)
+        for value in (SECRET, *OTHERS.values())
+    ]
+    vectors = sides[0].vectors("scores")
+    columns = zip(*(side.contribute("scores") for side in sides), strict=True)
+    scores, tags = (np.sum(column, axis=0, dtype=np.uint64) for column in columns)
+    true = Release(vectors, (scores.astype(np.uint32), tags))
+    sides[0].absorb("scores", true, 3)
+
+    shifted = [scores.copy(), tags.copy()]
+    shifted[place > 0][max(0, place - 1)] += np.uint64(shift)
+    false = Release(vectors, (shifted[0].astype(np.uint32), shifted[1]))
+
+    with pytest.raises(FalseSum):
+        sides[1].absorb("scores", false, 3)
