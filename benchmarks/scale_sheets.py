@@ -84,7 +84,7 @@ def lay_out_sizes(rounds: Sequence[SizedRound]) -> Sheet:
         "and aggregator are the processor's time of one of each; training, top-k and moving the model on are left "
         "out. Round is the time that passes with all eight parties in one process, which also write to disk "
         "and sync; memory is by how much that process grew, with five models, accumulators and updates in it. The "
-        "rows *all of it* and *no tags* leave out training alone."
+        "rows *tags and scores*, *tags* and *neither* leave out training alone."
     )
     return Sheet("One secure round", columns, rows, note)
 
