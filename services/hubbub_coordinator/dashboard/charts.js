@@ -216,7 +216,7 @@ function readColours() {
     quiet: read("ink-2"),
     grid: read("line"),
     surface: read("surface"),
-    series: [read("series-1"), read("series-2"), read("series-3"), read("series-4")],
+    series: [1, 2, 3, 4, 5].map((number) => read(`series-${number}`)),
     font: getComputedStyle(document.body).fontFamily,
   };
 }

@@ -54,7 +54,7 @@ export function drawFrame(drawing, layers, layout, detail) {
     box("broker", broker.x, broker.y, broker.width, broker.height),
     drawLock(broker.x + broker.width / 2, broker.y + 30),
     label("name middle", broker.x + broker.width / 2, broker.y + 58, "broker"),
-    ...(layout.wide ? [label("note middle", broker.x + broker.width / 2, broker.y + 75, "all of it sealed")] : []),
+    ...(layout.wide ? [label("note middle", broker.x + broker.width / 2, broker.y + 75, "payloads are sealed")] : []),
   );
   layers.clients.replaceChildren();
   layers.servers.replaceChildren();
