@@ -30,6 +30,7 @@ def write_plan(answer: Plan) -> dict[str, object]:
         "rounds": ask.rounds,
         "wire": ask.wire,
         "union_size_is": "estimated" if answer.estimated else "given",
+        "scores_bits": answer.scores_bits,
         "strategies": [_write_row(row) for row in answer.rows],
         "leakage": _write_leakage(answer.leakage),
         "block_leakage": answer.block_leakage and _write_leakage(answer.block_leakage),
@@ -123,6 +124,7 @@ def _notes(answer: Plan) -> list[str]:
         f"{NOT_RUNNABLE} for comparison, by its formula: it cannot be run here.",
         f"{NOT_TRAINING} adds numbers as they are, for statistics: it does not train.",
         size,
+        f"A round whose model is scored takes {show_bytes(answer.scores_bits / 8)} more, for two metrics.",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable
 
@@ -12,11 +13,13 @@ from hubbub.errors import LocalError
 from hubbub.ids import RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.store.vault import Vault
+from hubbub_trainer.learning.source import Source
 
 CLIENT_SECRET_BYTES = 32
 SET_ID_BYTES = 16
 _CONTRIBUTION = "contribution"
 _EXAMPLES = "examples"
+_SOURCE = "task source"
 
 
 def recall_client_secret(vault: Vault, run: RunId) -> ClientSecret:
@@ -36,6 +39,17 @@ def fix_examples(vault: Vault, run: RunId, examples: int) -> int:
         kept = str(examples).encode()
         vault.put(run, _EXAMPLES, kept)
     return int(kept)
+
+
+def recall_source(vault: Vault, run: RunId) -> Source | None:
+    """What the task was made of when we joined, or when its owner was last told of a change."""
+    kept = vault.get(run, _SOURCE)
+    return None if kept is None else json.loads(kept)
+
+
+def keep_source(vault: Vault, run: RunId, source: Source) -> None:
+    """Keep what the task is made of now."""
+    vault.put(run, _SOURCE, json.dumps(dict(source)).encode())
 
 
 def recall_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:

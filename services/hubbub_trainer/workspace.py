@@ -226,6 +226,10 @@ class Workspace:
         known = self._read_notes().get(number, {}).get("trouble", [])
         self._note(number, {"trouble": sorted({*known, what})})
 
+    def note_changes(self, changes: Sequence[str]) -> None:
+        """Write down, here and nowhere else, what of the task was changed since the last round that is noted."""
+        self._note(max((self.applied, *self._read_notes())), {"task_changed": list(changes)})
+
     def _note(self, number: int, fields: Mapping[str, object]) -> None:
         """Add to what is noted of the last round."""
         notes = {each: note for each, note in self._read_notes().items() if each <= number}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,14 @@ from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.store.vault import Vault
 from hubbub.strategies.base import Theta
 from hubbub_trainer import group, succession
-from hubbub_trainer.drawn import fix_examples, recall_client_secret
+from hubbub_trainer.drawn import fix_examples, keep_source, recall_client_secret, recall_source
 from hubbub_trainer.events import Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
+from hubbub_trainer.learning.source import digest_source
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import Workspace, clean_up, digest
+
+log = logging.getLogger(__name__)
 
 
 class TaskLoader(Protocol):
@@ -123,7 +127,24 @@ class Workspaces:
             group=agreed,
         )
         space.recall()
+        self._tell_of_changes(manifest, task, space)
         return space
+
+    def _tell_of_changes(self, manifest: Manifest, task: Task, space: Workspace) -> None:
+        """Tell the owner, and nobody else, if the task is not what it was when we joined. The run goes on."""
+        before, now = recall_source(self._vault, manifest.run_id), digest_source(task)
+        if before == now:
+            return
+        if before is not None:
+            changes = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+            log.warning(
+                "the task %r was changed under run %s, which goes on with the task as it is now: %s",
+                manifest.task,
+                manifest.run_id,
+                ", ".join(changes),
+            )
+            space.note_changes(changes)
+        keep_source(self._vault, manifest.run_id, now)
 
     def _initial_model(self, manifest: Manifest, task: Task) -> Theta | None:
         """What a run begins with: rebuilt from its seed, or what its predecessor left here, if we were in it."""

@@ -15,7 +15,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.transport.base import ACK, Address, Delivery, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import Topology, inbox, route, topology_for
-from support.aio import aio
+from support.aio import aio, until
 from support.broker import declared
 from support.cluster import Cluster
 from support.fault_proxy import FaultProxy
@@ -118,6 +118,23 @@ async def test_blocked_publish_fails_when_its_time_is_up_and_later_works_again(p
                 continue
             break
         await recorder.wait_for_all({b"in time"})
+
+
+@aio
+async def test_the_end_of_an_alarm_is_noticed_while_nothing_is_sent(private_node: PrivateNode) -> None:
+    party = new_party()
+    topology = topology_for(party, Role.AGGREGATOR)
+    await declare_topology(private_node.url, topology)
+
+    async with open_transport(private_node.url, topology, publish_timeout_s=1) as transport:
+        before = transport.condition.blocked
+        async with memory_alarm(private_node):
+            with pytest.raises(TransportError, match="short of memory or disk"):
+                await transport.publish(address_of(party), b"too early")
+            during = transport.condition.blocked
+        await until(lambda: not transport.condition.blocked)
+
+    assert (before, during) == (False, True)
 
 
 # Cut off mid-sentence -----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from hubbub.messages.base import Message
 from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.runtime.clock import Clock
 from hubbub.runtime.runner import Fed, Live, Moment, Runner
 from hubbub.runtime.telemetry import Counters
 from hubbub.transport.base import Address, DeadLetter
@@ -177,6 +178,9 @@ class ManualClock:
 
     def now_s(self) -> float:
         return self.time_s
+
+    def go_on_from(self, at_s: float) -> None:
+        self.time_s = max(self.time_s, at_s)
 
 
 @dataclass
@@ -341,7 +345,7 @@ async def _audit_log() -> AsyncIterator[tuple[AuditLog, Path]]:
 @asynccontextmanager
 async def probe(
     shell: ProbeShell | None = None,
-    clock: ManualClock | None = None,
+    clock: Clock | None = None,
     *,
     store: ForgetfulStore | None = None,
     broker: MemoryBroker | None = None,

@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.protocol.metrics import check_metrics
+from hubbub_trainer.learning.source import note_source
 from hubbub_trainer.learning.task import CanBeTried, Task, check_scores
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,12 @@ def find_task(place: str, *, data: str) -> Task:
         except Exception as error:
             log.exception("%s could not be made", place)
             raise ConfigurationError(f"{place} could not be made: {type(error).__name__}: {error}") from None
+    task = _as_task(found, place, data)
+    note_source(task, found, module)
+    return task
+
+
+def _as_task(found: Any, place: str, data: str) -> Task:
     if _is_task(found):
         check_metrics(found.metrics)
         return found

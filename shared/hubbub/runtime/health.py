@@ -1,9 +1,9 @@
 """/healthz, /readyz and /metrics of a party that has no other web interface.
 
 Alive means that the runner still takes events: a party that is not is best started again. Ready means that it is
-connected, its queues were found, it receives, and its log is replayed: one that is not may be so in a moment, and
-the answer says what is missing. Nothing here is secret, and nobody is asked for a token: listen where only those
-can come who may know.
+connected, its queues were found, it receives, the broker takes its messages, and its log is replayed: one that is
+not may be so in a moment, and the answer says what is missing. Nothing here is secret, and nobody is asked for a
+token: listen where only those can come who may know.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ queue, and one task takes them in order, so a machine is never stepped twice at 
     6. the entry is marked as done, and the delivery that caused it is acknowledged
 
 After a restart the machines are rebuilt from the store by taking the same steps again. Effects of entries that are
-not marked as done are done again, what was told is told once, and each machine resumes its jobs and timers.
+not marked as done are done again, what was told is told once, and each machine resumes its jobs and timers. The
+time since the newest event does not count against a timer: the party was away, or its clock was set.
 
 Nothing is looked at that its sender, as the roster knows it, has not signed. What a peer did wrong (`PeerError`,
 an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
@@ -24,6 +25,7 @@ message never stops a service.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
@@ -82,6 +84,8 @@ log = logging.getLogger(__name__)
 
 BEGINNING = "beginning"
 """The kind of the entry that sets a machine up; what it holds is the machine's data."""
+RESUMED = "resumed"
+"""The kind of the entry by which a restart moves a machine's timers: when that was, and by how many seconds."""
 PAUSE_S = 1.0
 """Between two attempts at what must succeed."""
 STALL_S = 180.0
@@ -107,6 +111,8 @@ class Live:
     """Whether the store knows of it."""
     entries: int = field(default=0, compare=False)
     """How many entries it has there."""
+    moved_s: float = field(default=0.0, compare=False)
+    """By how much restarts have moved the timers that it set last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,8 @@ class Runner:
         self._stopped = False
         self._entries = 0
         self._last_event_at_s = clock.now_s()
+        self._newest_s = 0.0
+        """When the newest event in the store happened, as far as events say."""
         self._sign_of_life_s: float | None = None
         counters.expect(kinds)
         counters.registry.register(Gauges(identity.role.value, kinds, self._read))
@@ -267,6 +275,7 @@ class Runner:
                 (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
                 (not condition.connected, "there is no connection to the broker"),
                 (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
+                (condition.blocked, "the broker takes no messages: it is short of memory or disk"),
             )
             if is_so
         )
@@ -415,24 +424,49 @@ class Runner:
             result = self._take_again(entry)
             if result is not None and not entry.done:
                 undone.append((entry, result))
+        self._clock.go_on_from(self._newest_s)
         self._shell.restore(self.machines)
         told = {entry.cause for entry in entries if entry.cause}
         for entry, result in undone:
             await self._finish_again(entry, result, told)
+        away_s, moved = (self._clock.now_s() - self._newest_s if self._newest_s else 0.0), list[Key]()
         for key, live in list(self.machines.items()):
             if key not in self.machines:
                 continue  # It went with its run.
             with context(run=key.run, round=key.round, phase=key.phase):
-                self._take_up_again(key, live)
+                if self._take_up_again(key, live, away_s):
+                    moved.append(key)
+        await self._keep_moved(moved, away_s)
         if entries:
             log.info("rebuilt %d machines from %d events", len(self.machines), len(entries))
 
-    def _take_up_again(self, key: Key, live: Live) -> None:
+    def _take_up_again(self, key: Key, live: Live, away_s: float) -> bool:
+        """Take up a machine's jobs and timers; say whether timers were moved by the time that we were away."""
         if is_final(live.kind.table, live.state):
             self._retire(key)
+            return False
+        effects = [_move(effect, live.moved_s + away_s) for effect in live.kind.resume(live.state, live.data)]
+        for effect in effects:
+            self._launch(key, effect, "")
+        return away_s > 0 and any(isinstance(effect, SetTimer) and effect.at_s for effect in effects)
+
+    async def _keep_moved(self, moved: Sequence[Key], away_s: float) -> None:
+        """Keep by how much timers were moved, so that the next restart finds them where they are."""
+        drafts = [
+            Draft(key, RESUMED, json.dumps([self._newest_s + away_s, away_s]))
+            for key in moved
+            if key in self.machines
+        ]
+        if not drafts:
+            return
+        try:
+            await self._append(drafts)
+        except StorageFailed as error:
+            # Only a second restart in the same phase would miss it.
+            log.error("deadlines could not be kept: %s", error)  # noqa: TRY400
         else:
-            for effect in live.kind.resume(live.state, live.data):
-                self._launch(key, effect, "")
+            for draft in drafts:
+                self._count_entries(self.machines[draft.key], 1)
 
     def _take_again(self, entry: Entry) -> Step[Any, Any] | None:
         kind = self._kinds.get(entry.key.kind)
@@ -446,8 +480,17 @@ class Runner:
         live = self.machines.get(entry.key)
         if live is None:
             raise LocalError(f"the store holds a {entry.kind} of {entry.key}, which never began")
+        if entry.kind == RESUMED:
+            at_s, away_s = json.loads(entry.body)
+            self._newest_s = max(self._newest_s, at_s)
+            live.moved_s += away_s
+            self._count_entries(live, 1)
+            return None
         event = self._shapes.load(entry.kind, entry.body)
         result = step(kind.table, live.state, live.data, event)
+        self._newest_s = max(self._newest_s, getattr(event, "at_s", 0.0))
+        if any(isinstance(effect, SetTimer) for effect in result.effects):
+            live.moved_s = 0.0
         self._count_entries(live, 1)
         self._witness(self._enter(entry.sequence, entry.key, live, event, result))
         return result
@@ -787,6 +830,11 @@ def _fail_for(error: Exception) -> Failed:
         return Failed(str(error), error.code)
     code = Code.DISK_FAILED if isinstance(error, OSError) else Code.INTERNAL
     return Failed(f"an unexpected {type(error).__name__}; the log of this party says more", code)
+
+
+def _move(effect: Effect, by_s: float) -> Effect:
+    """Move a timer to a later time, unless it is set for at once."""
+    return replace(effect, at_s=effect.at_s + by_s) if isinstance(effect, SetTimer) and effect.at_s else effect
 
 
 def _describe_step(moment: Moment) -> str:

@@ -16,7 +16,9 @@ from hubbub.errors import ConfigurationError
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs, leakage, tags, unions
 from hubbub.protocol.costs import Headcount
+from hubbub.protocol.metrics import CLASSIFICATION, ScoreSheet
 from hubbub.protocol.modes import WireMode
+from hubbub.strategies import scores
 
 ServersLearn = Literal["nothing", "indices"]
 Support = Literal["dense", "union", "lossy union"]
@@ -162,6 +164,13 @@ class Plan:
     recommended: Row
     lossless: Row
     """The cheapest among those that lose no index."""
+
+    @property
+    def scores_bits(self) -> int:
+        """Payload that a scored round has besides, whatever the strategy: two metrics and, if asked for, tags."""
+        ask = self.question
+        bits = scores.predict_bits(ScoreSheet(CLASSIFICATION, clients=ask.clients), ask.heads, ask.wire)
+        return bits + (costs.tags_bits("integers", ask.q, ask.heads, ask.wire) if ask.verified else 0)
 
     def row(self, strategy: str) -> Row:
         """Find a strategy's line; of sec-union, that of the flat union."""

@@ -126,7 +126,7 @@ class Condition:
     connected: bool
     """Whether it can send and receive: every connection that it needs is there, and the queues were found."""
     blocked: bool
-    """Whether the broker, short of memory or disk, had stopped taking messages when one was last to be sent."""
+    """Whether the broker, short of memory or disk, takes no messages; RabbitMQ tells whoever tries to send one."""
     consuming: frozenset[str]
     """The queues whose messages come to their handlers."""
     reconnects: int

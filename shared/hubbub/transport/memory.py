@@ -162,6 +162,7 @@ class MemoryBroker:
         self._queues: dict[str, _Queue] = {}
         self._bindings: dict[Address, dict[str, None]] = {}
         self._running = True
+        self._blocked = False
         self._outages = 0
         self._refusals = 0
         self._lost_confirmations = 0
@@ -186,6 +187,15 @@ class MemoryBroker:
         """Cut every connection once; all that is unsettled is delivered again."""
         self.stop()
         self.start()
+
+    def block(self) -> None:
+        """Run short of memory or disk: take no messages until `unblock`, and go on delivering."""
+        self._blocked = True
+
+    def unblock(self) -> None:
+        """Take messages again."""
+        self._blocked = False
+        self.wake()
 
     def refuse_next(self, count: int = 1) -> None:
         """Refuse the next messages as an overloaded broker does; the sender tries again."""
@@ -216,6 +226,11 @@ class MemoryBroker:
         return self._running
 
     @property
+    def blocked(self) -> bool:
+        """Whether it is short of memory or disk."""
+        return self._blocked
+
+    @property
     def outages(self) -> int:
         """How many outages have ended."""
         return self._outages
@@ -237,7 +252,7 @@ class MemoryBroker:
 
     def accept(self, address: Address, body: bytes) -> bool:
         """Take a message, or say no for now."""
-        if not self._running:
+        if not self._running or self._blocked:
             return False
         if self._refusals:
             self._refusals -= 1
@@ -361,7 +376,7 @@ class MemoryTransport(Transport):
         connected = self._open and self._broker.running
         return Condition(
             connected=connected,
-            blocked=False,
+            blocked=connected and self._broker.blocked,
             consuming=frozenset(each.queue.spec.name for each in self._consumers if connected),
             reconnects=self._broker.outages - self._outages_before,
             retries=self._retries,

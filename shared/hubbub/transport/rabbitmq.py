@@ -88,6 +88,8 @@ _BROKEN_OFF = (ConnectionResetError, asyncio.IncompleteReadError)
 _ANSWER_S = 5.0
 # How often to look whether the broker, which has blocked us, takes messages again.
 _LOOK_S = 0.2
+# How often to look the same while nothing is sent.
+_WATCH_S = 1.0
 # A broker looks once in a heartbeat, and twice in vain before it gives a connection up.
 _HEARTBEATS_TO_NOTICE = 3
 # Declaring or deleting the queues of a hundred parties.
@@ -204,8 +206,6 @@ class RabbitMqTransport(Transport):
         name, link = self._topology.queue(queue).name, _opened(self._receiving)
         if not link.is_up:
             raise BrokerUnreachable(f"{link.where} is away")
-        # One who has nothing to send does not notice that the broker listens again.
-        await _opened(self._sending).is_blocked()
         async with _asking(self._access, f"look at queue {name!r}", _ANSWER_S):
             channel = await _open_channel(await link.connection())
             try:
@@ -588,7 +588,7 @@ class _Link:
 
     async def _keep(self, lost: asyncio.Event) -> None:
         while True:
-            await lost.wait()
+            await self._watch(lost)
             self._up.clear()
             log.warning("the connection to the broker at %s is lost; connecting again", self.where)
             await _give_up(self._current.close)
@@ -598,6 +598,14 @@ class _Link:
             self._connector.reconnects += 1
             self._up.set()
             log.warning("connected to the broker at %s again", self.where)
+
+    async def _watch(self, lost: asyncio.Event) -> None:
+        """Wait for the loss of the connection; see to it that `was_blocked` is true to what the broker says."""
+        while not lost.is_set():
+            await self.is_blocked()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_S):
+                    await lost.wait()
 
     async def _reconnect(self) -> AbstractConnection:
         while True:

@@ -77,6 +77,9 @@ class SimulatedClock:
     def now_s(self) -> float:
         return BEGAN_AT_S + asyncio.get_running_loop().time()
 
+    def go_on_from(self, at_s: float) -> None:
+        assert at_s <= self.now_s(), "all parties have one clock, which never goes back"
+
 
 _WITHOUT_WHAT_CAME_BEFORE = {RejectReason.TOO_EARLY.value, RejectReason.UNKNOWN_RUN.value}
 """Why what an honest party sent is refused by who has lost an order, or a proposal."""

@@ -46,6 +46,16 @@ def test_json_is_all_that_is_printed_and_has_every_row() -> None:
     assert [row["strategy"] for row in rows if not row["trains"]] == ["sum", "sparse-sum"]
 
 
+def test_what_a_scored_round_takes_besides_is_said() -> None:
+    verified, plain = read_json("--wire", "paper"), read_json("--wire", "paper", "--no-tags")
+
+    # Eq. 3 for two numbers modulo 2^32, and for tags of three numbers modulo 2^64.
+    assert (verified["scores_bits"], plain["scores_bits"]) == (20 * (2 * 32 + 3 * 64), 20 * 2 * 32)
+    assert "A round whose model is scored takes 640 B more, for two metrics." in joined(
+        run_plan("--wire", "paper")
+    )
+
+
 def test_blocks_are_planned_beside_the_flat_union_where_they_are_asked_for() -> None:
     answer = read_json("--block", "16")
     rows = answer["strategies"]

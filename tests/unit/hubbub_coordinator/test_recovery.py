@@ -195,29 +195,39 @@ def proposals(scene: Scene, name: PartyId) -> int:
     return len([each for each in heard if isinstance(each.body, RunProposed) and each.run == MANIFEST.run_id])
 
 
+@pytest.mark.parametrize("away_s", [0.0, 86_400.0, -86_400.0], ids=["short", "a day, or set forward", "set back"])
 @aio
-async def test_a_deadline_that_passed_meanwhile_fires_at_once(tmp_path: Path) -> None:
+async def test_a_deadline_has_after_a_restart_what_was_left_when_something_last_happened(
+    tmp_path: Path, away_s: float
+) -> None:
+    quarter_s = MANIFEST.phase_timeout_s / 4
     async with scene_of(tmp_path) as scene:
         async with scene.start():
             await scene.open_round()
+            await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
+            scene.clock.at_s += quarter_s
             await send_receipts(scene, MANIFEST.clients[:1])
             await scene.has_taken(ReceiptArrived, len(MANIFEST.aggregators))
-        scene.clock.at_s += MANIFEST.phase_timeout_s
+        for _ in range(2):
+            scene.clock.at_s += away_s
+            async with scene.start() as coordinator:
+                left_s = coordinator.runner._timers[ROUND, "deadline"].when() - asyncio.get_running_loop().time()
+                assert left_s == pytest.approx(3 * quarter_s, rel=0.1)
+                assert scene.coordinator.find_rounds(MANIFEST.run_id)[0][0] is rounds.State.COLLECTING
+
+
+@aio
+async def test_a_deadline_passes_after_a_restart_when_its_time_is_over(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start():
+            await scene.open_round()
+            await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
+            scene.clock.at_s += MANIFEST.phase_timeout_s
+            await send_receipts(scene, MANIFEST.clients[:1])
+            await scene.has_taken(ReceiptArrived, len(MANIFEST.aggregators))
         async with scene.start():
             for server in MANIFEST.aggregators:
                 await scene.parties[server].hear(VoidPhase)
-
-
-@aio
-async def test_a_deadline_that_has_not_passed_is_kept(tmp_path: Path) -> None:
-    async with scene_of(tmp_path) as scene:
-        async with scene.start():
-            await scene.open_round()
-        scene.clock.at_s += MANIFEST.phase_timeout_s / 4
-        async with scene.start() as coordinator:
-            left_s = coordinator.runner._timers[ROUND, "deadline"].when() - asyncio.get_running_loop().time()
-            assert left_s == pytest.approx(MANIFEST.phase_timeout_s * 3 / 4, rel=0.1)
-            assert scene.coordinator.find_rounds(MANIFEST.run_id)[0][0] is rounds.State.COLLECTING
 
 
 @pytest.mark.parametrize("instant", range(4))
@@ -227,9 +237,10 @@ async def test_the_members_of_an_order_stay_though_more_receipts_have_come(tmp_p
     async with scene_of(tmp_path) as scene:
         async with scene.start():
             await scene.open_round()
+            await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
+            scene.clock.at_s += MANIFEST.phase_timeout_s
             await send_receipts(scene, MANIFEST.clients[:2])
             await scene.has_taken(ReceiptArrived, 2 * len(MANIFEST.aggregators))
-        scene.clock.at_s += MANIFEST.phase_timeout_s
         fate = Fate(at=instant, counts=lambda each: each.endswith("sending close-phase"))
         async with scene.start(fate):
             await fate.met.wait()

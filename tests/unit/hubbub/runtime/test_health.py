@@ -70,6 +70,23 @@ async def test_a_party_that_runs_is_ready_and_an_outage_makes_it_unready_but_not
 
 
 @aio
+async def test_a_party_whose_broker_is_short_of_memory_is_not_ready_until_the_alarm_is_over() -> None:
+    vitals = Vitals()
+    async with probe() as service, asking(vitals) as client:
+        vitals.watch(service.runner)
+        service.broker.block()
+        blocked, still_alive = await client.get("/readyz"), await client.get("/healthz")
+        metrics = await client.get("/metrics")
+        service.broker.unblock()
+        again = await client.get("/readyz")
+
+    check_problem(blocked, "the broker takes no messages: it is short of memory or disk")
+    assert "hubbub_broker_blocked 1.0" in metrics.text
+    assert "hubbub_ready 0.0" in metrics.text
+    assert (still_alive.status_code, again.status_code) == (200, 200)
+
+
+@aio
 async def test_a_party_that_takes_no_more_events_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     vitals, gate = Vitals(), asyncio.Event()
     async with probe(ProbeShell(gate=gate)) as service, asking(vitals) as client:

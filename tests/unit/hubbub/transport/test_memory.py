@@ -40,6 +40,26 @@ async def test_refused_message_is_sent_again_until_it_is_taken() -> None:
 
 
 @aio
+async def test_broker_short_of_memory_delivers_and_takes_nothing() -> None:
+    broker, recorder = MemoryBroker(), Recorder()
+
+    async with MemoryTransport(broker, TOPOLOGY) as transport:
+        await transport.publish(ADDRESS, b"before")
+        broker.block()
+        blocked = transport.condition.blocked
+        publishing = asyncio.create_task(transport.publish(ADDRESS, b"after"))
+        await transport.subscribe(inbox(ANNA), recorder)
+        await recorder.wait_for(1)
+        waited = not publishing.done()
+        broker.unblock()
+        await publishing
+        await recorder.wait_for(2)
+
+        assert (blocked, waited, transport.condition.blocked) == (True, True, False)
+    assert recorder.bodies == [b"before", b"after"]
+
+
+@aio
 async def test_lost_confirmation_makes_a_message_come_twice() -> None:
     broker, recorder = MemoryBroker(), Recorder()
     broker.lose_next_confirmation()

@@ -1,0 +1,161 @@
+"""A task that its owner changes while a run goes on: the owner is told, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubbub.store.vault import Vault
+from hubbub_trainer.learning import source
+from hubbub_trainer.learning.finding import find_task
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
+from hubbub_trainer.workspaces import Workspaces
+from support.builders import make_manifest
+
+MANIFEST = make_manifest()
+RUN = MANIFEST.run_id
+TASK = """
+import os
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from rates_of_the_task import RATE
+
+class Other(SyntheticTask):
+    name = "other"
+    decay = float(os.environ.get("DECAY", "0.5"))
+
+    @property
+    def learning_rate(self):
+        raise AssertionError("it may load data")
+
+task = Other(30)
+"""
+
+
+class Home:
+    """A trainer's folder, and the folder of its owner's task."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.task = folder / "mine.py"
+        self.rates = folder / "rates_of_the_task.py"
+        self.task.write_text(TASK, encoding="utf-8")
+        self.rates.write_text("RATE = 0.1", encoding="utf-8")
+
+    def load(self) -> Task:
+        return find_task(str(self.task), data="")
+
+    def start(self, load: Callable[[], Task] | None = None) -> None:
+        """Start the trainer: the task is imported anew, and the run's workspace opened."""
+        _forget_imports()
+        task, vault = (load or self.load)(), Vault(self.folder / "state.sqlite")
+        try:
+            Workspaces(
+                me=MANIFEST.clients[0],
+                folder=self.folder / "runs",
+                vault=vault,
+                load_task=lambda _: task,
+                manifest_of=lambda _: MANIFEST,
+            ).open(RUN)
+        finally:
+            vault.close()
+
+    def notes(self) -> list[dict[str, Any]]:
+        path = self.folder / "runs" / RUN / "rounds.jsonl"
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def _forget_imports() -> None:
+    for name in [each for each in sys.modules if each.startswith("hubbub_task_") or each == "rates_of_the_task"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    # A file that is changed twice within a second has the same time, by which Python knows its bytecode.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield Home(tmp_path)
+    _forget_imports()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def test_a_task_that_stays_as_it_is_is_not_spoken_of(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        home.start()
+
+    assert (warnings(caplog), home.notes()) == ([], [])
+
+
+def test_a_changed_file_is_named_once_and_noted(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    home.start()
+    home.task.write_text(f"{TASK}\n# another learning rate", encoding="utf-8")
+    home.start()
+    home.start()
+
+    (told,) = warnings(caplog)
+    assert told.endswith(f"which goes on with the task as it is now: {home.task}")
+    assert home.notes() == [{"round": 0, "task_changed": [str(home.task)]}]
+
+
+def test_a_changed_file_that_the_task_imports_is_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    home.start()
+    home.rates.write_text("RATE = 0.01", encoding="utf-8")
+    home.start()
+
+    (told,) = warnings(caplog)
+    assert told.endswith(f": {home.rates}")
+
+
+def test_a_changed_setting_is_named_and_its_value_is_not(
+    home: Home, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.start()
+    monkeypatch.setenv("DECAY", "0.725")
+    home.start()
+
+    (told,) = warnings(caplog)
+    assert told.endswith(": setting decay")
+    assert "0.725" not in told
+
+
+def test_a_change_that_is_made_while_the_process_runs_is_told_at_the_next_start(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = home.load()
+    home.task.write_text(f"{TASK}\n# not what runs now", encoding="utf-8")
+    home.start(lambda: first)
+    assert not warnings(caplog)
+    home.start()
+
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_task_of_hubbubs_own_changes_with_its_version(
+    home: Home, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.start(lambda: SyntheticTask(30))
+    monkeypatch.setattr(source, "__version__", "99.0")
+    home.start(lambda: SyntheticTask(30))
+
+    (told,) = warnings(caplog)
+    assert told.endswith(": hubbub")
+
+
+def test_what_else_is_noted_of_the_last_round_stays(home: Home, tmp_path: Path) -> None:
+    home.start()
+    notes = tmp_path / "runs" / RUN / "rounds.jsonl"
+    notes.write_text('{"round": 3, "trouble": ["training"]}\n', encoding="utf-8")
+    home.rates.write_text("RATE = 0.01", encoding="utf-8")
+    home.start()
+
+    assert home.notes() == [{"round": 3, "trouble": ["training"], "task_changed": [str(home.rates)]}]
