@@ -27,6 +27,7 @@ from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
+from hubbub_coordinator.ended import Folder
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
 from hubbub_coordinator.metering import meter
@@ -84,6 +85,7 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self.news = News()
         self._over: dict[Key, Live] = {}
+        self._folders: dict[RunId, Folder] = {}
         self._pause_when_void = pause_when_void
         self._transport = transport
         self._states: dict[RunId, str] = {}
@@ -306,9 +308,20 @@ class Coordinator:
 
     def retire(self, key: Key, live: Live) -> bool:
         """Keep what is over: the API shows it. When a run ends, so does its open round."""
-        self._over[key] = live
+        self._put_away(key, live)
         if key.kind == "run":
             log.info("run %s is %s: %s", key.run, live.state.value, live.data.reason)
             for other in [each for each in self.runner.machines if each.run == key.run]:
-                self._over[other] = self.runner.drop(other)
+                self._put_away(other, self.runner.drop(other))
+            self._folders.pop(key.run, None)
         return False
+
+    def _put_away(self, key: Key, live: Live) -> None:
+        """Keep a machine that is over; of the round before the last of a run only what is asked about it."""
+        self._over[key] = live
+        earlier = self._over.get(Key("round", key.run, key.round - 1))
+        if earlier is not None:
+            run = self._find(Key("run", key.run))
+            manifest = run.data.manifest if run else earlier.data.manifest
+            folder = self._folders.setdefault(key.run, Folder(manifest))
+            earlier.data = folder.fold(earlier.data)
