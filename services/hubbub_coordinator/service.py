@@ -117,7 +117,16 @@ class Coordinator:
         self._steps[ANY_RUN] += 1
         if isinstance(moment.after, runs.State):
             self._states[moment.key.run] = moment.after.value
+        elif isinstance(moment.event, Began):
+            self._fold(Key("round", moment.key.run, moment.key.round - 1))
         self.news.note(moment)
+
+    def _fold(self, key: Key) -> None:
+        """Keep of a round only what is asked about it, once the next one has begun; after a restart as well."""
+        live = self._find(key)
+        if live is not None:
+            manifest = self.find_run(key.run)[1].manifest
+            live.data = self._folders.setdefault(key.run, Folder(manifest)).fold(live.data)
 
     async def submit_once(self, manifest: Manifest, key: str) -> tuple[RunId, bool]:
         """Begin a run, unless it was begun under this very key; say whether it was."""
@@ -308,20 +317,10 @@ class Coordinator:
 
     def retire(self, key: Key, live: Live) -> bool:
         """Keep what is over: the API shows it. When a run ends, so does its open round."""
-        self._put_away(key, live)
+        self._over[key] = live
         if key.kind == "run":
             log.info("run %s is %s: %s", key.run, live.state.value, live.data.reason)
             for other in [each for each in self.runner.machines if each.run == key.run]:
-                self._put_away(other, self.runner.drop(other))
+                self._over[other] = self.runner.drop(other)
             self._folders.pop(key.run, None)
         return False
-
-    def _put_away(self, key: Key, live: Live) -> None:
-        """Keep a machine that is over; of the round before the last of a run only what is asked about it."""
-        self._over[key] = live
-        earlier = self._over.get(Key("round", key.run, key.round - 1))
-        if earlier is not None:
-            run = self._find(Key("run", key.run))
-            manifest = run.data.manifest if run else earlier.data.manifest
-            folder = self._folders.setdefault(key.run, Folder(manifest))
-            earlier.data = folder.fold(earlier.data)

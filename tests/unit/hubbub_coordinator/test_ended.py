@@ -6,23 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import SignedReceipt
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.metrics import regression
-from hubbub.runtime.runner import Live
 from hubbub_coordinator import accounts
 from hubbub_coordinator.api.costs import Costs
 from hubbub_coordinator.api.views import view_round
 from hubbub_coordinator.ended import Folder
-from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import PhaseRecord, Round, State
-from support.aio import aio
 from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
-from support.coordinator_scene import running_scene
+from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
 from support.parties import sign_receipts
 
 MANIFEST = make_manifest(
@@ -99,17 +96,25 @@ def test_no_receipt_stays_and_what_rounds_have_in_common_is_held_once() -> None:
     assert first.records[0].holders[ONE] is second.records[1].holders[TWO]
 
 
-@aio
-async def test_a_coordinator_folds_all_rounds_of_a_run_but_the_last(tmp_path: Path) -> None:
-    async with running_scene(tmp_path) as scene:
-        coordinator = scene.coordinator
-        before = [make_round(number) for number in (1, 2, 3)]
-        for data in before:
-            coordinator.retire(Key("round", MANIFEST.run_id, data.number), Live(rounds.KIND, State.RELEASED, data))
-        found = [coordinator.find_round(MANIFEST.run_id, number) for number in (1, 2, 3)]
+def test_a_coordinator_folds_all_rounds_but_the_last_and_after_a_restart_too(tmp_path: Path) -> None:
+    with live_coordinator(tmp_path) as live:
+        run = live.submit(make_run(rounds=3))
+        live.wait_until(run, "completed")
+        before = live.call(find_rounds(live, run))
+        live.stop()
+        live.start()
+        after = live.call(find_rounds(live, run))
 
-    assert [bool(each and each[1].record.receipts) for each in found] == [False, False, True]
-    assert found[2] == (State.RELEASED, before[2])
+    for found in (before, after):
+        assert [bool(data.record.receipts) for _, data in found] == [False, False, True]
+        assert len({id(data.manifest) for _, data in found[:-1]}) == 1
+    assert after == before
+    assert [view_round(*each) for each in after] == [view_round(*each) for each in before]
+
+
+async def find_rounds(live: LiveCoordinator, run: RunId) -> list[tuple[State, Round]]:
+    assert live._federation is not None
+    return live._federation.coordinator.find_rounds(run)
 
 
 def test_what_a_round_cost_is_worked_out_once_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
