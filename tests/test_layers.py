@@ -128,7 +128,7 @@ LAYERS = (
     ),
     layer(
         "hubbub.runtime",
-        *("pydantic", "pydantic_settings", "prometheus_client", "starlette", "uvicorn"),
+        *("pydantic", "pydantic_settings", "prometheus_client", "starlette", "uvicorn", "httptools"),
         *("hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.disk"),
         *(
             "hubbub.machine",

@@ -27,6 +27,7 @@ from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
+from hubbub_coordinator.ended import Folder
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
 from hubbub_coordinator.metering import meter
@@ -84,6 +85,7 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self.news = News()
         self._over: dict[Key, Live] = {}
+        self._folders: dict[RunId, Folder] = {}
         self._pause_when_void = pause_when_void
         self._transport = transport
         self._states: dict[RunId, str] = {}
@@ -115,7 +117,16 @@ class Coordinator:
         self._steps[ANY_RUN] += 1
         if isinstance(moment.after, runs.State):
             self._states[moment.key.run] = moment.after.value
+        elif isinstance(moment.event, Began):
+            self._fold(Key("round", moment.key.run, moment.key.round - 1))
         self.news.note(moment)
+
+    def _fold(self, key: Key) -> None:
+        """Keep of a round only what is asked about it, once the next one has begun; after a restart as well."""
+        live = self._find(key)
+        if live is not None:
+            manifest = self.find_run(key.run)[1].manifest
+            live.data = self._folders.setdefault(key.run, Folder(manifest)).fold(live.data)
 
     async def submit_once(self, manifest: Manifest, key: str) -> tuple[RunId, bool]:
         """Begin a run, unless it was begun under this very key; say whether it was."""
@@ -311,4 +322,5 @@ class Coordinator:
             log.info("run %s is %s: %s", key.run, live.state.value, live.data.reason)
             for other in [each for each in self.runner.machines if each.run == key.run]:
                 self._over[other] = self.runner.drop(other)
+            self._folders.pop(key.run, None)
         return False

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocketClose
 
 from hubbub.disk import is_open_to_others
 from hubbub.errors import ConfigurationError
+from hubbub.runtime.connections import Tally
 from hubbub_coordinator.api.problems import problem
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,7 @@ class Gate:
     def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
         self._app = app
         self._tokens = tokens
+        self._tally = Tally(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or say why not."""
@@ -159,7 +161,8 @@ class Gate:
             return
         # Neither the path nor the query: either may hold a token.
         client = scope.get("client")
-        log.warning("refused a %s from %s: %s", scope["method"], client[0] if client else "-", refusal.detail)
+        who = client[0] if client else "-"
+        self._tally.warn(refusal.detail, f"refused a {scope['method']} from {who}: {refusal.detail}")
         answer = problem(scope, refusal.status, refusal.detail, {"WWW-Authenticate": refusal.challenge})
         await answer(scope, receive, send)
 

@@ -9,8 +9,10 @@ from hubbub import __version__
 from hubbub_coordinator.api import events, export, pages, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, Gate, Tokens
 from hubbub_coordinator.api.body_limit import BodyLimit
+from hubbub_coordinator.api.costs import Costs
 from hubbub_coordinator.api.describing import describe_interface
 from hubbub_coordinator.api.headers import SecurityHeaders
+from hubbub_coordinator.api.heavy import Heavy
 from hubbub_coordinator.api.problems import answer_with_problems
 from hubbub_coordinator.api.remembering import Remembering
 from hubbub_coordinator.api.round_views import RoundViews
@@ -51,7 +53,9 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     )
     app.state.coordinator = coordinator
     app.state.streams = Streams(coordinator.news)
-    app.state.round_views = RoundViews()
+    app.state.heavy = Heavy()
+    app.state.costs = Costs()
+    app.state.round_views = RoundViews(app.state.heavy)
     app.state.assets = pages.find_assets()
     for part in (runs, export, events, system, pages):
         app.include_router(part.router)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
+from hubbub.ids import RunId
+from hubbub.machine.table import is_final
 from hubbub.messages.traffic import Direction
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator import accounts
@@ -56,6 +58,46 @@ class RunCost(BaseModel):
     """
 
 
+AllRounds = Sequence[tuple[rounds.State, Round]]
+
+_OVER = frozenset(state for state in rounds.State if is_final(rounds.KIND.table, state))
+
+
+class Costs:
+    """What rounds have cost; of those that are over it is worked out once, because it never changes."""
+
+    def __init__(self) -> None:
+        self._costs: dict[tuple[RunId, int], dict[str, CostView]] = {}
+        self._others: dict[tuple[RunId, int], dict[str, int]] = {}
+
+    def of(self, state: rounds.State, data: Round) -> dict[str, CostView]:
+        """What a round has cost so far."""
+        key = (data.run.run, data.number)
+        found = self._costs.get(key) or view_cost(data)
+        if state in _OVER:
+            self._costs[key] = found
+        return found
+
+    def _predict_others(self, data: Round) -> dict[str, int]:
+        """What a released round would have taken under every strategy."""
+        key = (data.run.run, data.number)
+        if key not in self._others:
+            self._others[key] = accounts.predict_others(data)
+        return self._others[key]
+
+    def view(self, all_rounds: AllRounds) -> RunCost:
+        """Costs of all rounds, and their totals."""
+        by_round = {data.number: self.of(state, data) for state, data in all_rounds}
+        released = [data for state, data in all_rounds if state is rounds.State.RELEASED]
+        return RunCost(
+            total=_add_up(list(by_round.values())),
+            rounds=by_round,
+            by_party=view_parties(all_rounds),
+            fedavg_bits=sum(accounts.count_fedavg_bits(data) for data in released),
+            other_strategies=_view_strategies({data.number: self._predict_others(data) for data in released}),
+        )
+
+
 def view_cost(data: Round) -> dict[str, CostView]:
     """A round's cost so far."""
     return {
@@ -64,19 +106,6 @@ def view_cost(data: Round) -> dict[str, CostView]:
         )
         for name, cost in accounts.costs(data).items()
     }
-
-
-def view_run_cost(all_rounds: Sequence[tuple[rounds.State, Round]]) -> RunCost:
-    """Costs of all rounds, and their totals."""
-    by_round = {data.number: view_cost(data) for _, data in all_rounds}
-    released = [data for state, data in all_rounds if state is rounds.State.RELEASED]
-    return RunCost(
-        total=_add_up(list(by_round.values())),
-        rounds=by_round,
-        by_party=[row for _, data in all_rounds for row in _view_parties(data)],
-        fedavg_bits=sum(accounts.count_fedavg_bits(data) for data in released),
-        other_strategies=_view_strategies(released),
-    )
 
 
 def _add_up(costs: Sequence[dict[str, CostView]]) -> dict[str, CostView]:
@@ -92,7 +121,8 @@ def _add(costs: Sequence[CostView]) -> CostView:
     )
 
 
-def _view_parties(data: Round) -> list[PartyCostView]:
+def view_parties(all_rounds: AllRounds) -> list[PartyCostView]:
+    """What each party reported of each round."""
     return [
         PartyCostView(
             round=data.number,
@@ -102,12 +132,12 @@ def _view_parties(data: Round) -> list[PartyCostView]:
             payload_bits=payload_bits,
             wire_bytes=wire_bytes,
         )
+        for _, data in all_rounds
         for (counts_as, party, direction), (payload_bits, wire_bytes) in accounts.split_by_party(data).items()
     ]
 
 
-def _view_strategies(released: Sequence[Round]) -> dict[str, StrategyCostView]:
-    predicted = {data.number: accounts.predict_others(data) for data in released}
+def _view_strategies(predicted: Mapping[int, Mapping[str, int]]) -> dict[str, StrategyCostView]:
     return {
         name: StrategyCostView(
             total_bits=sum(bits.get(name, 0) for bits in predicted.values()),

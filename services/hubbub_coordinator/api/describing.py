@@ -33,7 +33,7 @@ MEANINGS = {
     HTTPStatus.CONFLICT: "The run exists already, or is not in a state in which this can be done.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request's body is too long.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "A parameter, a header or the manifest is wrong; the detail says which.",
-    HTTPStatus.SERVICE_UNAVAILABLE: "Not now: the broker or the disk is away; the detail says what is missing.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Not now: the detail says what is missing, or that too much is asked for.",
 }
 ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 

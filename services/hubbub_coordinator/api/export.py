@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from hubbub_coordinator.api.answering import Asked, RunPath
-from hubbub_coordinator.api.costs import RunCost, view_run_cost
-from hubbub_coordinator.api.describing import reading
-from hubbub_coordinator.api.runs import RUNS, show_detail
+from hubbub_coordinator.api.costs import AllRounds, Costs, RunCost, view_parties
+from hubbub_coordinator.api.heavy import Turns
+from hubbub_coordinator.api.runs import LARGE, RUNS, show_detail
 from hubbub_coordinator.api.views import RoundView, RunDetail, view_round
-from hubbub_coordinator.phases import round as rounds
-from hubbub_coordinator.phases.round import Round
 
-AllRounds = Sequence[tuple[rounds.State, Round]]
 Cell = str | int | float | None
 
 # A spreadsheet takes what begins so for a formula, and a reason is whatever a party wrote.
@@ -51,7 +48,6 @@ class RunExport(BaseModel):
 
 
 router = APIRouter(tags=["runs"])
-EXPORTING = reading(HTTPStatus.NOT_FOUND)
 DISPOSITION = {"Content-Disposition": {"schema": {"type": "string"}}}
 EXPORTED = {
     "description": "The run.",
@@ -64,37 +60,41 @@ EXPORTED = {
 @router.get(
     f"{RUNS}/{{run}}/export",
     response_model=RunExport,
-    responses={**EXPORTING["responses"], HTTPStatus.OK.value: EXPORTED},
-    openapi_extra=EXPORTING["openapi_extra"],
+    responses={**LARGE["responses"], HTTPStatus.OK.value: EXPORTED},
+    openapi_extra=LARGE["openapi_extra"],
 )
 async def export_run(
+    request: Request,
     coordinator: Asked,
+    turns: Turns,
     run: RunPath,
     format: Annotated[Format, Query()] = Format.JSON,  # noqa: A002  (The parameter's name in the URL.)
     table: Annotated[TableName, Query(description="Of what, as CSV.")] = TableName.ROUNDS,
 ) -> Response:
     """A run to take away."""
+    costs: Costs = request.app.state.costs
     all_rounds = coordinator.find_rounds(run)
     if format is Format.CSV:
-        content, name = await asyncio.to_thread(write_table, table, all_rounds), f"{run[:12]}-{table}.csv"
+        write, name = partial(write_table, table, all_rounds, costs), f"{run[:12]}-{table}.csv"
     else:
-        detail = show_detail(coordinator, run)
-        content, name = await asyncio.to_thread(_write_document, detail, all_rounds), f"{run[:12]}.json"
+        write = partial(_write_document, show_detail(coordinator, run), all_rounds, costs)
+        name = f"{run[:12]}.json"
+    content = await turns.build(write)
     headers = {"Content-Disposition": f'attachment; filename="hubbub-{name}"'}
     media_type = "text/csv" if format is Format.CSV else "application/json"
     return Response(content, headers=headers, media_type=media_type)
 
 
-def _write_document(detail: RunDetail, all_rounds: AllRounds) -> str:
-    views, cost = [view_round(*each) for each in all_rounds], view_run_cost(all_rounds)
-    return RunExport(run=detail, rounds=views, cost=cost).model_dump_json(by_alias=True)
+def _write_document(detail: RunDetail, all_rounds: AllRounds, costs: Costs) -> str:
+    views = [view_round(*each, costs) for each in all_rounds]
+    return RunExport(run=detail, rounds=views, cost=costs.view(all_rounds)).model_dump_json(by_alias=True)
 
 
-def write_table(table: TableName, all_rounds: AllRounds) -> str:
+def write_table(table: TableName, all_rounds: AllRounds, costs: Costs) -> str:
     """One table of a run, with a line of headings."""
     text = io.StringIO()
     writer = csv.writer(text)
-    rows = _list_rounds(all_rounds) if table is TableName.ROUNDS else _list_costs(all_rounds)
+    rows = _list_rounds(all_rounds, costs) if table is TableName.ROUNDS else _list_costs(all_rounds)
     for row in rows:
         writer.writerow([_tame(cell) for cell in row])
     return text.getvalue()
@@ -110,12 +110,12 @@ ROUND_COLUMNS = (
 )
 
 
-def _list_rounds(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
+def _list_rounds(all_rounds: AllRounds, known: Costs) -> Iterable[Sequence[Cell]]:
     """One in a line; each metric is a column of its own behind the others."""
     names = list(dict.fromkeys(metric.name for _, data in all_rounds for metric in data.manifest.metrics))
     yield (*ROUND_COLUMNS, *(f"metrics.{name}" for name in names))
     for each in all_rounds:
-        view = view_round(*each)
+        view = view_round(*each, known)
         costs = view.cost.values()
         yield (
             *(view.round, view.state, view.reason, view.began_at_s, view.ended_at_s),
@@ -131,5 +131,5 @@ COST_COLUMNS = ("round", "counts_as", "party", "direction", "payload_bits", "wir
 
 def _list_costs(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
     yield COST_COLUMNS
-    for row in view_run_cost(all_rounds).by_party:
+    for row in view_parties(all_rounds):
         yield (row.round, row.counts_as, row.party, row.direction, row.payload_bits, row.wire_bytes)

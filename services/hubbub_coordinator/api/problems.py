@@ -10,10 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-from hubbub.errors import ConfigurationError, StorageFailed, TransportError, UnexpectedEvent
+from hubbub.errors import ConfigurationError, LocalError, StorageFailed, TransportError, UnexpectedEvent
+from hubbub.runtime.connections import RETRY_AFTER_S
 from hubbub.runtime.runner import RunnerStopped
 from hubbub_coordinator.api.headers import SECURITY_HEADERS
 from hubbub_coordinator.service import RunExists, RunOver, UnknownRun
@@ -25,6 +27,10 @@ class NoPage(ConfigurationError):
     """There is no such page or file."""
 
 
+class Busy(LocalError):
+    """Too much is asked for at once."""
+
+
 STATUS: dict[type[Exception], HTTPStatus] = {
     RunExists: HTTPStatus.CONFLICT,
     RunOver: HTTPStatus.CONFLICT,
@@ -34,6 +40,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     TransportError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageFailed: HTTPStatus.SERVICE_UNAVAILABLE,
     RunnerStopped: HTTPStatus.SERVICE_UNAVAILABLE,
+    Busy: HTTPStatus.SERVICE_UNAVAILABLE,
     # The run went on, or came to its end, between the question and its turn.
     UnexpectedEvent: HTTPStatus.CONFLICT,
 }
@@ -64,12 +71,20 @@ def answer_with_problems(app: FastAPI) -> None:
         app.add_exception_handler(kind, _refuse)
     app.add_exception_handler(RequestValidationError, _complain)
     app.add_exception_handler(HTTPException, _pass_on)
+    app.add_exception_handler(ClientDisconnect, _let_go)
     app.add_exception_handler(Exception, _break)
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
     status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
-    return problem(request.scope, status, str(error))
+    again = {"Retry-After": str(RETRY_AFTER_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
+    return problem(request.scope, status, str(error), again)
+
+
+async def _let_go(request: Request, error: Exception) -> JSONResponse:
+    """Answer nobody: who hangs up in the middle of a request is no bug of ours, and must not fill the log."""
+    del error
+    return problem(request.scope, HTTPStatus.BAD_REQUEST, "the request ended before its body did")
 
 
 async def _complain(request: Request, error: Exception) -> JSONResponse:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from hubbub.ids import RunId
 from hubbub.machine.table import is_final
+from hubbub_coordinator.api.heavy import Heavy
 from hubbub_coordinator.api.views import RoundView, view_round
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import Round
 
-HELD = 256
+HELD = 512
 FEW = 5
-"""So many are viewed at once; more of them in a thread, because rounds go on meanwhile."""
+"""So many are viewed at once; more of them take their turn among the large views."""
 
 _OVER = frozenset(state for state in rounds.State if is_final(rounds.KIND.table, state))
 
@@ -21,7 +22,8 @@ _OVER = frozenset(state for state in rounds.State if is_final(rounds.KIND.table,
 class RoundViews:
     """The views that were asked for last."""
 
-    def __init__(self, held: int = HELD) -> None:
+    def __init__(self, heavy: Heavy, held: int = HELD) -> None:
+        self._heavy = heavy
         self._held = held
         self._views: dict[tuple[RunId, int], RoundView] = {}
 
@@ -29,7 +31,7 @@ class RoundViews:
         """View rounds; those that are over once, as long as they are held."""
         known = [self._views.get((data.run.run, data.number)) for _, data in found]
         missing = [each for each, view in zip(found, known, strict=True) if view is None]
-        fresh = iter(_view(missing) if len(missing) <= FEW else await asyncio.to_thread(_view, missing))
+        fresh = iter(_view(missing) if len(missing) <= FEW else await self._heavy.build(partial(_view, missing)))
         views = [view or next(fresh) for view in known]
         for (state, data), view in zip(found, views, strict=True):
             if state in _OVER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -12,8 +12,9 @@ from pydantic import StringConstraints
 from hubbub.ids import RunId
 from hubbub.messages.manifest import read_manifest
 from hubbub_coordinator.api.answering import Absent, Asked, RunName, RunPath, answer
-from hubbub_coordinator.api.costs import RunCost, view_run_cost
+from hubbub_coordinator.api.costs import AllRounds, Costs, RunCost
 from hubbub_coordinator.api.describing import MANIFEST_BODY, changing, reading
+from hubbub_coordinator.api.heavy import Turns
 from hubbub_coordinator.api.round_views import RoundViews
 from hubbub_coordinator.api.views import (
     RoundPage,
@@ -121,7 +122,10 @@ async def resume_run(coordinator: Asked, run: RunPath) -> Response:
     return answer(_view_run(coordinator, run))
 
 
-@router.get(f"{RUNS}/{{run}}/rounds", response_model=RoundPage, **reading(HTTPStatus.NOT_FOUND))
+LARGE = reading(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@router.get(f"{RUNS}/{{run}}/rounds", response_model=RoundPage, **LARGE)
 async def list_rounds(
     request: Request,
     coordinator: Asked,
@@ -153,11 +157,16 @@ async def read_round(
     return answer(view_round(*found))
 
 
-@router.get(f"{RUNS}/{{run}}/cost", response_model=RunCost, **reading(HTTPStatus.NOT_FOUND))
-async def read_cost(coordinator: Asked, run: RunPath) -> Response:
+@router.get(f"{RUNS}/{{run}}/cost", response_model=RunCost, **LARGE)
+async def read_cost(request: Request, coordinator: Asked, turns: Turns, run: RunPath) -> Response:
     """Communication measured and predicted, and what every strategy would have cost."""
-    found = coordinator.find_rounds(run)
-    return answer(await asyncio.to_thread(view_run_cost, found))
+    costs: Costs = request.app.state.costs
+    content = await turns.build(partial(_write_cost, costs, coordinator.find_rounds(run)))
+    return Response(content, media_type="application/json")
+
+
+def _write_cost(costs: Costs, all_rounds: AllRounds) -> str:
+    return costs.view(all_rounds).model_dump_json()
 
 
 def _view_run(coordinator: Coordinator, run: RunId) -> RunView:

@@ -96,9 +96,17 @@ class PhaseRecord:
     closed_at_s: float | None = None
     released_at_s: float | None = None
     receipts: Mapping[PartyId, Mapping[PartyId, SignedReceipt]] = field(default_factory=dict)
+    holders: Mapping[PartyId, tuple[PartyId, ...]] = field(default_factory=dict)
+    """Instead of the receipts once nobody needs these: client to the aggregators that hold its complete set."""
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
     released: tuple[VectorClaim, ...] = ()
+
+    @property
+    def delivered(self) -> dict[PartyId, list[PartyId]]:
+        """Client to the aggregators that hold its complete share set."""
+        holders: Mapping[PartyId, Iterable[PartyId]] = self.holders or self.receipts
+        return {client: sorted(servers) for client, servers in holders.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,13 @@ from starlette.routing import Route
 
 from hubbub import __version__
 from hubbub.runtime import serving
+from hubbub.runtime.connections import find_limits
 from hubbub.runtime.runner import Runner
 
 log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 64
+"""Whoever probes or collects metrics needs one."""
 
 
 class Vitals:
@@ -98,6 +102,7 @@ def problem(request: Request, status: int, detail: str) -> Response:
 async def answering(vitals: Vitals, host: str, port: int, variable: str) -> AsyncIterator[None]:
     """Answer at an address for as long as this is open; `variable` is the setting that names the port."""
     listener = serving.listen(host, port, advice=f"set {variable} to a free port, or leave it out")
-    async with serving.answering(create_app(vitals), listener) as address:
+    app, limits = create_app(vitals), find_limits(MOST_CONNECTIONS)
+    async with serving.answering(app, listener, limits=limits) as address:
         log.info("health and metrics at %s", address)
         yield

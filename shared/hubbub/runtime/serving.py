@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from hubbub.errors import ConfigurationError
+from hubbub.runtime.connections import BACKLOG, Limits, find_limits, hold_to
 
 LAST_ANSWERS_S = 5
 """How long requests that are being answered may hold up the end: one may wait for a broker that is away."""
@@ -42,10 +43,14 @@ async def answering(
     listener: socket.socket,
     *,
     before_end: Callable[[], None] = lambda: None,
+    limits: Limits | None = None,
 ) -> AsyncIterator[str]:
     """Answer for as long as this is open, and give the address; `before_end` lets go of those who only listen."""
     config = uvicorn.Config(
         app,
+        http=hold_to(limits or find_limits()),
+        ws="none",
+        backlog=BACKLOG,
         server_header=False,
         log_config=None,
         access_log=False,

@@ -168,6 +168,20 @@ async def test_the_read_token_is_told_that_it_only_reads() -> None:
 
 
 @aio
+async def test_a_flood_of_refused_requests_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    app = make_app()
+
+    for _ in range(100):
+        await ask("GET", RUNS, app=app)
+    await ask("POST", CANCEL, f"Bearer {READ}", app=app)
+
+    assert len(caplog.messages) == 8
+    assert caplog.messages[-2].endswith("Authorization: Bearer TOKEN' (64 times so far)")
+    assert "the read token changes nothing" in caplog.messages[-1], "another kind is counted on its own"
+
+
+@aio
 async def test_the_change_token_changes() -> None:
     coordinator = EmptyCoordinator()
 

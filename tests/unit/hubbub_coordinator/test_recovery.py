@@ -14,9 +14,10 @@ from hubbub.messages.keys import RunKeys, RunReady
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundOpened, VoidPhase
 from hubbub.messages.runs import RunEnded, RunJoined, RunProposed
 from hubbub.messages.shares import SetReceived
-from hubbub_coordinator.api import costs, views
+from hubbub_coordinator.api import views
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
+from hubbub_coordinator.api.costs import Costs
 from hubbub_coordinator.api.runs import show_detail
 from hubbub_coordinator.events import Began, PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -46,7 +47,7 @@ def show(coordinator: Coordinator) -> Shown:
     shown: Shown = []
     for run in coordinator.list_runs():
         all_rounds = coordinator.find_rounds(run)
-        shown += [show_detail(coordinator, run), costs.view_run_cost(all_rounds)]
+        shown += [show_detail(coordinator, run), Costs().view(all_rounds)]
         shown += [views.view_round(*each) for each in all_rounds]
     return shown
 

@@ -7,6 +7,7 @@ from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
 from hubbub_coordinator.api import round_views
+from hubbub_coordinator.api.heavy import Heavy
 from hubbub_coordinator.api.round_views import FEW, RoundViews
 from hubbub_coordinator.api.views import HeadlineView, RoundView, view_round, view_run
 from hubbub_coordinator.phases import run as runs
@@ -99,7 +100,7 @@ def viewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @aio
 async def test_a_round_that_is_over_is_viewed_once(viewed: list[int]) -> None:
-    views = RoundViews()
+    views = RoundViews(Heavy())
 
     first = await views.view(ENDED)
     again = await views.view(ENDED[1:4])
@@ -111,7 +112,7 @@ async def test_a_round_that_is_over_is_viewed_once(viewed: list[int]) -> None:
 
 @aio
 async def test_a_round_that_goes_on_is_viewed_anew(viewed: list[int]) -> None:
-    views, (_, data) = RoundViews(), ENDED[2]
+    views, (_, data) = RoundViews(Heavy()), ENDED[2]
 
     await views.view([(State.COLLECTING, data)])
     (view,) = await views.view([(State.VOIDING, replace(data, reason="late"))])
@@ -122,7 +123,7 @@ async def test_a_round_that_goes_on_is_viewed_anew(viewed: list[int]) -> None:
 
 @aio
 async def test_what_was_asked_for_last_is_held(viewed: list[int]) -> None:
-    views, (first, second, third, *_) = RoundViews(held=2), ENDED
+    views, (first, second, third, *_) = RoundViews(Heavy(), held=2), ENDED
 
     for each in (first, second, first, third, first, second):
         await views.view([each])

@@ -1,0 +1,50 @@
+"""Views that take long to build: in a thread and one at a time, because rounds go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+
+from hubbub_coordinator.api.problems import Busy
+
+T = TypeVar("T")
+
+WAIT_S = 2.0
+"""How long a request waits for its turn before it is sent away."""
+
+
+class Heavy:
+    """Gives such views their turn; at least half of the time belongs to nobody, so that rounds have it."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def build(self, work: Callable[[], T]) -> T:
+        """Have something built in a thread from what does not change, or raise `Busy`."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Busy("other large views are being built; ask again in a moment") from None
+        # It keeps its turn until it is built, even if whoever asked has gone.
+        return await asyncio.shield(asyncio.create_task(self._build(work)))
+
+    async def _build(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            loop.call_later(loop.time() - began_s, self._turn.release)
+
+
+async def _find_heavy(request: Request) -> Heavy:
+    heavy: Heavy = request.app.state.heavy
+    return heavy
+
+
+Turns = Annotated[Heavy, Depends(_find_heavy)]
+"""Where a route has a large view built."""

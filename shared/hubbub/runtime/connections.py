@@ -1,0 +1,260 @@
+"""Limits on those who connect to a web interface: how much and how slowly they may send, and how many may wait.
+
+Uvicorn limits how many requests are answered at once, not who connects and says little, nor how long a header may
+become in the parser that is used here. The process has rounds to drive: nobody without a token may take its
+memory, its descriptors or its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 128
+"""How many may wait to be let in; as many are let in at once before they are counted."""
+MOST_CONNECTIONS = 1024
+FEWEST_CONNECTIONS = 8
+RETRY_AFTER_S = 2
+PIECE_BYTES = 16 * 2**10
+"""As much is read at once of what one connection sends, so that limits are seen to in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What those who connect may take."""
+
+    connections: int
+    header_bytes: int = 32 * 2**10
+    """Of a request all but its body: the first line, headers, framing and trailers."""
+    request_s: float = 20.0
+    """Within which a request must be there, with its body; who reads nothing of its answer for so long is left."""
+    patience_s: float = 1.0
+    """How long who asks nothing may keep a place that another wants."""
+
+
+def find_limits(most: int = MOST_CONNECTIONS) -> Limits:
+    """Let in as many as there are descriptors for, and leave some to the broker connection and the files."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return Limits(connections=most)
+    return Limits(connections=min(most, max(FEWEST_CONNECTIONS, (descriptors - BACKLOG) * 3 // 4)))
+
+
+class Tally:
+    """A log for what strangers cause: the 1st, 2nd, 4th, 8th and so on of its kind is written, with their number.
+
+    After a quiet minute the count begins anew.
+    """
+
+    QUIET_S = 60.0
+
+    def __init__(self, target: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target = target
+        self._clock = clock
+        self._counts: Counter[str] = Counter()
+        self._last_s: dict[str, float] = {}
+
+    def warn(self, kind: str, message: str) -> None:
+        """Count something, and maybe write it; there are few kinds, and a message may hold anything."""
+        now_s = self._clock()
+        if now_s - self._last_s.get(kind, now_s) > self.QUIET_S:
+            del self._counts[kind]
+        self._last_s[kind] = now_s
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        if count.bit_count() == 1:
+            self._target.warning("%s%s", message, f" ({count} times so far)" if count > 1 else "")
+
+
+class _Refused(Exception):
+    """The request is not read any further."""
+
+
+TOO_LONG = "a request's headers are too long"
+TOO_SLOW = "a request did not come in time"
+TOO_MANY = "there are too many connections"
+UNREAD = "an answer was not read"
+NO_TRACE = "TRACE is answered nowhere"
+NO_REQUEST = "this is no request that can be read"
+
+
+class CarefulProtocol(HttpToolsProtocol):
+    """A connection that is held to limits; uvicorn makes one for each."""
+
+    limits: Limits
+    tally: Tally
+    _deadline: asyncio.TimerHandle | None = None
+    _next_look: asyncio.TimerHandle | None = None
+    _besides_body = 0
+    """How much of the request was read that is not its body."""
+    _why = (HTTPStatus.BAD_REQUEST, NO_REQUEST)
+    quiet_since_s = 0.0
+    """When it was last let in or answered."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is being answered here."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn has it.
+        """Give whoever connects a place, or say that there is none."""
+        self.quiet_since_s = self.loop.time()
+        if len(self.connections) >= self.limits.connections and not self._make_room():
+            self.transport = transport
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, TOO_MANY, {"retry-after": str(RETRY_AFTER_S)})
+            return
+        super().connection_made(transport)
+        self._expect_request()
+
+    def _make_room(self) -> bool:
+        """Hang up on who has kept a place longest without asking for anything."""
+        quiet = [each for each in self.connections if isinstance(each, CarefulProtocol) and each.is_quiet]
+        oldest = min(quiet, key=lambda each: each.quiet_since_s, default=None)
+        if oldest is None or self.loop.time() - oldest.quiet_since_s < self.limits.patience_s:
+            return False
+        self.tally.warn("room", f"{TOO_MANY}: one that asks nothing is closed")
+        # At once, because several may come before it is told that it is closed.
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing any more."""
+        self._expect_nothing()
+        self._look_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, as far as the limits allow."""
+        self._unset_keepalive_if_required()
+        self._look_no_more()
+        if self.is_quiet:
+            self._expect_request()
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            if self.transport.is_closing() or not self._read(view[start : start + PIECE_BYTES]):
+                return
+
+    def _read(self, piece: memoryview) -> bool:
+        """Read a piece; say whether to read on."""
+        self._besides_body += len(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            return False  # What asks for another protocol is answered in this one.
+        except httptools.HttpParserError:
+            self._refuse(*self._why)
+            return False
+        if self._besides_body > self.limits.header_bytes:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LONG)
+            return False
+        return True
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._expect_request()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Have a request answered, unless it is one that nobody needs."""
+        if self.parser.get_method() == b"TRACE":
+            self._why = (HTTPStatus.METHOD_NOT_ALLOWED, NO_TRACE)
+            raise _Refused
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body, which others limit."""
+        self._besides_body -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        self._besides_body = 0
+        self._expect_nothing()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The request is answered."""
+        self.quiet_since_s = self.loop.time()
+        super().on_response_complete()
+        self._look_later(self.transport.get_write_buffer_size())
+
+    def _look_later(self, unread: int) -> None:
+        """See to it that an answer is read: until it is, or its reader gives up, it takes memory."""
+        self._look_no_more()
+        if unread:
+            self._next_look = self.loop.call_later(self.limits.request_s, self._look, unread)
+
+    def _look(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread < before:
+            self._look_later(unread)
+        else:
+            self.tally.warn(UNREAD, f"closed a connection from {_name(self.transport)}: {UNREAD}")
+            self.transport.abort()
+
+    def _look_no_more(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+
+    def _expect_request(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.limits.request_s, self._give_up)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, TOO_SLOW)
+
+    def _refuse(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        """Say what is wrong, unless an answer is on its way, and hang up."""
+        self._expect_nothing()
+        self.tally.warn(detail, f"closed a connection from {_name(self.transport)}: {detail}")
+        if self.is_quiet or not (self.cycle.response_started or self.pipeline):
+            self.transport.write(_write_problem(status, detail, headers or {}))
+        self.transport.close()
+
+
+def _name(transport: asyncio.Transport) -> str:
+    address = transport.get_extra_info("peername")
+    return str(address[0]) if address else "-"
+
+
+def _write_problem(status: HTTPStatus, detail: str, headers: Mapping[str, str]) -> bytes:
+    """An answer to a request of which nothing is known, as RFC 9457 has it."""
+    body = json.dumps({"title": status.phrase, "status": status.value, "detail": detail}).encode()
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        *("content-type: application/problem+json", f"content-length: {len(body)}"),
+        *("cache-control: no-store", "connection: close"),
+        *(f"{name}: {value}" for name, value in headers.items()),
+        *(["allow: GET, HEAD, POST"] if status is HTTPStatus.METHOD_NOT_ALLOWED else []),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def hold_to(limits: Limits) -> type[CarefulProtocol]:
+    """What uvicorn is to make for each connection, so that all of them together are held to these limits."""
+
+    class Limited(CarefulProtocol):
+        pass
+
+    Limited.limits, Limited.tally = limits, Tally(log)
+    return Limited

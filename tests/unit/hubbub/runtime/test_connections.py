@@ -1,0 +1,323 @@
+"""Strangers who connect: however much they send, however slowly, however many they are."""
+
+import asyncio
+import json
+import logging
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from hubbub.runtime.connections import PIECE_BYTES, CarefulProtocol, Limits, Tally, find_limits
+from hubbub.runtime.health import Vitals, create_app
+from hubbub.runtime.serving import answering, listen
+from support.aio import aio
+
+FOR_EVER_S = 1_000.0
+AT_ONCE_S = 0.02
+MOST_SENT_BYTES = 32 * 2**20
+"""More than lies in the buffers between two ends of a connection."""
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@dataclass(slots=True)
+class Peer:
+    """One end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Send something, and read one answer."""
+        self.writer.write(request)
+        return await self.hear()
+
+    async def hear(self) -> tuple[int, dict[str, str], bytes]:
+        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+        return int(first.split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
+
+    async def is_closed(self) -> bool:
+        """Whether the other end hangs up without another word; waits for it."""
+        try:
+            return not await self.reader.read(1)
+        except ConnectionResetError:
+            return True
+
+
+@asynccontextmanager
+async def serving(
+    *,
+    app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None,
+    most: int = 100,
+    request_s: float = FOR_EVER_S,
+    patience_s: float = FOR_EVER_S,
+) -> AsyncIterator[Callable[[], Awaitable[Peer]]]:
+    """A server that is held to limits; gives how to connect to it."""
+    listener = listen("127.0.0.1", 0, advice="another test has it")
+    port = listener.getsockname()[1]
+    peers: list[Peer] = []
+    limits = Limits(connections=most, request_s=request_s, patience_s=patience_s)
+
+    async def connect() -> Peer:
+        peers.append(Peer(*await asyncio.open_connection("127.0.0.1", port)))
+        return peers[-1]
+
+    async with answering(app or create_app(Vitals()), listener, limits=limits):
+        try:
+            yield connect
+        finally:
+            for peer in peers:
+                peer.writer.close()
+
+
+async def read_body(scope: Scope, receive: Receive, send: Send) -> None:
+    """An interface that reads what it is sent, and says how much it was."""
+    del scope
+    total, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        total, more = total + len(message["body"]), message["more_body"]
+    content = str(total).encode()
+    length = [(b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": length})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes the server read, piece by piece."""
+    pieces: list[int] = []
+    read = CarefulProtocol._read
+
+    def count(self: CarefulProtocol, piece: memoryview) -> bool:
+        pieces.append(len(piece))
+        return read(self, piece)
+
+    monkeypatch.setattr(CarefulProtocol, "_read", count)
+    return pieces
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"GET /healthz HTTP/1.1\r\nX: ", b"GET /", CHUNKED + b"0\r\nX: ", CHUNKED + b"1;"],
+    ids=["header", "path", "trailer", "chunk-extension"],
+)
+@aio
+async def test_what_never_ends_is_read_no_further_than_the_limit(beginning: bytes, accepted: list[int]) -> None:
+    async with serving(app=read_body) as connect:
+        peer, sent = await connect(), 0
+        peer.writer.write(beginning)
+        try:
+            while sent < MOST_SENT_BYTES:
+                peer.writer.write(b"a" * 2**16)
+                await peer.writer.drain()
+                sent += 2**16
+        except ConnectionError:
+            pass
+
+        assert sent < MOST_SENT_BYTES
+        assert sum(accepted) <= Limits(connections=1).header_bytes + PIECE_BYTES
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@aio
+async def test_headers_that_are_too_long_together_are_told_so(count: int) -> None:
+    long = b"".join(b"X-%d: %b\r\n" % (number, b"a" * (60_000 // count)) for number in range(count))
+    async with serving() as connect:
+        status, headers, body = await (await connect()).ask(GET[:-2] + long + b"\r\n")
+
+    assert (status, headers["connection"]) == (431, "close")
+    assert json.loads(body)["detail"] == "a request's headers are too long"
+
+
+@aio
+async def test_a_long_body_and_many_requests_on_one_connection_are_within_the_limits() -> None:
+    body = b"x" * 2**20
+    async with serving(app=read_body) as connect:
+        peer = await connect()
+        for _ in range(3):
+            status, _, told = await peer.ask(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert (status, int(told)) == (200, len(body))
+        chunks = b"".join(b"1000\r\n%b\r\n" % (b"x" * 0x1000) for _ in range(256)) + b"0\r\n\r\n"
+        assert (await peer.ask(CHUNKED + chunks))[2] == b"%d" % len(body)
+
+
+@aio
+async def test_who_connects_beyond_the_limit_is_sent_away_and_told_when_to_come_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with serving(most=3) as connect:
+        silent = [await connect() for _ in range(3)]
+        answers = [await (await connect()).hear() for _ in range(40)]
+        silent[0].writer.close()
+        await silent[0].writer.wait_closed()
+        peer = await connect()
+        while (found := await peer.ask(GET))[0] != 200:
+            peer = await connect()
+
+    assert {(status, headers["retry-after"]) for status, headers, _ in answers} == {(503, "2")}
+    assert json.loads(found[2])["status"] == "ok"
+    assert len(caplog.records) < 10, "forty of a kind are a few lines"
+    assert "closed a connection from 127.0.0.1: there are too many connections" in caplog.text
+
+
+@aio
+async def test_who_has_asked_nothing_gives_way_to_who_asks() -> None:
+    async with serving(most=3, patience_s=0.0) as connect:
+        oldest, *others = [await connect() for _ in range(3)]
+        for each in (oldest, *others):
+            each.writer.write(b"GET /hea")
+        status, _, _ = await (await connect()).ask(GET)
+
+        assert status == 200
+        assert await oldest.is_closed()
+        for each in others:
+            assert (await each.ask(GET.removeprefix(b"GET /hea")))[0] == 200
+
+
+@aio
+async def test_who_is_being_answered_does_not_give_way() -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await gate.wait()
+        await read_body(scope, receive, send)
+
+    async with serving(app=wait, most=1, patience_s=0.0) as connect:
+        peer = await connect()
+        peer.writer.write(GET)
+        await asked.wait()
+        refused, _, _ = await (await connect()).hear()
+        gate.set()
+        answered, _, _ = await peer.hear()
+
+    assert (refused, answered) == (503, 200)
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", b"GET /", GET[:-2], POST + b"Content-Length: 10\r\n\r\nabc", CHUNKED + b"5\r\nab"],
+    ids=["nothing", "line", "headers", "body", "chunk"],
+)
+@aio
+async def test_a_request_that_does_not_come_to_its_end_in_time_is_given_up(beginning: bytes) -> None:
+    async with serving(app=read_body, request_s=AT_ONCE_S) as connect:
+        peer = await connect()
+        status, _, body = await peer.ask(beginning)
+
+        assert (status, json.loads(body)["detail"]) == (408, "a request did not come in time")
+        assert await peer.is_closed()
+
+
+@aio
+async def test_an_empty_line_after_an_answer_keeps_no_connection_open() -> None:
+    async with serving(request_s=AT_ONCE_S) as connect:
+        peer = await connect()
+        assert (await peer.ask(GET))[0] == 200
+
+        assert (await peer.ask(b"\r\n"))[0] == 408
+
+
+@aio
+async def test_who_does_not_read_an_answer_is_left() -> None:
+    left = asyncio.Event()
+
+    async def say_much(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(MOST_SENT_BYTES), "more_body": False})
+
+    def note(kind: str, message: str) -> None:
+        del message
+        assert kind == "an answer was not read"
+        left.set()
+
+    async with serving(app=say_much, request_s=AT_ONCE_S) as connect:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tally, "warn", lambda _, kind, message: note(kind, message))
+            peer = await connect()
+            peer.writer.write(GET)
+            await left.wait()
+
+
+@aio
+async def test_an_answer_may_take_longer_than_a_request() -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await gate.wait()
+        await read_body(scope, receive, send)
+
+    async with serving(app=wait, request_s=AT_ONCE_S) as connect:
+        patient = await connect()
+        patient.writer.write(GET)
+        await asked.wait()
+        given_up, _, _ = await (await connect()).hear()
+        gate.set()
+        answered, _, _ = await patient.hear()
+
+    assert (given_up, answered) == (408, 200)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/nowhere"])
+@aio
+async def test_trace_is_answered_nowhere(path: str) -> None:
+    async with serving() as connect:
+        status, headers, body = await (await connect()).ask(
+            b"TRACE %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode()
+        )
+
+    assert (status, headers["allow"], json.loads(body)["status"]) == (405, "GET, HEAD, POST", 405)
+
+
+@aio
+async def test_what_is_no_request_is_refused_without_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with serving() as connect:
+        statuses = {(await (await connect()).ask(b"\x16\x03\x01 nonsense\r\n\r\n"))[0] for _ in range(20)}
+
+    assert statuses == {400}
+    assert len(caplog.records) < 10
+
+
+def test_a_tally_writes_ever_fewer_lines_until_it_was_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    now_s = 0.0
+    tally = Tally(logging.getLogger("tally"), clock=lambda: now_s)
+
+    for number in range(10):
+        tally.warn("kind", f"message {number}")
+    tally.warn("other", "another")
+    now_s = Tally.QUIET_S + 1
+    tally.warn("kind", "later")
+
+    assert caplog.messages == [
+        "message 0",
+        "message 1 (2 times so far)",
+        "message 3 (4 times so far)",
+        "message 7 (8 times so far)",
+        "another",
+        "later",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "expected"), [(256, 96), (1024, 672), (2**20, 1024), (resource.RLIM_INFINITY, 1024), (64, 8)]
+)
+def test_there_are_fewer_connections_than_descriptors(
+    descriptors: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+
+    assert find_limits().connections == expected
