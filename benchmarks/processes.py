@@ -87,6 +87,7 @@ class PartyFiles:
             "folder": self.folder / name,
             "amqp_url": self._amqp_url,
             "log_level": "info",
+            "new_state": "true",
         }
         if role is Role.CLIENT:
             own = {"policy": self.folder / "policy.toml", "cache_folder": self.folder / "cache", "data": "digits"}

@@ -159,12 +159,24 @@ class Aggregator(Participant):
         # A void ends the whole round, so it is for every aggregator, whatever phases it takes part in.
         at_hand = envelope.round >= data.round if data.only_adds_scores else envelope.round == data.round
         ends_round = isinstance(event, VoidOrdered) and at_hand
-        if key in self._over or (self._is_over(data, envelope) and not ends_round):
+        if key in self._over or (self._is_order_over(data, envelope) and not ends_round):
             # The same order again is old news; any other asks for a second verdict.
             members = event.members if isinstance(event, CloseOrdered) else ()
             self.journal.check(key, [client for client in data.manifest.clients if client in members])
             return self._ignore(envelope)
         return [(self._phase_key(data, envelope), event)]
+
+    def _is_order_over(self, data: Membership, envelope: Envelope) -> bool:
+        """Say whether an order is about a phase behind us; one about a phase ahead shows that our state is old.
+
+        A coordinator orders nothing of a phase before it has our verdict on the one before.
+        """
+        try:
+            return self._is_over(data, envelope)
+        except PeerError as error:
+            if error.reason is RejectReason.TOO_EARLY:
+                self._say_lost(Key("run", envelope.run), envelope.sender)
+            raise
 
     def _is_over(self, data: Membership, envelope: Envelope) -> bool:
         """Whether the phase lies behind us; one that lies ahead is refused."""

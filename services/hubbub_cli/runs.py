@@ -242,6 +242,25 @@ def _tell(answer: Json, outcome: str, *, as_json: bool) -> None:
         typer.echo(f"run {answer['run']} {outcome}")
 
 
+@runs.command("forget")
+def forget_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or its first digits (4 or more).")],
+    folder: Annotated[
+        Path, typer.Option(help="The folder of state of an aggregator or a trainer, which must not be running.")
+    ],
+) -> None:
+    """Give a run up in one party's folder, when no coordinator will ever end it. Nobody is told.
+
+    Secrets, events and what was received are removed. The run is never joined again, and a trainer's ledger stays.
+    """
+    from hubbub.runtime.forgetting import forget_run as forget  # noqa: PLC0415  (Help should not wait for it.)
+    from hubbub_trainer.workspace import clean_up  # noqa: PLC0415  (It imports numpy.)
+
+    forgotten = forget(folder, run)
+    clean_up(folder / "runs" / forgotten)
+    typer.echo(f"run {forgotten} is forgotten in {folder}; it is never joined again")
+
+
 @runs.command("export")
 def export_run(
     run: RunName,

@@ -14,17 +14,23 @@ ConfigFile = Annotated[
 ]
 
 
-def coordinator(config: ConfigFile = None) -> None:
+NewState = Annotated[
+    bool,
+    typer.Option("--new-state", help="Start with an empty folder: the first start, or after all state was lost."),
+]
+
+
+def coordinator(config: ConfigFile = None, new_state: NewState = False) -> None:  # noqa: FBT002  (A flag.)
     """Run the coordinator in this process; its settings are HUBBUB_COORDINATOR_*."""
-    _name_file("HUBBUB_COORDINATOR_", config)
+    _pass_on("HUBBUB_COORDINATOR_", config, new_state=new_state)
     from hubbub_coordinator.__main__ import run  # noqa: PLC0415  (Help should not wait for it.)
 
     raise typer.Exit(run())
 
 
-def aggregator(config: ConfigFile = None) -> None:
+def aggregator(config: ConfigFile = None, new_state: NewState = False) -> None:  # noqa: FBT002  (A flag.)
     """Run an aggregator in this process; its settings are HUBBUB_AGGREGATOR_*."""
-    _name_file("HUBBUB_AGGREGATOR_", config)
+    _pass_on("HUBBUB_AGGREGATOR_", config, new_state=new_state)
     from hubbub_aggregator.__main__ import run  # noqa: PLC0415  (Help should not wait for it.)
 
     raise typer.Exit(run())
@@ -36,9 +42,10 @@ def trainer(
         list[str] | None,
         typer.Option(help="A task of your own: package.module:Name, or a file such as hospital.py."),
     ] = None,
+    new_state: NewState = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Run a trainer in this process; its settings are HUBBUB_TRAINER_*."""
-    _name_file("HUBBUB_TRAINER_", config)
+    _pass_on("HUBBUB_TRAINER_", config, new_state=new_state)
     if task:
         os.environ["HUBBUB_TRAINER_TASK"] = ",".join(task)
     from hubbub_trainer.__main__ import run  # noqa: PLC0415  (Help should not wait for it.)
@@ -46,7 +53,9 @@ def trainer(
     raise typer.Exit(run())
 
 
-def _name_file(prefix: str, config: Path | None) -> None:
-    """Say where the settings are in the way in which services are told."""
+def _pass_on(prefix: str, config: Path | None, *, new_state: bool) -> None:
+    """Pass options on in the way in which services are told: by the environment."""
     if config is not None:
         os.environ[f"{prefix}CONFIG_FILE"] = str(config)
+    if new_state:
+        os.environ[f"{prefix}NEW_STATE"] = "true"

@@ -59,9 +59,10 @@ async def serve(settings: CoordinatorSettings, party: Party, stop: asyncio.Event
         folder=settings.folder,
         store=_open_store(settings),
         pause_when_void=settings.after_void == "pause",
+        new_state=settings.new_state,
     )
     try:
-        await coordinator.runner.start()
+        await coordinator.start()
         async with answering(coordinator, tokens, listener):
             log.info("listening on http://%s:%d", settings.host, listener.getsockname()[1])
             await stop.wait()

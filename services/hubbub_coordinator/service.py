@@ -18,6 +18,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_sender, find_disagreements
 from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
+from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES
 from hubbub.runtime.telemetry import Counters, context
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.base import EventStore
@@ -78,10 +79,13 @@ class Coordinator:
         folder: Path,
         store: EventStore | None = None,
         pause_when_void: bool = False,
+        new_state: bool = False,
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
+        """With `new_state`, runs that were begun in this folder and are not in the store are given up."""
         self.counters = Counters()
+        self._new_state = new_state
         self._clock = clock or SystemClock()
         self.news = News()
         self._over: dict[Key, Live] = {}
@@ -94,9 +98,9 @@ class Coordinator:
         self._submitted: dict[str, RunId] = {}
         """By idempotency key."""
         self._submitting = asyncio.Lock()
-        self._tombstones = Tombstones(folder / "tombstones")
-        self._audit = AuditLog(folder / "audit.jsonl", identity.name)
-        self._store = store or SqliteStore(folder / "state.sqlite")
+        self._tombstones = Tombstones(folder / TOMBSTONES)
+        self._audit = AuditLog(folder / AUDIT_FILE, identity.name)
+        self._store = store or SqliteStore(folder / STATE_FILE)
         self.runner = Runner(
             identity=identity,
             roster=roster,
@@ -110,6 +114,15 @@ class Coordinator:
             observer=meter(self.counters.registry, lambda: self.runner.machines, self._clock, observer),
             witness=self._witness,
         )
+
+    async def start(self) -> None:
+        """Rebuild all runs and go on with them; while there are none, messages are left in the queue.
+
+        They may be for another coordinator of this name that knows their runs, and comes back.
+        """
+        await self.runner.start(receiving=False)
+        if self._states:
+            await self.runner.receive()
 
     def _witness(self, moment: Moment) -> None:
         """Keep up with what the machines do: what is asked often must not need a look at all of them."""
@@ -148,6 +161,7 @@ class Coordinator:
         disagreements = find_disagreements(manifest, self.runner.roster)
         if disagreements:
             raise ConfigurationError("; ".join(disagreements))
+        await self.runner.receive()
         run = manifest.run_id
         if run in self._states or run in self._tombstones:
             raise RunExists(f"run {run} was submitted already; a new run needs a new nonce")
@@ -314,6 +328,20 @@ class Coordinator:
         self._states = {key.run: str(live.state.value) for key, live in found.items()}
         for key, live in found.items():
             self._remember_key(live.data.idempotency_key, key.run)
+        self._check_tombstones()
+
+    def _check_tombstones(self) -> None:
+        """Refuse a store that lacks runs that were begun in this folder: it is lost, or an old copy."""
+        lost = [run for run in self._tombstones.find_open() if run not in self._states]
+        if lost and not self._new_state:
+            raise ConfigurationError(
+                f"the store lacks {len(lost)} of the runs that were submitted here, run {lost[0]} among them: it "
+                "is lost, or an old copy. Put the right one in its place. To give these runs up, start once with "
+                "--new-state or HUBBUB_COORDINATOR_NEW_STATE=true"
+            )
+        for run in lost:
+            log.warning("run %s is given up: the store does not have it", run)
+            self._tombstones.mark_forgotten(run)
 
     def retire(self, key: Key, live: Live) -> bool:
         """Keep what is over: the API shows it. When a run ends, so does its open round."""

@@ -378,7 +378,6 @@ class Trainer(Participant):
         """Forget what is over: the update of a void round too, and the memory that it would have left."""
         if key.kind == "run":
             self._ledger.give_up(key.run)
-            self._spaces.forget(key.run)
         elif key.kind == "catchup":
             self._spool.drop(snapshots.place_of(key))
         else:
@@ -386,6 +385,10 @@ class Trainer(Participant):
             has_verdict = live.state not in {rounds.State.FAILED, rounds.State.STRAYED}
             self._bench.close(key, self._manifest_of(key.run), has_verdict=has_verdict)
         return super().retire(key, live)
+
+    def _drop_files(self, run: Key) -> None:
+        super()._drop_files(run)
+        self._spaces.forget(run.run)
 
 
 def _find_void_caps(manifest: Manifest, policy: Policy) -> VoidCaps:

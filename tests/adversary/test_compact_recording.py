@@ -22,7 +22,7 @@ from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.protocol.encoding import DENSE
 from hubbub.protocol.layout import pack_chunk
 from hubbub.protocol.ring import Residues
-from hubbub.runtime.participant import STATE_FILE
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.strategies.wire import wire_of
 from hubbub.trust.seals import Place as StreamPlace
 from hubbub.trust.seals import Stage, mask_stream, share_stream

@@ -28,8 +28,8 @@ from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotReque
 from hubbub.messages.sums import SumChunk
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.residues import residue_type
-from hubbub.runtime.participant import STATE_FILE
 from hubbub.runtime.post import sign
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_receipt, sign_run_key
 from hubbub_aggregator.policy import AggregatorPolicy
@@ -463,7 +463,7 @@ async def test_an_aggregator_that_lost_its_journal_ends_the_run_and_gives_no_sum
             path.unlink()
         await scene.start(FIRST, Role.AGGREGATOR)
         await coordinator.close(1)
-        ((envelope, failed),) = await coordinator.hear(PartyFailed)
+        (*_, (envelope, failed)) = await coordinator.hear(PartyFailed, 2)  # When it started, and now.
         assert (envelope.sender, failed.code) == (FIRST, Code.DISK_LOST)
         await coordinator.propose(to=[FIRST])
         ((_, refusal),) = await coordinator.hear(RunRefused)

@@ -23,7 +23,7 @@ from hubbub.crypto.sealing import CHUNK_OVERHEAD
 from hubbub.ids import PartyId
 from hubbub.protocol import signs
 from hubbub.protocol.ring import Residues
-from hubbub.runtime.participant import STATE_FILE
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import Topology, merge, topology_for

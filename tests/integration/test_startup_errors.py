@@ -175,6 +175,14 @@ def test_folder_that_cannot_be_made_is_named(scene: Scene) -> None:
         assert f"{prefix_of(role)}FOLDER: {scene.folder / 'folder' / role.value} cannot be used" in complaint
 
 
+def test_empty_folder_is_refused_unless_it_is_the_first_start(scene: Scene) -> None:
+    settings = {role: {**each, "new_state": "false"} for role, each in scene.settings_of_all().items()}
+
+    for role, complaint in complain_all(settings).items():
+        assert f"{settings[role]['folder']} holds no state of {scene.names[role]}" in complaint
+        assert f"{prefix_of(role)}NEW_STATE=true" in complaint
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """A process of the party that is running in its folder."""

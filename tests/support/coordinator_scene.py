@@ -62,8 +62,13 @@ class Scene:
         self._moved = asyncio.Event()
 
     @asynccontextmanager
-    async def start(self, fate: Fate | None = None) -> AsyncIterator[Coordinator]:
-        """A process on the folder, and its end; it ends as one does that dies."""
+    async def start(
+        self, fate: Fate | None = None, *, new_state: bool = False, as_process: bool = False
+    ) -> AsyncIterator[Coordinator]:
+        """A process on the folder, and its end; it ends as one does that dies.
+
+        It takes messages at once, unless it is to begin `as_process` does.
+        """
         fate = fate or Fate()
         topology = topology_for(ME, Role.COORDINATOR)
         inner = MemoryTransport(self.broker, topology, publish_timeout_s=0.05, retry_pause=PAUSE)
@@ -73,12 +78,13 @@ class Scene:
                 roster=roster_of(MANIFEST),
                 transport=transport,
                 folder=self.folder,
+                new_state=new_state,
                 clock=self.clock,
                 observer=self._observe,
             )
             make_mortal(self.coordinator, fate)
-            await self.coordinator.runner.start()
             try:
+                await (self.coordinator.start() if as_process else self.coordinator.runner.start())
                 yield self.coordinator
             finally:
                 await self.coordinator.runner.stop()

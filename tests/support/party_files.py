@@ -40,7 +40,7 @@ class PartyFiles:
 
     def settings_for(self, name: PartyId) -> dict[str, str]:
         """What a party's settings say about its files."""
-        settings = {"identity": str(self.identity(name)), "roster": str(self.roster)}
+        settings = {"identity": str(self.identity(name)), "roster": str(self.roster), "new_state": "true"}
         role = self.parties.identities[name].role
         if role is not Role.COORDINATOR:
             return settings | {"policy": str(self.policy(name))}

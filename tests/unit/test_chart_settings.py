@@ -203,3 +203,10 @@ def test_a_secret_is_mounted_for_root_and_the_party_s_group_to_read(found: list[
         secrets = [each["secret"] for each in manifest["spec"]["template"]["spec"]["volumes"] if "secret" in each]
 
         assert [secret["defaultMode"] for secret in secrets] == [0o440]
+
+
+@pytest.mark.parametrize("release", PARTIES[1:], ids=str)
+def test_an_empty_volume_is_right_only_where_an_operator_says_so(release: Release, tmp_path: Path) -> None:
+    for more, expected in (((), False), (("--set", "newState=true"), True)):
+        for role, manifest in parties(render(release, *more)):
+            assert load(role, environment(container_of(manifest)), tmp_path).new_state is expected

@@ -51,6 +51,8 @@ OTHER_VARIABLES = {
     "HUBBUB_URL",
 }
 VARIABLE = r"HUBBUB_[A-Z0-9_]*[A-Z0-9]"
+WRITTEN = {"None": "none", "True": "true", "False": "false"}
+"""How a setting's value is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ def stated_defaults() -> Iterator[tuple[str, str]]:
             if field.is_required():
                 yield variable, "required"
             elif field.default_factory is None:
-                yield variable, "none" if field.default is None else str(field.default)
+                yield variable, WRITTEN.get(repr(field.default), str(field.default))
 
 
 def test_the_sample_settings_file_is_a_trainers() -> None:

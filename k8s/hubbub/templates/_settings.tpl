@@ -6,6 +6,9 @@
 - {name: {{ $prefix }}_ROSTER, value: /etc/hubbub/roster.json}
 - {name: {{ $prefix }}_AMQP_URL, value: {{ join "," $values.broker.urls | quote }}}
 - {name: {{ $prefix }}_FOLDER, value: /var/lib/hubbub}
+{{- if $values.newState }}
+- {name: {{ $prefix }}_NEW_STATE, value: "true"}
+{{- end }}
 - {name: {{ $prefix }}_LOG_LEVEL, value: {{ .party.logLevel }}}
 {{- if include "hubbub.hasCa" .root }}
 - {name: {{ $prefix }}_AMQP_CA_FILE, value: /etc/hubbub/broker-ca.pem}

@@ -17,11 +17,12 @@ from hubbub.machine.table import is_final
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import PartyFailed, RunProposed
+from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_manifest, role_of
 from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import Spool
+from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES
 from hubbub.runtime.telemetry import Counters
 from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.sqlite import SqliteStore
@@ -36,9 +37,6 @@ from hubbub.trust.seals import RunSeals, Stage, draw_run_key, read_run_key
 log = logging.getLogger(__name__)
 
 D = TypeVar("D")
-
-STATE_FILE = "state.sqlite"
-"""Events, secrets and, at an aggregator, the journal."""
 
 
 class Participant(ABC):
@@ -57,10 +55,11 @@ class Participant(ABC):
     ) -> None:
         self.counters = Counters()
         self._spool = Spool(folder / "spool")
-        self._tombstones = Tombstones(folder / "tombstones")
+        self._tombstones = Tombstones(folder / TOMBSTONES)
         self._over: set[Key] = set()
         self._seals: dict[RunId, RunSeals] = {}
-        self._audit = AuditLog(folder / "audit.jsonl", identity.name)
+        self._audit = AuditLog(folder / AUDIT_FILE, identity.name)
+        self._restore_tombstones()
         self._file = StateFile(folder / STATE_FILE)
         self._vault = Vault(self._file)
         self._store = SqliteStore(self._file)
@@ -145,6 +144,23 @@ class Participant(ABC):
         for key, live in machines.items():
             if key.kind == "run" and not is_final(live.kind.table, live.state):
                 self._restore_run(key, live)
+        for run in self._tombstones.find_open():
+            if Key("run", run) not in machines and self._vault.get(run, "run key") is None:
+                self._announce_loss(run)
+
+    def _restore_tombstones(self) -> None:
+        """Put back the tombstones that are missing of runs in the audit log."""
+        for run, ended in self._audit.runs.items():
+            if run not in self._tombstones:
+                self._tombstones.add(run)
+                if ended:
+                    self._tombstones.mark_ended(run)
+
+    def _announce_loss(self, run: RunId) -> None:
+        """Tell the coordinators at once; which of them coordinates the run was lost with the rest."""
+        for party in self.runner.roster.parties:
+            if party.role is Role.COORDINATOR:
+                self._say_lost(Key("run", run), party.name)
 
     def _restore_run(self, key: Key, live: Live) -> None:
         if live.data.run_key is not None:
@@ -174,19 +190,29 @@ class Participant(ABC):
 
     def _is_past(self, run: Key, envelope: Envelope) -> bool:
         """Whether a run is behind us: over, or lost with what we knew of it."""
-        if run in self.runner.machines or run.run not in self._tombstones:
+        if run in self.runner.machines or run in self._over:
             return run in self._over
+        is_known = run.run in self._tombstones
         if not self._tombstones.has_ended(run.run):
-            self._say_lost(run, envelope)
-        return True
+            self._hear_of_lost(run, envelope)
+        return is_known
 
-    def _say_lost(self, run: Key, envelope: Envelope) -> None:
+    def _hear_of_lost(self, run: Key, envelope: Envelope) -> None:
+        """Answer a coordinator that takes us for a member of a run that we know nothing of."""
+        if Role.COORDINATOR not in envelope.body.senders:
+            return
+        if not isinstance(envelope.body, RunEnded):
+            self._say_lost(run, envelope.sender)
+        elif run.run in self._tombstones:
+            self._tombstones.mark_ended(run.run)
+            self._drop_files(run)
+
+    def _say_lost(self, run: Key, coordinator: PartyId) -> None:
         """We took part, and what we knew is gone: it can never be made up for, so the run must end."""
         me = self.runner.identity.name
-        log.error("%s took part in run %s and has lost what it knew of it", me, run.run)
-        if Role.COORDINATOR in envelope.body.senders:
-            body = PartyFailed(code=Code.DISK_LOST)
-            self.runner.answer(run, to=envelope.sender, role=Role.COORDINATOR, body=body)
+        log.error("%s is in run %s and has lost what it knew of it", me, run.run)
+        self.counters.lost()
+        self.runner.answer(run, to=coordinator, role=Role.COORDINATOR, body=PartyFailed(code=Code.DISK_LOST))
 
     def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
         log.info("%s came after the end and changes nothing", envelope.kind)
@@ -201,13 +227,17 @@ class Participant(ABC):
         if key.kind == "run":
             if key.run in self._tombstones:
                 self._tombstones.mark_ended(key.run)
-            self._spool.drop_run(key)
+            self._drop_files(key)
             self._seals.pop(key.run, None)
             self._vault.forget(key.run)
             for other in [each for each in self.runner.machines if each.run == key.run]:
                 self._let_go(other)
                 self.runner.forget(other)
         return True
+
+    def _drop_files(self, run: Key) -> None:
+        """Remove what lies on disk of a run beside the state file."""
+        self._spool.drop_run(run)
 
     def _let_go(self, key: Key) -> None:  # noqa: B027  (A trainer has nothing.)
         """A machine is over, or goes with its run: forget what is in memory of it."""

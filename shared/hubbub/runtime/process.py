@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from hubbub.errors import ConfigurationError, HubbubError, TransportError
 from hubbub.ids import Role
 from hubbub.runtime.health import Vitals, answering
 from hubbub.runtime.settings import ProbedSettings, ServiceSettings, load_settings
+from hubbub.runtime.state_folder import TOMBSTONES, is_empty, lock_folder
 from hubbub.runtime.telemetry import log_as_json
 from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import Transport
@@ -60,7 +60,8 @@ def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
         settings = load_settings(model)
         identity, roster = _find_ourselves(settings, role, pin(settings))
         _make_folder(settings)
-        lock = _lock_folder(settings)
+        _check_state(settings, identity)
+        lock = lock_folder(settings.folder)
     except ConfigurationError as error:
         sys.stderr.write(f"{role.value}: {error}\n")
         return EXIT_CONFIGURATION
@@ -108,17 +109,18 @@ def _make_folder(settings: ServiceSettings) -> None:
         )
 
 
-def _lock_folder(settings: ServiceSettings) -> int:
-    """Two processes of one party would each do half of what must be done once. A dead one's lock is free."""
-    handle = os.open(settings.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise ConfigurationError(
-            f"another process is running in {settings.folder}; a party has one active instance: stop it first"
-        ) from None
-    return handle
+def _check_state(settings: ServiceSettings, identity: Identity) -> None:
+    """Refuse an empty folder, unless the settings say that it is right: a party that forgot all must not go on."""
+    if settings.new_state:
+        (settings.folder / TOMBSTONES).mkdir(exist_ok=True)
+    if not is_empty(settings.folder):
+        return
+    variable = f"{settings.model_config.get('env_prefix', '')}NEW_STATE"
+    raise ConfigurationError(
+        f"{settings.folder} holds no state of {identity.name}. If this is its first start, say so: --new-state, "
+        f"or {variable}=true. If it ran before, its state is lost, or the folder is the wrong one. As new it "
+        "forgets the runs that it was in, which cannot go on, and all that it must never do twice"
+    )
 
 
 async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S]) -> None:

@@ -229,6 +229,7 @@ class Runner:
         self._driver: asyncio.Task[None] | None = None
         self._now: _Turn | Fed | None = None
         self._replayed = False
+        self._receiving = True
         self._stopped = False
         self._entries = 0
         self._last_event_at_s = clock.now_s()
@@ -238,14 +239,34 @@ class Runner:
         counters.expect(kinds)
         counters.registry.register(Gauges(identity.role.value, kinds, self._read))
 
-    async def start(self, *, prefetch: int = 8) -> None:
-        """Rebuild what the store knows, begin to take events, then to take deliveries."""
+    async def start(self, *, prefetch: int = 8, receiving: bool = True) -> None:
+        """Rebuild what the store knows, begin to take events, then to take deliveries.
+
+        With `receiving` false, deliveries are left in the queue until `receive` is called.
+        """
         # All tasks that are begun here, and those that they begin, write their log lines in our name.
         with context(party=self.identity.name):
             await self._recover()
+            self._receiving = receiving
             self._replayed = True
             self._driver = asyncio.create_task(self._drive(), name=f"{self.identity.name} runner")
-            await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
+            if receiving:
+                await self._subscribe(prefetch)
+
+    async def receive(self, *, prefetch: int = 8) -> None:
+        """Take deliveries from now on, if they were left in the queue so far."""
+        if self._receiving:
+            return
+        self._receiving = True
+        try:
+            with context(party=self.identity.name):
+                await self._subscribe(prefetch)
+        except BaseException:
+            self._receiving = False
+            raise
+
+    async def _subscribe(self, prefetch: int) -> None:
+        await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
 
     async def stop(self) -> None:
         """Stop timers, jobs and the driver; the transport is closed by whoever opened it.
@@ -267,6 +288,7 @@ class Runner:
     def find_problems(self) -> tuple[str, ...]:
         """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
         condition, queue = self._transport.condition, inbox(self.identity.name)
+        is_deaf = self._receiving and queue not in condition.consuming
         return tuple(
             problem
             for is_so, problem in (
@@ -274,7 +296,7 @@ class Runner:
                 (not self._replayed, "the event log is not replayed yet"),
                 (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
                 (not condition.connected, "there is no connection to the broker"),
-                (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
+                (is_deaf, f"nothing is received from the queue {queue}"),
                 (condition.blocked, "the broker takes no messages: it is short of memory or disk"),
             )
             if is_so

@@ -55,6 +55,8 @@ class ServiceSettings(BaseSettings):
     amqp_key_file: Path | None = None
     folder: Path
     """Where this party keeps what must survive it."""
+    new_state: bool = False
+    """Whether an empty folder is right: on the first start, or when the owner knows that all is forgotten."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

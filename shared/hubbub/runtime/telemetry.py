@@ -108,6 +108,9 @@ class Counters:
         self._broken = self._count(
             "internal_errors", "Messages, effects and jobs that a bug of ours kept from being done."
         )
+        self._lost = self._count(
+            "runs_lost", "How often this party told a coordinator that it has lost what it knew of a run."
+        )
         self._sent = cache(
             self._count("messages_sent", "Messages that the broker has taken, by kind.", "kind").labels
         )
@@ -179,6 +182,10 @@ class Counters:
     def broken(self) -> None:
         """Count what could not be done for no fault of anybody else."""
         self._broken.inc()
+
+    def lost(self) -> None:
+        """Count a run that was joined here and cannot go on, because what was known of it is gone."""
+        self._lost.inc()
 
     def late(self, kind: str) -> None:
         """Count a message that came after what it is about had ended."""

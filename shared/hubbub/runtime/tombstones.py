@@ -7,6 +7,7 @@ at every party for ever, also across restarts.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from hubbub.disk import sync_folder
@@ -14,10 +15,11 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 
 ENDED = b"ended\n"
+FORGOTTEN = b"forgotten\n"
 
 
 class Tombstones:
-    """A folder with a file for each run; one that has ended is marked."""
+    """A folder with a file for each run; one that has ended, or that its owner gave up, is marked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,8 +30,15 @@ class Tombstones:
     def __contains__(self, run: RunId) -> bool:
         return (self._folder / run).exists()
 
+    def __iter__(self) -> Iterator[RunId]:
+        return (RunId(path.name) for path in sorted(self._folder.iterdir()))
+
     def __len__(self) -> int:
         return sum(1 for _ in self._folder.iterdir())
+
+    def find_open(self) -> list[RunId]:
+        """List the runs that have neither ended nor been given up."""
+        return [run for run in self if not self._read(run)]
 
     def has_ended(self, run: RunId) -> bool:
         """Whether we know how the run ended."""
@@ -50,11 +59,16 @@ class Tombstones:
         """Remember also that the run is over."""
         self._write(run, ENDED)
 
+    def mark_forgotten(self, run: RunId) -> None:
+        """Remember also that the party's owner gave the run up: how it ends is not known here."""
+        self._write(run, FORGOTTEN)
+
     def _write(self, run: RunId, word: bytes) -> None:
         try:
             handle = os.open(self._folder / run, os.O_CREAT | os.O_WRONLY, 0o600)
             try:
                 os.write(handle, word)
+                os.ftruncate(handle, len(word))
                 os.fsync(handle)
             finally:
                 os.close(handle)

@@ -30,7 +30,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from hubbub.crypto.framing import bind
 from hubbub.disk import sync_folder
 from hubbub.errors import ConfigurationError, LocalError, StorageFailed
-from hubbub.ids import PartyId, is_party_id
+from hubbub.ids import PartyId, RunId, is_party_id
 from hubbub.messages.base import Claim
 from hubbub.messages.manifest import describe
 
@@ -98,6 +98,8 @@ class AuditLog:
         self._sequence = 0
         self._head = NOTHING_BEFORE
         self._size = 0
+        self.runs: Mapping[RunId, bool] = {}
+        """The runs that this party had joined when the log was opened, and whether each had ended."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -155,6 +157,7 @@ class AuditLog:
             if owner != party:
                 raise LocalError(f"{self._path}, line 1: this is the audit log of {owner}, not of {party}")
             self._sequence, self._head = last.sequence, last.digest
+            self.runs = _find_runs(rest.entries)
         return rest
 
     def _compose(self, kind: str, fields: dict[str, JsonValue]) -> tuple[bytes, Entry]:
@@ -318,6 +321,13 @@ def _opens(entry: Entry) -> bool:
 
 def _party_of(entries: Sequence[Entry]) -> PartyId:
     return PartyId(str(entries[0].fields["party"]))
+
+
+def _find_runs(entries: Sequence[Entry]) -> dict[RunId, bool]:
+    """Find the runs that were joined, and whether each has ended."""
+    named = [(entry.kind, RunId(str(entry.fields.get("run", "")))) for entry in entries]
+    ended = {run for kind, run in named if kind == "ended"}
+    return {run: run in ended for kind, run in named if kind == "joined"}
 
 
 def _encode(content: Mapping[str, object]) -> bytes:

@@ -19,7 +19,7 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, 
 from hubbub.messages.shares import SetReceived
 from hubbub.messages.sums import SumChunk
 from hubbub.protocol.layout import Vector
-from hubbub.runtime.participant import STATE_FILE
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub_aggregator.service import Aggregator
 from hubbub_aggregator.workbench import Workbench
 from support.aggregator_scene import (
@@ -331,7 +331,7 @@ async def test_who_lost_its_journal_says_so_and_makes_no_second_key(tmp_path: Pa
         async with scene.start() as aggregator:
             await scene.send_chunk(CLIENTS[0], 0, round_number=2)
             await order(scene)
-            ((_, failed),) = await scene.coordinator.hear(PartyFailed)
+            (*_, (_, failed)) = await scene.coordinator.hear(PartyFailed, 2)  # When it started, and now.
             assert failed.code is Code.DISK_LOST
             await scene.command(RunProposed(manifest=MANIFEST))
             ((_, refusal),) = await scene.coordinator.hear(RunRefused)
@@ -432,6 +432,25 @@ async def test_a_restart_in_the_middle_of_enrolment_keeps_the_key(tmp_path: Path
             await scene.command(RunKeys(keys=keys))
             await scene.coordinator.hear(RunReady)
             await scene.play_good_round(1)
+
+
+@aio
+async def test_an_old_disk_put_back_is_found_out_by_the_next_order_of_the_coordinator(tmp_path: Path) -> None:
+    async with scene_of(tmp_path / "disk") as scene:
+        async with scene.start():
+            await scene.join()
+        shutil.copytree(scene.folder, tmp_path / "backup")
+        async with scene.start():
+            await scene.play_good_round(1)
+        shutil.rmtree(scene.folder)
+        shutil.copytree(tmp_path / "backup", scene.folder)
+        async with scene.start():
+            await scene.send_chunk(CLIENTS[0], 0, round_number=2)
+            assert await scene.bury() == [RejectReason.TOO_EARLY.value]
+            assert not said(scene, PartyFailed), "a client alone is not believed"
+            await scene.order(VoidPhase(), 2)
+            ((_, failed),) = await scene.coordinator.hear(PartyFailed)
+            assert failed.code is Code.DISK_LOST
 
 
 @aio

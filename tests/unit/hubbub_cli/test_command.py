@@ -104,6 +104,7 @@ PRINTS_NO_DATA = {
     *("manifest new", "run export"),
     # They write a file, or ask before they do.
     *("policy init", "policy approve", "roster broker-config", "model export", "ledger allow", "new"),
+    "run forget",
 }
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hubbub.ids import Role
+from hubbub.ids import PartyId, Role
+from hubbub.runtime.state_folder import lock_folder
 from support.command_line import Ended, Hubbub
-from support.party_files import write_policy
+from support.doctor_scene import ADA, ANNA, CORA
+from support.party_files import PartyFiles, write_policy
 
 
 @pytest.fixture(autouse=True)
 def restored_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command sets a variable for its process, which is ours here; this has it restored."""
     for name in ("COORDINATOR", "AGGREGATOR", "TRAINER"):
-        monkeypatch.setenv(f"HUBBUB_{name}_CONFIG_FILE", "")
-        monkeypatch.delenv(f"HUBBUB_{name}_CONFIG_FILE")
+        for setting in ("CONFIG_FILE", "NEW_STATE"):
+            monkeypatch.setenv(f"HUBBUB_{name}_{setting}", "")
+            monkeypatch.delenv(f"HUBBUB_{name}_{setting}")
 
 
 @pytest.mark.parametrize("service", ["coordinator", "aggregator", "trainer"])
@@ -35,6 +39,31 @@ def test_a_service_ends_as_its_module_does(hubbub: Hubbub) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert hubbub("aggregator") == Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(("service", "name"), [("coordinator", CORA), ("aggregator", ADA), ("trainer", ANNA)])
+def test_an_empty_folder_needs_a_flag(
+    hubbub: Hubbub,
+    files: PartyFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    service: str,
+    name: PartyId,
+) -> None:
+    folder = tmp_path / "state"
+    settings = files.settings_for(name) | {"folder": str(folder), "amqp_url": "amqp://127.0.0.1:1/"}
+    del settings["new_state"]
+    for setting, value in settings.items():
+        monkeypatch.setenv(f"HUBBUB_{service.upper()}_{setting.upper()}", value)
+
+    without = hubbub(service)
+    lock = lock_folder(folder)  # So that it ends here.
+    with_flag = hubbub(service, "--new-state")
+    os.close(lock)
+
+    assert f"{folder} holds no state of {name}" in without.err
+    assert "another process is running" in with_flag.err
+    assert (without.code, with_flag.code) == (2, 2)
 
 
 def test_a_settings_file_is_named_and_the_environment_wins_over_it(

@@ -7,13 +7,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hubbub.errors import HubbubError, StorageFailed
+from hubbub.errors import ConfigurationError, HubbubError, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.keys import RunKeys, RunReady
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundOpened, VoidPhase
 from hubbub.messages.runs import RunEnded, RunJoined, RunProposed
 from hubbub.messages.shares import SetReceived
+from hubbub.runtime.state_folder import STATE_FILE
+from hubbub.transport.topology import inbox
 from hubbub_coordinator.api import views
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
@@ -30,6 +32,7 @@ from support.coordinator_scene import (
     ANOTHER,
     CLIENT,
     MANIFEST,
+    ME,
     REPORT,
     Scene,
     running_scene,
@@ -412,3 +415,72 @@ async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_p
         await scene.finish()
         assert scene.state() is runs.State.COMPLETED
         assert scene.dead() == []
+
+
+# What was lost --------------------------------------------------------------------------------------------
+
+
+def lose_store(scene: Scene) -> None:
+    for path in scene.folder.glob(f"{STATE_FILE}*"):
+        path.unlink()
+
+
+@aio
+async def test_a_coordinator_without_its_store_does_not_start_and_takes_nothing_from_its_queue(
+    tmp_path: Path,
+) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            await coordinator.submit(MANIFEST)
+            await scene.has_taken(Began, 1)
+        lose_store(scene)
+        await scene.say(CLIENT, RunJoined(run_key=make_run_key(MANIFEST, CLIENT)))
+
+        with pytest.raises(ConfigurationError, match=f"lacks 1 of the runs .* run {MANIFEST.run_id}"):
+            async with scene.start():
+                pass
+
+        assert scene.broker.waiting_in(inbox(ME)) == 1
+        assert scene.dead() == []
+
+
+@aio
+async def test_an_operator_gives_up_once_the_runs_that_a_store_lacks(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        async with scene.start() as coordinator:
+            await coordinator.submit(MANIFEST)
+            await scene.has_taken(Began, 1)
+        lose_store(scene)
+        async with scene.start(new_state=True) as coordinator:
+            assert coordinator.list_runs() == []
+            with pytest.raises(RunExists):
+                await coordinator.submit(MANIFEST)
+            await coordinator.submit(ANOTHER)
+        async with scene.start() as coordinator:
+            assert coordinator.list_runs() == [ANOTHER.run_id]
+
+
+@aio
+async def test_a_coordinator_without_runs_leaves_messages_to_one_that_knows_their_run(tmp_path: Path) -> None:
+    async with scene_of(tmp_path / "ours") as scene:
+        async with scene.start(as_process=True) as coordinator:
+            await coordinator.submit(MANIFEST)
+            await scene.parties[CLIENT].hear(RunProposed)
+        ours, scene.folder = scene.folder, tmp_path / "twin"
+        await scene.say(CLIENT, RunJoined(run_key=make_run_key(MANIFEST, CLIENT)))
+        async with scene.start(as_process=True, new_state=True) as twin:
+            assert twin.runner.find_problems() == ()
+            assert scene.broker.waiting_in(inbox(ME)) == 1
+        scene.folder = ours
+        async with scene.start(as_process=True):
+            await scene.has_taken(PartyJoined, 1)
+        assert scene.dead() == []
+
+
+@aio
+async def test_a_coordinator_takes_messages_from_its_first_run_on(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene, scene.start(as_process=True) as coordinator:
+        assert inbox(ME) not in coordinator.runner._transport.condition.consuming
+        await scene.open_round()
+        await scene.finish()
+        assert scene.state() is runs.State.COMPLETED

@@ -31,7 +31,7 @@ from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime import runner
-from hubbub.runtime.participant import STATE_FILE
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.store.vault import Vault
 from hubbub.transport.base import Transport
 from hubbub_trainer import workspace

@@ -1,6 +1,7 @@
 """A party that is asked to take part: what it has against it, its one key for the run, and the end of both."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,9 @@ from hubbub.messages.keys import GroupConfirmed, RunKey
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed
-from hubbub.runtime.participant import STATE_FILE, Participant
+from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
@@ -382,14 +384,87 @@ async def test_who_has_lost_what_it_knew_says_so_each_time_the_coordinator_speak
         await join(tmp_path, broker, coordinator)
         lose_state(tmp_path)
         async with running(tmp_path, broker) as guest:
+            await coordinator.hear(PartyFailed)
             await say(coordinator, RoundOpened())
-            ((envelope, body),) = await coordinator.hear(PartyFailed)
+            (_, (envelope, body)) = await coordinator.hear(PartyFailed, 2)
             await until(lambda: guest.count_late("round-opened"))
 
             assert envelope.run == MANIFEST.run_id
             assert body.code is Code.DISK_LOST
             assert guest.runner.machines == {}
     assert "has lost what it knew of it" in caplog.text
+
+
+def count_lost(guest: Guest) -> float | None:
+    return guest.counters.registry.get_sample_value("hubbub_runs_lost_total")
+
+
+@aio
+async def test_who_has_lost_what_it_knew_says_so_when_it_starts_before_anybody_asks(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        await join(tmp_path, broker, coordinator)
+        lose_state(tmp_path)
+        async with running(tmp_path, broker) as guest:
+            ((envelope, body),) = await coordinator.hear(PartyFailed)
+
+            assert (envelope.run, envelope.sender) == (MANIFEST.run_id, ME)
+            assert body.code is Code.DISK_LOST
+            assert count_lost(guest) == 1
+
+
+@aio
+async def test_who_has_lost_nothing_says_nothing_when_it_starts(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        await join(tmp_path, broker, coordinator)
+        async with running(tmp_path, broker) as guest:
+            await asyncio.gather(*guest.runner._jobs)
+            assert count_lost(guest) == 0
+        assert coordinator.heard == []
+
+
+@aio
+async def test_a_loss_is_said_at_every_start_until_the_coordinator_has_ended_the_run(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator):
+        await join(tmp_path, broker, coordinator)
+        lose_state(tmp_path)
+        for start in (1, 2):
+            async with running(tmp_path, broker):
+                await coordinator.hear(PartyFailed, start)
+        async with running(tmp_path, broker) as guest:
+            await coordinator.hear(PartyFailed, 3)
+            await say(coordinator, ENDED)
+            await until(lambda: guest.count_late("run-ended"))
+        async with running(tmp_path, broker) as guest:
+            await asyncio.gather(*guest.runner._jobs)
+            assert len(coordinator.heard) == 3
+            assert guest.propose().objections[0].code is Code.PROTOCOL_JOINED_BEFORE
+
+
+@aio
+async def test_an_order_in_a_run_that_it_knows_nothing_of_is_refused_and_answered(tmp_path: Path) -> None:
+    async with scene() as (broker, coordinator), running(tmp_path, broker) as guest:
+        await say(coordinator, ENDED)  # Asks for nothing.
+        await say(coordinator, RoundOpened())
+        ((envelope, body),) = await coordinator.hear(PartyFailed)
+        await until(lambda: guest.counters.rejections(RejectReason.UNKNOWN_RUN) == 2)
+
+        assert (envelope.run, body.code) == (MANIFEST.run_id, Code.DISK_LOST)
+
+
+def test_lost_tombstones_are_put_back_from_the_audit_log(tmp_path: Path) -> None:
+    guest = make_guest(tmp_path)
+    ended = make_manifest(seed=8).run_id
+    for run in (MANIFEST.run_id, ended):
+        guest._audit.append("joined", run=run)
+    guest._audit.append("ended", run=ended, outcome="completed")
+    guest.close()
+    shutil.rmtree(tmp_path / "tombstones")
+
+    again = make_guest(tmp_path)
+    again.close()
+
+    assert set(again._tombstones) == {MANIFEST.run_id, ended}
+    assert again._tombstones.find_open() == [MANIFEST.run_id]
 
 
 @aio
@@ -399,12 +474,13 @@ async def test_who_has_lost_what_it_knew_does_not_answer_others(tmp_path: Path) 
         await join(tmp_path, broker, coordinator)
         lose_state(tmp_path)
         async with running(tmp_path, broker) as guest:
+            await coordinator.hear(PartyFailed)
             confirmed = GroupConfirmed(confirmation="c0" * 32)
             await other.say(confirmed, to=ME, role=Role.CLIENT, run=MANIFEST.run_id)
             await until(lambda: guest.count_late("group-confirmed"))
             await asyncio.gather(*guest.runner._jobs)
 
-        assert (other.heard, coordinator.heard) == ([], [])
+        assert (len(other.heard), len(coordinator.heard)) == (0, 1)
 
 
 @aio

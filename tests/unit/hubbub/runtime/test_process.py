@@ -61,6 +61,7 @@ def settings_and_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     monkeypatch.setenv(f"{PREFIX}IDENTITY", str(write_identity(ME, tmp_path / "keys")[0]))
     set_roster(monkeypatch, tmp_path, ROSTER)
     monkeypatch.setenv(f"{PREFIX}FOLDER", str(tmp_path / "data"))
+    monkeypatch.setenv(f"{PREFIX}NEW_STATE", "true")
     loggers = [logging.getLogger(name) for name in (None, "aio_pika", "aiormq", "aiormq.connection")]
     handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
     yield
@@ -160,6 +161,44 @@ def test_a_file_that_is_not_there_ends_the_start(
     monkeypatch.setenv(f"{PREFIX}{name}", "/no/such/file.json")
 
     assert complaint(capfd, monkeypatch) == "client: /no/such/file.json cannot be read: No such file or directory"
+
+
+def test_an_empty_folder_ends_the_start_unless_the_settings_say_that_it_is_right(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(f"{PREFIX}NEW_STATE")
+
+    line = complaint(capfd, monkeypatch)
+
+    assert line.startswith(f"client: {tmp_path / 'data'} holds no state of client-1. ")
+    assert f"--new-state, or {PREFIX}NEW_STATE=true" in line
+
+
+def test_a_first_start_that_failed_is_followed_by_one_without_a_word(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = MemoryBroker()
+    stopped.stop()
+    pretend(monkeypatch, stopped)
+    assert start() == EXIT_FAILED
+    monkeypatch.delenv(f"{PREFIX}NEW_STATE")
+
+    assert start() == EXIT_FAILED
+    assert "holds no state" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["state.sqlite", "audit.jsonl", "tombstones"])
+def test_a_folder_in_which_something_is_left_needs_no_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
+        del settings, party, stop
+
+    monkeypatch.delenv(f"{PREFIX}NEW_STATE")
+    (tmp_path / "data" / name).mkdir(parents=True)
+    pretend(monkeypatch, MemoryBroker())
+
+    assert start(serve) == 0
 
 
 @dataclass(frozen=True)

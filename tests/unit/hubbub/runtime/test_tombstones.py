@@ -56,6 +56,20 @@ def test_that_a_run_has_ended_is_remembered_across_a_restart_and_of_that_run_alo
     assert (RUN in again, other in again, len(again)) == (True, True, 2)
 
 
+def test_a_run_that_was_given_up_is_neither_open_nor_ended_until_its_end_is_heard_of(tmp_path: Path) -> None:
+    other = RunId("cd" * 32)
+    tombstones = Tombstones(tmp_path)
+    tombstones.add(RUN)
+    tombstones.add(other)
+
+    tombstones.mark_forgotten(RUN)
+
+    assert (RUN in tombstones, tombstones.has_ended(RUN)) == (True, False)
+    assert tombstones.find_open() == [other]
+    tombstones.mark_ended(RUN)
+    assert tombstones.has_ended(RUN)
+
+
 def test_a_run_that_it_never_knew_has_not_ended(tmp_path: Path) -> None:
     assert not Tombstones(tmp_path).has_ended(RUN)
 
