@@ -30,10 +30,11 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.protocol.metrics import Scores
-from hubbub.runtime import runner
+from hubbub.runtime import runner, spool
 from hubbub.runtime.participant import STATE_FILE
 from hubbub.store.vault import Vault
 from hubbub.transport.base import Transport
+from hubbub.transport.topology import DELIVERY_LIMIT
 from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -601,6 +602,30 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
         assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
     first, again, *_ = task.watch.seeds
     assert first == again
+
+
+@aio
+async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More attempts than a message may be delivered."""
+    left, real = [2 * DELIVERY_LIMIT], spool._write
+
+    def write(slot: Path, number: int, name: bytes, payload: bytes) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(slot, number, name, payload)
+
+    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    async with joined(tmp_path, TASK) as scene:
+        monkeypatch.setattr(spool, "_write", write)
+        await scene.play_good_round(1)
+        assert left == [0]
+        await scene.play_good_round(2)
+        assert len(scene.digests()) == 2
+        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
+        assert scene.dead() == []
 
 
 def files_with(folder: Path, secret: bytes) -> set[str]:
