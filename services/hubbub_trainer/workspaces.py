@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from hubbub.crypto.secret import ClientSecret
-from hubbub.errors import LocalError
+from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.store.vault import Vault
@@ -20,7 +20,7 @@ from hubbub_trainer.drawn import fix_examples, recall_client_secret
 from hubbub_trainer.events import Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.workspace import Workspace, clean_up, digest
+from hubbub_trainer.workspace import Workspace, clean_up, digest, has_model
 
 
 class TaskLoader(Protocol):
@@ -65,6 +65,9 @@ class Workspaces:
         with self._opening:
             if run not in self._spaces:
                 manifest = self._manifest_of(run)
+                if not has_model(self.folder_of(run)):
+                    # To begin with the initial model again would be to go on from another than everybody has.
+                    raise StorageDamaged(self.folder_of(run) / "state-*.safetensors", "is gone")
                 self._spaces[run] = self._make(manifest, self._load_task(manifest.task))
             return self._spaces[run]
 

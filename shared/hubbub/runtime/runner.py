@@ -425,7 +425,13 @@ class Runner:
         entries = await asyncio.to_thread(self._store.read)
         undone: list[tuple[Entry, Step[Any, Any]]] = []
         for entry in entries:
-            result = self._take_again(entry)
+            try:
+                result = self._take_again(entry)
+            except LocalError as error:
+                raise LocalError(
+                    f"{self._store.place} cannot be replayed: {error}; it is damaged, or another version wrote it:"
+                    " start that version, or move it away to begin without it, which ends the runs that were open"
+                ) from None
             if result is not None and not entry.done:
                 undone.append((entry, result))
         self._shell.restore(self.machines)
@@ -770,15 +776,15 @@ class Runner:
             what = type(job).__name__
             await self._note_refusal(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
             event = Failed(str(error), error.code)
-        except HubbubError as error:
-            log.warning("%s failed: %s", type(job).__name__, error)
-            event = Failed(str(error), error.code)
         except Exception as error:
             if key not in self.machines:
                 log.info("%s is given up: its %s is over", type(job).__name__, key.kind)
                 return
-            log.exception("%s failed", type(job).__name__)
-            self._counters.broken()
+            if isinstance(error, HubbubError):
+                log.warning("%s failed: %s", type(job).__name__, error)
+            else:
+                log.exception("%s failed", type(job).__name__)
+                self._counters.broken()
             event = _fail_for(error)
         self._counters.worked(type(job).__name__, time.monotonic() - began_s)
         self.feed_soon(key, event)

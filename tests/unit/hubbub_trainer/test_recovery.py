@@ -21,6 +21,7 @@ from hubbub import disk
 from hubbub.codes import Code
 from hubbub.crypto.group import GroupSecret
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, Kem, seal_overhead
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
@@ -626,6 +627,56 @@ async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
         assert len(scene.digests()) == 2
         assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
         assert scene.dead() == []
+
+
+def flip(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
+@aio
+async def test_a_model_that_the_disk_lost_ends_the_run_and_the_file_is_named(
+    tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """To go on from the initial model instead would be to take part with another than everybody has."""
+    async with joined(tmp_path, TASK) as scene:
+        await scene.play_good_round(1)
+        image = await scene.kill()
+        (kept,) = image.rglob("state-*.safetensors")
+        damage(kept)
+        await scene.start(ME, image)
+        await scene.open_round(2)
+        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert failure.code is Code.DISK_FAILED
+        assert not [
+            each for aggregator in scene.aggregators for each in scene.sent_sets(aggregator) if each[0] == 2
+        ]
+    assert f"failed: {kept.parent}/state-" in caplog.text
+    assert "look whether its disk is failing, and begin another run" in caplog.text
+
+
+@aio
+async def test_a_sum_that_the_disk_changed_is_no_false_sum(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Aggregators are not to be blamed for what happened here."""
+    write, slots = spool._write, list[Path]()
+
+    def write_and_flip(slot: Path, number: int, name: bytes, payload: bytes) -> None:
+        write(slot, number, name, payload)
+        slots.append(slot)
+        flip(slot)
+
+    async with joined(tmp_path, TASK) as scene:
+        monkeypatch.setattr(spool, "_write", write_and_flip)
+        await scene.open_round(1)
+        for aggregator in scene.aggregators:
+            await scene.release(aggregator, 1)
+        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert failure.code is Code.DISK_FAILED
+        assert scene.count(RejectReason.FALSE_SUM) == 0
+    assert any(f"failed: {slot} does not hold" in caplog.text for slot in slots)
 
 
 def files_with(folder: Path, secret: bytes) -> set[str]:
