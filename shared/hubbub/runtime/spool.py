@@ -19,6 +19,7 @@ import shutil
 import struct
 import threading
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -192,9 +193,11 @@ class Spool:
             slots = [run.slots.pop(name) for name in list(run.slots) if name.startswith(beginning)]
             run.found.intersection_update(run.slots)
         for slot in slots:
-            os.truncate(slot, 0)
-        with self._lock:
-            run.free += slots
+            # One that is gone is empty enough, and is not filled again: its name would not be on disk.
+            with suppress(FileNotFoundError):
+                os.truncate(slot, 0)
+                with self._lock:
+                    run.free.append(slot)
 
 
 def _name_machine(key: Key) -> str:

@@ -142,6 +142,9 @@ def test_a_slot_that_is_gone_is_named(tmp_path: Path) -> None:
 
     assert place_of_damage(spool) == str(slot)
     assert place_of_damage(Spool(tmp_path)) == str(slot.parent)
+    spool.drop(KEY)
+    spool.write(KEY, ref(), b"next")
+    assert spool.read(KEY, ref()) == b"next"
 
 
 def test_the_file_and_every_new_folder_above_it_are_synced(
