@@ -536,21 +536,24 @@ async def test_pausing_and_resuming_what_is_not_consumed_is_harmless(bench: Benc
 
 @on_bench
 async def test_paused_transport_can_be_closed_and_what_it_held_waits(bench: Bench) -> None:
-    transport, recorder, holding = await bench.connect(), Recorder(), asyncio.Event()
-    release = asyncio.Event()
+    transport, other, recorder = await bench.connect(), await bench.connect(), Recorder()
+    holding, release = asyncio.Event(), asyncio.Event()
 
     async def hold(_: Delivery) -> Verdict:
         holding.set()
         await release.wait()
         return ACK
 
+    async def are_both_waiting() -> bool:
+        return await other.count_waiting(bench.inbox) == 2
+
     await transport.subscribe(bench.inbox, hold)
     await bench.publish_all(transport, numbered(2))
     await holding.wait()
     transport.pause(bench.inbox)
+    await until(are_both_waiting)
     release.set()
     await transport.close()
-    other = await bench.connect()
     await other.subscribe(bench.inbox, recorder)
     await recorder.wait_for_all(set(numbered(2)))
 
