@@ -24,7 +24,6 @@ with nothing to say. Of what ends a run others are told the code of its class, n
 """
 
 from enum import StrEnum
-from pathlib import Path
 from typing import ClassVar
 
 from hubbub.codes import Code
@@ -136,7 +135,7 @@ class StorageDamaged(LocalError):
 
     code = Code.DISK_FAILED
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: object, what: str) -> None:
         super().__init__(
             f"{path} {what}: look whether its disk is failing, and begin another run, because this one cannot go"
             " on without the file"
