@@ -609,8 +609,8 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
 async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More attempts than a message may be delivered."""
-    left, real = [2 * DELIVERY_LIMIT], spool._write
+    """More attempts than all that are fetched at a time may be delivered."""
+    left, real = [10 * DELIVERY_LIMIT], spool._write
 
     def write(slot: Path, number: int, name: bytes, payload: bytes) -> None:
         if left[0]:
