@@ -78,6 +78,12 @@ class CountingTransport(Transport):
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
         await self._inner.subscribe(queue, handler, prefetch=prefetch)
 
+    def pause(self, queue: str) -> None:
+        self._inner.pause(queue)
+
+    def resume(self, queue: str) -> None:
+        self._inner.resume(queue)
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hubbub.crypto.group import Transcript
 from hubbub.crypto.stream import AesCtrStream
-from hubbub.errors import LocalError
+from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Job, Key
 from hubbub.messages.manifest import Manifest
@@ -49,7 +49,16 @@ from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.round import Round, Sum
 from hubbub_trainer.task_runner import TaskRunner
-from hubbub_trainer.workspace import Learnt, OpenRound, OpenScores, Workspace, drop_scores, drop_update
+from hubbub_trainer.workspace import (
+    Learnt,
+    OpenRound,
+    OpenScores,
+    Workspace,
+    drop_scores,
+    drop_update,
+    scores_file,
+    update_file,
+)
 from hubbub_trainer.workspaces import Workspaces
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -219,7 +228,7 @@ class Workbench:
     def _begin_round(self, key: Key, space: Workspace) -> OpenRound:
         learnt = space.recall_update(key.round)
         if learnt is None:
-            raise LocalError(f"nothing was learnt in {key}")
+            raise StorageDamaged(update_file(space.folder, key.round), "is gone")
         return self._begin_with(key, space, self._find_round(key).manifest, learnt)
 
     def _begin_with(self, key: Key, space: Workspace, manifest: Manifest, learnt: Learnt) -> OpenRound:
@@ -447,7 +456,7 @@ class Workbench:
             if key.round not in space.scoring:
                 scores = space.recall_scores(key.round)
                 if scores is None:
-                    raise LocalError(f"nothing was scored in {key}")
+                    raise StorageDamaged(scores_file(space.folder, key.round), "is gone")
                 side = ScoreRound(data.manifest.score_sheet, scores, space.examples)
                 coefficients = self._find_coefficients(key, space) if data.manifest.verified else None
                 verified = VerifiedRound(side, (SCORES,), coefficients)

@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import json
 import math
+import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +22,7 @@ from safetensors.numpy import load, save
 from hubbub.crypto.group import GroupSecret, Transcript
 from hubbub.crypto.secret import ClientSecret
 from hubbub.disk import sync_folder, write_whole
-from hubbub.errors import LocalError, StorageFailed
+from hubbub.errors import LocalError, StorageDamaged, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.protocol import influence
 from hubbub.protocol.dense import Digits
@@ -40,6 +42,9 @@ MODEL, MODEL_DIGEST, NOTES = FILE, "model.sha256", "rounds.jsonl"
 RECORD = "task.json"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
 """For a run that goes on from this one: the salt stays here, the endorsement may be shown to anybody."""
+_CHECKSUM = "sha256"
+_HEADER_LENGTH = struct.Struct("<Q")
+"""What a file of safetensors begins with."""
 LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
 """What stays when a run is over."""
 
@@ -239,8 +244,10 @@ class Workspace:
 
     def _read_notes(self) -> dict[int, dict[str, Any]]:
         path = self.folder / NOTES
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        return {note["round"]: note for note in map(json.loads, lines)}
+        if not path.exists():
+            return {}
+        with _damage_named(path):
+            return {note["round"]: note for note in map(json.loads, path.read_text("utf-8").splitlines())}
 
     # What survives a restart ----------------------------------------------------------------------------
 
@@ -265,7 +272,7 @@ class Workspace:
         """Take up what was kept last; where nothing was, keep the initial model."""
         self._make_folder()
         if (self.folder / RECORD).exists():
-            self.record = TaskRecord(**json.loads((self.folder / RECORD).read_text("utf-8")))
+            self.record = TaskRecord(**_load_json(self.folder / RECORD))
         found = sorted(self.folder.glob("state-*.safetensors"))
         if not found:
             self.advance(0, self.theta, self.accumulator, self.memory, self.history)
@@ -293,11 +300,11 @@ class Workspace:
         """Keep what was learnt in a round before anything of it is sent."""
         about = np.array([learnt.samples, learnt.silent], dtype=np.int64)
         memory = {} if learnt.memory is None else {"memory": learnt.memory}
-        _save(_update(self.folder, number), {"update": learnt.update, "about": about, **memory})
+        _save(update_file(self.folder, number), {"update": learnt.update, "about": about, **memory})
 
     def recall_update(self, number: int) -> Learnt | None:
         """What was learnt in a round, if training came to its end."""
-        path = _update(self.folder, number)
+        path = update_file(self.folder, number)
         if not path.exists():
             return None
         arrays = _load(path)
@@ -306,12 +313,12 @@ class Workspace:
 
     def keep_scores(self, number: int, scores: Scores) -> None:
         """Keep what our data say of a round's model before anything of it is sent."""
-        _write(_scores(self.folder, number), lambda file: file.write(json.dumps(dict(scores)).encode()))
+        _save_json(scores_file(self.folder, number), dict(scores))
 
     def recall_scores(self, number: int) -> Scores | None:
         """What our data say of a round's model, if it was evaluated."""
-        path = _scores(self.folder, number)
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
+        path = scores_file(self.folder, number)
+        return _load_json(path) if path.exists() else None
 
     # How often the task was begun -----------------------------------------------------------------------
 
@@ -333,7 +340,7 @@ class Workspace:
         self.record = replace(self.record, training_s=training_s, samples=samples)
 
     def _keep_record(self, record: TaskRecord) -> None:
-        _write(self.folder / RECORD, lambda file: file.write(json.dumps(asdict(record)).encode()))
+        _save_json(self.folder / RECORD, asdict(record))
         self.record = record
 
     def save_model(self, *, run: str, task: str, seed: int) -> None:
@@ -360,12 +367,12 @@ def has_model(folder: Path) -> bool:
 
 def drop_update(folder: Path, number: int) -> None:
     """Forget what was learnt in a round that is over."""
-    _update(folder, number).unlink(missing_ok=True)
+    update_file(folder, number).unlink(missing_ok=True)
 
 
 def drop_scores(folder: Path, number: int) -> None:
     """Forget what our data said of a round's model: its scores are summed."""
-    _scores(folder, number).unlink(missing_ok=True)
+    scores_file(folder, number).unlink(missing_ok=True)
 
 
 def clean_up(folder: Path) -> None:
@@ -375,19 +382,27 @@ def clean_up(folder: Path) -> None:
             path.unlink()
 
 
-def _update(folder: Path, number: int) -> Path:
+def update_file(folder: Path, number: int) -> Path:
+    """Where lies what was learnt in a round."""
     return folder / f"update-{number:06d}.safetensors"
 
 
-def _scores(folder: Path, number: int) -> Path:
+def scores_file(folder: Path, number: int) -> Path:
+    """Where lies what our data say of a round's model."""
     return folder / f"scores-{number:06d}.json"
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     # Not numpy's own format: its header is read as Python, which in CPython 3.11 fails now and then while another
     # thread does the same.
-    content = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
+    whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
+    content = save(whole, {_CHECKSUM: _digest_arrays(whole)})
     _write(path, lambda file: file.write(content))
+
+
+def _save_json(path: Path, value: Mapping[str, Any]) -> None:
+    content = json.dumps({_CHECKSUM: _digest_json(value), "value": value})
+    _write(path, lambda file: file.write(content.encode()))
 
 
 def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
@@ -400,7 +415,46 @@ def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
+    with _damage_named(path):
+        content = path.read_bytes()
+        arrays = load(content)
+        (header_bytes,) = _HEADER_LENGTH.unpack_from(content)
+        header = json.loads(content[_HEADER_LENGTH.size : _HEADER_LENGTH.size + header_bytes])
+        _compare(_digest_arrays(arrays), header["__metadata__"][_CHECKSUM])
+        return arrays
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    with _damage_named(path):
+        content = json.loads(path.read_text("utf-8"))
+        value: dict[str, Any] = content["value"]
+        _compare(_digest_json(value), content[_CHECKSUM])
+        return value
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn whatever shows that a file is damaged into an error that names the file."""
     try:
-        return load(path.read_bytes())
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        yield
+    except OSError as error:
+        raise StorageDamaged(path, f"cannot be read ({error.strerror})") from None
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, struct.error):
+        raise StorageDamaged(path, "does not hold what was written") from None
+
+
+def _compare(found: str, written: object) -> None:
+    if found != written:
+        raise ValueError("the checksum is another")
+
+
+def _digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
+    found = hashlib.sha256()
+    for name, each in sorted(arrays.items()):
+        found.update(f"{name} {each.dtype.str} {each.shape}".encode())
+        found.update(each.data)
+    return found.hexdigest()
+
+
+def _digest_json(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from hubbub.crypto.secret import ClientSecret
-from hubbub.errors import LocalError
+from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.store.vault import Vault
@@ -22,7 +22,7 @@ from hubbub_trainer.events import Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.source import digest_source
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.workspace import Workspace, clean_up, digest
+from hubbub_trainer.workspace import Workspace, clean_up, digest, has_model
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,9 @@ class Workspaces:
         with self._opening:
             if run not in self._spaces:
                 manifest = self._manifest_of(run)
+                if not has_model(self.folder_of(run)):
+                    # To begin with the initial model again would be to go on from another than everybody has.
+                    raise StorageDamaged(self.folder_of(run) / "state-*.safetensors", "is gone")
                 self._spaces[run] = self._make(manifest, self._load_task(manifest.task))
             return self._spaces[run]
 

@@ -11,7 +11,8 @@
     │   └── LocalError          we broke the rules: a bug, or a disk or a task that failed us
     │       ├── UnexpectedEvent     a machine was given an event that its state has no row for
     │       ├── BadUpdate           an update that cannot be sent: NaN, infinity or another length
-    │       └── StorageFailed       a disk or database did not take what must be kept; it is tried again
+    │       ├── StorageFailed       a disk or database did not take what must be kept; it is tried again
+    │       └── StorageDamaged      a file that was kept is gone, or does not hold what was written
     └── TransportError
         ├── BrokerUnreachable   nobody answers at the broker's address
         ├── BrokerRefused       the broker answers and says no: credentials, permissions, a missing queue
@@ -127,6 +128,18 @@ class StorageFailed(LocalError):
     """What must be kept could not be written or read: the disk is full, read-only or gone."""
 
     code = Code.DISK_FAILED
+
+
+class StorageDamaged(LocalError):
+    """A file that was kept is gone, or does not hold what was written; to try again is of no use."""
+
+    code = Code.DISK_FAILED
+
+    def __init__(self, path: object, what: str) -> None:
+        super().__init__(
+            f"{path} {what}: look whether its disk is failing, and begin another run, because this one cannot go"
+            " on without the file"
+        )
 
 
 class TransportError(HubbubError):

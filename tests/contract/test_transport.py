@@ -481,6 +481,84 @@ async def test_cut_does_not_disturb_a_running_handler_and_its_message_comes_agai
 
 
 @on_bench
+async def test_pause_gives_everything_back_and_nothing_comes_until_it_is_resumed(bench: Bench) -> None:
+    bench.topology = limited(bench.party, delivery_limit=1)
+    transport, other, recorder = await bench.connect(), await bench.connect(), Recorder()
+    holding, release, finished = asyncio.Event(), asyncio.Event(), list[bytes]()
+
+    async def hold_the_first(delivery: Delivery) -> Verdict:
+        if not finished:
+            holding.set()
+            await release.wait()
+            finished.append(delivery.body)
+            return ACK
+        return await recorder(delivery)
+
+    async def are_all_waiting() -> bool:
+        return await other.count_waiting(bench.inbox) == 4
+
+    await transport.subscribe(bench.inbox, hold_the_first)
+    await bench.publish_all(transport, numbered(3))
+    await holding.wait()
+    for _ in range(5):
+        transport.pause(bench.inbox)
+    paused = transport.condition
+    await transport.publish(bench.address, b"3")
+    await until(are_all_waiting)
+    release.set()
+    # The handler has finished once another pause could be made; its message is at the broker already.
+    await asyncio.sleep(0)
+    transport.pause(bench.inbox)
+    await until(are_all_waiting)
+    unheard = list(recorder.bodies)
+    transport.resume(bench.inbox)
+    await recorder.wait_for(4)
+
+    assert (paused.connected, paused.consuming, unheard) == (True, frozenset(), [])
+    assert finished == [b"0"]
+    assert recorder.bodies == numbered(4)
+    assert transport.condition.consuming == {bench.inbox}
+    assert await bench.dead_reasons() == [], "a pause costs one delivery, however often it is asked for"
+
+
+@on_bench
+async def test_pausing_and_resuming_what_is_not_consumed_is_harmless(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    transport.pause(bench.inbox)
+    transport.resume(bench.inbox)
+    await transport.subscribe(bench.inbox, recorder)
+    transport.resume(bench.inbox)
+    await transport.publish(bench.address, b"message")
+    await recorder.wait_for(1)
+
+    assert recorder.bodies == [b"message"]
+
+
+@on_bench
+async def test_paused_transport_can_be_closed_and_what_it_held_waits(bench: Bench) -> None:
+    transport, other, recorder = await bench.connect(), await bench.connect(), Recorder()
+    holding, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: Delivery) -> Verdict:
+        holding.set()
+        await release.wait()
+        return ACK
+
+    async def are_both_waiting() -> bool:
+        return await other.count_waiting(bench.inbox) == 2
+
+    await transport.subscribe(bench.inbox, hold)
+    await bench.publish_all(transport, numbered(2))
+    await holding.wait()
+    transport.pause(bench.inbox)
+    await until(are_both_waiting)
+    release.set()
+    await transport.close()
+    await other.subscribe(bench.inbox, recorder)
+    await recorder.wait_for_all(set(numbered(2)))
+
+
+@on_bench
 async def test_publish_during_an_outage_waits_for_its_end(bench: Bench) -> None:
     transport, recorder = await bench.connect(), Recorder()
     await transport.subscribe(bench.inbox, recorder)

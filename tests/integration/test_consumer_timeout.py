@@ -7,7 +7,9 @@ an acknowledgement while training, adding or waiting for somebody else.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +21,11 @@ from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.sums import SumChunk
+from hubbub.runtime import runner, spool
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import ACK, Delivery, Handler, Transport, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import Topology, inbox, merge, route, topology_for
+from hubbub.transport.topology import DELIVERY_LIMIT, Topology, inbox, merge, route, topology_for
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
@@ -104,6 +107,43 @@ def how_long_it_collected(moments: list[Moment]) -> float:
 
 
 in_time = aio_within(TEST_TIMEOUT_S + PHASE_S)
+
+
+@in_time
+async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_message(
+    impatient_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, deliveries = draw_up(), list[Delivery]()
+    parties, attempts, room, write = parties_of(manifest), list[Path](), threading.Event(), spool._write
+
+    def write_if_there_is_room(slot: Path, number: int, name: bytes, payload: bytes) -> None:
+        if not room.is_set():
+            attempts.append(slot)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(slot, number, name, payload)
+
+    def connect(_: PartyId, topology: Topology) -> Transport:
+        return CountingTransport(impatient_url, topology, deliveries)
+
+    monkeypatch.setattr(spool, "_write", write_if_there_is_room)
+    monkeypatch.setattr(runner, "PAUSE_S", PHASE_S / DELIVERY_LIMIT / 2)
+    async with (
+        declared(impatient_url, merge(topology_for(party.name, party.role) for party in parties.roster.parties)),
+        start_federation(
+            manifest,
+            parties=parties,
+            folder=tmp_path,
+            load_task=lambda _: TASK,
+            demo_seed=DEMO_SEED,
+            connect=connect,
+        ) as federation,
+    ):
+        asyncio.get_running_loop().call_later(PHASE_S, room.set)
+        state, _ = await federation.run(manifest)
+
+    assert state is runs.State.COMPLETED
+    assert len(attempts) > DELIVERY_LIMIT
+    assert max(Counter(delivery.body for delivery in deliveries).values()) == 2, "each was given back once"
 
 
 @in_time

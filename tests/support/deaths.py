@@ -77,6 +77,7 @@ class MortalStore(EventStore):
     """Another store, which the dead cannot write to; what they had not written is lost."""
 
     def __init__(self, inner: EventStore, fate: Fate) -> None:
+        self.place = inner.place
         self._inner = inner
         self._fate = fate
         self._finished: list[int] = []

@@ -17,6 +17,12 @@ class Wrapping(Transport):
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
         await self._inner.subscribe(queue, handler, prefetch=prefetch)
 
+    def pause(self, queue: str) -> None:
+        self._inner.pause(queue)
+
+    def resume(self, queue: str) -> None:
+        self._inner.resume(queue)
+
     @property
     def condition(self) -> Condition:
         return self._inner.condition

@@ -22,6 +22,7 @@ class Reading:
     """How a party is at one moment."""
 
     ready: bool
+    storage_failed: bool
     condition: Condition
     queue: str
     """Where messages wait for this party."""
@@ -53,6 +54,11 @@ class Gauges(Collector):
                 "ready",
                 "Whether this party is connected, its log is replayed and it receives (1), or not (0).",
                 now.ready,
+            ),
+            (
+                "storage_failed",
+                "Whether this party's disk or database fails, so that it takes no messages (1), or not (0).",
+                now.storage_failed,
             ),
             ("jobs_running", "Jobs that are under way: training, adding, sending.", now.jobs),
             (

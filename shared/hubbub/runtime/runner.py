@@ -20,6 +20,9 @@ Nothing is looked at that its sender, as the roster knows it, has not signed. Wh
 an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
 and recorded in the audit log, and changes nothing else. This is the only place that catches everything: a poison
 message never stops a service.
+
+A disk or database that fails is no fault of a message. While it does, the queue is paused, what could not be kept
+is tried again, and nothing counts as a delivery.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -71,6 +74,7 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.edge import Refusal, admit
 from hubbub.runtime.gauges import Gauges, Reading
 from hubbub.runtime.post import Post
+from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
@@ -81,6 +85,8 @@ from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BEGINNING = "beginning"
 """The kind of the entry that sets a machine up; what it holds is the machine's data."""
@@ -218,6 +224,7 @@ class Runner:
         self._witness = witness
         self._kinds = kinds
         self._store = store
+        self._storage = StorageWatch(transport, inbox(identity.name))
         self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
         self._unfinished: list[int] = []
         self._begun: list[Key] = []
@@ -274,6 +281,7 @@ class Runner:
         Whoever waits for an event is told, or the transport would wait for its handler forever.
         """
         self._stopped = True
+        self._storage.close()
         for timer in self._timers.values():
             timer.cancel()
         tasks = [*self._jobs, *([self._driver] if self._driver else [])]
@@ -296,7 +304,8 @@ class Runner:
                 (not self._replayed, "the event log is not replayed yet"),
                 (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
                 (not condition.connected, "there is no connection to the broker"),
-                (is_deaf, f"nothing is received from the queue {queue}"),
+                (bool(self._storage.trouble), f"storage fails, so no messages are taken: {self._storage.trouble}"),
+                (is_deaf and not self._storage.trouble, f"nothing is received from the queue {queue}"),
                 (condition.blocked, "the broker takes no messages: it is short of memory or disk"),
             )
             if is_so
@@ -323,6 +332,7 @@ class Runner:
     def _read(self) -> Reading:
         return Reading(
             ready=not self.find_problems(),
+            storage_failed=bool(self._storage.trouble),
             condition=self._transport.condition,
             queue=inbox(self.identity.name),
             machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
@@ -390,14 +400,17 @@ class Runner:
 
     async def _accept(self, envelope: Envelope, size: int) -> Verdict:
         """Act on a message that was admitted at the edge; `size` is that of its frame."""
-        found = list[Fed]()
+        found: Sequence[Fed] = ()
 
         def find() -> Sequence[Fed]:
-            found.extend(self._shell.receive(envelope, size=size, now_s=self._clock.now_s()))
+            nonlocal found
+            found = self._shell.receive(envelope, size=size, now_s=self._clock.now_s())
             return found
 
         try:
-            await self._wait_for_turn(find, envelope.payload)
+            # The broker counts deliveries, and gives a message up that was delivered too often.
+            take = partial(self._wait_for_turn, find, envelope.payload)
+            await self._through_outages("event", envelope.kind, take)
         except PeerError as error:
             return await self._refuse(Refusal.of(error.reason, str(error), envelope))
         except MachineOver as error:
@@ -407,9 +420,6 @@ class Runner:
         except UnexpectedEvent as error:
             return await self._refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope))
         except RunnerStopped:
-            return RETRY
-        except (TransportError, StorageFailed, OSError):
-            log.exception("could not act on %r; it will be delivered again", envelope)
             return RETRY
         except Exception:
             log.exception("a bug: %r could not be handled; it is kept as a dead letter", envelope)
@@ -443,7 +453,13 @@ class Runner:
         entries = await asyncio.to_thread(self._store.read)
         undone: list[tuple[Entry, Step[Any, Any]]] = []
         for entry in entries:
-            result = self._take_again(entry)
+            try:
+                result = self._take_again(entry)
+            except LocalError as error:
+                raise LocalError(
+                    f"{self._store.place} cannot be replayed: {error}; it is damaged, or another version wrote it:"
+                    " start that version, or move it away to begin without it, which ends the runs that were open"
+                ) from None
             if result is not None and not entry.done:
                 undone.append((entry, result))
         self._clock.go_on_from(self._newest_s)
@@ -591,14 +607,16 @@ class Runner:
                 log.info("%s", error)
             except StorageFailed as error:
                 # Nothing has happened: it is tried again, as a delivery would be.
-                log.error("%s could not be kept and is tried again: %s", type(event).__name__, error)  # noqa: TRY400
+                self._storage.fail(id(event), error)
                 self._counters.retried("event")
                 await self._put_off(key, event, cause)
+                return
             except Exception as error:
                 log.exception("%s could not be taken by %s", type(event).__name__, key)
                 self._counters.broken()
                 if key in self.machines and not isinstance(event, Failed):
                     self.feed_soon(key, _fail_for(error))
+        self._storage.recover(id(event))
 
     async def _put_off(self, key: Key, event: object, cause: str) -> None:
         """Take an event after a pause. What was told still comes before all else, and is not done until then."""
@@ -740,16 +758,31 @@ class Runner:
         return bug
 
     async def _surely(self, what: str, attempt: Callable[[], Awaitable[object]]) -> None:
-        while True:
+        async def attempt_alive() -> object:
             self._give_sign_of_life()
-            try:
-                await attempt()
-            except (TransportError, StorageFailed, OSError) as error:
-                log.error("%s failed and is tried again: %s", what, error)  # noqa: TRY400  (Said once a pause.)
-                self._counters.retried("effect")
-                await asyncio.sleep(PAUSE_S)
-            else:
-                return
+            return await attempt()
+
+        await self._through_outages("effect", what, attempt_alive)
+
+    async def _through_outages(
+        self,
+        sort: Literal["job", "effect", "event"],
+        what: str,
+        attempt: Callable[[], Awaitable[T]],
+        outages: tuple[type[Exception], ...] = (TransportError, StorageFailed, OSError),
+    ) -> T:
+        """Attempt something until neither the broker nor a disk keeps it from being done."""
+        with self._storage.attempts() as fail:
+            while True:
+                try:
+                    return await attempt()
+                except outages as error:
+                    if isinstance(error, TransportError):
+                        log.error("%s failed and is tried again: %s", what, error)  # noqa: TRY400
+                    else:
+                        fail(error)
+                    self._counters.retried(sort)
+                    await asyncio.sleep(PAUSE_S)
 
     async def _perform(self, key: Key, effect: Effect) -> None:
         match effect:
@@ -797,33 +830,26 @@ class Runner:
     async def _work(self, key: Key, job: Job) -> None:
         began_s = time.monotonic()
         try:
-            event = await self._work_through_outages(key, job)
+            # A job may be done twice, so what the broker or a disk kept from being done is begun again.
+            event = await self._through_outages(
+                "job", type(job).__name__, lambda: self._shell.work(key, job), (TransportError, StorageFailed)
+            )
         except PeerError as error:
             what = type(job).__name__
             await self._note_refusal(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
-            event = Failed(str(error), error.code)
-        except HubbubError as error:
-            log.warning("%s failed: %s", type(job).__name__, error)
             event = Failed(str(error), error.code)
         except Exception as error:
             if key not in self.machines:
                 log.info("%s is given up: its %s is over", type(job).__name__, key.kind)
                 return
-            log.exception("%s failed", type(job).__name__)
-            self._counters.broken()
+            if isinstance(error, HubbubError):
+                log.warning("%s failed: %s", type(job).__name__, error)
+            else:
+                log.exception("%s failed", type(job).__name__)
+                self._counters.broken()
             event = _fail_for(error)
         self._counters.worked(type(job).__name__, time.monotonic() - began_s)
         self.feed_soon(key, event)
-
-    async def _work_through_outages(self, key: Key, job: Job) -> object:
-        """A job may be done twice, so what the broker or a disk kept from being done is begun again."""
-        while True:
-            try:
-                return await self._shell.work(key, job)
-            except (TransportError, StorageFailed) as error:
-                log.error("%s is begun again: %s", type(job).__name__, error)  # noqa: TRY400  (Said once a pause.)
-                self._counters.retried("job")
-                await asyncio.sleep(PAUSE_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

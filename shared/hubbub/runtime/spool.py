@@ -7,6 +7,9 @@ Memory holds no chunk, however many clients there are.
 Whoever writes a chunk has not kept the event that it came with: that happens next, and at once if the chunk is on
 disk. So what a process finds when it starts may be half written only if nobody relies on it, and is written anew
 when it comes again. What a process wrote itself is never replaced.
+
+A slot has a checksum. A chunk that the disk has changed or lost is a `StorageDamaged` that names the file, and is
+never taken for a chunk that its sender broke.
 """
 
 from __future__ import annotations
@@ -15,16 +18,21 @@ import os
 import shutil
 import struct
 import threading
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from hubbub.disk import sync_folder
-from hubbub.errors import StorageFailed
+from hubbub.errors import StorageDamaged, StorageFailed
 from hubbub.machine.effects import Key
 
-_HEAD = struct.Struct(">QHQ")
-"""How many slots were filled before, and the lengths of the name of the chunk and of the chunk, which follow."""
+_HEAD = struct.Struct(">QHQI")
+"""How many slots were filled before, the lengths of the chunk's name and of the chunk, and a CRC-32 of both.
+
+Name and chunk follow.
+"""
 _SLOT = ".slot"
 _OWNER_ALONE = 0o600
 
@@ -38,14 +46,17 @@ class ChunkRef:
     index: int
 
 
-def read_head(file: IO[bytes], size: int) -> tuple[int, str] | None:
-    """When a slot of this size was filled and with which chunk, up to which it is read; none if it is not full."""
+def read_head(file: IO[bytes], size: int) -> tuple[int, str, int] | None:
+    """When a slot of this size was filled, with which chunk and its checksum; none if it is not full.
+
+    The file is read up to the chunk.
+    """
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
-    number, name_bytes, chunk_bytes = _HEAD.unpack(head)
+    number, name_bytes, chunk_bytes, checksum = _HEAD.unpack(head)
     name = file.read(name_bytes).decode(errors="replace")
-    return (number, name) if size == _HEAD.size + name_bytes + chunk_bytes else None
+    return (number, name, checksum) if size == _HEAD.size + name_bytes + chunk_bytes else None
 
 
 @dataclass(slots=True)
@@ -78,7 +89,7 @@ class _Run:
                 if head is None:
                     self.free.append(path)
                 else:
-                    full.append((*head, path))
+                    full.append((*head[:2], path))
         for number, name, path in sorted(full):
             self.filled = number + 1
             if name in self.slots:
@@ -147,12 +158,18 @@ class Spool:
         return run
 
     def read(self, key: Key, ref: ChunkRef) -> bytes:
-        """Read a chunk back; `FileNotFoundError` if it is not there, or no longer."""
+        """Read a chunk back; `StorageDamaged` if it is not there, or no longer, or not as it was written."""
         name, run = _name_chunk(key, ref), self._find(key)
         slot = run.slots.get(name) if run else None
         if slot is None:
-            raise FileNotFoundError(f"nothing is spooled of {name}")
-        return _read(slot, name)
+            raise StorageDamaged(self._folder / key.run, f"holds no chunk {name}")
+        try:
+            chunk = _read(slot, name)
+        except OSError as error:
+            raise StorageDamaged(slot, f"cannot be read ({error.strerror})") from None
+        if chunk is None:
+            raise StorageDamaged(slot, f"does not hold the chunk {name} as it was written")
+        return chunk
 
     def drop(self, key: Key, sender: str | None = None) -> None:
         """Forget all chunks of a machine, or those of one sender."""
@@ -176,9 +193,11 @@ class Spool:
             slots = [run.slots.pop(name) for name in list(run.slots) if name.startswith(beginning)]
             run.found.intersection_update(run.slots)
         for slot in slots:
-            os.truncate(slot, 0)
-        with self._lock:
-            run.free += slots
+            # One that is gone is empty enough, and is not filled again: its name would not be on disk.
+            with suppress(FileNotFoundError):
+                os.truncate(slot, 0)
+                with self._lock:
+                    run.free.append(slot)
 
 
 def _name_machine(key: Key) -> str:
@@ -193,17 +212,23 @@ def _name_chunk(key: Key, ref: ChunkRef) -> str:
 def _write(slot: Path, number: int, name: bytes, payload: bytes) -> None:
     """Fill a slot; it is on disk when this returns."""
     with os.fdopen(os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE), "wb") as file:
-        file.write(_HEAD.pack(number, len(name), len(payload)) + name)
+        file.write(_HEAD.pack(number, len(name), len(payload), _checksum(name, payload)) + name)
         file.write(payload)
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read(slot: Path, name: str) -> bytes:
-    """The chunk of this name; between our looking up the slot and our reading it, it may have been dropped."""
+def _read(slot: Path, name: str) -> bytes | None:
+    """The chunk of this name, if the slot holds it as it was written.
+
+    Between our looking up the slot and our reading it, the chunk may have been dropped.
+    """
     with slot.open("rb", buffering=0) as file:
         head = read_head(file, os.fstat(file.fileno()).st_size)
-        if head is None or head[1] != name:
-            raise FileNotFoundError(slot)
-        return file.readall()
+        chunk = file.readall()
+    return chunk if head is not None and head[1:] == (name, _checksum(name.encode(), chunk)) else None
+
+
+def _checksum(name: bytes, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(name))

@@ -46,6 +46,9 @@ class Draft:
 class EventStore(ABC):
     """Events in the order in which they were taken. Several threads may call it: they wait for each other."""
 
+    place = "the event store"
+    """Where the events are, in words for an operator."""
+
     @abstractmethod
     def append(self, drafts: Sequence[Draft]) -> int:
         """Keep entries, all or none; they are on disk when this returns the number of the last (0 of none)."""

@@ -100,7 +100,7 @@ class PostgresStore(EventStore):
     """One connection, made again when it breaks."""
 
     def __init__(self, url: str) -> None:
-        self._access, self._place = _read_url(url)
+        self._access, self.place = _read_url(url)
         self._lock = threading.Lock()
         self._finished: set[int] = set()
         self._owner = secrets.token_hex(16)
@@ -196,7 +196,7 @@ class PostgresStore(EventStore):
     def _make_ready(self) -> None:
         """Have a connection, and nothing in the tables that is not known to be kept."""
         if self._closed:
-            raise StorageFailed(f"the event store {self._place} was closed")
+            raise StorageFailed(f"the event store {self.place} was closed")
         if self._connection.closed:
             self._connection = self._connect()
         if self._unsure:
@@ -220,13 +220,11 @@ class PostgresStore(EventStore):
     def _take(self, connection: psycopg.Connection) -> int:
         """Make the tables this store's, whoever had them: a process that died, or that should not be running."""
         if _read_setting(connection, "fsync") != "on":
-            raise ConfigurationError(
-                f"{self._place} runs with fsync = off and loses what it was given: turn it on"
-            )
+            raise ConfigurationError(f"{self.place} runs with fsync = off and loses what it was given: turn it on")
         if not _read_number(connection, ARE_THERE):
             connection.execute(TABLES)
             connection.execute(FIRST_OWNER, (VERSION,))
-        refuse_later_version(_read_number(connection, "SELECT version FROM hubbub_store"), self._place)
+        refuse_later_version(_read_number(connection, "SELECT version FROM hubbub_store"), self.place)
         number = _read_number(connection, TAKE, self._owner)
         self._last = _read_number(connection, LAST)
         return number
@@ -251,11 +249,11 @@ class PostgresStore(EventStore):
         what_to_do = next(
             (each for kinds, each in _REMEDIES if isinstance(error, kinds)), "name an empty database"
         )
-        return f"the event store {self._place} failed: {said}; {what_to_do}"
+        return f"the event store {self.place} failed: {said}; {what_to_do}"
 
     def _say_taken(self) -> str:
         return (
-            f"another process has opened the event store {self._place}: stop one of the two, and start this again"
+            f"another process has opened the event store {self.place}: stop one of the two, and start this again"
         )
 
 

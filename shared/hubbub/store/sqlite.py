@@ -44,6 +44,7 @@ class SqliteStore(EventStore):
 
     def __init__(self, file: StateFile | Path) -> None:
         self._file = StateFile.of(file)
+        self.place = str(self._file.path)
         self._noting = threading.Lock()
         self._finished: set[int] = set()
         try:

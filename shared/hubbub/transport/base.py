@@ -1,9 +1,9 @@
 """The interface between a service and whatever carries its messages.
 
-A `Transport` has three methods: `publish`, `subscribe`, `close`; two more say how it fares: `condition` and
-`count_waiting`. It carries bytes and knows nothing of what they mean. Two implementations keep the promises below,
-each of which is a test in the contract suite: `memory.MemoryTransport` (everything in one process) and
-`rabbitmq.RabbitMqTransport`.
+A `Transport` has five methods: `publish`, `subscribe`, `pause`, `resume`, `close`; two more say how it fares:
+`condition` and `count_waiting`. It carries bytes and knows nothing of what they mean. Two implementations keep the
+promises below, each of which is a test in the contract suite: `memory.MemoryTransport` (everything in one process)
+and `rabbitmq.RabbitMqTransport`.
 
 Sending
     *Confirmed.* `publish` returns when the broker has taken the message: from then on it survives the
@@ -29,6 +29,9 @@ Receiving
     *Back-pressure.* At most `prefetch` messages per subscription are outside the broker and unsettled. All
     others wait there.
     *No consumer, no loss.* What a consumer held unsettled when it died or closed is delivered again.
+    *Pausing.* `pause` gives back what is unsettled and takes nothing more until `resume`. A running handler is not
+    disturbed, and its verdict is dropped because the message comes again. A pause costs a message at most one
+    delivery, however long it is: whoever cannot work for a while pauses, and does not say RETRY again and again.
     *Reconnection* needs nobody: subscriptions go on, and a running handler is not disturbed; its verdict is
     dropped if the connection that the delivery came over is gone, because the message comes again.
 
@@ -147,6 +150,14 @@ class Transport(ABC):
     @abstractmethod
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
         """Call `handler` with the messages of `queue`, which the transport's topology must name."""
+
+    @abstractmethod
+    def pause(self, queue: str) -> None:
+        """Give back what is unsettled of a queue and take no more of it; harmless where nothing is taken."""
+
+    @abstractmethod
+    def resume(self, queue: str) -> None:
+        """Take a queue's messages again after a pause; harmless without one."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -65,11 +65,12 @@ class _Consumer:
     retry_pause: RetryPause
     worker: Worker[_Taken]
     closing: bool = False
+    paused: bool = False
     # A dictionary for its order: what comes back from a lost consumer keeps it.
     unsettled: dict[_Taken, None] = field(default_factory=dict)
 
     def may_take(self) -> bool:
-        return not self.closing and len(self.unsettled) < self.prefetch
+        return not (self.closing or self.paused) and len(self.unsettled) < self.prefetch
 
     def settle(self, taken: _Taken, verdict: Verdict) -> None:
         if taken.is_stale():
@@ -355,6 +356,21 @@ class MemoryTransport(Transport):
         name = self._topology.queue(queue).name
         self._consumers.append(self._broker.attach(name, handler, prefetch, self._retry_pause))
 
+    def pause(self, queue: str) -> None:
+        """Give back what is unsettled and take no more."""
+        for consumer in self._consumers_of(queue):
+            consumer.paused = True
+            consumer.lose()
+
+    def resume(self, queue: str) -> None:
+        """Take messages again."""
+        for consumer in self._consumers_of(queue):
+            consumer.paused = False
+            consumer.queue.deliver()
+
+    def _consumers_of(self, queue: str) -> list[_Consumer]:
+        return [consumer for consumer in self._consumers if consumer.queue.spec.name == queue]
+
     async def close(self) -> None:
         """Let running handlers finish and give back the rest."""
         check_outside(consumer.worker for consumer in self._consumers)
@@ -377,7 +393,7 @@ class MemoryTransport(Transport):
         return Condition(
             connected=connected,
             blocked=connected and self._broker.blocked,
-            consuming=frozenset(each.queue.spec.name for each in self._consumers if connected),
+            consuming=frozenset(each.queue.spec.name for each in self._consumers if connected and not each.paused),
             reconnects=self._broker.outages - self._outages_before,
             retries=self._retries,
             waiting={spec.name: self._broker.waiting_in(spec.name) for spec in self._topology.queues if connected},

@@ -177,6 +177,19 @@ class RabbitMqTransport(Transport):
                 raise BrokerRefused(describe_occupied(queue))
             await asyncio.sleep(self._reconnect_interval_s)
 
+    def pause(self, queue: str) -> None:
+        """Give up the channel, at which the broker takes back what is unsettled."""
+        for subscription in self._subscriptions_to(queue):
+            subscription.pause()
+
+    def resume(self, queue: str) -> None:
+        """Consume again, over a new channel."""
+        for subscription in self._subscriptions_to(queue):
+            subscription.flowing.set()
+
+    def _subscriptions_to(self, queue: str) -> list[_Subscription]:
+        return [subscription for subscription in self._subscriptions if subscription.spec.name == queue]
+
     async def close(self) -> None:
         """Stop consuming, let handlers finish and tell their verdicts, then disconnect."""
         check_outside(subscription.worker for subscription in self._subscriptions)
@@ -674,6 +687,12 @@ class _Publishers:
         return channel
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True, eq=False)
 class _Subscription:
     transport: RabbitMqTransport
@@ -685,6 +704,8 @@ class _Subscription:
     consumer_tag: str = ""
     lost: asyncio.Event | None = None
     """Set when it has ended that we consume; None before we do."""
+    flowing: asyncio.Event = field(default_factory=_set_event)
+    """Not set during a pause."""
     keeper: asyncio.Task[None] | None = None
     beside: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -701,6 +722,12 @@ class _Subscription:
         self.keeper = asyncio.create_task(self._keep(lost), name=f"keep consuming {self.spec.name}")
         return True
 
+    def pause(self) -> None:
+        """Consume no more until it flows again."""
+        self.flowing.clear()
+        if self.lost is not None:
+            self.lost.set()
+
     async def end(self) -> None:
         if self.keeper is not None:
             self.keeper.cancel()
@@ -715,9 +742,11 @@ class _Subscription:
     async def _keep(self, lost: asyncio.Event) -> None:
         while True:
             await lost.wait()
-            log.warning("the subscription to %s ended; subscribing again", self.spec.name)
+            if self.flowing.is_set():
+                log.warning("the subscription to %s ended; subscribing again", self.spec.name)
             if self.channel is not None:
                 await _give_up(self.channel.close)
+            await self.flowing.wait()
             self.lost = lost = await self._consume_again()
 
     async def _consume_again(self) -> asyncio.Event:
@@ -752,7 +781,7 @@ class _Subscription:
                     return None
                 log.warning("%s is still consumed over another connection; standing by", self.spec.name)
             self.consumer_tag = await queue.consume(self._receive)
-        if channel.is_closed:
+        if channel.is_closed or not self.flowing.is_set():
             lost.set()
         return lost
 

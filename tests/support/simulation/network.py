@@ -162,6 +162,12 @@ class FaultyTransport(Transport):
             consumer = context.run(self._broker.attach, queue, handle, prefetch, self._inner._retry_pause)
             self._inner._consumers = [consumer]
 
+    def pause(self, queue: str) -> None:
+        self._inner.pause(queue)
+
+    def resume(self, queue: str) -> None:
+        self._inner.resume(queue)
+
     @property
     def condition(self) -> Condition:
         return self._inner.condition

@@ -21,6 +21,7 @@ from hubbub import disk
 from hubbub.codes import Code
 from hubbub.crypto.group import GroupSecret
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, Kem, seal_overhead
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
@@ -30,10 +31,11 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.protocol.metrics import Scores
-from hubbub.runtime import runner
+from hubbub.runtime import runner, spool
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.store.vault import Vault
 from hubbub.transport.base import Transport
+from hubbub.transport.topology import DELIVERY_LIMIT
 from hubbub_trainer import workspace
 from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -601,6 +603,80 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
         assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
     first, again, *_ = task.watch.seeds
     assert first == again
+
+
+@aio
+async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More attempts than all that are fetched at a time may be delivered."""
+    left, real = [10 * DELIVERY_LIMIT], spool._write
+
+    def write(slot: Path, number: int, name: bytes, payload: bytes) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(slot, number, name, payload)
+
+    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    async with joined(tmp_path, TASK) as scene:
+        monkeypatch.setattr(spool, "_write", write)
+        await scene.play_good_round(1)
+        assert left == [0]
+        await scene.play_good_round(2)
+        assert len(scene.digests()) == 2
+        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
+        assert scene.dead() == []
+
+
+def flip(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
+@aio
+async def test_a_model_that_the_disk_lost_ends_the_run_and_the_file_is_named(
+    tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """To go on from the initial model instead would be to take part with another than everybody has."""
+    async with joined(tmp_path, TASK) as scene:
+        await scene.play_good_round(1)
+        image = await scene.kill()
+        (kept,) = image.rglob("state-*.safetensors")
+        damage(kept)
+        await scene.start(ME, image)
+        await scene.open_round(2)
+        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert failure.code is Code.DISK_FAILED
+        assert not [
+            each for aggregator in scene.aggregators for each in scene.sent_sets(aggregator) if each[0] == 2
+        ]
+    assert f"failed: {kept.parent}/state-" in caplog.text
+    assert "look whether its disk is failing, and begin another run" in caplog.text
+
+
+@aio
+async def test_a_sum_that_the_disk_changed_is_no_false_sum(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Aggregators are not to be blamed for what happened here."""
+    write, slots = spool._write, list[Path]()
+
+    def write_and_flip(slot: Path, number: int, name: bytes, payload: bytes) -> None:
+        write(slot, number, name, payload)
+        slots.append(slot)
+        flip(slot)
+
+    async with joined(tmp_path, TASK) as scene:
+        monkeypatch.setattr(spool, "_write", write_and_flip)
+        await scene.open_round(1)
+        for aggregator in scene.aggregators:
+            await scene.release(aggregator, 1)
+        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
+        assert failure.code is Code.DISK_FAILED
+        assert scene.count(RejectReason.FALSE_SUM) == 0
+    assert any(f"failed: {slot} does not hold" in caplog.text for slot in slots)
 
 
 def files_with(folder: Path, secret: bytes) -> set[str]:

@@ -113,6 +113,12 @@ class Outbox(Transport):
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
         raise NotImplementedError
 
+    def pause(self, queue: str) -> None:
+        raise NotImplementedError
+
+    def resume(self, queue: str) -> None:
+        raise NotImplementedError
+
     @property
     def condition(self) -> Condition:
         raise NotImplementedError

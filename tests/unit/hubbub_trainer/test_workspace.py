@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hubbub.codes import Code
 from hubbub.crypto.group import Transcript
 from hubbub.crypto.secret import ClientSecret
 from hubbub.crypto.stream import AesCtrStream
-from hubbub.errors import StorageFailed
+from hubbub.errors import StorageDamaged, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.parameters import Parameters
 from hubbub.protocol.influence import NO_HISTORY
@@ -181,6 +182,72 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
     assert again.recall_update(2) is None
     assert not (tmp_path / "rounds.jsonl").exists()
     assert not (tmp_path / "model.safetensors").exists()
+
+
+Recall = Callable[[Path], object]
+
+
+def recall_state(folder: Path) -> object:
+    space = open_space(folder)
+    return space.applied, space.theta.tobytes(), space.accumulator.tobytes(), space.history, space.step
+
+
+def recall_update(folder: Path) -> object:
+    learnt = open_space(folder).recall_update(3)
+    return learnt and (learnt.update.tobytes(), learnt.samples, learnt.silent)
+
+
+def recall_scores(folder: Path) -> object:
+    return open_space(folder).recall_scores(2)
+
+
+def recall_record(folder: Path) -> object:
+    return open_space(folder).record
+
+
+@pytest.mark.parametrize(
+    ("name", "recall"),
+    [
+        ("state-000002.safetensors", recall_state),
+        ("update-000003.safetensors", recall_update),
+        ("scores-000002.json", recall_scores),
+        ("task.json", recall_record),
+    ],
+)
+def test_a_flipped_bit_in_what_is_kept_is_found_and_the_file_named(
+    tmp_path: Path, name: str, recall: Recall
+) -> None:
+    space = open_space(tmp_path)
+    space.advance(2, filled(2), filled(0.5), None, HISTORY[:2])
+    space.keep_update(3, Learnt(filled(0.25), None, samples=7))
+    space.keep_scores(2, {"accuracy": ([0.75], 4.0)})
+    space.begin("training", 3)
+    path, found = tmp_path / name, list[StorageDamaged]()
+    content, right = path.read_bytes(), recall(tmp_path)
+
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            # Padding may change, and nothing else.
+            assert recall(tmp_path) == right, place
+        except StorageDamaged as error:
+            found.append(error)
+    assert len(found) > 0.9 * len(content)
+    words = f"{path} does not hold what was written: look whether its disk is failing"
+    assert all(str(error).startswith(words) and error.code is Code.DISK_FAILED for error in found)
+    for end in (0, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:end])
+        with pytest.raises(StorageDamaged, match="does not hold what was written"):
+            recall(tmp_path)
+
+
+def test_notes_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    space.note_round(1, concluded(1))
+    (tmp_path / "rounds.jsonl").write_bytes(b"\xff no notes")
+
+    with pytest.raises(StorageDamaged, match=r"rounds\.jsonl does not hold what was written"):
+        space.note_round(2, concluded(2))
 
 
 def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

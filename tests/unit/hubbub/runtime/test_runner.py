@@ -1,6 +1,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import (
     CancelTimer,
     CountRefusal,
+    Effect,
     Failed,
     Key,
     Publish,
@@ -36,9 +38,9 @@ from hubbub.runtime.post import authenticate
 from hubbub.runtime.runner import BEGINNING, MachineOver, RunnerStopped
 from hubbub.runtime.telemetry import JsonFormatter
 from hubbub.transport.base import ACK, Delivery, Verdict
-from hubbub.transport.topology import dead_letter_queue, inbox
+from hubbub.transport.topology import DELIVERY_LIMIT, dead_letter_queue, inbox
 from hubbub.trust.audit import AuditLog
-from support.aio import aio
+from support.aio import aio, until
 from support.forgetful_store import Disk, ForgetfulStore
 from support.parties import COORDINATOR, roster_of
 from support.probe import (
@@ -53,6 +55,7 @@ from support.probe import (
     ManualClock,
     Note,
     Ponder,
+    Probe,
     ProbeShell,
     Rang,
     State,
@@ -286,6 +289,108 @@ async def test_an_event_that_cannot_be_kept_has_not_happened_and_its_delivery_co
         assert states == [State.IDLE] * 3
         assert (moment.data, service.shell.done) == (Data(steps=1), ["after"])
         assert [entry.kind for entry in store.read()] == [BEGINNING, "Go"]
+
+
+@dataclass
+class FullDisk:
+    """Takes nothing for so many attempts, and notes from the second on how the party is meanwhile."""
+
+    attempts: int = 2 * DELIVERY_LIMIT
+    problems: set[tuple[str, ...]] = field(default_factory=set)
+    gauges: set[float | None] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
+
+    def write(self, service: Probe) -> None:
+        if self.attempts:
+            if self.attempts < 2 * DELIVERY_LIMIT:
+                self.problems.add(service.runner.find_problems())
+                self.gauges.add(value_of(service, "hubbub_storage_failed"))
+                self.held.add(service.broker.held_from(inbox(COORDINATOR)))
+            self.attempts -= 1
+            raise StorageFailed("the disk is full")
+
+    async def wait_until_all_is_well(self, service: Probe) -> None:
+        """Wait until there is room, and nothing is left at the broker."""
+        queue = inbox(COORDINATOR)
+        await until(
+            lambda: (
+                not self.attempts
+                and not service.runner.find_problems()
+                and not service.broker.waiting_in(queue)
+                and not service.broker.held_from(queue)
+            )
+        )
+
+
+def value_of(service: Probe, name: str) -> float | None:
+    return service.counters.registry.get_sample_value(name)
+
+
+STORAGE_FAILS = ("storage fails, so no messages are taken: the disk is full",)
+
+
+@pytest.mark.parametrize(
+    "effect", [Keep("relied on"), Note("follows"), Ponder("job")], ids=lambda effect: type(effect).__name__
+)
+@aio
+async def test_a_disk_that_is_full_for_long_pauses_the_queue_and_costs_no_message(
+    effect: Effect, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FullDisk()
+
+    def work(job: Ponder) -> object:
+        disk.write(service)
+        return Done(job.text)
+
+    async with probe(ProbeShell(events=go(effect), effect=lambda _: disk.write(service), job=work)) as service:
+        for number in range(3):
+            await service.send(payload=b"%d" % number)
+        await disk.wait_until_all_is_well(service)
+
+        data = service.live.data
+        assert isinstance(data, Data)
+        assert data.steps >= 3
+        assert disk.problems == {STORAGE_FAILS}
+        assert disk.gauges == {1.0}
+        assert disk.held == {0}, "what was in hand waits at the broker, where it may wait for long"
+        assert value_of(service, "hubbub_storage_failed") == 0
+        assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+    said = [record.message for record in caplog.records if record.message.startswith("storage")]
+    assert said == [
+        "storage fails: no messages are taken, and it is tried again until it works: the disk is full",
+        "storage works again: messages are taken again",
+    ]
+
+
+@aio
+async def test_a_timers_event_that_cannot_be_kept_pauses_the_queue_too() -> None:
+    disk = FullDisk()
+    async with probe(store=ForgetfulStore(Disk(), before_sync=lambda: disk.write(service))) as service:
+        service.runner.feed_soon(KEY, Rang(0.0))
+        moment = await service.moments.get()
+        await disk.wait_until_all_is_well(service)
+
+    assert moment.event == Rang(0.0)
+    assert disk.problems == {STORAGE_FAILS}
+
+
+@aio
+async def test_a_party_that_is_stopped_while_its_disk_is_full_does_not_say_that_it_works(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failing = asyncio.Event()
+
+    def fail(_: Note | Keep) -> None:
+        failing.set()
+        raise StorageFailed("the disk is full")
+
+    async with probe(ProbeShell(events=go(Note("never")), effect=fail)) as service:
+        await service.send()
+        await failing.wait()
+        await until(lambda: bool(service.runner.find_problems()))
+        await service.runner.stop()
+        assert service.broker.waiting_in(inbox(COORDINATOR)) == 1
+    assert "storage works again" not in caplog.text
 
 
 @aio

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.errors import StorageFailed
+from hubbub.codes import Code
+from hubbub.errors import StorageDamaged, StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
@@ -67,7 +68,7 @@ def test_a_write_that_fails_leaves_nothing_that_could_be_read(
         patch.setattr(os, "fsync", run_out_of_space)
         with pytest.raises(StorageFailed, match="takes no more: No space left on device"):
             spool.write(KEY, ref(), b"half of a sha")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageDamaged):
         spool.read(KEY, ref())
 
     spool.write(KEY, ref(), b"all of a share")
@@ -82,7 +83,7 @@ def test_what_a_killed_process_left_half_written_is_not_read_and_is_overwritten(
     os.truncate(slot, left)
     spool = Spool(tmp_path)
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageDamaged):
         spool.read(KEY, ref())
     spool.write(KEY, ref(), b"whole again")
 
@@ -103,6 +104,47 @@ def test_what_a_process_finds_is_replaced_by_what_comes_again(tmp_path: Path) ->
     assert spool.read(KEY, ref()) == b"good"
     assert Spool(tmp_path).read(KEY, ref()) == b"good"
     assert len(files_in(tmp_path)) == 1
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    """The content with one bit of a byte turned over."""
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def place_of_damage(spool: Spool) -> str:
+    """Which file an operator is told of when a chunk cannot be read."""
+    with pytest.raises(StorageDamaged, match="look whether its disk is failing, and begin another run") as caught:
+        spool.read(KEY, ref())
+    assert caught.value.code is Code.DISK_FAILED
+    return str(caught.value).split(" ")[0]
+
+
+def test_a_flipped_bit_is_found_and_its_file_named(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.write(KEY, ref(), b"a share that must not change")
+    (slot,) = (tmp_path / name for name in files_in(tmp_path))
+    content, number_bytes = slot.read_bytes(), 8
+
+    for place in range(number_bytes, len(content)):
+        slot.write_bytes(flipped(content, place))
+        assert place_of_damage(spool) == str(slot), place
+        # Who starts anew and finds another name in it knows the folder alone.
+        assert place_of_damage(Spool(tmp_path)) in {str(slot), str(slot.parent)}, place
+    slot.write_bytes(content)
+    assert spool.read(KEY, ref()) == Spool(tmp_path).read(KEY, ref()) == b"a share that must not change"
+
+
+def test_a_slot_that_is_gone_is_named(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.write(KEY, ref(), b"share")
+    (slot,) = (tmp_path / name for name in files_in(tmp_path))
+    slot.unlink()
+
+    assert place_of_damage(spool) == str(slot)
+    assert place_of_damage(Spool(tmp_path)) == str(slot.parent)
+    spool.drop(KEY)
+    spool.write(KEY, ref(), b"next")
+    assert spool.read(KEY, ref()) == b"next"
 
 
 def test_the_file_and_every_new_folder_above_it_are_synced(
@@ -146,7 +188,7 @@ def test_a_slot_is_emptied_and_filled_again(tmp_path: Path) -> None:
     assert files_in(tmp_path) == files
     assert spool.read(replace(KEY, round=2), ref()) == b"short"
     assert sorted(spooled_in(tmp_path).values()) == [b"short"]
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageDamaged):
         spool.read(KEY, ref())
 
 
@@ -195,7 +237,7 @@ def test_dropping_a_sender_keeps_the_others(tmp_path: Path) -> None:
     spool.drop(KEY, "client-1")
 
     assert spool.read(KEY, ref("client-2")) == b"2"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageDamaged):
         spool.read(KEY, ref("client-1"))
 
 

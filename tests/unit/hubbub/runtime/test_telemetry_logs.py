@@ -127,7 +127,7 @@ async def test_a_job_that_is_begun_again_says_where() -> None:
     with logging_as_json() as stream:
         async with probe(ProbeShell(job=be_away_once)) as service:
             await service.runner.feed(KEY, Go((Ponder("hard"),)))
-            line = await line_with(stream, "begun again")
+            line = await line_with(stream, "tried again")
 
     assert place_of(line) == PLACE
 

@@ -387,4 +387,4 @@ def test_a_password_is_in_no_error_and_no_repr(server: PrivatePostgres, store: P
     with pytest.raises(StorageFailed, match="takes this user and password") as caught:
         PostgresStore(server.url.replace(server.password, "open-sesame"))
     assert "open-sesame" not in str(caught.value)
-    assert server.password not in f"{store!r} {store._connection!r} {store._place}"
+    assert server.password not in f"{store!r} {store._connection!r} {store.place}"
