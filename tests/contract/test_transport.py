@@ -37,6 +37,7 @@ from hubbub.transport.topology import (
     dead_letter_queue,
     inbox,
     merge,
+    orders_queue,
     route,
     topology_for,
 )
@@ -431,6 +432,25 @@ async def test_publish_to_a_full_queue_goes_on_when_there_is_room(bench: Bench) 
 
     assert waited
     assert recorder.bodies == numbered(30)
+
+
+@on_bench
+async def test_orders_reach_an_aggregator_whose_inbox_is_full_and_held_up(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_length=3)
+    sender, holding, recorder = await bench.connect(publish_timeout_s=0.3), asyncio.Event(), Recorder()
+    receiver = await bench.connect()
+    await receiver.subscribe(bench.inbox, dying_handler(holding))
+    await receiver.subscribe(orders_queue(bench.party), recorder)
+    with pytest.raises(TransportError, match="full"):
+        await bench.publish_all(sender, numbered(60))
+
+    await receiver.publish(route(Role.COORDINATOR, Role.AGGREGATOR, bench.party), b"close the phase")
+    await recorder.wait_for(1)
+
+    assert recorder.bodies == [b"close the phase"]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await receiver.close()
 
 
 @on_bench

@@ -120,11 +120,12 @@ def federation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 async def test_each_flow_works_from_login_to_login(federation: Federation, sender: Role, recipient: Role) -> None:
     first = next(name for name, role in PARTIES.items() if role is sender)
     last = next(name for name, role in reversed(PARTIES.items()) if role is recipient)
-    recorder = Recorder()
+    recorder, address = Recorder(), route(sender, recipient, last)
+    [queue] = [each.queue for each in topology_for(last, recipient).bindings if each.address == address]
 
     async with federation.transport(first) as ours, federation.transport(last) as theirs:
-        await theirs.subscribe(inbox(last), recorder)
-        await ours.publish(route(sender, recipient, last), b"hello")
+        await theirs.subscribe(queue, recorder)
+        await ours.publish(address, b"hello")
         await recorder.wait_for(1)
 
     assert recorder.bodies == [b"hello"]

@@ -74,7 +74,7 @@ from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
-from hubbub.transport.topology import inbox
+from hubbub.transport.topology import inbox, received_from
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -238,7 +238,8 @@ class Runner:
             await self._recover()
             self._replayed = True
             self._driver = asyncio.create_task(self._drive(), name=f"{self.identity.name} runner")
-            await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
+            for queue in received_from(self.identity.name, self.identity.role):
+                await self._transport.subscribe(queue, self._handle, prefetch=prefetch)
 
     async def stop(self) -> None:
         """Stop timers, jobs and the driver; the transport is closed by whoever opened it.
@@ -260,7 +261,11 @@ class Runner:
 
     def find_problems(self) -> tuple[str, ...]:
         """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
-        condition, queue = self._transport.condition, inbox(self.identity.name)
+        condition = self._transport.condition
+        silent = [
+            (queue not in condition.consuming, f"nothing is received from the queue {queue}")
+            for queue in received_from(self.identity.name, self.identity.role)
+        ]
         return tuple(
             problem
             for is_so, problem in (
@@ -268,7 +273,7 @@ class Runner:
                 (not self._replayed, "the event log is not replayed yet"),
                 (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
                 (not condition.connected, "there is no connection to the broker"),
-                (queue not in condition.consuming, f"nothing is received from the queue {queue}"),
+                *silent,
             )
             if is_so
         )

@@ -300,8 +300,8 @@ class MemoryTransport(Transport):
     ) -> None:
         self._broker = broker
         self._topology = topology
-        # The party whose inbox it is: a broker inside the process has no users.
-        self._user = next((spec.dead_letters.routing_key for spec in topology.queues if spec.dead_letters), "")
+        # A broker inside the process has no users, so it is the party whose inbox this is.
+        self.user = next((spec.dead_letters.routing_key for spec in topology.queues if spec.dead_letters), "")
         self._publish_timeout_s = publish_timeout_s
         self._retry_pause = retry_pause or RetryPause()
         self._consumers: list[_Consumer] = []
@@ -324,7 +324,7 @@ class MemoryTransport(Transport):
         try:
             async with asyncio.timeout(self._publish_timeout_s):
                 self._check_open()
-                while not self._broker.accept(address, body, self._user):
+                while not self._broker.accept(address, body, self.user):
                     await self._broker.change()
                     self._check_open()
                     self._retries += 1
