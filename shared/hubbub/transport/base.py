@@ -27,8 +27,8 @@ Receiving
     in the meantime. A handler that raises has said RETRY; nothing a handler does ends its subscription.
     *REJECT* removes the message, never delivers it again, and puts it with the reason into the dead letters of
     its queue while others are delivered: what is rejected uses up no prefetch. What cannot be put aside is
-    dropped, with a log line: a body above `MAX_BODY_BYTES`, what comes faster than the broker takes dead letters
-    (`ASIDE_MAX_LENGTH`, `ASIDE_MAX_BYTES`), and what a death in between leaves.
+    dropped, with a log line: a body above `MAX_BODY_BYTES`, and of a flood what is more than `ASIDE_MAX_LENGTH`
+    messages or `ASIDE_MAX_BYTES`, and then `ASIDE_PER_S`. So is what a death in between leaves.
     *Back-pressure.* At most `prefetch` messages per subscription are outside the broker and unsettled. All
     others wait there.
     *No consumer, no loss.* What a consumer held unsettled when it died or closed is delivered again.
@@ -58,8 +58,10 @@ from hubbub.errors import TransportError
 MAX_BODY_BYTES = 16 * 2**20
 """What every RabbitMQ takes; its version 4 takes no more unless told to."""
 ASIDE_MAX_LENGTH = 1_000
-"""Rejected messages that wait to be put aside: as many as a queue of dead letters holds."""
+"""Rejected messages that are put aside at once: as many as a queue of dead letters holds."""
 ASIDE_MAX_BYTES = 4 * MAX_BODY_BYTES
+ASIDE_PER_S = 100
+"""Those of a flood that goes on: to put one aside takes longer than to refuse ten."""
 
 
 @dataclass(frozen=True, slots=True)

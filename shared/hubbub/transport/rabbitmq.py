@@ -57,6 +57,7 @@ from hubbub.transport.access import Access, Entrance, Login, Tls
 from hubbub.transport.base import (
     ASIDE_MAX_BYTES,
     ASIDE_MAX_LENGTH,
+    ASIDE_PER_S,
     DELIVERY_LIMIT_REASON,
     Address,
     Condition,
@@ -688,7 +689,10 @@ class _DeadLetters:
         self._publish = publish
         self._waiting: deque[tuple[Address, bytes, HeadersType]] = deque()
         self._bytes = 0
+        self._room: float = ASIDE_MAX_LENGTH
+        self._looked_at_s = 0.0
         self._dropped = 0
+        self._telling: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
 
     def put(self, spec: QueueSpec, body: bytes, reason: str) -> None:
@@ -698,8 +702,8 @@ class _DeadLetters:
         if is_oversized(body):
             log.warning("a message of %s is rejected (%s) and dropped: %d bytes", spec.name, reason, len(body))
             return
-        if len(self._waiting) >= ASIDE_MAX_LENGTH or self._bytes + len(body) > ASIDE_MAX_BYTES:
-            self._dropped += 1
+        if not self._has_room(len(body)):
+            self._drop()
             return
         self._waiting.append((spec.dead_letters, body, {REASON_HEADER: reason, QUEUE_HEADER: spec.name}))
         self._bytes += len(body)
@@ -716,14 +720,33 @@ class _DeadLetters:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell()
+
+    def _has_room(self, size: int) -> bool:
+        """Take room for one more, which comes back with time; a flood would have us do nothing else."""
+        now_s = asyncio.get_running_loop().time()
+        self._room = min(self._room + ASIDE_PER_S * (now_s - self._looked_at_s), ASIDE_MAX_LENGTH)
+        self._looked_at_s = now_s
+        if self._room < 1 or len(self._waiting) >= ASIDE_MAX_LENGTH or self._bytes + size > ASIDE_MAX_BYTES:
+            return False
+        self._room -= 1
+        return True
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
+
+    def _tell(self) -> None:
+        log.warning("%d rejected messages were dropped: too many at a time to put aside", self._dropped)
+        self._dropped, self._telling = 0, None
 
     async def _send(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(_ASIDE_AT_ONCE, len(self._waiting)))]
             await asyncio.gather(*(self._send_one(*each) for each in batch))
-        if self._dropped:
-            log.warning("%d rejected messages were dropped: they came faster than dead letters go", self._dropped)
-            self._dropped = 0
 
     async def _send_one(self, address: Address, body: bytes, headers: HeadersType) -> None:
         try:
