@@ -119,7 +119,7 @@ def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
     text = page.read_text("utf-8")
     assert 'Made by `make bench ARGS="--save --quick"`' in text
     assert f"- numpy: {np.__version__}" in text
-    assert text.count("\n## ") == 7
+    assert text.count("\n## ") == 8
     assert text == (tmp_path / "benchmarks.md").read_text("utf-8").replace("](../", "](../../")
     assert "RabbitMQ was left out." in text
     assert "Local training was left out." in text

@@ -228,7 +228,7 @@ class Refusals:
     def _find_room(self, key: tuple[str, str, str, str], user: str) -> tuple[str, str, str, str]:
         """Lump a refusal that is unlike all before together with others if too many are told apart."""
         if user and self._told_apart[user] >= MAX_TALLIES_OF_ONE:
-            return ("other", "other", user, "other")
+            return (key[0], "other", user, "other")
         if len(self._counts) >= MAX_TALLIES:
             return ("other", "other", "other", "other")
         if user:

@@ -360,6 +360,7 @@ def test_one_user_that_makes_up_names_uses_up_its_own_room_only(
         *(("mallory", "other", count) for count in (1, 2, 4)),
         ("client-1", "7", 1),
     ]
+    assert {entry["reason"] for entry in entries} == {"unknown-run"}
 
 
 def test_a_strangers_name_is_escaped_and_cut(tmp_path: Path) -> None:
