@@ -22,6 +22,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.peers.measuring import Call, call_apart, measure_peers
 from benchmarks.peers.report import PeersReport
 from benchmarks.plan import Plan
+from benchmarks.refusals import time_refusals
 from benchmarks.report import Report
 from benchmarks.rounds import connect_to_rabbitmq, time_rounds
 from benchmarks.sizes import measure_sizes
@@ -120,10 +121,15 @@ def _steps(bench: Bench) -> None:
         report.chunk_sizes[largest] = time_chunk_sizes(largest, plan.chunk_sizes, plan.repeats)
 
 
-def _rounds(bench: Bench) -> None:
+def _find_transports(bench: Bench) -> dict[str, Connect | None]:
     transports: dict[str, Connect | None] = {"memory": None}
     if bench.amqp_url:
         transports["RabbitMQ"] = asyncio.run(connect_to_rabbitmq(bench.amqp_url))
+    return transports
+
+
+def _rounds(bench: Bench) -> None:
+    transports = _find_transports(bench)
     for parameters in bench.plan.parameters:
         bench.say(f"Rounds without a union, N = {parameters:,}")
         bench.report.rounds += asyncio.run(time_rounds(parameters, transports, bench.plan.series))
@@ -134,6 +140,11 @@ def _trust(bench: Bench) -> None:
         for strategy in TRUST_STRATEGIES:
             bench.say(f"Sealing and signing, N = {parameters:,}, {strategy}")
             bench.report.trust.append(measure_trust(parameters, strategy, bench.plan.series.runs))
+
+
+def _refusals(bench: Bench) -> None:
+    bench.say("Refusing")
+    bench.report.refusals = asyncio.run(time_refusals(_find_transports(bench)))
 
 
 def _training(bench: Bench) -> None:
@@ -168,13 +179,14 @@ PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
         "steps": _steps,
         "rounds": _rounds,
         "trust": _trust,
+        "refusals": _refusals,
         "training": _training,
         "audience": _audience,
     }
 )
 """By name, in the order in which they run."""
 
-ON_BROKER = frozenset({"sizes", "processes", "memory", "rounds"})
+ON_BROKER = frozenset({"sizes", "processes", "memory", "rounds", "refusals"})
 
 
 def measure(

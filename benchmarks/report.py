@@ -12,6 +12,7 @@ from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.learning import TrainingTime
 from benchmarks.machine import Machine
 from benchmarks.peers.report import PeersReport
+from benchmarks.refusals import RefusalRate
 from benchmarks.rounds import RoundTimes
 from benchmarks.sizes import SizedRound
 from benchmarks.threads import ThreadsTiming
@@ -39,6 +40,7 @@ class Report:
     peers: PeersReport | None = None
     rounds: list[RoundTimes] = field(default_factory=list)
     trust: list[TrustCost] = field(default_factory=list)
+    refusals: list[RefusalRate] = field(default_factory=list)
     training: list[TrainingTime] = field(default_factory=list)
     load: LoadTimes | None = None
     pages: list[PageTime] = field(default_factory=list)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.interface import LoadTimes, PageTime
 from benchmarks.learning import TrainingTime
 from benchmarks.peers.sheet import lay_out_peers
+from benchmarks.refusals import RefusalRate
 from benchmarks.report import Report
 from benchmarks.rounds import RoundTimes
 from benchmarks.scale_sheets import (
@@ -64,6 +65,8 @@ def _lay_out_services(report: Report) -> Iterator[Sheet]:
         yield _lay_out_rounds(report.rounds)
     if report.trust:
         yield _lay_out_trust(report.trust)
+    if report.refusals:
+        yield _lay_out_refusals(report.refusals)
     if report.training:
         yield _lay_out_training(report.training)
     if report.load:
@@ -154,6 +157,15 @@ def _lay_out_trust(costs: Sequence[TrustCost]) -> Sheet:
         "in a round, likewise."
     )
     return Sheet("What sealing, signing and transcripts add", columns, rows, note)
+
+
+def _lay_out_refusals(rates: Sequence[RefusalRate]) -> Sheet:
+    rows = tuple((each.transport, each.what, f"{each.messages:,}", f"{each.per_s:,.0f}") for each in rates)
+    note = (
+        "An aggregator finds its inbox full of bad messages of 1 kB from one sender. Each is counted; the log, "
+        "the audit log and the dead letters have some of them."
+    )
+    return Sheet("Refusing", ("transport", "message", "messages", "refused a second"), rows, note)
 
 
 def _lay_out_training(times: Sequence[TrainingTime]) -> Sheet:

@@ -50,6 +50,8 @@ class ProtocolError(HubbubError):
 class RejectReason(StrEnum):
     """Why something that a peer sent was refused: stable codes, one metric label each."""
 
+    OVERSIZED = "oversized"
+    NO_USER = "no-user"
     MALFORMED = "malformed"
     UNKNOWN_VERSION = "unknown-version"
     UNKNOWN_KIND = "unknown-kind"

@@ -111,7 +111,7 @@ class Flipper:
     async def _deliver_flipped(self, name: PartyId, handler: Handler, frame: bytes) -> None:
         self.kinds.add(decode(frame).kind)
         for flipped in flip_bits(frame):
-            verdict = await handler(Delivery(flipped, redelivered=False))
+            verdict = await handler(Delivery(flipped, redelivered=False, user="mallory"))
             self.verdicts.add(verdict)
             self.refused.setdefault(name, Counter())[verdict.reason] += 1
 
@@ -189,10 +189,10 @@ class Replayer:
             return
         self.places.append(place)
         for old in self.shares:
-            again = Delivery(old, redelivered=False)
+            again = Delivery(old, redelivered=False, user="mallory")
             self.as_they_were[await handler(again)] += 1
             now = replace(decode(old), run=envelope.run, round=envelope.round, phase=envelope.phase)
-            self.relabelled[await handler(Delivery(encode(now), redelivered=False))] += 1
+            self.relabelled[await handler(replace(again, body=encode(now)))] += 1
 
 
 @aio

@@ -19,6 +19,7 @@ from hubbub.errors import (
     Unroutable,
 )
 from hubbub.ids import PartyId, Role
+from hubbub.transport import base
 from hubbub.transport.base import (
     ACK,
     MAX_BODY_BYTES,
@@ -36,6 +37,7 @@ from hubbub.transport.topology import (
     dead_letter_queue,
     inbox,
     merge,
+    orders_queue,
     route,
     topology_for,
 )
@@ -267,6 +269,47 @@ async def test_rejected_message_goes_to_the_dead_letters_with_its_reason(bench: 
 
 
 @on_bench
+async def test_delivery_says_which_user_of_the_broker_published_it(bench: Bench) -> None:
+    transport, recorder = await bench.connect(), Recorder()
+    await transport.subscribe(bench.inbox, recorder)
+
+    await transport.publish(bench.address, b"signed or not")
+    await recorder.wait_for(1)
+
+    assert [delivery.user for delivery in recorder.deliveries] == [bench.twin.user_of(bench.topology)]
+
+
+@on_bench
+async def test_rejected_messages_that_are_too_large_to_be_put_aside_hold_nothing_up(bench: Bench) -> None:
+    """Twice as many as the prefetch: before they were dropped they came again and again, and nothing else did."""
+    transport, recorder = await bench.connect(), Recorder(*[reject("oversized")] * 16)
+    await bench.publish_all(transport, [bytes(1_001)] * 16)
+    await transport.publish(bench.address, b"an order")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "MAX_BODY_BYTES", 1_000)
+        await transport.subscribe(bench.inbox, recorder, prefetch=8)
+        async with asyncio.timeout(30):
+            await recorder.wait_for(17)
+        await transport.close()
+
+    assert recorder.bodies == [*[bytes(1_001)] * 16, b"an order"]
+    assert await bench.dead_reasons() == []
+
+
+@on_bench
+async def test_many_rejected_messages_are_all_put_aside_in_their_order(bench: Bench) -> None:
+    bodies = numbered(90)
+    transport, recorder = await bench.connect(), Recorder(*[reject("malformed")] * 90)
+    await bench.publish_all(transport, bodies)
+    await transport.subscribe(bench.inbox, recorder, prefetch=2)
+    await recorder.wait_for(90)
+    await transport.close()
+
+    assert await bench.dead_reasons() == [(body, bench.inbox, "malformed") for body in bodies]
+
+
+@on_bench
 async def test_message_over_the_delivery_limit_goes_to_the_dead_letters(bench: Bench) -> None:
     bench.topology = limited(bench.party, delivery_limit=2)
     transport, recorder = await bench.connect(), Recorder(RETRY, RETRY, RETRY, RETRY)
@@ -389,6 +432,25 @@ async def test_publish_to_a_full_queue_goes_on_when_there_is_room(bench: Bench) 
 
     assert waited
     assert recorder.bodies == numbered(30)
+
+
+@on_bench
+async def test_orders_reach_an_aggregator_whose_inbox_is_full_and_held_up(bench: Bench) -> None:
+    bench.topology = limited(bench.party, max_length=3)
+    sender, holding, recorder = await bench.connect(publish_timeout_s=0.3), asyncio.Event(), Recorder()
+    receiver = await bench.connect()
+    await receiver.subscribe(bench.inbox, dying_handler(holding))
+    await receiver.subscribe(orders_queue(bench.party), recorder)
+    with pytest.raises(TransportError, match="full"):
+        await bench.publish_all(sender, numbered(60))
+
+    await receiver.publish(route(Role.COORDINATOR, Role.AGGREGATOR, bench.party), b"close the phase")
+    await recorder.wait_for(1)
+
+    assert recorder.bodies == [b"close the phase"]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await receiver.close()
 
 
 @on_bench

@@ -133,7 +133,7 @@ def frames_of_loss(manifest: Manifest) -> list[bytes]:
 
 
 async def throw(runner: Runner, frame: bytes) -> Verdict:
-    return await runner._handle(Delivery(frame, redelivered=False))
+    return await runner._handle(Delivery(frame, redelivered=False, user="mallory"))
 
 
 def internal_errors(service: Service) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
-from aiormq.exceptions import ChannelAccessRefused
+from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
 from typer.testing import CliRunner
 
 from hubbub.errors import BrokerRefused
@@ -120,11 +120,12 @@ def federation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 async def test_each_flow_works_from_login_to_login(federation: Federation, sender: Role, recipient: Role) -> None:
     first = next(name for name, role in PARTIES.items() if role is sender)
     last = next(name for name, role in reversed(PARTIES.items()) if role is recipient)
-    recorder = Recorder()
+    recorder, address = Recorder(), route(sender, recipient, last)
+    [queue] = [each.queue for each in topology_for(last, recipient).bindings if each.address == address]
 
     async with federation.transport(first) as ours, federation.transport(last) as theirs:
-        await theirs.subscribe(inbox(last), recorder)
-        await ours.publish(route(sender, recipient, last), b"hello")
+        await theirs.subscribe(queue, recorder)
+        await ours.publish(address, b"hello")
         await recorder.wait_for(1)
 
     assert recorder.bodies == [b"hello"]
@@ -237,6 +238,32 @@ async def test_a_client_may_not(federation: Federation, operation: Operation) ->
     async with connection:
         with pytest.raises(ChannelAccessRefused, match=r"ACCESS_REFUSED.*for user 'anna'"):
             await operation(await connection.channel())
+
+
+@aio
+async def test_nobody_publishes_in_the_name_of_another(federation: Federation) -> None:
+    password = federation.login(ANNA).password
+    connection = await aio_pika.connect(host="127.0.0.1", port=federation.node.port, login=ANNA, password=password)
+
+    async with connection:
+        exchange = await (await connection.channel()).get_exchange("hubbub.peers", ensure=False)
+        with pytest.raises(ChannelPreconditionFailed, match="user_id property set to 'bert'"):
+            await exchange.publish(aio_pika.Message(b"", user_id=BERT), BERT)
+
+
+@aio
+async def test_who_published_is_told_and_nobody_where_a_message_does_not_say(federation: Federation) -> None:
+    password, recorder = federation.login(ANNA).password, Recorder()
+    connection = await aio_pika.connect(host="127.0.0.1", port=federation.node.port, login=ANNA, password=password)
+
+    async with connection, federation.transport(ANNA) as anna, federation.transport(BERT) as bert:
+        await bert.subscribe(inbox(BERT), recorder)
+        exchange = await (await connection.channel()).get_exchange("hubbub.peers", ensure=False)
+        await exchange.publish(aio_pika.Message(b"raw"), BERT)
+        await anna.publish(route(Role.CLIENT, Role.CLIENT, BERT), b"ours")
+        await recorder.wait_for(2)
+
+    assert {delivery.body: delivery.user for delivery in recorder.deliveries} == {b"raw": "", b"ours": ANNA}
 
 
 def forbidden_addresses() -> Iterator[tuple[PartyId, Address]]:

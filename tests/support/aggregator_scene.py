@@ -23,7 +23,7 @@ from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.subscription import RetryPause
-from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
+from hubbub.transport.topology import dead_letter_queue, received_from, topology_for
 from hubbub.trust.audit import read_log
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_aggregator.policy import AggregatorPolicy
@@ -161,7 +161,8 @@ class Scene:
 
     async def empty_inbox(self) -> None:
         """Wait until all that it was sent is settled: what it gave back once comes again behind the rest."""
-        while self.broker.waiting_in(inbox(ME)) or self.broker.held_from(inbox(ME)):
+        queues = received_from(ME, Role.AGGREGATOR)
+        while any(self.broker.waiting_in(each) or self.broker.held_from(each) for each in queues):
             await self.broker.change()
 
     # Before the first round -----------------------------------------------------------------------------

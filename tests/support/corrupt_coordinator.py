@@ -30,7 +30,7 @@ from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import Topology, dead_letter_queue, inbox, merge, topology_for
+from hubbub.transport.topology import Topology, dead_letter_queue, merge, received_from, topology_for
 from hubbub.trust.audit import Entry, read_log
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_aggregator.policy import AggregatorPolicy
@@ -474,5 +474,6 @@ def _connect(url: str | None, broker: MemoryBroker | None) -> Connect:
 async def _give_voice(stack: AsyncExitStack, here: Surroundings, name: PartyId, role: Role) -> StandIn:
     transport = await stack.enter_async_context(here.connect(name, topology_for(name, role)))
     voice = StandIn(name, role, transport)
-    await transport.subscribe(inbox(name), voice.take)
+    for queue in received_from(name, role):
+        await transport.subscribe(queue, voice.take)
     return voice

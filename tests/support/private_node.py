@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hubbub.transport.base import MAX_BODY_BYTES
 from support.certificates import CertificateFiles
 from support.lived import Lived
 
@@ -225,7 +226,7 @@ class PrivateNode(Lived):
         cookie.write_text(self._cookie)
         cookie.chmod(0o400)
         (self.folder / "enabled_plugins").write_text("[].")
-        self.configure("loopback_users = none", *self._tls_lines())
+        self.configure("loopback_users = none", f"max_message_size = {MAX_BODY_BYTES}", *self._tls_lines())
         files = {
             "RABBITMQ_CONF_ENV_FILE": "no-environment.conf",
             "RABBITMQ_CONFIG_FILE": "rabbitmq.conf",

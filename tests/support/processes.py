@@ -25,7 +25,7 @@ from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.transport.base import DeadLetter
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
-from hubbub.transport.topology import Topology, dead_letter_queue, inbox, merge, topology_for
+from hubbub.transport.topology import Topology, dead_letter_queue, inbox, merge, received_from, topology_for
 from hubbub.trust.roster import Roster
 from hubbub_coordinator.api.costs import RunCost
 from hubbub_coordinator.api.views import RoundView, RunView
@@ -254,14 +254,15 @@ class SharedBroker:
             }
 
     async def queue_lengths(self, roster: Roster) -> dict[PartyId, int]:
-        """How much waits in each party's inbox."""
+        """How much waits for each party."""
+        lengths = dict.fromkeys((party.name for party in roster.parties), 0)
         connection = await aio_pika.connect(self._url)
         async with connection, connection.channel() as channel:
-            queues = {
-                party.name: await channel.declare_queue(inbox(party.name), passive=True)
-                for party in roster.parties
-            }
-            return {name: queue.declaration_result.message_count or 0 for name, queue in queues.items()}
+            for party in roster.parties:
+                for name in received_from(party.name, party.role):
+                    queue = await channel.declare_queue(name, passive=True)
+                    lengths[party.name] += queue.declaration_result.message_count or 0
+        return lengths
 
     async def lose_waiting(self, name: PartyId) -> int:
         """Lose all that waits for a party that is away, and say how much that was."""

@@ -14,7 +14,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.runtime.post import DOMAIN, sign
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
-from hubbub.transport.topology import inbox, route, topology_for
+from hubbub.transport.topology import received_from, route, topology_for
 from hubbub.trust.identity import Identity
 from support.parties import make_identity
 
@@ -102,5 +102,6 @@ class StandIn:
 async def stand_in(broker: MemoryBroker, name: PartyId, role: Role) -> AsyncIterator[StandIn]:
     async with MemoryTransport(broker, topology_for(name, role)) as transport:
         party = StandIn(name, role, transport)
-        await transport.subscribe(inbox(name), party.take)
+        for queue in received_from(name, role):
+            await transport.subscribe(queue, party.take)
         yield party

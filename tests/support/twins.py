@@ -60,6 +60,10 @@ class Twin(ABC):
     ) -> Transport: ...
 
     @abstractmethod
+    def user_of(self, topology: Topology) -> str:
+        """The user that the transport to a topology is at the broker."""
+
+    @abstractmethod
     async def stop(self) -> None:
         """Begin an outage: connections are cut, nobody answers."""
 
@@ -96,6 +100,9 @@ class MemoryTwin(Twin):
         publish_timeout_s: float = 20.0,
     ) -> Transport:
         return MemoryTransport(self.broker, topology, publish_timeout_s=publish_timeout_s, retry_pause=PAUSE)
+
+    def user_of(self, topology: Topology) -> str:
+        return next(spec.dead_letters.routing_key for spec in topology.queues if spec.dead_letters)
 
     async def stop(self) -> None:
         self.broker.stop()
@@ -137,6 +144,9 @@ class RabbitTwin(Twin):
             reconnect_interval_s=0.1,
             retry_pause=PAUSE,
         )
+
+    def user_of(self, topology: Topology) -> str:  # noqa: ARG002  (All tests log in as the administrator.)
+        return urlsplit(self._url).username or ""
 
     async def stop(self) -> None:
         await self.proxy.refuse()

@@ -87,6 +87,8 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
         *((1_003, "no-union"), (1_003, "sec-union")),
     ]
     assert all(each["trust_s"] > 0 and 0 < each["trust_bytes"] < each["rest_bytes"] for each in written["trust"])
+    assert [each["what"] for each in written["refusals"]] == ["no frame", "false signature"]
+    assert all(each["seconds"] > 0 for each in written["refusals"])
     assert [(each["network"], each["steps"]) for each in written["training"]] == [("lenet", 2), ("alexnet", 1)]
     assert all(each["ratio"] > 0 for each in written["training"])
     (seen,) = written["load"]["seen"]
@@ -117,7 +119,7 @@ def test_the_saved_page_names_the_command_and_the_machine_and_holds_every_table(
     text = page.read_text("utf-8")
     assert 'Made by `make bench ARGS="--save --quick"`' in text
     assert f"- numpy: {np.__version__}" in text
-    assert text.count("\n## ") == 7
+    assert text.count("\n## ") == 8
     assert text == (tmp_path / "benchmarks.md").read_text("utf-8").replace("](../", "](../../")
     assert "RabbitMQ was left out." in text
     assert "Local training was left out." in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hubbub.transport.base import MAX_BODY_BYTES
 from support.chart import (
     BROKERS,
     PARTIES,
@@ -112,5 +113,6 @@ def test_both_kinds_of_broker_are_told_the_same() -> None:
 
     assert configuration["data"]["rabbitmq.conf"].splitlines()[: len(shared)] == shared
     assert "load_definitions = /etc/hubbub-broker/definitions.json" in shared
+    assert f"max_message_size = {MAX_BODY_BYTES}" in shared
     assert cluster["spec"]["tls"]["disableNonTLSListeners"] is True
     assert "listeners.tcp = none" in configuration["data"]["rabbitmq.conf"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
+from hubbub.transport.base import MAX_BODY_BYTES
 from support.compose_file import ROOT, read_env_file, read_services
 
 CLUSTER_ENV = read_env_file(ROOT / "compose" / "cluster.env")
@@ -58,6 +59,11 @@ def test_all_nodes_read_the_same_configuration_which_names_them_all() -> None:
     named = {value for key, value in conf.items() if key.startswith("cluster_formation.classic_config.nodes")}
     assert named == {f"rabbit@{node.content['hostname']}" for node in nodes}
     assert conf["cluster_formation.target_cluster_size_hint"] == str(len(BROKERS))
+
+
+def test_no_broker_takes_a_message_that_parties_would_have_to_drop() -> None:
+    for name in ("rabbitmq.conf", "rabbitmq-cluster.conf"):
+        assert read_conf(name)["max_message_size"] == str(MAX_BODY_BYTES)
 
 
 def test_every_broker_loads_the_definitions_that_init_writes() -> None:

@@ -7,7 +7,7 @@ cluster_formation.target_cluster_size_hint = {{ .Values.replicas }}
 cluster_partition_handling = pause_minority
 # A party shows name and password; nothing else lets anybody in.
 auth_mechanisms.1 = PLAIN
-# Twice the largest chunk that a manifest allows; it is also what 4.x takes at most.
+# As large as a message of ours may be, twice the largest chunk that a manifest allows; 4.x takes no more either.
 max_message_size = 16777216
 # A party opens a handful.
 channel_max = 64

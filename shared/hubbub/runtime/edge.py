@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.runtime.post import authenticate
+from hubbub.transport.base import Delivery, is_oversized
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 
@@ -23,12 +25,34 @@ class Refusal:
     run: str = ""
     round: int = 0
     phase: str = ""
+    user: str = ""
+    """Who published it, for which the broker vouches."""
+    size: int = 0
+    sha256: str = ""
+    """With the size, all that is kept of what is not put aside."""
 
     @classmethod
     def of(cls, reason: RejectReason, explanation: str, envelope: Envelope) -> Refusal:
         """Refuse a message that could be read."""
         about = (envelope.kind, envelope.sender, envelope.run, envelope.round, envelope.phase)
         return cls(reason, f"{envelope!r}: {explanation}", *about)
+
+
+def is_dropped(delivery: Delivery) -> bool:
+    """Say whether a message is not even put aside: it is too large for that, or nobody vouches for who sent it."""
+    return is_oversized(delivery.body) or not delivery.user
+
+
+def describe_dropped(delivery: Delivery) -> Refusal:
+    """Say what is to be known of a message that is dropped; to hash a large one takes time."""
+    size, sha256 = len(delivery.body), hashlib.sha256(delivery.body).hexdigest()
+    reason, what = (
+        (RejectReason.OVERSIZED, "is too large")
+        if is_oversized(delivery.body)
+        else (RejectReason.NO_USER, "does not name the broker's user who sent it")
+    )
+    told = f"a message of {delivery.user or 'nobody'} {what} and is dropped: {size} bytes, SHA-256 {sha256}"
+    return Refusal(reason, told, user=delivery.user, size=size, sha256=sha256)
 
 
 def admit(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:

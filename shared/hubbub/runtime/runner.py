@@ -18,11 +18,11 @@ time since the newest event does not count against a timer: the party was away, 
 
 Nothing is looked at that its sender, as the roster knows it, has not signed. What a peer did wrong (`PeerError`,
 an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
-and recorded in the audit log, and changes nothing else. This is the only place that catches everything: a poison
-message never stops a service.
+and recorded in the audit log, and changes nothing else. What is too large, or names no user of the broker, is
+recorded and dropped. This is the only place that catches everything: a poison message never stops a service.
 
-A disk or database that fails is no fault of a message. While it does, the queue is paused, what could not be kept
-is tried again, and nothing counts as a delivery.
+A disk or database that fails is no fault of a message. While it does, the queues are paused, what could not be
+kept is tried again, and nothing counts as a delivery.
 """
 
 from __future__ import annotations
@@ -71,16 +71,17 @@ from hubbub.machine.table import Step, is_final, step
 from hubbub.messages.base import Message
 from hubbub.messages.envelope import Envelope
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.edge import Refusal, admit
+from hubbub.runtime.edge import Refusal, admit, describe_dropped, is_dropped
 from hubbub.runtime.gauges import Gauges, Reading
-from hubbub.runtime.post import Post
+from hubbub.runtime.post import LONG_BYTES, Post
+from hubbub.runtime.refusals import RefusalBook
 from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
-from hubbub.transport.topology import inbox
-from hubbub.trust.audit import AuditLog, Refusals
+from hubbub.transport.topology import inbox, received_from
+from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 
@@ -219,12 +220,13 @@ class Runner:
         self._clock = clock
         self._counters = counters
         self._audit = audit
-        self._refusals = Refusals(audit)
+        self._refusals = RefusalBook(counters, audit)
         self._observer = observer
         self._witness = witness
         self._kinds = kinds
         self._store = store
-        self._storage = StorageWatch(transport, inbox(identity.name))
+        self._queues = received_from(identity.name, identity.role)
+        self._storage = StorageWatch(transport, self._queues)
         self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
         self._unfinished: list[int] = []
         self._begun: list[Key] = []
@@ -273,7 +275,8 @@ class Runner:
             raise
 
     async def _subscribe(self, prefetch: int) -> None:
-        await self._transport.subscribe(inbox(self.identity.name), self._handle, prefetch=prefetch)
+        for queue in self._queues:
+            await self._transport.subscribe(queue, self._handle, prefetch=prefetch)
 
     async def stop(self) -> None:
         """Stop timers, jobs and the driver; the transport is closed by whoever opened it.
@@ -288,6 +291,7 @@ class Runner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._refusals.close()
         left = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for turn in [*([self._now] if self._now else []), *left]:
             if isinstance(turn, _Turn) and not turn.done.done():
@@ -295,8 +299,12 @@ class Runner:
 
     def find_problems(self) -> tuple[str, ...]:
         """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
-        condition, queue = self._transport.condition, inbox(self.identity.name)
-        is_deaf = self._receiving and queue not in condition.consuming
+        condition, trouble = self._transport.condition, self._storage.trouble
+        listens = self._receiving and not trouble
+        silent = [
+            (listens and queue not in condition.consuming, f"nothing is received from the queue {queue}")
+            for queue in self._queues
+        ]
         return tuple(
             problem
             for is_so, problem in (
@@ -304,8 +312,8 @@ class Runner:
                 (not self._replayed, "the event log is not replayed yet"),
                 (self._driver is not None and self._driver.done(), "no events are taken any more: see the log"),
                 (not condition.connected, "there is no connection to the broker"),
-                (bool(self._storage.trouble), f"storage fails, so no messages are taken: {self._storage.trouble}"),
-                (is_deaf and not self._storage.trouble, f"nothing is received from the queue {queue}"),
+                (bool(trouble), f"storage fails, so no messages are taken: {trouble}"),
+                *silent,
                 (condition.blocked, "the broker takes no messages: it is short of memory or disk"),
             )
             if is_so
@@ -392,19 +400,29 @@ class Runner:
         if self._stopped:
             # The shell may be closed already; the message waits at the broker for the next start.
             return RETRY
+        if is_dropped(delivery):
+            return await self._drop(delivery)
         message = admit(self.identity, self.roster, delivery.body)
         if isinstance(message, Refusal):
-            return await self._refuse(message)
+            return await self._refuse(message, delivery)
         with context(run=message.run, round=message.round, phase=message.phase):
-            return await self._accept(message, len(delivery.body))
+            return await self._accept(message, delivery)
 
-    async def _accept(self, envelope: Envelope, size: int) -> Verdict:
-        """Act on a message that was admitted at the edge; `size` is that of its frame."""
-        found: Sequence[Fed] = ()
+    async def _drop(self, delivery: Delivery) -> Verdict:
+        """Refuse a message that is not put aside either; what is known of it is recorded."""
+        takes_long = len(delivery.body) > LONG_BYTES
+        await self._refusals.note(
+            await asyncio.to_thread(describe_dropped, delivery) if takes_long else describe_dropped(delivery)
+        )
+        return ACK
+
+    async def _accept(self, envelope: Envelope, delivery: Delivery) -> Verdict:
+        """Act on a message that was admitted at the edge."""
+        size, found = len(delivery.body), tuple[Fed, ...]()
 
         def find() -> Sequence[Fed]:
             nonlocal found
-            found = self._shell.receive(envelope, size=size, now_s=self._clock.now_s())
+            found = tuple(self._shell.receive(envelope, size=size, now_s=self._clock.now_s()))
             return found
 
         try:
@@ -412,13 +430,13 @@ class Runner:
             take = partial(self._wait_for_turn, find, envelope.payload)
             await self._through_outages("event", envelope.kind, take)
         except PeerError as error:
-            return await self._refuse(Refusal.of(error.reason, str(error), envelope))
+            return await self._refuse(Refusal.of(error.reason, str(error), envelope), delivery)
         except MachineOver as error:
             log.info("%s changes nothing: %s", envelope.kind, error)
             self._counters.late(envelope.kind)
             return ACK
         except UnexpectedEvent as error:
-            return await self._refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope))
+            return await self._refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope), delivery)
         except RunnerStopped:
             return RETRY
         except Exception:
@@ -430,21 +448,11 @@ class Runner:
             self._counters.carried("received", envelope, size)
         return ACK
 
-    async def _refuse(self, refusal: Refusal) -> Verdict:
+    async def _refuse(self, refusal: Refusal, delivery: Delivery) -> Verdict:
         """Refuse a message: it is counted and recorded, and put aside with its reason."""
         with context(run=refusal.run, round=refusal.round, phase=refusal.phase):
-            await self._note_refusal(refusal)
+            await self._refusals.note(replace(refusal, user=delivery.user))
         return reject(refusal.reason.value)
-
-    async def _note_refusal(self, refusal: Refusal) -> None:
-        reason = refusal.reason
-        log.warning("refused: %s", refusal.explanation, extra={"reason": reason.value})
-        self._counters.rejected(reason)
-        who = {"kind": refusal.kind, "sender": refusal.sender, "run": refusal.run}
-        try:
-            await asyncio.to_thread(partial(self._refusals.note, reason.value, **who))
-        except LocalError:
-            log.exception("the refusal could not be recorded")
 
     # After a restart ------------------------------------------------------------------------------------
 
@@ -793,7 +801,7 @@ class Runner:
             case Record():
                 await asyncio.to_thread(self._append_record, key, effect)
             case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
-                await self._note_refusal(Refusal(reason, explanation, kind, sender, key.run))
+                await self._refusals.note(Refusal(reason, explanation, kind, sender, key.run))
             case TellOwner(sentence=sentence):
                 log.warning("%s", sentence)
             case _:
@@ -836,7 +844,7 @@ class Runner:
             )
         except PeerError as error:
             what = type(job).__name__
-            await self._note_refusal(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
+            await self._refusals.note(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
             event = Failed(str(error), error.code)
         except Exception as error:
             if key not in self.machines:

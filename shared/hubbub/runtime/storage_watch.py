@@ -7,7 +7,7 @@ that it kept from succeeding has succeeded. A smaller probe could find room wher
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 class StorageWatch:
     """The attempts that storage keeps from succeeding."""
 
-    def __init__(self, transport: Transport, queue: str) -> None:
+    def __init__(self, transport: Transport, queues: Sequence[str]) -> None:
         self._transport = transport
-        self._queue = queue
+        self._queues = queues
         self._failing: dict[object, str] = {}
         self._closed = False
 
@@ -45,13 +45,15 @@ class StorageWatch:
             log.error("storage fails: no messages are taken, and it is tried again until it works: %s", error)
         self._failing[attempt] = str(error)
         # Each time, because a subscription may have begun since.
-        self._transport.pause(self._queue)
+        for queue in self._queues:
+            self._transport.pause(queue)
 
     def recover(self, attempt: object) -> None:
         """Note that an attempt is over; messages are taken again if it was the last that had failed."""
         if self._failing.pop(attempt, None) is not None and not self._failing and not self._closed:
             log.warning("storage works again: messages are taken again")
-            self._transport.resume(self._queue)
+            for queue in self._queues:
+                self._transport.resume(queue)
 
     def close(self) -> None:
         """Take attempts for given up from now on: the party is being stopped, and nothing is known of its disk."""

@@ -11,7 +11,7 @@ Sending
     *Outages are waited for.* While the broker is away, or short of memory or disk, or a queue that refuses when
     full is full, `publish` waits and tries again until its time is up, then raises `TransportError`. A
     confirmation that is lost on the way makes it send twice. A body above `MAX_BODY_BYTES` is refused with
-    `TransportError`.
+    `TransportError`. Every message names the *user* that sends it, and the broker lets nobody name another.
 
 Receiving
     *One consumer.* A queue is consumed by one subscription at a time: a second is refused with `BrokerRefused`,
@@ -25,7 +25,10 @@ Receiving
     *ACK* removes the message. *RETRY* delivers it again later, marked `redelivered`, each time after a longer
     pause, and moves it to the dead letters when the queue's delivery limit is passed; others are delivered
     in the meantime. A handler that raises has said RETRY; nothing a handler does ends its subscription.
-    *REJECT* moves the message to the dead letters of its queue, with the reason, and never delivers it again.
+    *REJECT* removes the message, never delivers it again, and puts it with the reason into the dead letters of
+    its queue while others are delivered: what is rejected uses up no prefetch. What cannot be put aside is
+    dropped, with a log line: a body above `MAX_BODY_BYTES`, and of a flood what is more than `ASIDE_MAX_LENGTH`
+    messages or `ASIDE_MAX_BYTES`, and then `ASIDE_PER_S`. So is what a death in between leaves.
     *Back-pressure.* At most `prefetch` messages per subscription are outside the broker and unsettled. All
     others wait there.
     *No consumer, no loss.* What a consumer held unsettled when it died or closed is delivered again.
@@ -48,7 +51,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -57,6 +60,11 @@ from hubbub.errors import TransportError
 
 MAX_BODY_BYTES = 16 * 2**20
 """What every RabbitMQ takes; its version 4 takes no more unless told to."""
+ASIDE_MAX_LENGTH = 1_000
+"""Rejected messages that are put aside at once: as many as a queue of dead letters holds."""
+ASIDE_MAX_BYTES = 4 * MAX_BODY_BYTES
+ASIDE_PER_S = 100
+"""Those of a flood that goes on: to put one aside takes longer than to refuse ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +81,12 @@ class Delivery:
 
     body: bytes
     redelivered: bool
+    user: str = field(default="", compare=False)
+    """Who published it, for which the broker vouches; empty if the message names nobody."""
 
     def __repr__(self) -> str:
         # A body may hold a share.
-        return f"Delivery(<{len(self.body)} bytes>, redelivered={self.redelivered})"
+        return f"Delivery(<{len(self.body)} bytes>, redelivered={self.redelivered}, user={self.user!r})"
 
 
 class Outcome(Enum):
@@ -184,9 +194,14 @@ class Transport(ABC):
         await self.close()
 
 
+def is_oversized(body: bytes) -> bool:
+    """Say whether a body is larger than any message of ours."""
+    return len(body) > MAX_BODY_BYTES
+
+
 def check_size(body: bytes) -> None:
     """Refuse a body that some broker would refuse by closing the channel under everybody else."""
-    if len(body) > MAX_BODY_BYTES:
+    if is_oversized(body):
         raise TransportError(
             f"a message of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}: send smaller chunks"
         )

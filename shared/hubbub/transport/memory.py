@@ -25,6 +25,7 @@ from hubbub.transport.base import (
     Transport,
     Verdict,
     check_size,
+    is_oversized,
 )
 from hubbub.transport.subscription import RetryPause, Worker, check_outside, describe_occupied
 from hubbub.transport.topology import ExchangeSpec, Overflow, QueueSpec, Topology
@@ -33,6 +34,7 @@ from hubbub.transport.topology import ExchangeSpec, Overflow, QueueSpec, Topolog
 @dataclass(frozen=True, slots=True)
 class _Message:
     body: bytes
+    user: str = ""
     deliveries: int = 0
     # Where and why it was put aside, if it is a dead letter.
     queue: str = ""
@@ -47,7 +49,7 @@ class _Taken:
 
     @property
     def delivery(self) -> Delivery:
-        return Delivery(self.message.body, redelivered=self.message.deliveries > 1)
+        return Delivery(self.message.body, redelivered=self.message.deliveries > 1, user=self.message.user)
 
     def is_stale(self) -> bool:
         return self not in self.consumer.unsettled
@@ -126,7 +128,7 @@ class _Queue:
             self.ready_bytes += len(message.body)
 
     def bury(self, message: _Message, reason: str) -> None:
-        if self.spec.dead_letters is not None:
+        if self.spec.dead_letters is not None and not is_oversized(message.body):
             dead = replace(message, deliveries=0, queue=self.spec.name, reason=reason)
             for queue in self.broker.queues_at(self.spec.dead_letters):
                 queue.put(dead)
@@ -251,8 +253,8 @@ class MemoryBroker:
         """Find the queues that take what is published to an address."""
         return [self._queues[name] for name in self._bindings.get(address, ())]
 
-    def accept(self, address: Address, body: bytes) -> bool:
-        """Take a message, or say no for now."""
+    def accept(self, address: Address, body: bytes, user: str = "") -> bool:
+        """Take a message of a user, or say no for now."""
         if not self._running or self._blocked:
             return False
         if self._refusals:
@@ -266,7 +268,7 @@ class MemoryBroker:
         if any(queue.is_full() and queue.spec.overflow is Overflow.REJECT_PUBLISH for queue in queues):
             return False
         for queue in queues:
-            queue.put(_Message(body))
+            queue.put(_Message(body, user))
         if self._lost_confirmations:
             self._lost_confirmations -= 1
             asyncio.get_running_loop().call_soon(self.wake)
@@ -314,6 +316,8 @@ class MemoryTransport(Transport):
     ) -> None:
         self._broker = broker
         self._topology = topology
+        # A broker inside the process has no users, so it is the party whose inbox this is.
+        self.user = next((spec.dead_letters.routing_key for spec in topology.queues if spec.dead_letters), "")
         self._publish_timeout_s = publish_timeout_s
         self._retry_pause = retry_pause or RetryPause()
         self._consumers: list[_Consumer] = []
@@ -336,7 +340,7 @@ class MemoryTransport(Transport):
         try:
             async with asyncio.timeout(self._publish_timeout_s):
                 self._check_open()
-                while not self._broker.accept(address, body):
+                while not self._broker.accept(address, body, self.user):
                     await self._broker.change()
                     self._check_open()
                     self._retries += 1

@@ -27,6 +27,7 @@ Traps of aio-pika and where they are met:
 - Callbacks are cancelled with their connection: ours only put the message into a `Worker`'s queue.
 - What was fetched over a lost connection comes again: `_Taken.is_stale` keeps it from being handled twice.
 - A channel may go on saying no when a queue has long found its new leader: `_Publishers` takes another.
+- A dead letter takes a confirmation, and would keep all behind it waiting: `_DeadLetters` sends many at a time.
 - Nobody is told that the broker has blocked a connection, and all goes on being sent: `_is_blocked` finds out.
 """
 
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,6 +55,9 @@ from aiormq.exceptions import ChannelAccessRefused
 from hubbub.errors import BrokerRefused, BrokerUnreachable, ConfigurationError, TransportError, Unroutable
 from hubbub.transport.access import Access, Entrance, Login, Tls
 from hubbub.transport.base import (
+    ASIDE_MAX_BYTES,
+    ASIDE_MAX_LENGTH,
+    ASIDE_PER_S,
     DELIVERY_LIMIT_REASON,
     Address,
     Condition,
@@ -63,6 +68,7 @@ from hubbub.transport.base import (
     Transport,
     Verdict,
     check_size,
+    is_oversized,
     reject,
 )
 from hubbub.transport.definitions import queue_arguments
@@ -92,6 +98,8 @@ _LOOK_S = 0.2
 _WATCH_S = 1.0
 # A broker looks once in a heartbeat, and twice in vain before it gives a connection up.
 _HEARTBEATS_TO_NOTICE = 3
+# How many dead letters are on their way to the broker at a time.
+_ASIDE_AT_ONCE = 64
 # Declaring or deleting the queues of a hundred parties.
 _ADMINISTRATION_S = 60.0
 
@@ -137,6 +145,7 @@ class RabbitMqTransport(Transport):
         self._sending: _Link | None = None
         self._receiving: _Link | None = None
         self._publishers = _Publishers()
+        self.dead = _DeadLetters(self._publish)
         self._publishing: set[asyncio.Timeout] = set()
         self._subscriptions: list[_Subscription] = []
         self._retries = 0
@@ -196,7 +205,9 @@ class RabbitMqTransport(Transport):
         subscriptions, self._subscriptions = self._subscriptions, []
         try:
             await asyncio.gather(*(subscription.end() for subscription in subscriptions))
+            await self.dead.finish()
         finally:
+            await self.dead.stop()
             for limit in self._publishing:
                 if not limit.expired():
                     limit.reschedule(asyncio.get_running_loop().time())
@@ -254,11 +265,6 @@ class RabbitMqTransport(Transport):
             await _give_up(channel.close)
         return found
 
-    async def put_aside(self, spec: QueueSpec, body: bytes, reason: str) -> None:
-        """Publish a rejected message, with its reason, to the dead letters of its queue."""
-        if spec.dead_letters is not None:
-            await self._publish(spec.dead_letters, body, {REASON_HEADER: reason, QUEUE_HEADER: spec.name})
-
     @property
     def retry_pause(self) -> RetryPause:
         """How long a message rests before it is delivered again."""
@@ -298,7 +304,13 @@ class RabbitMqTransport(Transport):
 
     async def _publish(self, address: Address, body: bytes, headers: HeadersType) -> None:
         check_size(body)
-        message = aio_pika.Message(body, headers=headers, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        message = aio_pika.Message(
+            body,
+            headers=headers,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            # A broker takes no other name than the one that we logged in with.
+            user_id=self._access.user,
+        )
         failure: BaseException | None = None
         try:
             async with asyncio.timeout(self._publish_timeout_s) as limit:
@@ -693,6 +705,85 @@ def _set_event() -> asyncio.Event:
     return event
 
 
+class _DeadLetters:
+    """Puts rejected messages aside, many at a time, while others are handled.
+
+    They are acknowledged already. So the messages here are all that is lost if this process dies, and there is a
+    limit to how many there may be; what is over it is dropped.
+    """
+
+    def __init__(self, publish: Callable[[Address, bytes, HeadersType], Awaitable[None]]) -> None:
+        self._publish = publish
+        self._waiting: deque[tuple[Address, bytes, HeadersType]] = deque()
+        self._bytes = 0
+        self._room: float = ASIDE_MAX_LENGTH
+        self._looked_at_s = 0.0
+        self._dropped = 0
+        self._telling: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    def put(self, spec: QueueSpec, body: bytes, reason: str) -> None:
+        """Send a rejected message, with its reason, to the dead letters of its queue, without waiting for it."""
+        if spec.dead_letters is None:
+            return
+        if is_oversized(body):
+            log.warning("a message of %s is rejected (%s) and dropped: %d bytes", spec.name, reason, len(body))
+            return
+        if not self._has_room(len(body)):
+            self._drop()
+            return
+        self._waiting.append((spec.dead_letters, body, {REASON_HEADER: reason, QUEUE_HEADER: spec.name}))
+        self._bytes += len(body)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="put aside")
+
+    async def finish(self) -> None:
+        """Wait, not for long, until all is put aside."""
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=_ANSWER_S)
+
+    async def stop(self) -> None:
+        """Drop what is left."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell()
+
+    def _has_room(self, size: int) -> bool:
+        """Take room for one more, which comes back with time; a flood would have us do nothing else."""
+        now_s = asyncio.get_running_loop().time()
+        self._room = min(self._room + ASIDE_PER_S * (now_s - self._looked_at_s), ASIDE_MAX_LENGTH)
+        self._looked_at_s = now_s
+        if self._room < 1 or len(self._waiting) >= ASIDE_MAX_LENGTH or self._bytes + size > ASIDE_MAX_BYTES:
+            return False
+        self._room -= 1
+        return True
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
+
+    def _tell(self) -> None:
+        log.warning("%d rejected messages were dropped: too many at a time to put aside", self._dropped)
+        self._dropped, self._telling = 0, None
+
+    async def _send(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_ASIDE_AT_ONCE, len(self._waiting)))]
+            await asyncio.gather(*(self._send_one(*each) for each in batch))
+
+    async def _send_one(self, address: Address, body: bytes, headers: HeadersType) -> None:
+        try:
+            await self._publish(address, body, headers)
+        except TransportError as error:
+            log.warning("a rejected message (%s) is dropped: %s", headers[REASON_HEADER], error)
+        finally:
+            self._bytes -= len(body)
+
+
 @dataclass(slots=True, eq=False)
 class _Subscription:
     transport: RabbitMqTransport
@@ -820,7 +911,8 @@ class _Taken:
 
     @property
     def delivery(self) -> Delivery:
-        return Delivery(self.message.body, redelivered=bool(self.message.redelivered))
+        message = self.message
+        return Delivery(message.body, redelivered=bool(message.redelivered), user=message.user_id or "")
 
     @property
     def deliveries(self) -> int:
@@ -838,24 +930,14 @@ class _Taken:
             verdict = reject(DELIVERY_LIMIT_REASON)
         if verdict.outcome is Outcome.RETRY:
             self.subscription.rest(self)
-        elif verdict.outcome is Outcome.ACK or await self._put_aside(verdict.reason):
-            await _despite_loss(self.message.ack)
+            return
+        if verdict.outcome is Outcome.REJECT and not self.is_stale():
+            self.subscription.transport.dead.put(self.subscription.spec, self.message.body, verdict.reason)
+        await _despite_loss(self.message.ack)
 
     async def give_back(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         await _despite_loss(self.message.nack)
-
-    async def _put_aside(self, reason: str) -> bool:
-        if self.is_stale():
-            return False
-        spec = self.subscription.spec
-        try:
-            await self.subscription.transport.put_aside(spec, self.message.body, reason)
-        except TransportError as error:
-            log.warning("a message of %s is rejected (%s) but cannot be put aside: %s", spec.name, reason, error)
-            self.subscription.rest(self)
-            return False
-        return True
 
 
 @asynccontextmanager

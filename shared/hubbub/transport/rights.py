@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hubbub.ids import PartyId, Role
-from hubbub.transport.topology import EXCHANGES, FLOWS, dead_letter_exchange, dead_letter_queue, inbox
+from hubbub.transport.topology import (
+    EXCHANGES,
+    FLOWS,
+    dead_letter_exchange,
+    dead_letter_queue,
+    inbox,
+    orders_queue,
+    received_from,
+)
 
 DEFAULT_EXCHANGE = ""
 """Reaches every queue by its name, so that whoever may write to it may write to everybody."""
@@ -44,7 +52,7 @@ def find_duties(party: PartyId, role: Role) -> tuple[Attempt, ...]:
     targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
     return (
         *(Attempt(Deed.PUBLISH, exchange) for exchange in (*targets, dead_letter_exchange(party))),
-        *(Attempt(Deed.CONSUME, queue) for queue in (inbox(party), dead_letter_queue(party))),
+        *(Attempt(Deed.CONSUME, queue) for queue in (*received_from(party, role), dead_letter_queue(party))),
     )
 
 
@@ -58,7 +66,7 @@ def find_taboos(party: PartyId, role: Role, others: Iterable[PartyId]) -> tuple[
         *(spec.name for spec in EXCHANGES if spec.name not in allowed),
         *map(dead_letter_exchange, strangers),
     )
-    queues = (*map(inbox, strangers), *map(dead_letter_queue, strangers))
+    queues = (*map(inbox, strangers), *map(orders_queue, strangers), *map(dead_letter_queue, strangers))
     return (
         Attempt(Deed.DECLARE, f"hubbub.probe.{party}"),
         *(Attempt(Deed.PUBLISH, name) for name in exchanges),

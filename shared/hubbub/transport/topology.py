@@ -2,8 +2,9 @@
 
 Each flow of messages has its own direct exchange, so that a broker can grant each party the right to write to
 just those that its role uses. A party has one inbox, bound under the party's name to the exchanges from which
-its role receives. What it rejects goes through an exchange of its own to a queue of its own, so that nobody
-else can write there:
+its role receives. An aggregator has a second queue, `hubbub.orders.NAME`, for what the coordinator sends: any
+client can fill its inbox, and orders must not wait behind that. What a party rejects goes through an exchange of
+its own to a queue of its own, so that nobody else can write there:
 
     hubbub.control         coordinator -> clients, aggregators
     hubbub.shares          client -> aggregator
@@ -144,8 +145,18 @@ EXCHANGES = tuple(ExchangeSpec(name) for name in dict.fromkeys(FLOWS.values()))
 
 
 def inbox(party: PartyId) -> str:
-    """Name the queue from which a party receives everything."""
+    """Name the queue from which a party receives, an aggregator all but orders."""
     return f"hubbub.inbox.{_checked(party)}"
+
+
+def orders_queue(party: PartyId) -> str:
+    """Name the queue from which an aggregator receives the coordinator's orders."""
+    return f"hubbub.orders.{_checked(party)}"
+
+
+def received_from(party: PartyId, role: Role) -> tuple[str, ...]:
+    """Name all queues from which a party receives."""
+    return (orders_queue(party), inbox(party)) if role is Role.AGGREGATOR else (inbox(party),)
 
 
 def dead_letter_queue(party: PartyId) -> str:
@@ -179,19 +190,26 @@ def topology_for(party: PartyId, role: Role) -> Topology:
                 max_bytes=DEAD_MAX_BYTES,
                 overflow=Overflow.DROP_HEAD,
             ),
-            QueueSpec(
-                name=inbox(party),
-                dead_letters=dead,
-                max_length=INBOX_MAX_LENGTH[role],
-                max_bytes=CLIENT_INBOX_MAX_BYTES if role is Role.CLIENT else None,
-                overflow=Overflow.DROP_HEAD if role is Role.CLIENT else Overflow.REJECT_PUBLISH,
+            *(
+                QueueSpec(
+                    name=name,
+                    dead_letters=dead,
+                    max_length=INBOX_MAX_LENGTH[role],
+                    max_bytes=CLIENT_INBOX_MAX_BYTES if role is Role.CLIENT else None,
+                    overflow=Overflow.DROP_HEAD if role is Role.CLIENT else Overflow.REJECT_PUBLISH,
+                )
+                for name in received_from(party, role)
             ),
         ),
         bindings=(
             BindingSpec(dead, dead_letter_queue(party)),
-            *(BindingSpec(Address(exchange, party), inbox(party)) for exchange in sources),
+            *(BindingSpec(Address(exchange, party), _queue_for(exchange, party, role)) for exchange in sources),
         ),
     )
+
+
+def _queue_for(exchange: str, party: PartyId, role: Role) -> str:
+    return orders_queue(party) if exchange == CONTROL and role is Role.AGGREGATOR else inbox(party)
 
 
 def permissions_for(party: PartyId, role: Role) -> Permissions:
@@ -200,7 +218,7 @@ def permissions_for(party: PartyId, role: Role) -> Permissions:
     return Permissions(
         configure="^$",
         write=_exactly(*targets, dead_letter_exchange(party)),
-        read=_exactly(inbox(party), dead_letter_queue(party)),
+        read=_exactly(*received_from(party, role), dead_letter_queue(party)),
     )
 
 

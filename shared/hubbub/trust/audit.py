@@ -19,9 +19,10 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,8 @@ NOTHING_BEFORE = "0" * 64
 
 MAX_TALLIES = 10_000
 """Refusals that are told apart; a stranger can make up as many names as it likes."""
+MAX_TALLIES_OF_ONE = 100
+"""The same for those of one user of the broker, which cannot make up its own name."""
 MAX_NAME_CHARACTERS = 80
 
 _LINE_START = b'{"digest":"'
@@ -202,18 +205,38 @@ class Refusals:
         self._log = log
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
+        self._told_apart: Counter[str] = Counter()
 
-    def note(self, reason: str, *, kind: str, sender: str, run: str) -> None:
-        """Count a refusal; the 1st, 2nd, 4th, 8th and so on of its like is written down."""
-        key = (_shorten(reason), _shorten(kind), _shorten(sender), _shorten(run))
+    def note(
+        self, reason: str, *, kind: str, sender: str, run: str, by: str = "", **about: JsonValue
+    ) -> Callable[[], None] | None:
+        """Count a refusal, and give what writes it down if it is the 1st, 2nd, 4th, 8th and so on of its like.
+
+        To count takes no time, to write does. `by` is the broker's user who sent what is refused, `about` what
+        else is to be written.
+        """
+        key = (_shorten(reason), _shorten(kind), _shorten(sender or by), _shorten(run))
         with self._lock:
-            if key not in self._counts and len(self._counts) >= MAX_TALLIES:
-                key = ("other", "other", "other", "other")
+            if key not in self._counts:
+                key = self._find_room(key, _shorten(by))
             self._counts[key] += 1
             count = self._counts[key]
-            if count.bit_count() == 1:
-                reason, kind, sender, run = key
-                self._log.append("refused", reason=reason, kind=kind, sender=sender, run=run, count=count)
+        if count.bit_count() > 1:
+            return None
+        reason, kind, sender, run = key
+        return partial(
+            self._log.append, "refused", reason=reason, kind=kind, sender=sender, run=run, count=count, **about
+        )
+
+    def _find_room(self, key: tuple[str, str, str, str], user: str) -> tuple[str, str, str, str]:
+        """Lump a refusal that is unlike all before together with others if too many are told apart."""
+        if user and self._told_apart[user] >= MAX_TALLIES_OF_ONE:
+            return (key[0], "other", user, "other")
+        if len(self._counts) >= MAX_TALLIES:
+            return ("other", "other", "other", "other")
+        if user:
+            self._told_apart[user] += 1
+        return key
 
 
 def _shorten(name: str) -> str:

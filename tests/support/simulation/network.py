@@ -37,8 +37,8 @@ class WatchedBroker(MemoryBroker):
         if name in self._long:
             self._queues[name].spec = self._long.pop(name)
 
-    def accept(self, address: Address, body: bytes) -> bool:
-        taken = super().accept(address, body)
+    def accept(self, address: Address, body: bytes, user: str = "") -> bool:
+        taken = super().accept(address, body, user)
         if taken:
             self._watch(body)
         return taken
@@ -66,7 +66,7 @@ class Link:
         self._sent = self._received = self._settled = 0
 
     async def send(
-        self, broker: MemoryBroker, inner: Transport, address: Address, body: bytes, visit: Visit
+        self, broker: MemoryBroker, inner: MemoryTransport, address: Address, body: bytes, visit: Visit
     ) -> None:
         self._sent += 1
         number = self._sent
@@ -77,7 +77,7 @@ class Link:
         await inner.publish(address, body)
         for each in self._duplicates:
             if each.nth == number:
-                asyncio.get_running_loop().call_later(each.after_s, broker.accept, address, body)
+                asyncio.get_running_loop().call_later(each.after_s, broker.accept, address, body, inner.user)
         visit("after", "publish")
         if number in self._unconfirmed:
             raise TransportError("the confirmation was lost")
@@ -118,7 +118,7 @@ class FaultyTransport(Transport):
         self._pace = pace
         self._visit = visit
         self._one_at_a_time = asyncio.Lock()
-        self._subscription: tuple[str, Handler, int] | None = None
+        self._subscriptions: list[tuple[str, Handler, int]] = []
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -142,9 +142,9 @@ class FaultyTransport(Transport):
                 await asyncio.sleep(self._pace())
                 return await handler(delivery)
 
-        self._subscription = (queue, handle, prefetch)
+        self._subscriptions.append((queue, handle, prefetch))
         if self._link.up.is_set():
-            await self._inner.subscribe(*self._subscription[:2], prefetch=prefetch)
+            await self._inner.subscribe(queue, handle, prefetch=prefetch)
 
     def settle(self, taken: _Taken, verdict: Verdict) -> None:
         self._link.settle(taken, verdict, self._visit)
@@ -157,10 +157,11 @@ class FaultyTransport(Transport):
 
     def reconnect(self, context: Context) -> None:
         """Receive again, as the process to which the context belongs."""
-        if self._subscription is not None and not self._inner._consumers:
-            queue, handle, prefetch = self._subscription
-            consumer = context.run(self._broker.attach, queue, handle, prefetch, self._inner._retry_pause)
-            self._inner._consumers = [consumer]
+        if not self._inner._consumers:
+            self._inner._consumers = [
+                context.run(self._broker.attach, queue, handle, prefetch, self._inner._retry_pause)
+                for queue, handle, prefetch in self._subscriptions
+            ]
 
     def pause(self, queue: str) -> None:
         self._inner.pause(queue)

@@ -28,7 +28,7 @@ from hubbub.protocol import influence
 from hubbub.strategies.base import Release, Theta
 from hubbub.transport.base import Verdict
 from hubbub.transport.memory import _Taken
-from hubbub.transport.topology import dead_letter_queue, inbox, topology_for
+from hubbub.transport.topology import dead_letter_queue, inbox, received_from, topology_for
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
@@ -373,8 +373,9 @@ class World:
             if name in self.ledger.overflowed and dead.reason in _WITHOUT_WHAT_CAME_BEFORE:
                 continue
             self.ledger.blame(f"{name} refused what an honest party sent: {dead.reason}")
-        if self.broker.waiting_in(inbox(name)):
-            self.ledger.blame(f"{self.broker.waiting_in(inbox(name))} messages are left in the inbox of {name}")
+        for queue in received_from(name, self.members[name].role):
+            if left := self.broker.waiting_in(queue):
+                self.ledger.blame(f"{left} messages are left in {queue}")
 
     def _end_all(self, loop: ManualLoop) -> None:
         for party in self.members.values():

@@ -269,7 +269,7 @@ def test_rights_that_are_lacking_are_found(site: Site, hubbub: Hubbub) -> None:
 
     lacking = (
         "alan may not publish to exchange hubbub.reports; publish to exchange hubbub.partials; "
-        "read queue hubbub.inbox.alan"
+        "read queue hubbub.orders.alan; read queue hubbub.inbox.alan"
     )
     assert find(ended, "rights")["what"] == lacking
 

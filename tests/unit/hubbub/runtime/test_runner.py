@@ -1,4 +1,5 @@
 import asyncio
+import hashlib
 import json
 import logging
 from dataclasses import dataclass, field
@@ -37,8 +38,9 @@ from hubbub.runtime import runner
 from hubbub.runtime.post import authenticate
 from hubbub.runtime.runner import BEGINNING, MachineOver, RunnerStopped
 from hubbub.runtime.telemetry import JsonFormatter
-from hubbub.transport.base import ACK, Delivery, Verdict
-from hubbub.transport.topology import DELIVERY_LIMIT, dead_letter_queue, inbox
+from hubbub.transport import base
+from hubbub.transport.base import ACK, Address, Delivery, Verdict
+from hubbub.transport.topology import DELIVERY_LIMIT, REPORTS, dead_letter_queue, inbox
 from hubbub.trust.audit import AuditLog
 from support.aio import aio, until
 from support.forgetful_store import Disk, ForgetfulStore
@@ -61,6 +63,7 @@ from support.probe import (
     State,
     Unlisted,
     by_reason,
+    frame_of,
     go,
     go_by_kind,
     probe,
@@ -608,12 +611,88 @@ async def test_every_refused_delivery_is_recorded_and_a_flood_of_them_briefly() 
         await service.send(RunRefused(code=Code.INTERNAL))
         await service.dead_letters(6)
 
-        nobody = {"kind": "", "sender": "", "run": ""}
+        # What a message says of itself cannot be read, but the broker says whose it is.
+        nobody = {"kind": "", "sender": CLIENT, "run": ""}
         client = {"kind": "run-refused", "sender": CLIENT, "run": KEY.run}
         assert [dict(entry.fields) for entry in service.recorded("refused")] == [
             *({"reason": "malformed", "count": count, **nobody} for count in (1, 2, 4)),
             {"reason": "unexpected", "count": 1, **client},
         ]
+
+
+@aio
+async def test_a_message_that_is_too_large_is_dropped_and_recorded_and_orders_pass(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = bytes(10_001)
+    monkeypatch.setattr(base, "MAX_BODY_BYTES", 10_000)
+    async with probe() as service:
+        for _ in range(16):
+            # Not over a transport, which does not send it.
+            assert service.broker.accept(Address(REPORTS, COORDINATOR), large, user=CLIENT)
+        await service.send()
+        assert (await service.moments.get()).after is State.BUSY
+
+        assert service.counters.rejections(RejectReason.OVERSIZED) == 16
+        assert dict(service.recorded("refused")[0].fields) == {
+            "reason": "oversized",
+            "kind": "",
+            "sender": CLIENT,
+            "run": "",
+            "count": 1,
+            "size": 10_001,
+            "sha256": hashlib.sha256(large).hexdigest(),
+        }
+        assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+        assert service.broker.held_from(inbox(COORDINATOR)) <= 1
+    assert f"a message of {CLIENT} is too large and is dropped: 10001 bytes, SHA-256" in caplog.text
+
+
+@aio
+async def test_a_message_that_names_no_user_of_the_broker_is_dropped_and_recorded() -> None:
+    async with probe() as service:
+        assert service.broker.accept(Address(REPORTS, COORDINATOR), frame_of(), user="")
+        await service.send_bytes(b"garbage")
+        letters = await service.dead_letters(1)
+
+        assert by_reason(letters) == ["malformed"]
+        assert service.counters.rejections(RejectReason.NO_USER) == 1
+        fields = service.recorded("refused")[0].fields
+        assert (fields["reason"], fields["sender"], fields["size"]) == ("no-user", "", len(frame_of()))
+        assert service.live.state is State.IDLE
+
+
+@aio
+async def test_a_forgery_is_recorded_with_the_user_who_sent_it() -> None:
+    forged = frame_of(sender=MANIFEST.clients[1], signer=CLIENT)
+    async with probe() as service:
+        await service.send_bytes(forged)
+        await service.dead_letters(1)
+
+        fields = service.recorded("refused")[0].fields
+        assert (fields["reason"], fields["sender"], fields["user"]) == (
+            "bad-signature",
+            MANIFEST.clients[1],
+            CLIENT,
+        )
+
+
+@aio
+async def test_a_flood_of_refusals_is_counted_in_full_and_logged_in_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with probe() as service:
+        for _ in range(500):
+            await service.send_bytes(b"garbage")
+        await service.dead_letters(500)
+
+        assert service.counters.rejections(RejectReason.MALFORMED) == 500
+    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    single = [line for line in lines if line.startswith("refused: ")]
+    more = [int(line.split()[1]) for line in lines if line not in single]
+    assert len(single) + sum(more) == 500
+    assert more
+    assert f"more within a second (malformed) from {CLIENT}" in caplog.text
 
 
 # Jobs ------------------------------------------------------------------------------------------------------

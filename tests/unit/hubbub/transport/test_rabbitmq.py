@@ -5,11 +5,13 @@ from itertools import groupby
 
 import pytest
 
-from hubbub.errors import BrokerUnreachable, ConfigurationError
+from hubbub.errors import BrokerUnreachable, ConfigurationError, TransportError
 from hubbub.ids import PartyId, Role
+from hubbub.transport import rabbitmq
 from hubbub.transport.access import Login
-from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss
-from hubbub.transport.topology import topology_for
+from hubbub.transport.base import Address
+from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss, _DeadLetters
+from hubbub.transport.topology import inbox, topology_for
 from support.aio import aio
 from support.listening import listening
 
@@ -122,3 +124,81 @@ async def test_loss_is_told_apart_also_while_a_cancelled_task_winds_up() -> None
     await asyncio.gather(task, return_exceptions=True)
 
     assert seen == ["loss"]
+
+
+# Dead letters -----------------------------------------------------------------------------------------------
+
+
+class Broker:
+    """Takes dead letters, none of them before so many are on their way; one of them it never takes."""
+
+    def __init__(self, at_once: int = 1, unwanted: bytes = b"") -> None:
+        self.taken: list[bytes] = []
+        self._at_once, self._unwanted = at_once, unwanted
+        self._begun = 0
+        self._enough = asyncio.Event()
+
+    async def publish(self, address: Address, body: bytes, headers: object) -> None:
+        assert address == Address("hubbub.rejected.anna", ANNA)
+        assert headers == {"hubbub-reason": "malformed", "hubbub-queue": "hubbub.inbox.anna"}
+        self._begun += 1
+        if self._begun == self._at_once:
+            self._enough.set()
+        await self._enough.wait()
+        if body == self._unwanted:
+            raise TransportError("the broker is away")
+        self.taken.append(body)
+
+
+async def put_aside(broker: Broker, bodies: list[bytes]) -> None:
+    dead = _DeadLetters(broker.publish)
+    for body in bodies:
+        dead.put(TOPOLOGY.queue(inbox(ANNA)), body, "malformed")
+    await dead.finish()
+    await dead.stop()
+
+
+@aio
+async def test_dead_letters_do_not_wait_for_each_others_confirmation() -> None:
+    broker, bodies = Broker(at_once=20), [b"%d" % number for number in range(20)]
+
+    await put_aside(broker, bodies)
+
+    assert set(broker.taken) == set(bodies)
+
+
+@aio
+async def test_a_dead_letter_that_the_broker_does_not_take_is_dropped_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker(unwanted=b"1")
+
+    await put_aside(broker, [b"0", b"1", b"2"])
+
+    assert broker.taken == [b"0", b"2"]
+    assert "a rejected message (malformed) is dropped: the broker is away" in caplog.text
+
+
+@aio
+async def test_of_a_flood_a_part_is_put_aside_and_the_rest_is_counted_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rabbitmq, "ASIDE_PER_S", 0)
+    broker, bodies = Broker(), [b"%d" % number for number in range(1_500)]
+
+    await put_aside(broker, bodies)
+
+    assert broker.taken == bodies[:1_000]
+    assert [record.getMessage() for record in caplog.records] == [
+        "500 rejected messages were dropped: too many at a time to put aside"
+    ]
+
+
+@aio
+async def test_what_is_put_aside_at_a_time_is_limited_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rabbitmq, "ASIDE_MAX_BYTES", 2_500)
+    broker = Broker()
+
+    await put_aside(broker, [bytes([number]) * 1_000 for number in range(5)])
+
+    assert [body[0] for body in broker.taken] == [0, 1]

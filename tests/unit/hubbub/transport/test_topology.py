@@ -24,6 +24,7 @@ from hubbub.transport.topology import (
     inbox,
     merge,
     permissions_for,
+    received_from,
     route,
     topology_for,
 )
@@ -60,12 +61,24 @@ def test_only_coordinators_never_talk_to_their_like() -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_inbox_is_bound_to_exactly_the_flows_to_its_role(role: Role) -> None:
-    topology = topology_for(ANNA, role)
+def test_what_a_party_receives_from_is_bound_to_exactly_the_flows_to_its_role(role: Role) -> None:
+    topology, queues = topology_for(ANNA, role), received_from(ANNA, role)
 
-    bound = {binding.address for binding in topology.bindings if binding.queue == inbox(ANNA)}
+    bound = [binding.address for binding in topology.bindings if binding.queue in queues]
 
-    assert bound == {route(sender, to, ANNA) for sender, to in FLOWS if to is role}
+    assert set(bound) == {route(sender, to, ANNA) for sender, to in FLOWS if to is role}
+    assert len(bound) == len(set(bound)), "no message may be put into two queues"
+
+
+def test_orders_to_an_aggregator_do_not_wait_where_clients_can_send() -> None:
+    topology = topology_for(ANNA, Role.AGGREGATOR)
+    bound = {binding.address: binding.queue for binding in topology.bindings}
+
+    assert bound[route(Role.COORDINATOR, Role.AGGREGATOR, ANNA)] == "hubbub.orders.anna"
+    assert bound[route(Role.CLIENT, Role.AGGREGATOR, ANNA)] == inbox(ANNA)
+    assert [address for address, queue in bound.items() if queue == "hubbub.orders.anna"] == [
+        Address("hubbub.control", ANNA)
+    ]
 
 
 @pytest.mark.parametrize("role", Role)
@@ -137,11 +150,17 @@ WRITES = {
     Role.AGGREGATOR: {RESULTS, REPORTS, PARTIALS},
     Role.COORDINATOR: {CONTROL},
 }
+READS = {
+    Role.CLIENT: {"hubbub.inbox.anna"},
+    Role.AGGREGATOR: {"hubbub.inbox.anna", "hubbub.orders.anna"},
+    Role.COORDINATOR: {"hubbub.inbox.anna"},
+}
 
 
 def names_of_a_federation() -> set[str]:
     """Everything that there is to have rights on, with names that are nearly a party's own."""
-    topology = merge(topology_for(PartyId(name), Role.CLIENT) for name in ("anna", "anna-b", "bert", "nanna"))
+    roles = {"anna": Role.AGGREGATOR, "anna-b": Role.AGGREGATOR, "bert": Role.CLIENT, "nanna": Role.CLIENT}
+    topology = merge(topology_for(PartyId(name), role) for name, role in roles.items())
     near = {"", "amq.default", "amq.direct", "hubbub", "hubbubXinbox.anna", "hubbub.inbox.anna.x", "x" + SHARES}
     return near | {spec.name for spec in topology.exchanges} | {spec.name for spec in topology.queues}
 
@@ -151,7 +170,7 @@ def test_party_may_write_to_its_flows_and_read_its_queues_and_nothing_else(role:
     names, granted = names_of_a_federation(), permissions_for(ANNA, role)
 
     assert {name for name in names if re.search(granted.write, name)} == {*WRITES[role], "hubbub.rejected.anna"}
-    assert {name for name in names if re.search(granted.read, name)} == {"hubbub.inbox.anna", "hubbub.dead.anna"}
+    assert {name for name in names if re.search(granted.read, name)} == {*READS[role], "hubbub.dead.anna"}
     assert {name for name in names if re.search(granted.configure, name)} == {""}
 
 

@@ -300,12 +300,20 @@ def test_a_crash_in_the_first_line_leaves_a_log_that_opens(tmp_path: Path, left:
 # Refusals.
 
 
+def write_down(
+    refusals: Refusals, reason: str, *, sender: str, kind: str = "share", run: str = "", by: str = ""
+) -> None:
+    write = refusals.note(reason, kind=kind, sender=sender, run=run, by=by)
+    if write is not None:
+        write()
+
+
 def test_a_flood_of_refusals_makes_the_log_longer_by_its_logarithm_only(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as log:
         refusals = Refusals(log)
         for _ in range(1000):
-            refusals.note("bad-signature", kind="share", sender="client-1", run=RUN)
-        refusals.note("bad-signature", kind="share", sender="client-2", run=RUN)
+            write_down(refusals, "bad-signature", sender="client-1", run=RUN)
+        write_down(refusals, "bad-signature", sender="client-2", run=RUN)
 
     entries = [entry.fields for entry in read_log(tmp_path / "log").entries[1:]]
     assert [entry["count"] for entry in entries] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1]
@@ -325,8 +333,8 @@ def test_made_up_names_are_lumped_together_when_there_are_too_many(
     with opened(tmp_path / "log") as log:
         refusals = Refusals(log)
         for number in range(1010):
-            refusals.note("unknown-run", kind="share", sender=f"stranger-{number}", run="")
-        refusals.note("unknown-run", kind="share", sender="stranger-0", run="")
+            write_down(refusals, "unknown-run", sender=f"stranger-{number}")
+        write_down(refusals, "unknown-run", sender="stranger-0")
 
     entries = [entry.fields for entry in read_log(tmp_path / "log").entries[1:]]
     assert [entry["sender"] for entry in entries] == [
@@ -336,9 +344,28 @@ def test_made_up_names_are_lumped_together_when_there_are_too_many(
     ]
 
 
+def test_one_user_that_makes_up_names_uses_up_its_own_room_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MAX_TALLIES_OF_ONE", 3)
+    with opened(tmp_path / "log") as log:
+        refusals = Refusals(log)
+        for number in range(7):
+            write_down(refusals, "unknown-run", sender="mallory", run=f"{number}", by="mallory")
+        write_down(refusals, "unknown-run", sender="client-1", run="7", by="client-1")
+
+    entries = [entry.fields for entry in read_log(tmp_path / "log").entries[1:]]
+    assert [(entry["sender"], entry["run"], entry["count"]) for entry in entries] == [
+        *(("mallory", f"{number}", 1) for number in range(3)),
+        *(("mallory", "other", count) for count in (1, 2, 4)),
+        ("client-1", "7", 1),
+    ]
+    assert {entry["reason"] for entry in entries} == {"unknown-run"}
+
+
 def test_a_strangers_name_is_escaped_and_cut(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as log:
-        Refusals(log).note("malformed", kind="\x1b[2J\n", sender="\ud800", run="x" * 10_000)
+        write_down(Refusals(log), "malformed", kind="\x1b[2J\n", sender="\ud800", run="x" * 10_000)
 
     fields = read_log(tmp_path / "log").entries[-1].fields
     assert (fields["kind"], fields["sender"], fields["run"]) == ("\\x1b[2J\\n", "\\ud800", "x" * 80)

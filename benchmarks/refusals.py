@@ -1,0 +1,102 @@
+"""How many messages a second an aggregator refuses: what a flood costs those whose messages wait behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.steps import CLIENTS, SERVERS
+from hubbub.errors import RejectReason
+from hubbub.ids import PartyId, Role, RunId
+from hubbub.messages.codec import encode
+from hubbub.messages.envelope import Envelope
+from hubbub.messages.keys import RunReady
+from hubbub.transport.base import Transport
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import route, topology_for
+from hubbub_aggregator.policy import AggregatorPolicy
+from hubbub_aggregator.service import Aggregator
+from hubbub_local.federation import Connect
+from hubbub_local.parties import make_parties
+
+MESSAGES = 4_000
+"""As many as an aggregator's inbox holds, or nearly."""
+PAYLOAD_BYTES = 1_000
+TARGET, SENDER = PartyId("aggregator-1"), PartyId("client-1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalRate:
+    """One kind of bad message over one transport."""
+
+    transport: str
+    what: str
+    messages: int
+    seconds: float
+
+    @property
+    def per_s(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+
+async def time_refusals(transports: Mapping[str, Connect | None], count: int = MESSAGES) -> list[RefusalRate]:
+    """Let an aggregator find its inbox full of bad messages; None is the memory transport."""
+    forged = Envelope(
+        run=RunId("0" * 64),
+        round=1,
+        phase="",
+        sender=SENDER,
+        recipient=TARGET,
+        message_id="0" * 32,
+        body=RunReady(),
+        payload=bytes(PAYLOAD_BYTES),
+        signature=secrets.token_bytes(64),
+    )
+    bad = {
+        "no frame": (secrets.token_bytes(PAYLOAD_BYTES), RejectReason.MALFORMED),
+        "false signature": (encode(forged), RejectReason.BAD_SIGNATURE),
+    }
+    return [
+        RefusalRate(transport=name, what=what, messages=count, seconds=await _time(connect, body, reason, count))
+        for name, connect in transports.items()
+        for what, (body, reason) in bad.items()
+    ]
+
+
+async def _time(connect: Connect | None, body: bytes, reason: RejectReason, count: int) -> float:
+    parties, broker = make_parties(clients=CLIENTS, servers=SERVERS), MemoryBroker()
+
+    def open_transport(name: PartyId, role: Role) -> Transport:
+        topology = topology_for(name, role)
+        return connect(name, topology) if connect else MemoryTransport(broker, topology)
+
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
+        async with open_transport(TARGET, Role.AGGREGATOR) as ours, open_transport(SENDER, Role.CLIENT) as theirs:
+            for _ in range(count // 100):
+                address = route(Role.CLIENT, Role.AGGREGATOR, TARGET)
+                await asyncio.gather(*(theirs.publish(address, body) for _ in range(100)))
+            aggregator = Aggregator(
+                identity=parties.identities[TARGET],
+                roster=parties.roster,
+                read_policy=partial(AggregatorPolicy.for_demo, parties.roster.digest),
+                transport=ours,
+                folder=Path(folder),
+            )
+            try:
+                began_s = time.monotonic()
+                await aggregator.runner.start()
+                while aggregator.counters.rejections(reason) < count:  # noqa: ASYNC110  (Nobody announces them.)
+                    await asyncio.sleep(0.01)
+                return time.monotonic() - began_s
+            finally:
+                await aggregator.runner.stop()
+                # Its handlers are done with its files before these are closed.
+                await ours.close()
+                aggregator.close()
