@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hubbub.store.vault import Vault
@@ -56,13 +57,17 @@ class Home:
         _forget_imports()
         task, vault = (load or self.load)(), Vault(self.folder / "state.sqlite")
         try:
-            Workspaces(
+            spaces = Workspaces(
                 me=MANIFEST.clients[0],
                 folder=self.folder / "runs",
                 vault=vault,
                 load_task=lambda _: task,
                 manifest_of=lambda _: MANIFEST,
-            ).open(RUN)
+            )
+            if spaces.folder_of(RUN).exists():
+                spaces.open(RUN)
+            else:
+                spaces.begin_with(MANIFEST, np.zeros(MANIFEST.parameters, dtype=np.float32))
         finally:
             vault.close()
 
