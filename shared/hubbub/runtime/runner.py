@@ -333,6 +333,11 @@ class Runner:
         return ""
 
     @property
+    def counters(self) -> Counters:
+        """What this party counts."""
+        return self._counters
+
+    @property
     def registry(self) -> CollectorRegistry:
         """This party's metrics."""
         return self._counters.registry
