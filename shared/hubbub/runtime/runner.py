@@ -352,6 +352,7 @@ class Runner:
             jobs=len(self._jobs),
             turns=self._queue.qsize(),
             entries=self._entries,
+            clock_ahead_s=self._clock.ahead_s(),
             last_event_at_s=self._last_event_at_s,
         )
 
