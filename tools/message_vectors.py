@@ -143,7 +143,7 @@ BODIES: dict[str, Json] = {
     "group-contribution": {},
     "group-confirmed": {"confirmation": "c0" * 32},
     "run-ready": {},
-    "round-opened": {},
+    "round-opened": {"attended": 1},
     "close-phase": {"members": MEMBERS, "receipts": [signed_receipt()]},
     "void-phase": {},
     "phase-released": {"members": MEMBERS, "vectors": VECTORS, "traffic": TRAFFIC},

@@ -175,7 +175,7 @@ class Aggregator(Participant):
             return self._is_over(data, envelope)
         except PeerError as error:
             if error.reason is RejectReason.TOO_EARLY:
-                self._say_lost(Key("run", envelope.run), envelope.sender)
+                self._say_lost(Key("run", envelope.run), envelope.sender, Code.DISK_OLD)
             raise
 
     def _is_over(self, data: Membership, envelope: Envelope) -> bool:

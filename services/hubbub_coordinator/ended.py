@@ -47,6 +47,7 @@ class Folder:
             members=self._share(data.members),
             score_members=self._share(data.score_members),
             early=(),
+            attended={},
             applied={self._share(client): reports[report.model_hmac] for client, report in data.applied.items()},
             reported={self._share(client): claims[each] for client, each in data.reported.items()},
             traffic=tuple(

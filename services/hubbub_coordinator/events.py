@@ -109,6 +109,8 @@ class RoundEnded(Event):
     """What the clients' scores come to; empty if there are none."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Over whom scores were summed, in this round or before."""
+    present: frozenset[PartyId] = field(default_factory=frozenset)
+    """Clients that certainly took part in the round."""
     payload_bits: int = 0
     wire_bytes: int = 0
 

@@ -309,6 +309,7 @@ class Coordinator:
             manifest=of_run.manifest,
             is_scored=of_run.manifest.is_scored_after(of_run.released + 1),
             score_members=of_run.score_members,
+            attended=of_run.attended,
         )
         await self.runner.set_up(Key("round", run.run, number), data)
 

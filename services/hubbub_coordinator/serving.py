@@ -17,5 +17,10 @@ async def answering(coordinator: Coordinator, tokens: Tokens, listener: socket.s
     """Answer whoever has a token for as long as this is open; what it gives is the address."""
     app = create_app(coordinator, tokens)
     # Whoever follows the events would be waited for at the end otherwise.
-    async with serving.answering(app, listener, before_end=coordinator.news.close) as address:
+    async with serving.answering(
+        app,
+        listener,
+        before_end=coordinator.news.close,
+        count_refusal=coordinator.counters.turned_away,
+    ) as address:
         yield address

@@ -88,6 +88,8 @@ class RoundOrdered:
     """The coordinator opened a round."""
 
     number: int
+    attended: int = 0
+    """The last round that we took part in, by the coordinator's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

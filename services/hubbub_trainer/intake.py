@@ -49,8 +49,8 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
             return ContributionArrived(client=envelope.sender)
         case GroupConfirmed(confirmation=confirmation):
             return PeerConfirmed(client=envelope.sender, confirmation=confirmation)
-        case RoundOpened():
-            return RoundOrdered(number=envelope.round)
+        case RoundOpened(attended=attended):
+            return RoundOrdered(number=envelope.round, attended=attended)
         case SnapshotRequested():
             return read_request(envelope, body)
     raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")

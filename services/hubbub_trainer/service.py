@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -246,14 +247,37 @@ class Trainer(Participant):
                 await self._set_up_catch_up(key, effect.number)
             case standing.AbandonRounds():
                 self._abandon_rounds(key, effect.number)
-            case standing.SaveModel():
-                await asyncio.to_thread(self._save_model, key)
-            case standing.EndorseModel():
-                await asyncio.to_thread(self._endorse_model, key, effect.number)
+            case standing.SaveModel() | standing.EndorseModel() | standing.ReportOldCopy():
+                await asyncio.to_thread(self._wind_up, key, effect)
             case catchup.DropSnapshot():
                 self._spool.drop(snapshots.place_of(key), effect.client)
             case _:
                 raise LocalError(f"a trainer has no effect {effect!r}")
+
+    def _wind_up(
+        self, key: Key, effect: standing.SaveModel | standing.EndorseModel | standing.ReportOldCopy
+    ) -> None:
+        """Do what belongs to the end of a run."""
+        match effect:
+            case standing.SaveModel():
+                self._save_model(key)
+            case standing.EndorseModel(number=number):
+                self._endorse_model(key, number)
+            case standing.ReportOldCopy(evidence=evidence):
+                self._report_old_copy(key, evidence)
+
+    def _report_old_copy(self, key: Key, evidence: str) -> None:
+        """Count the run against its model for ever: shares of it have left, and the copy may not say so."""
+        log.error(
+            "the folder of %s is an old copy: in run %s %s. Nothing more is sent in this run. Stop this trainer, "
+            "and put its newest folder in place of the copy. If that is gone, see docs/running.md, "
+            "'A party has lost its state'",
+            *(self.runner.identity.name, key.run, evidence),
+        )
+        self.counters.lost()
+        # A ledger that is older than the run does not know its model.
+        with suppress(LocalError):
+            self._ledger.count(key.run)
 
     def _save_model(self, key: Key) -> None:
         # After a crash at the very end there is nothing left to save it from: it was saved before.

@@ -31,6 +31,7 @@ class Code(StrEnum):
     POLICY_LEDGER = "policy-ledger"
     DISK_FAILED = "disk-failed"
     DISK_LOST = "disk-lost"
+    DISK_OLD = "disk-old"
     PROTOCOL_MANIFEST = "protocol-manifest"
     PROTOCOL_STRATEGY = "protocol-strategy"
     PROTOCOL_JOINED_BEFORE = "protocol-joined-before"

@@ -18,7 +18,7 @@ from hubbub.codes import Code
 from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import encode
+from hubbub.messages.codec import decode, encode
 from hubbub.messages.keys import GroupContribution, RunKey, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped
@@ -705,6 +705,44 @@ async def test_a_round_is_trained_for_once(tmp_path: Path) -> None:
             for number in (1, 2, 3):
                 sets = scene.sent(ShareChunk, sender=client, number=number)
                 assert [each.recipient for each in sets] == [*AGGREGATORS], "one set, of one chunk to each"
+
+
+@pytest.mark.parametrize("attended", [2, 2**31 - 1])
+@aio
+async def test_who_says_that_a_client_has_come_further_than_it_has_gains_the_end_of_the_run(
+    tmp_path: Path, attended: int
+) -> None:
+    """It could as well have cancelled it: the client sends nothing more, and keeps no key."""
+    async with enrolled_scene(NO_UNION, tmp_path, task=TASK) as scene:
+        coordinator = scene.coordinator
+        await coordinator.play_round(1)
+        before = len(scene.surroundings.recording)
+        await coordinator.open_round(2, [VICTIM], attended=attended)
+        ((envelope, failed),) = await coordinator.hear(PartyFailed)
+        assert (envelope.sender, failed.code) == (VICTIM, Code.DISK_OLD)
+        await coordinator.open_round(2, CLIENTS)
+        await coordinator.gather_receipts(2, members=CLIENTS[1:])
+        await coordinator.close(2, CLIENTS[1:])
+        await coordinator.hear(RoundApplied, 3, number=2)
+        await coordinator.sync([VICTIM])
+        said = [decode(each.frame) for each in scene.surroundings.recording[before:]]
+        of_run = [each for each in said if each.sender == VICTIM and each.run == NO_UNION.run_id]
+        assert [type(each.body) for each in of_run] == [PartyFailed]
+        assert scene.services[VICTIM]._vault.get(NO_UNION.run_id, "run key") is None
+        await coordinator.propose(to=[VICTIM])
+        await coordinator.sync([VICTIM])
+        assert coordinator.said(RunJoined) == len(EVERYBODY), "it is not joined a second time"
+
+
+@aio
+async def test_who_says_that_a_client_has_come_less_far_than_it_has_gains_nothing(tmp_path: Path) -> None:
+    async with enrolled_scene(NO_UNION, tmp_path, task=TASK) as scene:
+        coordinator = scene.coordinator
+        await coordinator.play_round(1)
+        await coordinator.open_round(2, attended=0)
+        await coordinator.finish_round(2)
+        assert all(scene.models(client) == 2 for client in CLIENTS)
+        assert coordinator.said(PartyFailed) == 0
 
 
 @aio

@@ -44,6 +44,9 @@ class StillClock:
     def now_s(self) -> float:
         return self.at_s
 
+    def ahead_s(self) -> float:
+        return 0.0
+
     def go_on_from(self, at_s: float) -> None:
         self.at_s = max(self.at_s, at_s)
 

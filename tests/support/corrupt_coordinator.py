@@ -153,8 +153,22 @@ class CorruptCoordinator:
 
     # Rounds ---------------------------------------------------------------------------------------------
 
-    async def open_round(self, number: int, to: Iterable[PartyId] | None = None) -> None:
-        await self.tell(RoundOpened(), to or self.manifest.clients, number=number)
+    async def open_round(
+        self, number: int, to: Iterable[PartyId] | None = None, *, attended: int | None = None
+    ) -> None:
+        """Order clients to train, each with the round that it last took part in unless a test names another."""
+        for client in to or self.manifest.clients:
+            last = self._find_attended(client) if attended is None else attended
+            await self.tell(RoundOpened(attended=last), [client], number=number)
+
+    def _find_attended(self, client: PartyId) -> int:
+        """The last round of which every aggregator has signed for a set of this client."""
+        signed: dict[tuple[int, str], set[PartyId]] = {}
+        for each in self._heard():
+            if isinstance(each.body, SetReceived) and each.body.receipt.receipt.client == client:
+                signed.setdefault((each.round, each.phase), set()).add(each.sender)
+        everybody = set(self.manifest.aggregators)
+        return max((number for (number, _), senders in signed.items() if senders == everybody), default=0)
 
     async def gather_receipts(
         self, number: int, phase: str = "signs", members: Sequence[PartyId] | None = None

@@ -179,6 +179,9 @@ class ManualClock:
     def now_s(self) -> float:
         return self.time_s
 
+    def ahead_s(self) -> float:
+        return 0.0
+
     def go_on_from(self, at_s: float) -> None:
         self.time_s = max(self.time_s, at_s)
 

@@ -30,7 +30,7 @@ COLUMNS = 24
 
 # Prometheus adds these to whatever it scrapes.
 TARGET_LABELS = {"job", "instance"}
-FUNCTIONS = {"sum", "max", "count", "rate", "increase", "histogram_quantile", "time", "deriv"}
+FUNCTIONS = {"sum", "max", "count", "rate", "increase", "histogram_quantile", "time", "deriv", "abs"}
 GROUPING = {"by", "on"}
 OPERATORS = {"and"}
 TEMPLATED = {"$__rate_interval": "5m", "$__range": "6h"}

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from hubbub import __version__
+from hubbub.runtime.telemetry import WebRefusal
 from hubbub_coordinator.api import events, export, pages, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, Gate, Tokens
 from hubbub_coordinator.api.body_limit import BodyLimit
@@ -53,7 +54,7 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     )
     app.state.coordinator = coordinator
     app.state.streams = Streams(coordinator.news)
-    app.state.heavy = Heavy()
+    app.state.heavy = Heavy(lambda: coordinator.counters.turned_away(WebRefusal.BUSY))
     app.state.costs = Costs()
     app.state.round_views = RoundViews(app.state.heavy)
     app.state.assets = pages.find_assets()

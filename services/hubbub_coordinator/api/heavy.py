@@ -19,8 +19,9 @@ WAIT_S = 2.0
 class Heavy:
     """Gives such views their turn; at least half of the time belongs to nobody, so that rounds have it."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_refusal: Callable[[], None] = lambda: None) -> None:
         self._turn = asyncio.Lock()
+        self._count_refusal = count_refusal
 
     async def build(self, work: Callable[[], T]) -> T:
         """Have something built in a thread from what does not change, or raise `Busy`."""
@@ -28,6 +29,7 @@ class Heavy:
             async with asyncio.timeout(WAIT_S):
                 await self._turn.acquire()
         except TimeoutError:
+            self._count_refusal()
             raise Busy("other large views are being built; ask again in a moment") from None
         # It keeps its turn until it is built, even if whoever asked has gone.
         return await asyncio.shield(asyncio.create_task(self._build(work)))

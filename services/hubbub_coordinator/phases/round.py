@@ -120,6 +120,8 @@ class Round:
     """Whether a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Over whom the run's scores are summed; nobody before the first time."""
+    attended: Mapping[PartyId, int] = field(default_factory=dict)
+    """The last round before this one that each client certainly took part in."""
     phase: int = 0
     records: tuple[PhaseRecord, ...] = ()
     members: frozenset[PartyId] = field(default_factory=frozenset)
@@ -191,6 +193,20 @@ class Round:
         servers = set(self.aggregators)
         return frozenset(client for client, signed in self.record.receipts.items() if signed.keys() == servers)
 
+    @property
+    def present(self) -> frozenset[PartyId]:
+        """Clients that certainly took part: every aggregator of a phase holds their set, or they reported.
+
+        One aggregator's receipt is not enough: a false one would make a client take its state for an old copy.
+        """
+        holding = {
+            client
+            for phase, record in zip(self.phases, self.records, strict=False)
+            for client, servers in record.delivered.items()
+            if set(servers) == set(phase.aggregators(self.manifest.aggregators))
+        }
+        return frozenset(holding | self.applied.keys() | self.reported.keys())
+
     def missing(self) -> tuple[PartyId, ...]:
         """Whose share set of the current phase is not complete yet, in manifest order."""
         missing = self.awaited - self.complete()
@@ -243,7 +259,10 @@ def _enter_phase(data: Round, phase: int, at_s: float) -> tuple[Round, Effect]:
 def begin(data: Round, event: Began) -> Step[State, Round]:
     """Order every client to train."""
     data, timer = _enter_phase(replace(data, began_at_s=event.at_s), 0, event.at_s)
-    orders = tuple(Publish(client, Role.CLIENT, RoundOpened()) for client in data.manifest.clients)
+    orders = tuple(
+        Publish(client, Role.CLIENT, RoundOpened(attended=data.attended.get(client, 0)))
+        for client in data.manifest.clients
+    )
     return Step(State.COLLECTING, data, (timer, *orders))
 
 
@@ -525,6 +544,7 @@ def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
         began_at_s=data.began_at_s,
         metrics=data.metrics,
         score_members=data.score_members,
+        present=data.present,
         payload_bits=data.payload_bits,
         wire_bytes=data.wire_bytes,
     )

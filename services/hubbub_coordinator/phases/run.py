@@ -90,6 +90,8 @@ class Run:
     """Of the last round that was scored."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Over whom scores are summed, from the first time on."""
+    attended: Mapping[PartyId, int] = field(default_factory=dict)
+    """The last round that each client certainly took part in."""
     pausing: bool = False
     pause_when_void: bool = False
     reason: str = ""
@@ -228,6 +230,7 @@ def _add_up(run: Run, event: RoundEnded) -> Run:
         wire_bytes=run.wire_bytes + event.wire_bytes,
         metrics=event.metrics or run.metrics,
         score_members=run.score_members or event.score_members,
+        attended={**run.attended, **dict.fromkeys(sorted(event.present), event.number)},
     )
 
 

@@ -42,6 +42,7 @@ from hubbub_trainer.phases.standing import (
     Enrolment,
     Given,
     NoteVoid,
+    ReportOldCopy,
     SaveModel,
     SendSnapshot,
     SetUpCatchUp,
@@ -67,6 +68,8 @@ def set_up_round(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]
     A run has the rounds that its manifest says, which is what the data owner agreed to. Orders come in order, so
     what is between two of them is lost.
     """
+    if event.attended > data.begun:
+        return _leave_as_old(data, event)
     if event.number <= data.ordered:
         return Step(State.JOINED, data)
     _check_number(data, event.number)
@@ -80,6 +83,29 @@ def set_up_round(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]
     if idle and data.may_begin:
         return _begin(State.JOINED, data, effects)
     return Step(State.JOINED, data, (*effects, *(_overtake(data) if data.may_begin else ())))
+
+
+def find_old_copy_in(state: State) -> To[State, Enrolment]:
+    """A row for an order that comes before the clients agreed: it is refused, or shows that our state is old."""
+
+    def find_old_copy(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:
+        if not event.attended:
+            raise PeerError(RejectReason.UNEXPECTED, f"round {event.number} is ordered in state {state.value}")
+        return _leave_as_old(data, event)
+
+    return To(find_old_copy, State.ENDED)
+
+
+def _leave_as_old(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:
+    """Leave the run: what we have sent in it, and which models and void rounds we counted, is not known here.
+
+    A round is begun before anything of it leaves, and that is kept first. So with the state that we had, no
+    round that we took part in is later than the last that we began, whenever we stopped.
+    """
+    last = f"the last round that we began is {data.begun}" if data.begun else "we began no round"
+    why = f"{data.manifest.coordinator} says that we took part in round {event.attended}, and {last}"
+    effects = (ReportOldCopy(why), answer(data, PartyFailed(code=Code.DISK_OLD)), record_end("failed"))
+    return Step(State.ENDED, data, effects)
 
 
 def _check_number(data: Enrolment, number: int) -> None:
@@ -401,6 +427,8 @@ def _endorse(data: Enrolment) -> tuple[Effect, ...]:
 
 def set_up_last(data: Enrolment, event: RoundOrdered) -> Step[State, Enrolment]:
     """An order that was slower than the end of the run."""
+    if event.attended > data.begun:
+        return _leave_as_old(data, event)
     if event.number != data.ordered + 1:
         return Step(State.LEAVING, data)  # Delivered twice, or one before it is lost and nobody is there to ask.
     _check_number(data, event.number)

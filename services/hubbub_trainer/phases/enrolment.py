@@ -20,6 +20,9 @@ never finished while others are ordered. It then begins no round until it has a 
 peers in that place it vouches for the models that it held after the last rounds. It sends its own to each of them
 once for a round, and no more often than the policy allows.
 
+A client whose folder is an old copy looks like one that was away. The order to train names the last round that it
+took part in. If it has not begun that round, it leaves the run: its counts of models and void rounds are old too.
+
 The table is here; its handlers are in `phases/joining.py` and `phases/attending.py`, and what they work on is in
 `phases/standing.py`.
 """
@@ -56,6 +59,7 @@ from hubbub_trainer.phases.attending import (
     catch_up_at_the_end,
     end,
     fail,
+    find_old_copy_in,
     finish,
     give_up_waiting,
     hear_of_round_in,
@@ -103,6 +107,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         KeysArrived: To(deal, State.AGREEING),
         ContributionArrived: To(keep_early_part, State.PLEDGED),
         PeerConfirmed: To(note_early_confirmation, State.PLEDGED),
+        RoundOrdered: find_old_copy_in(State.PLEDGED),
         Ended: To(leave_pledge, State.ENDED),
         Failed: To(fail, State.ENDED),
     },
@@ -113,6 +118,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         SnapshotAsked: vouch_in(State.AGREEING),
         SnapshotSent: note_sent_in(State.AGREEING),
         KeysArrived: same_keys_again(State.AGREEING),
+        RoundOrdered: find_old_copy_in(State.AGREEING),
         Proposed: STAY,  # Asked twice; that all keys are here says that our answer was heard.
         Ended: To(leave_pledge, State.ENDED),
         Failed: To(fail, State.ENDED),
@@ -121,6 +127,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         Inherited: To(inherit, State.JOINED, State.ENDED),
         SnapshotAsked: vouch_in(State.INHERITING),
         KeysArrived: same_keys_again(State.INHERITING),
+        RoundOrdered: find_old_copy_in(State.INHERITING),
         ContributionArrived: STAY,  # Delivered twice.
         PeerConfirmed: STAY,
         Proposed: STAY,
@@ -128,7 +135,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         Failed: To(fail, State.ENDED),
     },
     State.JOINED: {
-        RoundOrdered: To(set_up_round, State.JOINED),
+        RoundOrdered: To(set_up_round, State.JOINED, State.ENDED),
         RoundHeardOf: hear_of_round_in(State.JOINED),
         RoundOver: To(begin_next, State.JOINED, State.ENDED),
         RoundBroken: STAY,  # The coordinator was told, and decides.
@@ -154,7 +161,7 @@ TRANSITIONS: Table[State, Enrolment] = {
         CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
         SumsLost: To(lose_the_last, State.LEAVING, State.ENDED),
         Strayed: To(abandon, State.ENDED),  # The peers that could help have left.
-        RoundOrdered: To(set_up_last, State.LEAVING),
+        RoundOrdered: To(set_up_last, State.LEAVING, State.ENDED),
         RoundHeardOf: hear_of_round_in(State.LEAVING),
         KeysArrived: STAY,  # Delivered twice.
         ContributionArrived: STAY,

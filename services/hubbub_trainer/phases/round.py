@@ -23,6 +23,9 @@ A sum carries the transcript of the share sets in it, a keyed digest of the mode
 on. If it is not our own, whether we are a member or not, we were told another model or other sums than the members
 were: the round has STRAYED. We decode, apply, score, send and report nothing more of it, since a score on a model
 that somebody chose for us alone would tell him about our data. Only a peer's model leads past it.
+
+A sum that names us as a member in a phase for which we have sent nothing is proof that our state is an old copy,
+signed by every aggregator: the run ends for us.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ from hubbub_trainer.events import (
     Trained,
     VoidAnnounced,
 )
+from hubbub_trainer.phases.standing import ReportOldCopy
 
 
 class State(Enum):
@@ -227,15 +231,14 @@ class CloseVoid(Job):
 
 def begin(data: Round, event: Go) -> Step[State, Round]:
     """Train, unless the others have closed the round without us: then there is nobody to train for."""
-    data = replace(data, is_scored=event.is_scored, score_members=event.score_members)
-    data = replace(data, idle=data.released and data.me not in data.members)
-    return Step(State.TRAINING, data, (Train(idle=data.idle),))
+    data = replace(data, is_scored=event.is_scored, score_members=event.score_members, idle=data.released)
+    return _find_old_copy(data) or Step(State.TRAINING, data, (Train(idle=data.idle),))
 
 
 def share(data: Round, event: Trained) -> Step[State, Round]:
     """Send what was learnt, unless the others have finished the phase without us."""
     data = replace(data, training_s=event.training_s)
-    return _decode_or_end(data) or _send(data)
+    return _find_old_copy(data) or _decode_or_end(data) or _send(data)
 
 
 def wait(data: Round, event: SharesSent) -> Step[State, Round]:
@@ -257,7 +260,7 @@ def _enter_next(data: Round) -> Step[State, Round]:
     if data.phase + 1 == len(find_strategy(data.manifest.strategy).phases):
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
     data = replace(data, phase=data.phase + 1)
-    onward = _decode_or_end(data)
+    onward = _find_old_copy(data) or _decode_or_end(data)
     if onward:
         return onward
     return _send(data) if data.me in data.members else _wait(data)
@@ -296,7 +299,7 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
 def share_score(data: Round, event: Evaluated) -> Step[State, Round]:
     """Share our score, unless the others have finished without it or it does not belong to the sum."""
     data = replace(data, phase=data.phase + 1, own_metrics=event.own, evaluation_s=event.evaluation_s)
-    onward = _decode_or_end(data)
+    onward = _find_old_copy(data) or _decode_or_end(data)
     if onward:
         return onward
     belongs = not data.score_members or data.me in data.score_members
@@ -331,6 +334,16 @@ def _decode_or_end(data: Round) -> Step[State, Round] | None:
     if data.released:
         return Step(State.DECODING, data, (DecodeSums(data.current.name),))
     return None
+
+
+def _find_old_copy(data: Round) -> Step[State, Round] | None:
+    """Fail if the current phase, of which we have sent nothing yet, was released with a share of ours in it."""
+    phase = data.current.name
+    if not data.released or data.me not in data.members_of(phase):
+        return None
+    onward = _fail(data, Code.DISK_OLD)
+    why = f"every aggregator says that a share of ours is in the sum of {phase} in round {data.key.round}"
+    return replace(onward, effects=(ReportOldCopy(f"{why}, and we sent none"), *onward.effects))
 
 
 def _traffic(data: Round) -> tuple[Traffic, ...]:
@@ -507,13 +520,13 @@ def _busy(state: State) -> dict[type, To[State, Round]]:
 
 TRANSITIONS: Table[State, Round] = {
     State.QUEUED: {
-        Go: To(begin, State.TRAINING),
+        Go: To(begin, State.TRAINING, State.FAILED),
         SumArrived: _keep(State.QUEUED),
         VoidAnnounced: _remember(State.QUEUED),
         **_busy(State.QUEUED),
     },
     State.TRAINING: {
-        Trained: To(share, State.SHARING, State.DECODING, State.CLOSING),
+        Trained: To(share, State.SHARING, State.DECODING, State.CLOSING, State.FAILED),
         SumArrived: _keep(State.TRAINING),
         VoidAnnounced: _remember(State.TRAINING),
         **_busy(State.TRAINING),
@@ -534,7 +547,7 @@ TRANSITIONS: Table[State, Round] = {
         Decoded: To(
             enter_next,
             *(State.SHARING, State.WAITING, State.DECODING),
-            *(State.CONCLUDING, State.CLOSING, State.APPLIED),
+            *(State.CONCLUDING, State.CLOSING, State.APPLIED, State.FAILED),
         ),
         OtherTranscript: To(stray, State.STRAYED),
         SumArrived: _keep(State.DECODING),
@@ -548,7 +561,7 @@ TRANSITIONS: Table[State, Round] = {
         **_busy(State.CONCLUDING),
     },
     State.SCORING: {
-        Evaluated: To(share_score, State.SHARING, State.WAITING, State.DECODING, State.APPLIED),
+        Evaluated: To(share_score, State.SHARING, State.WAITING, State.DECODING, State.APPLIED, State.FAILED),
         SumArrived: _keep(State.SCORING),
         VoidAnnounced: _remember(State.SCORING),
         **_busy(State.SCORING),

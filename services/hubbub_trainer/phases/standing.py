@@ -184,6 +184,13 @@ class KeepContribution(Persist):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportOldCopy(Effect):
+    """Tell the owner that our folder is an old copy; shares of the run have left that it knows nothing of."""
+
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetUpCatchUp(Effect):
     """Set up the machine that asks the peers for a model."""
 

@@ -21,6 +21,12 @@ class RoundOpened(Message):
     senders = COORDINATOR
     recipients = CLIENT
 
+    attended: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """The last round that this client took part in, by receipts of every aggregator or its own report; 0 if none.
+
+    A client that has not come so far by its own state holds an old copy of it.
+    """
+
 
 class ClosePhase(Message):
     """The coordinator orders an aggregator to release the sum over these members."""

@@ -20,6 +20,9 @@ class Clock(Protocol):
     def go_on_from(self, at_s: float) -> None:
         """Be at this time or later: an event of this time has happened."""
 
+    def ahead_s(self) -> float:
+        """By how much the machine's clock is ahead of this one."""
+
 
 class SystemClock:
     """The machine's clock as it was at the start, plus the time that has passed since.
@@ -38,7 +41,7 @@ class SystemClock:
 
     def now_s(self) -> float:
         """Now."""
-        now_s = self._offset_s + self._monotonic()
+        now_s = self._tell()
         ahead_s = self._wall() - now_s
         if abs(ahead_s - self._told_s) > NOTICEABLE_S:
             log.warning(
@@ -48,6 +51,13 @@ class SystemClock:
             )
             self._told_s = ahead_s
         return now_s
+
+    def _tell(self) -> float:
+        return self._offset_s + self._monotonic()
+
+    def ahead_s(self) -> float:
+        """By how much the machine's clock is ahead of this one: it was set, or an event was later at the start."""
+        return self._wall() - self._tell()
 
     def go_on_from(self, at_s: float) -> None:
         """Be at this time or later."""

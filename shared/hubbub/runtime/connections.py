@@ -20,6 +20,8 @@ from http import HTTPStatus
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hubbub.runtime.telemetry import WebRefusal
+
 log = logging.getLogger(__name__)
 
 BACKLOG = 128
@@ -82,12 +84,15 @@ class _Refused(Exception):
     """The request is not read any further."""
 
 
-TOO_LONG = "a request's headers are too long"
-TOO_SLOW = "a request did not come in time"
-TOO_MANY = "there are too many connections"
-UNREAD = "an answer was not read"
-NO_TRACE = "TRACE is answered nowhere"
-NO_REQUEST = "this is no request that can be read"
+DETAILS: Mapping[WebRefusal, str] = {
+    WebRefusal.HEADERS_TOO_LONG: "a request's headers are too long",
+    WebRefusal.TOO_SLOW: "a request did not come in time",
+    WebRefusal.TOO_MANY: "there are too many connections",
+    WebRefusal.MADE_ROOM: "it asked nothing, and there are too many connections",
+    WebRefusal.UNREAD: "an answer was not read",
+    WebRefusal.TRACE: "TRACE is answered nowhere",
+    WebRefusal.NO_REQUEST: "this is no request that can be read",
+}
 
 
 class CarefulProtocol(HttpToolsProtocol):
@@ -95,11 +100,12 @@ class CarefulProtocol(HttpToolsProtocol):
 
     limits: Limits
     tally: Tally
+    count: Callable[[WebRefusal], None]
     _deadline: asyncio.TimerHandle | None = None
     _next_look: asyncio.TimerHandle | None = None
     _besides_body = 0
     """How much of the request was read that is not its body."""
-    _why = (HTTPStatus.BAD_REQUEST, NO_REQUEST)
+    _why = (HTTPStatus.BAD_REQUEST, WebRefusal.NO_REQUEST)
     quiet_since_s = 0.0
     """When it was last let in or answered."""
 
@@ -113,7 +119,8 @@ class CarefulProtocol(HttpToolsProtocol):
         self.quiet_since_s = self.loop.time()
         if len(self.connections) >= self.limits.connections and not self._make_room():
             self.transport = transport
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, TOO_MANY, {"retry-after": str(RETRY_AFTER_S)})
+            again = {"retry-after": str(RETRY_AFTER_S)}
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, WebRefusal.TOO_MANY, again)
             return
         super().connection_made(transport)
         self._expect_request()
@@ -124,7 +131,7 @@ class CarefulProtocol(HttpToolsProtocol):
         oldest = min(quiet, key=lambda each: each.quiet_since_s, default=None)
         if oldest is None or self.loop.time() - oldest.quiet_since_s < self.limits.patience_s:
             return False
-        self.tally.warn("room", f"{TOO_MANY}: one that asks nothing is closed")
+        self._note(WebRefusal.MADE_ROOM, oldest.transport)
         # At once, because several may come before it is told that it is closed.
         self.connections.discard(oldest)
         oldest.transport.abort()
@@ -158,7 +165,7 @@ class CarefulProtocol(HttpToolsProtocol):
             self._refuse(*self._why)
             return False
         if self._besides_body > self.limits.header_bytes:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LONG)
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, WebRefusal.HEADERS_TOO_LONG)
             return False
         return True
 
@@ -170,7 +177,7 @@ class CarefulProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Have a request answered, unless it is one that nobody needs."""
         if self.parser.get_method() == b"TRACE":
-            self._why = (HTTPStatus.METHOD_NOT_ALLOWED, NO_TRACE)
+            self._why = (HTTPStatus.METHOD_NOT_ALLOWED, WebRefusal.TRACE)
             raise _Refused
         super().on_headers_complete()
 
@@ -202,7 +209,7 @@ class CarefulProtocol(HttpToolsProtocol):
         if unread < before:
             self._look_later(unread)
         else:
-            self.tally.warn(UNREAD, f"closed a connection from {_name(self.transport)}: {UNREAD}")
+            self._note(WebRefusal.UNREAD, self.transport)
             self.transport.abort()
 
     def _look_no_more(self) -> None:
@@ -221,15 +228,20 @@ class CarefulProtocol(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         if not self.transport.is_closing():
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, TOO_SLOW)
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, WebRefusal.TOO_SLOW)
 
-    def _refuse(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def _refuse(self, status: HTTPStatus, reason: WebRefusal, headers: Mapping[str, str] | None = None) -> None:
         """Say what is wrong, unless an answer is on its way, and hang up."""
         self._expect_nothing()
-        self.tally.warn(detail, f"closed a connection from {_name(self.transport)}: {detail}")
+        self._note(reason, self.transport)
         if self.is_quiet or not (self.cycle.response_started or self.pipeline):
-            self.transport.write(_write_problem(status, detail, headers or {}))
+            self.transport.write(_write_problem(status, DETAILS[reason], headers or {}))
         self.transport.close()
+
+    def _note(self, reason: WebRefusal, closed: asyncio.Transport) -> None:
+        """Count a connection that is closed, and maybe log it."""
+        self.count(reason)
+        self.tally.warn(reason, f"closed a connection from {_name(closed)}: {DETAILS[reason]}")
 
 
 def _name(transport: asyncio.Transport) -> str:
@@ -250,11 +262,11 @@ def _write_problem(status: HTTPStatus, detail: str, headers: Mapping[str, str]) 
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def hold_to(limits: Limits) -> type[CarefulProtocol]:
+def hold_to(limits: Limits, count_refusal: Callable[[WebRefusal], None]) -> type[CarefulProtocol]:
     """What uvicorn is to make for each connection, so that all of them together are held to these limits."""
 
     class Limited(CarefulProtocol):
-        pass
+        count = staticmethod(count_refusal)
 
     Limited.limits, Limited.tally = limits, Tally(log)
     return Limited

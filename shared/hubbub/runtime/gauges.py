@@ -32,6 +32,7 @@ class Reading:
     turns: int
     """Events that wait for their turn."""
     entries: int
+    clock_ahead_s: float
     last_event_at_s: float
 
 
@@ -67,6 +68,11 @@ class Gauges(Collector):
                 now.turns,
             ),
             ("store_entries", "Entries in the event store.", now.entries),
+            (
+                "clock_ahead_seconds",
+                "By how much the machine's clock is ahead of this party's time; not 0 if it was set meanwhile.",
+                now.clock_ahead_s,
+            ),
             (
                 "last_event_timestamp_seconds",
                 "When a machine last took an event, in Unix time; when this party was started if none has yet.",

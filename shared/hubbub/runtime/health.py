@@ -24,6 +24,7 @@ from hubbub import __version__
 from hubbub.runtime import serving
 from hubbub.runtime.connections import find_limits
 from hubbub.runtime.runner import Runner
+from hubbub.runtime.telemetry import WebRefusal
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,11 @@ class Vitals:
     def runner(self) -> Runner | None:
         """Whom the answers are about; None while this party is still getting to the broker."""
         return self._runner
+
+    def count_refusal(self, reason: WebRefusal) -> None:
+        """Count a request that was refused; while there is no runner there are no metrics either."""
+        if self._runner is not None:
+            self._runner.counters.turned_away(reason)
 
     def find_problems(self) -> tuple[str, ...]:
         """What keeps this party from being ready."""
@@ -103,6 +109,6 @@ async def answering(vitals: Vitals, host: str, port: int, variable: str) -> Asyn
     """Answer at an address for as long as this is open; `variable` is the setting that names the port."""
     listener = serving.listen(host, port, advice=f"set {variable} to a free port, or leave it out")
     app, limits = create_app(vitals), find_limits(MOST_CONNECTIONS)
-    async with serving.answering(app, listener, limits=limits) as address:
+    async with serving.answering(app, listener, limits=limits, count_refusal=vitals.count_refusal) as address:
         log.info("health and metrics at %s", address)
         yield

@@ -207,12 +207,13 @@ class Participant(ABC):
             self._tombstones.mark_ended(run.run)
             self._drop_files(run)
 
-    def _say_lost(self, run: Key, coordinator: PartyId) -> None:
+    def _say_lost(self, run: Key, coordinator: PartyId, code: Code = Code.DISK_LOST) -> None:
         """We took part, and what we knew is gone: it can never be made up for, so the run must end."""
         me = self.runner.identity.name
-        log.error("%s is in run %s and has lost what it knew of it", me, run.run)
+        how = "its folder is an old copy" if code is Code.DISK_OLD else "has lost what it knew of it"
+        log.error("%s is in run %s and %s", me, run.run, how)
         self.counters.lost()
-        self.runner.answer(run, to=coordinator, role=Role.COORDINATOR, body=PartyFailed(code=Code.DISK_LOST))
+        self.runner.answer(run, to=coordinator, role=Role.COORDINATOR, body=PartyFailed(code=code))
 
     def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
         log.info("%s came after the end and changes nothing", envelope.kind)

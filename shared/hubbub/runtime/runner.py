@@ -333,6 +333,11 @@ class Runner:
         return ""
 
     @property
+    def counters(self) -> Counters:
+        """What this party counts."""
+        return self._counters
+
+    @property
     def registry(self) -> CollectorRegistry:
         """This party's metrics."""
         return self._counters.registry
@@ -347,6 +352,7 @@ class Runner:
             jobs=len(self._jobs),
             turns=self._queue.qsize(),
             entries=self._entries,
+            clock_ahead_s=self._clock.ahead_s(),
             last_event_at_s=self._last_event_at_s,
         )
 

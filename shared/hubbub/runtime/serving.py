@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from hubbub.errors import ConfigurationError
 from hubbub.runtime.connections import BACKLOG, Limits, find_limits, hold_to
+from hubbub.runtime.telemetry import WebRefusal
 
 LAST_ANSWERS_S = 5
 """How long requests that are being answered may hold up the end: one may wait for a broker that is away."""
@@ -44,11 +45,12 @@ async def answering(
     *,
     before_end: Callable[[], None] = lambda: None,
     limits: Limits | None = None,
+    count_refusal: Callable[[WebRefusal], None] = lambda _: None,
 ) -> AsyncIterator[str]:
     """Answer for as long as this is open, and give the address; `before_end` lets go of those who only listen."""
     config = uvicorn.Config(
         app,
-        http=hold_to(limits or find_limits()),
+        http=hold_to(limits or find_limits(), count_refusal),
         ws="none",
         backlog=BACKLOG,
         server_header=False,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, TextIO
@@ -96,6 +96,19 @@ SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300,
 Direction = Literal["sent", "received"]
 
 
+class WebRefusal(StrEnum):
+    """Why a request to the web interface was refused, or its connection closed."""
+
+    HEADERS_TOO_LONG = "headers-too-long"
+    TOO_SLOW = "too-slow"
+    TOO_MANY = "too-many"
+    MADE_ROOM = "made-room"
+    UNREAD = "unread"
+    TRACE = "trace"
+    NO_REQUEST = "no-request"
+    BUSY = "busy"
+
+
 class Counters:
     """The counters of one party, in a registry of their own so that several parties share a process."""
 
@@ -138,7 +151,14 @@ class Counters:
         )
         self._jobs = self._time("job_seconds", "How long jobs took, outages included, by what was done.", "what")
         self._appends = self._time("store_append_seconds", "How long it took until an event was on disk.")
+        self._turned_away = self._count(
+            "requests_refused",
+            "Requests to the web interface that were refused, and connections to it that were closed, by reason.",
+            "reason",
+        )
         self._ends: dict[str, Counter] = {}
+        for why in WebRefusal:
+            self._turned_away.labels(why.value)
         for reason in RejectReason:
             self._rejected.labels(reason.value)
         for what in ("job", "effect", "event"):
@@ -186,6 +206,10 @@ class Counters:
     def lost(self) -> None:
         """Count a run that was joined here and cannot go on, because what was known of it is gone."""
         self._lost.inc()
+
+    def turned_away(self, reason: WebRefusal) -> None:
+        """Count a request that was refused, or a connection that was closed."""
+        self._turned_away.labels(reason.value).inc()
 
     def late(self, kind: str) -> None:
         """Count a message that came after what it is about had ended."""

@@ -77,6 +77,9 @@ class SimulatedClock:
     def now_s(self) -> float:
         return BEGAN_AT_S + asyncio.get_running_loop().time()
 
+    def ahead_s(self) -> float:
+        return 0.0
+
     def go_on_from(self, at_s: float) -> None:
         assert at_s <= self.now_s(), "all parties have one clock, which never goes back"
 

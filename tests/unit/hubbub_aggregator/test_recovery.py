@@ -505,7 +505,7 @@ async def test_an_old_disk_put_back_is_found_out_by_the_next_order_of_the_coordi
             assert not said(scene, PartyFailed), "a client alone is not believed"
             await scene.order(VoidPhase(), 2)
             ((_, failed),) = await scene.coordinator.hear(PartyFailed)
-            assert failed.code is Code.DISK_LOST
+            assert failed.code is Code.DISK_OLD
 
 
 @aio

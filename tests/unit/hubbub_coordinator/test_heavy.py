@@ -61,6 +61,7 @@ async def test_while_one_is_built_in_a_thread_others_are_sent_away_and_all_else_
         monkeypatch.setattr(heavy, "WAIT_S", 0.0)
         refused = [await client.get(f"{RUN}/{view}") for view in ("cost?again", "export", "export?format=csv")]
         healthy, run = await client.get("/healthz"), await client.get(RUN)
+        metrics = await client.get("/metrics")
         held.gate.set()
         answer = await first
 
@@ -70,6 +71,7 @@ async def test_while_one_is_built_in_a_thread_others_are_sent_away_and_all_else_
         assert (each.status_code, each.headers["retry-after"]) == (503, "2")
         assert each.json()["detail"] == "other large views are being built; ask again in a moment"
     assert (answer.status_code, healthy.status_code, run.status_code) == (200, 200, 200)
+    assert 'hubbub_requests_refused_total{reason="busy"} 3.0' in metrics.text
 
 
 @aio

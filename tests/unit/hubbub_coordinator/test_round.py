@@ -176,6 +176,34 @@ def test_a_round_begins_with_a_deadline_and_an_order_to_every_client() -> None:
     assert play.effects[1:] == tuple(Publish(client, Role.CLIENT, RoundOpened()) for client in manifest.clients)
 
 
+def test_an_order_names_the_last_round_that_its_client_took_part_in() -> None:
+    manifest = make_manifest()
+    first, *others = manifest.clients
+    data = Round(run=Key("run", manifest.run_id), number=8, manifest=manifest, attended={first: 7})
+    effects = step(TRANSITIONS, State.COLLECTING, data, Began(at_s=1.0)).effects
+    sent = {effect.to: effect.body for effect in effects if isinstance(effect, Publish)}
+    assert sent == {first: RoundOpened(attended=7), **dict.fromkeys(others, RoundOpened())}
+
+
+def test_who_took_part_is_who_delivered_to_every_aggregator_or_reported(play: Play) -> None:
+    """A void round counts, and one aggregator's word alone does not."""
+    delivered, at_one, away, late = play.manifest.clients
+    play.receive(delivered)
+    play.receive(at_one, aggregators=play.manifest.aggregators[:1])
+    assert play.data.present == {delivered}
+    play.feed(DeadlinePassed(at_s=61.0))
+    for aggregator in play.manifest.aggregators:
+        play.feed(VoidConfirmed(at_s=62.0, phase=play.data.current.name, aggregator=aggregator))
+    assert (play.verdict().verdict, play.verdict().present) == (RoundVerdict.VOID, frozenset({delivered}))
+    others = Play(play.manifest)
+    for client in (delivered, at_one, away):
+        others.receive(client)
+    others.feed(DeadlinePassed(at_s=61.0))
+    others.release_all()
+    others.apply(late)
+    assert others.data.present == set(play.manifest.clients), "who only applied has come as far"
+
+
 def test_all_receipts_close_the_phase_over_everybody(play: Play) -> None:
     for client in play.manifest.clients[:-1]:
         play.receive(client)
@@ -375,6 +403,7 @@ def test_a_round_is_released_when_every_sum_is_out_and_every_client_has_applied_
         number=1,
         verdict=RoundVerdict.RELEASED,
         began_at_s=play.data.began_at_s,
+        present=frozenset(play.manifest.clients),
         payload_bits=sum(row.payload_bits for _, row in play.data.traffic),
         wire_bytes=sum(row.wire_bytes for _, row in play.data.traffic),
     )

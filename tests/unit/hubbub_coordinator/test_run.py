@@ -410,3 +410,15 @@ def test_a_run_in_which_all_have_answered_asks_nobody_again(state: State, waits:
     play = Play()
     play.reach(state)
     assert KIND.resume(play.state, play.data) == waits
+
+
+def test_the_last_round_that_each_client_took_part_in_is_known_through_void_rounds_and_pauses() -> None:
+    play = running()
+    first, second, third = MANIFEST.clients
+    for present, verdict in ({first, second}, RoundVerdict.RELEASED), ({first}, RoundVerdict.VOID):
+        number = play.data.round
+        play.feed(PauseRequested(at_s=8.0))
+        play.feed(RoundEnded(at_s=9.0, number=number, verdict=verdict, present=frozenset(present)))
+        play.feed(ResumeRequested(at_s=10.0))
+    assert play.data.attended == {first: 2, second: 1}
+    assert third not in play.data.attended

@@ -8,6 +8,7 @@ import pytest
 
 from hubbub.runtime.connections import Limits
 from hubbub.runtime.serving import answering, listen
+from hubbub_coordinator import serving
 from hubbub_coordinator.api.app import create_app
 from support.aio import aio
 from support.coordinator_scene import TOKENS, running_scene
@@ -45,3 +46,15 @@ async def test_a_slow_body_is_given_up_and_is_no_error_of_ours(
         "closed a connection from 127.0.0.1: a request did not come in time",
         "closed a connection from 127.0.0.1: TRACE is answered nowhere",
     ]
+
+
+@aio
+async def test_what_is_refused_is_in_the_coordinators_metrics(tmp_path: Path) -> None:
+    listener = listen("127.0.0.1", 0, advice="another test has it")
+    port = listener.getsockname()[1]
+    async with running_scene(tmp_path) as scene, serving.answering(scene.coordinator, TOKENS, listener):
+        await ask(port, "TRACE / HTTP/1.1\r\nHost: x\r\n\r\n")
+        headers = f"Host: x\r\nAuthorization: Bearer {TOKENS.read}\r\nConnection: close"
+        metrics = await ask(port, f"GET /metrics HTTP/1.1\r\n{headers}\r\n\r\n")
+
+    assert 'hubbub_requests_refused_total{reason="trace"} 1.0' in metrics

@@ -15,6 +15,7 @@ from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.serving import listen
+from hubbub.runtime.telemetry import Counters
 from hubbub_coordinator.api import stream
 from hubbub_coordinator.events import Began
 from hubbub_coordinator.news import News
@@ -37,6 +38,7 @@ class Reporter:
 
     def __init__(self, kept: int = 20_000) -> None:
         self.news = News(kept)
+        self.counters = Counters()
         self._sequence = 0
 
     def find_run(self, run: RunId) -> None:

@@ -55,6 +55,7 @@ from hubbub_trainer.phases.standing import (
     NoteVoid,
     PrepareTask,
     RememberRun,
+    ReportOldCopy,
     SaveModel,
     SendSnapshot,
     SetUpCatchUp,
@@ -412,7 +413,7 @@ def test_what_was_for_the_beginning_changes_nothing_later(state: State, name: st
 def test_no_round_before_all_clients_confirmed(state: State) -> None:
     play = Play()
     play.advance(state)
-    with pytest.raises(UnexpectedEvent):
+    with pytest.raises((UnexpectedEvent, PeerError)):
         play.feed(RoundOrdered(number=1))
 
 
@@ -550,6 +551,36 @@ def test_an_order_that_came_before_is_old_news(joined: Play, number: int) -> Non
     before = joined.data
     joined.feed(RoundOrdered(number=number))
     assert (joined.data, joined.effects) == (before, ())
+
+
+# An old copy --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING, State.JOINED, State.LEAVING])
+def test_who_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leaves(state: State) -> None:
+    play = Play()
+    play.advance(state)
+    play.feed(RoundOrdered(number=4, attended=3))
+    assert (play.state, play.answer()) == (State.ENDED, PartyFailed(code=Code.DISK_OLD))
+    report, _, record = play.effects
+    assert isinstance(report, ReportOldCopy)
+    assert "took part in round 3" in report.evidence
+    assert record == FAILED, "no model is kept, and nothing is set up or asked for"
+
+
+def test_who_was_away_is_behind_and_holds_no_old_copy(joined: Play) -> None:
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=5, attended=1))
+    assert (joined.state, joined.data.catching) == (State.JOINED, 4)
+
+
+def test_a_round_that_was_begun_may_have_been_taken_part_in_however_it_ended(joined: Play) -> None:
+    """Rounds 1 and 3 are begun, and round 2 comes from a peer; nobody knows when a process stopped in one."""
+    joined.play_round(1, released=True)
+    joined.feed(RoundOrdered(number=3, attended=1))
+    caught_up(joined, 2, released=2)
+    joined.feed(RoundOrdered(number=4, attended=3))
+    assert joined.state is State.JOINED
 
 
 # What was lost ------------------------------------------------------------------------------------------

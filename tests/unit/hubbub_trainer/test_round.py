@@ -50,6 +50,7 @@ from hubbub_trainer.phases.round import (
     State,
     Train,
 )
+from hubbub_trainer.phases.standing import ReportOldCopy
 from support.builders import make_manifest
 from support.two_phases import NAME, TwoPhases
 
@@ -272,15 +273,49 @@ def test_who_was_away_when_the_round_was_closed_does_not_train_for_it(play: Play
     assert play.jobs() == [DecodeSums("signs")]
 
 
-@pytest.mark.parametrize("left", ["an aggregator", "us"])
-def test_who_may_still_be_a_member_trains(play: Play, left: str) -> None:
-    *others, last = play.manifest.aggregators
-    members = play.everybody if left == "us" else play.everybody - {play.me}
-    for aggregator in (*others, last) if left == "us" else others:
+def test_who_may_still_be_a_member_trains(play: Play) -> None:
+    *others, _ = play.manifest.aggregators
+    for aggregator in others:
         for index in range(CHUNKS):
-            play.sum_chunk(aggregator, index, members=members)
+            play.sum_chunk(aggregator, index, members=play.everybody - {play.me})
     play.feed(Go())
     assert [*play.effects] == [Train(idle=False)]
+
+
+# An old copy of our state -------------------------------------------------------------------------------
+
+
+def fails_as_old(play: Play, phase: str) -> None:
+    assert play.failure() is Code.DISK_OLD
+    (report,) = [effect for effect in play.effects if isinstance(effect, ReportOldCopy)]
+    assert f"a share of ours is in the sum of {phase} in round 1, and we sent none" in report.evidence
+    assert not play.jobs()
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.TRAINING])
+def test_a_share_of_ours_in_a_sum_that_we_sent_nothing_for_shows_an_old_copy(play: Play, state: State) -> None:
+    play.advance(state)
+    play.sums()
+    play.feed(Go() if state is State.QUEUED else Trained(training_s=2.0))
+    fails_as_old(play, "signs")
+
+
+def test_so_does_one_in_a_later_phase(two_phases: Play) -> None:
+    first, second = two_phases.data.phases
+    two_phases.advance(State.WAITING)
+    two_phases.sums(phase=second.name)
+    two_phases.sums(phase=first.name)
+    two_phases.expect(State.DECODING)
+    two_phases.feed(DECODED)
+    fails_as_old(two_phases, second.name)
+
+
+def test_one_aggregator_alone_is_not_believed_to_hold_our_share(play: Play) -> None:
+    play.advance(State.TRAINING)
+    for index in range(CHUNKS):
+        play.sum_chunk(play.manifest.aggregators[0], index)
+    play.feed(Trained(training_s=2.0))
+    assert play.jobs() == [SendShares("signs")]
 
 
 def test_a_client_whom_the_others_did_not_wait_for_sends_nothing_and_still_decodes(play: Play) -> None:
@@ -394,7 +429,7 @@ def test_what_is_not_here_when_who_was_busy_comes_to_wait_for_it_is_lost(play: P
 def test_who_was_busy_and_finds_all_sums_has_lost_nothing(play: Play) -> None:
     play.advance(State.TRAINING)
     play.feed(Overtaken())
-    play.sums()
+    play.sums(members=play.everybody - {play.me})
     play.feed(Trained(training_s=2.0))
     assert play.effects == (DecodeSums("signs"),)
 
@@ -699,6 +734,14 @@ def test_a_round_is_reported_as_applied_before_the_model_is_evaluated(scored: Pl
     assert [type(body) for body in scored.said()] == [RoundApplied]
     assert scored.jobs() == [Evaluate()]
     assert not [effect for effect in scored.effects if isinstance(effect, Tell)], "the round is not over"
+
+
+def test_a_score_of_ours_that_we_never_shared_shows_an_old_copy(scored: Play) -> None:
+    scored.advance(State.CONCLUDING)
+    scored.feed(Concluded(model_hmac=MODEL, held=HELD))
+    scored.sums(phase="scores")
+    scored.feed(Evaluated(own={"accuracy": 0.5}))
+    fails_as_old(scored, "scores")
 
 
 def test_the_score_is_shared_and_the_total_reported(scored: Play) -> None:

@@ -47,6 +47,20 @@ def test_setting_the_machines_clock_changes_nothing_and_is_logged_once(
     assert caplog.text.count(f"was set by {jump_s:+.0f} s") == 1
 
 
+@aio
+async def test_a_clock_that_was_set_is_in_the_metrics_until_the_next_start() -> None:
+    machine = Machine()
+    async with probe(clock=machine.clock()) as service:
+        before_s = service.counters.registry.get_sample_value("hubbub_clock_ahead_seconds")
+        machine.wall_s -= DAY_S
+        machine.pass_by(10.0)
+        set_s = service.counters.registry.get_sample_value("hubbub_clock_ahead_seconds")
+    async with probe(clock=machine.clock()) as service:
+        after_s = service.counters.registry.get_sample_value("hubbub_clock_ahead_seconds")
+
+    assert (before_s, set_s, after_s) == (0.0, -DAY_S, 0.0)
+
+
 def test_a_clock_starts_with_the_time_of_the_machine_and_is_quiet_about_small_corrections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

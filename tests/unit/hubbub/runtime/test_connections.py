@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from hubbub.runtime.connections import PIECE_BYTES, CarefulProtocol, Limits, Tally, find_limits
 from hubbub.runtime.health import Vitals, create_app
 from hubbub.runtime.serving import answering, listen
+from hubbub.runtime.telemetry import Counters, WebRefusal
 from support.aio import aio
 
 FOR_EVER_S = 1_000.0
@@ -54,6 +55,7 @@ class Peer:
 async def serving(
     *,
     app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None,
+    counters: Counters | None = None,
     most: int = 100,
     request_s: float = FOR_EVER_S,
     patience_s: float = FOR_EVER_S,
@@ -68,7 +70,8 @@ async def serving(
         peers.append(Peer(*await asyncio.open_connection("127.0.0.1", port)))
         return peers[-1]
 
-    async with answering(app or create_app(Vitals()), listener, limits=limits):
+    counters = counters or Counters()
+    async with answering(app or create_app(Vitals()), listener, limits=limits, count_refusal=counters.turned_away):
         try:
             yield connect
         finally:
@@ -239,7 +242,7 @@ async def test_who_does_not_read_an_answer_is_left() -> None:
 
     def note(kind: str, message: str) -> None:
         del message
-        assert kind == "an answer was not read"
+        assert kind == WebRefusal.UNREAD
         left.set()
 
     async with serving(app=say_much, request_s=AT_ONCE_S) as connect:
@@ -289,6 +292,33 @@ async def test_what_is_no_request_is_refused_without_a_line_each(caplog: pytest.
 
     assert statuses == {400}
     assert len(caplog.records) < 10
+
+
+def count(counters: Counters) -> dict[str, float]:
+    """What was refused so far, by reason."""
+    name = "hubbub_requests_refused_total"
+    found = {why.value: counters.registry.get_sample_value(name, {"reason": why.value}) for why in WebRefusal}
+    return {why: value for why, value in found.items() if value is not None and value > 0}
+
+
+@aio
+async def test_every_refusal_is_counted_by_its_reason() -> None:
+    long, counters = b"GET / HTTP/1.1\r\nX: " + b"x" * 2**16, Counters()
+    async with serving(counters=counters, most=1) as connect:
+        first = await connect()
+        assert (await (await connect()).hear())[0] == 503
+        assert (await first.ask(long))[0] == 431
+    async with serving(counters=counters, request_s=AT_ONCE_S) as connect:
+        assert (await (await connect()).hear())[0] == 408
+    async with serving(counters=counters, most=1, patience_s=0.0) as connect:
+        quiet = await connect()
+        assert (await (await connect()).ask(b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n"))[0] == 405
+        assert await quiet.is_closed()
+    async with serving(counters=counters) as connect:
+        assert (await (await connect()).ask(b"nonsense\r\n\r\n"))[0] == 400
+
+    once = ("headers-too-long", "too-slow", "too-many", "made-room", "trace", "no-request")
+    assert count(counters) == dict.fromkeys(once, 1.0)
 
 
 def test_a_tally_writes_ever_fewer_lines_until_it_was_quiet(caplog: pytest.LogCaptureFixture) -> None:

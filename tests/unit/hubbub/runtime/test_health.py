@@ -144,6 +144,26 @@ async def test_a_free_port_is_taken_and_named_in_the_log_and_given_back() -> Non
 
 
 @aio
+async def test_what_is_refused_is_in_the_metrics() -> None:
+    vitals = Vitals()
+    with logging_as_json(level="info") as stream:
+        async with (
+            probe() as service,
+            answering(vitals, "127.0.0.1", 0, "HUBBUB_X_METRICS_PORT"),
+            httpx.AsyncClient(trust_env=False) as client,
+        ):
+            found = re.search(r"health and metrics at (http://127\.0\.0\.1:\d+)", stream.getvalue())
+            assert found
+            early = await client.request("TRACE", f"{found[1]}/")
+            vitals.watch(service.runner)
+            late = await client.request("TRACE", f"{found[1]}/")
+            metrics = await client.get(f"{found[1]}/metrics")
+
+    assert (early.status_code, late.status_code) == (405, 405)
+    assert 'hubbub_requests_refused_total{reason="trace"} 1.0' in metrics.text, "since there are metrics"
+
+
+@aio
 async def test_a_port_that_is_taken_is_a_clear_mistake_in_the_settings() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
