@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,8 +46,9 @@ _LONGEST_FIRST = (
 def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ROOM_BYTES:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_IN_MEMORY)
-    # Or every process that a test starts would compile all sources anew.
+    # Or every process that a test starts would compile all sources anew, and pytest itself all tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # Files go to the workers in the order below, and not those with the most tests first.
     config.option.loadscopereorder = False
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # It ships no types.
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
-from kubernetes_validate import utils
 
 from hubbub import __version__
 from hubbub.ids import PARTY_ID_PATTERN
@@ -34,19 +32,28 @@ from support.chart import (
 )
 from support.label_selectors import matches
 
-OLDEST, LATEST = "1.27", kubernetes_validate.latest_version()
+OLDEST, LATEST = "1.27", "latest"
 CUSTOM = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "RabbitmqCluster"}
 """Kinds of operators: kubernetes-validate has no schema of theirs."""
+
+Validate = Callable[[Manifest, str], None]
 
 every_release = pytest.mark.parametrize("release", RELEASES, ids=str)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _schemas_are_read_once() -> Iterator[None]:
-    """The library reads megabytes of definitions anew for every object."""
+@pytest.fixture(scope="module")
+def validate() -> Iterator[Validate]:
+    """Check an object by the schema that a version of Kubernetes has for it."""
+    # Its grammars take more than a second to import.
+    from kubernetes_validate import utils  # type: ignore[import-untyped]  # noqa: PLC0415  # It ships no types.
+
+    def check(manifest: Manifest, version: str) -> None:
+        utils.validate(manifest, utils.latest_version() if version == LATEST else version, strict=True)
+
     with pytest.MonkeyPatch.context() as patch:
+        # The library reads megabytes of definitions anew for every object.
         patch.setattr(utils, "schema_contents", cache(utils.schema_contents))
-        yield
+        yield check
 
 
 def pods(manifests: tuple[Manifest, ...]) -> list[Manifest]:
@@ -113,21 +120,19 @@ def test_a_packaged_chart_holds_alerts_dashboard_and_broker_and_renders_the_same
 
 @every_release
 @pytest.mark.parametrize("version", [OLDEST, LATEST])
-def test_every_object_is_as_kubernetes_schemas_have_it(release: Release, version: str) -> None:
+def test_every_object_is_as_kubernetes_schemas_have_it(release: Release, version: str, validate: Validate) -> None:
     known = [manifest for manifest in render(release) if manifest["kind"] not in CUSTOM]
 
     for manifest in known:
-        kubernetes_validate.validate(manifest, version, strict=True)
+        validate(manifest, version)
 
     assert {"NetworkPolicy", "PodDisruptionBudget"} <= {manifest["kind"] for manifest in known}
 
 
-def test_what_the_operator_is_told_about_its_pods_is_as_kubernetes_schemas_have_it() -> None:
+def test_what_the_operator_is_told_about_its_pods_is_as_kubernetes_schemas_have_it(validate: Validate) -> None:
     [(name, spec)] = pod_specs(render(BROKERS[0]))
 
-    kubernetes_validate.validate(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, LATEST, strict=True
-    )
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, LATEST)
 
 
 @every_release
