@@ -1,10 +1,11 @@
 """Fixtures for everybody: a broker, started when the first test asks for it. And what makes all tests faster."""
 
+import gc
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     # Files go to the workers in the order below, and not those with the most tests first.
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from going through the collected tests, which last until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
