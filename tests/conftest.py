@@ -1,9 +1,11 @@
 """Fixtures for everybody: a broker, started when the first test asks for it. And what makes all tests faster."""
 
+import gc
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,10 +47,22 @@ _LONGEST_FIRST = (
 def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ROOM_BYTES:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_IN_MEMORY)
-    # Or every process that a test starts would compile all sources anew.
+    # Or every process that a test starts would compile all sources anew, and pytest itself all tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # Files go to the workers in the order below, and not those with the most tests first.
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from going through the collected tests, which last until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

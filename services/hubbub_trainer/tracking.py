@@ -155,15 +155,12 @@ def _import(module: str, *, extra: str) -> Any:
         ) from None
 
 
-DT_STRING = 7
-"""TensorFlow's number for the type of a text."""
-
-
 class TensorBoardTracker:
     """Event files, in a folder for each run and client.
 
     A note is one record, so that it is there as a whole or not at all. Each life of a trainer has a file of its
-    own: a record that a crash tore hides nothing that was written after it.
+    own: a record that a crash tore hides nothing that was written after it. torch's `SummaryWriter` writes
+    a record for each number, in a thread that prints a traceback if the disk is full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -171,9 +168,7 @@ class TensorBoardTracker:
         self._files: dict[Path, IO[bytes]] = {}
         self._event = _import("tensorboard.compat.proto.event_pb2", extra="tensorboard").Event
         self._record = _import("tensorboard.summary.writer.record_writer", extra="tensorboard").RecordWriter
-        self._describe_text = _import(
-            "tensorboard.plugins.text.metadata", extra="tensorboard"
-        ).create_summary_metadata
+        self._text = _import("tensorboard.plugins.text.summary_v2", extra="tensorboard").text_pb
 
     def take(self, note: Note) -> None:
         """Append to the run's file; the first note in a trainer's life begins one."""
@@ -210,10 +205,7 @@ class TensorBoardTracker:
         for tag, number in numbers.items():
             event.summary.value.add(tag=tag, simple_value=number)
         for tag, text in texts.items():
-            value = event.summary.value.add(tag=tag, metadata=self._describe_text(tag, ""))
-            value.tensor.dtype = DT_STRING
-            value.tensor.string_val.append(text.encode())
-            value.tensor.tensor_shape.dim.add(size=1)
+            event.summary.MergeFrom(self._text(tag, text))
         return event
 
     def _append(self, file: IO[bytes], event: Any) -> None:

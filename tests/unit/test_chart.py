@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # It ships no types.
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
-from kubernetes_validate import utils
 
 from hubbub import __version__
 from hubbub.ids import PARTY_ID_PATTERN
@@ -24,7 +23,6 @@ from support.chart import (
     PARTIES,
     RELEASES,
     Manifest,
-    Release,
     of_kind,
     parties,
     pod_specs,
@@ -34,19 +32,26 @@ from support.chart import (
 )
 from support.label_selectors import matches
 
-OLDEST, LATEST = "1.27", kubernetes_validate.latest_version()
+OLDEST, LATEST = "1.27", "latest"
 CUSTOM = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "RabbitmqCluster"}
 """Kinds of operators: kubernetes-validate has no schema of theirs."""
 
-every_release = pytest.mark.parametrize("release", RELEASES, ids=str)
+Validate = Callable[[Manifest, str], None]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _schemas_are_read_once() -> Iterator[None]:
-    """The library reads megabytes of definitions anew for every object."""
+@pytest.fixture(scope="module")
+def validate() -> Iterator[Validate]:
+    """Check an object by the schema that a version of Kubernetes has for it."""
+    # Its grammars take more than a second to import.
+    from kubernetes_validate import utils  # type: ignore[import-untyped]  # noqa: PLC0415  # It ships no types.
+
+    def check(manifest: Manifest, version: str) -> None:
+        utils.validate(manifest, utils.latest_version() if version == LATEST else version, strict=True)
+
     with pytest.MonkeyPatch.context() as patch:
+        # The library reads megabytes of definitions anew for every object.
         patch.setattr(utils, "schema_contents", cache(utils.schema_contents))
-        yield
+        yield check
 
 
 def pods(manifests: tuple[Manifest, ...]) -> list[Manifest]:
@@ -64,14 +69,14 @@ def ports(pod: Manifest) -> set[str]:
 # Charts ------------------------------------------------------------------------------------------------------
 
 
-@every_release
-def test_helm_finds_nothing_to_say_about_a_chart_with_its_values(release: Release) -> None:
-    done = run_helm(
-        "lint", "--strict", str(CHARTS / release.chart), "--values", str(values_file(release)), *release.given
-    )
+def test_helm_finds_nothing_to_say_about_a_chart_with_its_values(subtests: pytest.Subtests) -> None:
+    for release in RELEASES:
+        with subtests.test(str(release)):
+            values = ("--values", str(values_file(release)), *release.given)
+            done = run_helm("lint", "--strict", str(CHARTS / release.chart), *values)
 
-    assert done.returncode == 0, done.stdout
-    assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
+            assert done.returncode == 0, done.stdout
+            assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
 
 
 def test_every_values_file_is_tested() -> None:
@@ -111,96 +116,99 @@ def test_a_packaged_chart_holds_alerts_dashboard_and_broker_and_renders_the_same
 # Objects -----------------------------------------------------------------------------------------------------
 
 
-@every_release
-@pytest.mark.parametrize("version", [OLDEST, LATEST])
-def test_every_object_is_as_kubernetes_schemas_have_it(release: Release, version: str) -> None:
-    known = [manifest for manifest in render(release) if manifest["kind"] not in CUSTOM]
+def test_every_object_is_as_kubernetes_schemas_have_it(subtests: pytest.Subtests, validate: Validate) -> None:
+    for version, release in product([OLDEST, LATEST], RELEASES):
+        with subtests.test(str(release), version=version):
+            known = [manifest for manifest in render(release) if manifest["kind"] not in CUSTOM]
 
-    for manifest in known:
-        kubernetes_validate.validate(manifest, version, strict=True)
+            for manifest in known:
+                validate(manifest, version)
 
-    assert {"NetworkPolicy", "PodDisruptionBudget"} <= {manifest["kind"] for manifest in known}
+            assert {"NetworkPolicy", "PodDisruptionBudget"} <= {manifest["kind"] for manifest in known}
 
 
-def test_what_the_operator_is_told_about_its_pods_is_as_kubernetes_schemas_have_it() -> None:
+def test_what_the_operator_is_told_about_its_pods_is_as_kubernetes_schemas_have_it(validate: Validate) -> None:
     [(name, spec)] = pod_specs(render(BROKERS[0]))
 
-    kubernetes_validate.validate(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, LATEST, strict=True
-    )
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, LATEST)
 
 
-@every_release
-def test_no_two_objects_share_a_name_and_all_are_in_the_release_s_namespace(release: Release) -> None:
-    manifests = render(release)
+def test_no_two_objects_share_a_name_and_all_are_in_the_release_s_namespace(subtests: pytest.Subtests) -> None:
+    for release in RELEASES:
+        with subtests.test(str(release)):
+            manifests = render(release)
 
-    named = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
+            named = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
 
-    assert len(set(named)) == len(named)
-    assert {manifest["metadata"]["namespace"] for manifest in manifests} == {NAMESPACE}
-
-
-@every_release
-def test_each_stateful_set_selects_its_own_pods_and_no_others(release: Release) -> None:
-    manifests = render(release)
-
-    for manifest in of_kind(manifests, "StatefulSet"):
-        assert selected(manifest["spec"]["selector"], manifests) == [manifest["spec"]["template"]]
-        assert manifest["spec"]["serviceName"] in {
-            service["metadata"]["name"]
-            for service in of_kind(manifests, "Service")
-            if service["spec"].get("clusterIP") == "None"
-        }
+            assert len(set(named)) == len(named)
+            assert {manifest["metadata"]["namespace"] for manifest in manifests} == {NAMESPACE}
 
 
-@every_release
-def test_services_lead_to_pods_that_have_the_port(release: Release) -> None:
-    manifests = render(release)
+def test_each_stateful_set_selects_its_own_pods_and_no_others(subtests: pytest.Subtests) -> None:
+    for release in RELEASES:
+        with subtests.test(str(release)):
+            manifests = render(release)
 
-    for service in of_kind(manifests, "Service"):
-        found = selected({"matchLabels": service["spec"]["selector"]}, manifests)
-        assert found, service["metadata"]["name"]
-        for port in service["spec"].get("ports", []):
-            assert all(port["targetPort"] in ports(pod) for pod in found)
-
-
-@every_release
-def test_budgets_and_policies_select_pods_that_exist(release: Release) -> None:
-    manifests = render(release)
-    # The operator's pods are not among what is rendered; these are the labels that it gives them.
-    operated = [
-        {"app.kubernetes.io/name": cluster["metadata"]["name"], "app.kubernetes.io/component": "rabbitmq"}
-        for cluster in of_kind(manifests, "RabbitmqCluster")
-    ]
-    labels = [pod["metadata"]["labels"] for pod in pods(manifests)] + operated
-
-    for manifest in of_kind(manifests, "PodDisruptionBudget", "NetworkPolicy"):
-        selector = manifest["spec"].get("selector") or manifest["spec"]["podSelector"]
-        assert any(matches(selector, each) for each in labels), manifest["metadata"]["name"]
+            for manifest in of_kind(manifests, "StatefulSet"):
+                assert selected(manifest["spec"]["selector"], manifests) == [manifest["spec"]["template"]]
+                assert manifest["spec"]["serviceName"] in {
+                    service["metadata"]["name"]
+                    for service in of_kind(manifests, "Service")
+                    if service["spec"].get("clusterIP") == "None"
+                }
 
 
-@pytest.mark.parametrize("release", PARTIES, ids=str)
-def test_monitors_find_every_party_once(release: Release) -> None:
-    manifests = render(release, "--set", "monitoring.enabled=true")
-    watched = [
-        pod
-        for monitor in of_kind(manifests, "PodMonitor")
-        for pod in selected(monitor["spec"]["selector"], manifests)
-        if {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports(pod)
-    ]
-    services = [
-        service
-        for monitor in of_kind(manifests, "ServiceMonitor")
-        for service in of_kind(manifests, "Service")
-        if matches(monitor["spec"]["selector"], service["metadata"]["labels"])
-        and {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
-        <= {port["name"] for port in service["spec"].get("ports", [])}
-    ]
-    for service in services:
-        watched += selected({"matchLabels": service["spec"]["selector"]}, manifests)
+def test_services_lead_to_pods_that_have_the_port(subtests: pytest.Subtests) -> None:
+    for release in RELEASES:
+        with subtests.test(str(release)):
+            manifests = render(release)
 
-    names = sorted(pod["metadata"]["labels"]["hubbub-party"] for pod in watched)
-    assert names == sorted(each["metadata"]["labels"]["hubbub-party"] for _, each in parties(manifests))
+            for service in of_kind(manifests, "Service"):
+                found = selected({"matchLabels": service["spec"]["selector"]}, manifests)
+                assert found, service["metadata"]["name"]
+                for port in service["spec"].get("ports", []):
+                    assert all(port["targetPort"] in ports(pod) for pod in found)
+
+
+def test_budgets_and_policies_select_pods_that_exist(subtests: pytest.Subtests) -> None:
+    for release in RELEASES:
+        with subtests.test(str(release)):
+            manifests = render(release)
+            # The operator's pods are not among what is rendered; these are the labels that it gives them.
+            operated = [
+                {"app.kubernetes.io/name": cluster["metadata"]["name"], "app.kubernetes.io/component": "rabbitmq"}
+                for cluster in of_kind(manifests, "RabbitmqCluster")
+            ]
+            labels = [pod["metadata"]["labels"] for pod in pods(manifests)] + operated
+
+            for manifest in of_kind(manifests, "PodDisruptionBudget", "NetworkPolicy"):
+                selector = manifest["spec"].get("selector") or manifest["spec"]["podSelector"]
+                assert any(matches(selector, each) for each in labels), manifest["metadata"]["name"]
+
+
+def test_monitors_find_every_party_once(subtests: pytest.Subtests) -> None:
+    for release in PARTIES:
+        with subtests.test(str(release)):
+            manifests = render(release, "--set", "monitoring.enabled=true")
+            watched = [
+                pod
+                for monitor in of_kind(manifests, "PodMonitor")
+                for pod in selected(monitor["spec"]["selector"], manifests)
+                if {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports(pod)
+            ]
+            services = [
+                service
+                for monitor in of_kind(manifests, "ServiceMonitor")
+                for service in of_kind(manifests, "Service")
+                if matches(monitor["spec"]["selector"], service["metadata"]["labels"])
+                and {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
+                <= {port["name"] for port in service["spec"].get("ports", [])}
+            ]
+            for service in services:
+                watched += selected({"matchLabels": service["spec"]["selector"]}, manifests)
+
+            names = sorted(pod["metadata"]["labels"]["hubbub-party"] for pod in watched)
+            assert names == sorted(each["metadata"]["labels"]["hubbub-party"] for _, each in parties(manifests))
 
 
 def test_the_ingress_has_tls_for_its_host_and_leads_to_the_coordinator_s_service() -> None:
@@ -231,34 +239,39 @@ def test_rules_and_dashboard_are_those_of_the_grafana_folder() -> None:
 # What a party is ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("release", PARTIES, ids=str)
-def test_a_party_is_one_pod_with_a_volume_that_outlives_it(release: Release) -> None:
-    for _, manifest in parties(render(release)):
-        spec = manifest["spec"]
+def test_a_party_is_one_pod_with_a_volume_that_outlives_it(subtests: pytest.Subtests) -> None:
+    for release in PARTIES:
+        with subtests.test(str(release)):
+            for _, manifest in parties(render(release)):
+                spec = manifest["spec"]
 
-        assert spec["replicas"] == 1
-        assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
-        assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
-
-
-@pytest.mark.parametrize("release", PARTIES, ids=str)
-def test_parties_can_be_evicted_one_at_a_time_and_also_when_none_is_ready(release: Release) -> None:
-    manifests = render(release)
-    [budget] = [
-        each for each in of_kind(manifests, "PodDisruptionBudget") if each["metadata"]["name"] != "hubbub-broker"
-    ]
-
-    assert budget["spec"]["maxUnavailable"] == 1
-    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-    assert len(selected(budget["spec"]["selector"], manifests)) == len(list(parties(manifests)))
+                assert spec["replicas"] == 1
+                assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
+                assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
 
 
-@pytest.mark.parametrize("release", PARTIES, ids=str)
-def test_a_pod_has_longer_to_stop_than_a_phase_may_last(release: Release) -> None:
-    longest = RunManifest.model_fields["phase_timeout_s"].default
+def test_parties_can_be_evicted_one_at_a_time_and_also_when_none_is_ready(subtests: pytest.Subtests) -> None:
+    for release in PARTIES:
+        with subtests.test(str(release)):
+            manifests = render(release)
+            [budget] = [
+                each
+                for each in of_kind(manifests, "PodDisruptionBudget")
+                if each["metadata"]["name"] != "hubbub-broker"
+            ]
 
-    for _, manifest in parties(render(release)):
-        assert manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest
+            assert budget["spec"]["maxUnavailable"] == 1
+            assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+            assert len(selected(budget["spec"]["selector"], manifests)) == len(list(parties(manifests)))
+
+
+def test_a_pod_has_longer_to_stop_than_a_phase_may_last(subtests: pytest.Subtests) -> None:
+    for release in PARTIES:
+        with subtests.test(str(release)):
+            longest = RunManifest.model_fields["phase_timeout_s"].default
+
+            for _, manifest in parties(render(release)):
+                assert manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest
 
 
 def test_the_trial_s_parties_are_those_that_federation_new_makes() -> None:

@@ -36,11 +36,10 @@ FURTHER = (
 CASES = [*((release, ()) for release in PARTIES), (PARTIES[0], FURTHER)]
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-and-more' if case[1] else ''}")
-def found(request: pytest.FixtureRequest) -> list[tuple[str, Manifest]]:
-    """Role and StatefulSet of every party of a release; rendered here, and not when tests are collected."""
-    release, more = request.param
-    return list(parties(render(release, *more)))
+@pytest.fixture(scope="module")
+def found() -> list[tuple[str, Manifest]]:
+    """Role and StatefulSet of every party of every release; rendered here, and not when tests are collected."""
+    return [party for release, more in CASES for party in parties(render(release, *more))]
 
 
 def container_of(manifest: Manifest) -> Manifest:

@@ -46,10 +46,8 @@ LASTING = [service for service in ALL.values() if service.name not in ONE_SHOT]
 OTHER_VARIABLES = {"HUBBUB_URL", "HUBBUB_TOKEN_FILE", "HUBBUB_CACHE"}
 """Of the `hubbub` command itself."""
 SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|COOKIE|CREDENTIAL|TOKEN$|KEY$")
+IN_VOLUMES = ("/run/", "/etc/")
 UNITS = {"s": 1, "m": 60, "h": 3600}
-
-every_service = pytest.mark.parametrize("service", ALL.values(), ids=ALL)
-every_party = pytest.mark.parametrize("service", PARTIES, ids=[service.name for service in PARTIES])
 
 
 def model_of(service: Service) -> type[ServiceSettings]:
@@ -112,51 +110,56 @@ def test_every_variable_is_explained_at_the_top() -> None:
 # Settings ------------------------------------------------------------------------------------------------------
 
 
-@every_party
-def test_every_variable_is_a_setting(service: Service) -> None:
-    assert set(settings_of(service)) <= {*model_of(service).model_fields, "config_file"}
+def test_every_variable_is_a_setting(subtests: pytest.Subtests) -> None:
+    for service in PARTIES:
+        with subtests.test(service.name):
+            assert set(settings_of(service)) <= {*model_of(service).model_fields, "config_file"}
 
 
-@every_party
-def test_every_required_setting_is_given_here_or_in_the_file_that_init_writes(service: Service) -> None:
-    given = set(settings_of(service))
-    if "config_file" in given:
-        assert PurePosixPath(settings_of(service)["config_file"]).name == SETTINGS_FILE
-        given.add("roster_sha256")
-    required = {name for name, field in model_of(service).model_fields.items() if field.is_required()}
-    assert required <= given
+def test_every_required_setting_is_given_here_or_in_the_file_that_init_writes(subtests: pytest.Subtests) -> None:
+    for service in PARTIES:
+        with subtests.test(service.name):
+            given = set(settings_of(service))
+            if "config_file" in given:
+                assert PurePosixPath(settings_of(service)["config_file"]).name == SETTINGS_FILE
+                given.add("roster_sha256")
+            required = {name for name, field in model_of(service).model_fields.items() if field.is_required()}
+            assert required <= given
 
 
-@every_party
-def test_every_file_that_a_setting_names_is_made_by_init_and_mounted(service: Service) -> None:
-    volumes = {mount.target: mount.source for mount in service.mounts}
-    files = [PurePosixPath(value) for value in settings_of(service).values() if re.match(r"/(run|etc)/", value)]
+def test_every_file_that_a_setting_names_is_made_by_init_and_mounted(subtests: pytest.Subtests) -> None:
+    for service in PARTIES:
+        with subtests.test(service.name):
+            volumes = {mount.target: mount.source for mount in service.mounts}
+            files = [
+                PurePosixPath(value) for value in settings_of(service).values() if value.startswith(IN_VOLUMES)
+            ]
 
-    assert files
-    for file in files:
-        assert file.name in FILES[volumes[str(file.parent)]], file
-
-
-@every_party
-def test_every_folder_that_a_setting_names_can_be_written(service: Service) -> None:
-    writable = {mount.target for mount in service.mounts if not mount.read_only}
-
-    given = settings_of(service)
-    assert {given[name] for name in ("folder", "cache_folder") if name in given} == writable
+            assert files
+            assert [file for file in files if file.name not in FILES[volumes[str(file.parent)]]] == []
 
 
-@every_service
-def test_other_variables_are_those_of_the_command(service: Service) -> None:
-    if service not in PARTIES:
-        own = {name for name in service.environment if name.startswith("HUBBUB_")}
-        assert own <= OTHER_VARIABLES
+def test_every_folder_that_a_setting_names_can_be_written(subtests: pytest.Subtests) -> None:
+    for service in PARTIES:
+        with subtests.test(service.name):
+            writable = {mount.target for mount in service.mounts if not mount.read_only}
+
+            given = settings_of(service)
+            assert {given[name] for name in ("folder", "cache_folder") if name in given} == writable
 
 
-@every_service
-def test_no_secret_is_in_the_environment(service: Service) -> None:
-    for name, value in service.environment.items():
-        assert not SECRET_NAME.search(name.removesuffix("_FILE")) or name.endswith("_FILE"), name
-        assert "@" not in str(value), f"{name} may hold a password"
+def test_other_variables_are_those_of_the_command(subtests: pytest.Subtests) -> None:
+    for service in (each for each in ALL.values() if each not in PARTIES):
+        with subtests.test(service.name):
+            assert {name for name in service.environment if name.startswith("HUBBUB_")} <= OTHER_VARIABLES
+
+
+def test_no_secret_is_in_the_environment(subtests: pytest.Subtests) -> None:
+    for service in ALL.values():
+        with subtests.test(service.name):
+            for name, value in service.environment.items():
+                assert not SECRET_NAME.search(name.removesuffix("_FILE")) or name.endswith("_FILE"), name
+                assert "@" not in str(value), f"{name} may hold a password"
 
 
 def test_init_makes_what_it_has_volumes_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -176,22 +179,22 @@ def test_init_makes_what_it_has_volumes_for(tmp_path: Path, monkeypatch: pytest.
 # Who has what --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "service", [each for each in ALL.values() if each.name != "init"], ids=lambda each: each.name
-)
-def test_a_service_mounts_one_secret_folder_and_cannot_change_it(service: Service) -> None:
-    secrets = [mount for mount in service.mounts if mount.source in FILES and mount.source != PUBLIC]
-    owner = {"prometheus": ["monitor"], "grafana": [], "broker-2": ["broker"], "broker-3": ["broker"]}
+def test_a_service_mounts_one_secret_folder_and_cannot_change_it(subtests: pytest.Subtests) -> None:
+    for service in (each for each in ALL.values() if each.name != "init"):
+        with subtests.test(service.name):
+            secrets = [mount for mount in service.mounts if mount.source in FILES and mount.source != PUBLIC]
+            owner = {"prometheus": ["monitor"], "grafana": [], "broker-2": ["broker"], "broker-3": ["broker"]}
 
-    assert [mount.source for mount in secrets] == owner.get(service.name, [service.name])
-    assert all(mount.read_only and mount.target == "/run/hubbub" for mount in secrets)
+            assert [mount.source for mount in secrets] == owner.get(service.name, [service.name])
+            assert all(mount.read_only and mount.target == "/run/hubbub" for mount in secrets)
 
 
-@every_service
-def test_nobody_but_init_changes_what_is_for_everybody(service: Service) -> None:
-    public = [mount for mount in service.mounts if mount.source == PUBLIC]
+def test_nobody_but_init_changes_what_is_for_everybody(subtests: pytest.Subtests) -> None:
+    for service in ALL.values():
+        with subtests.test(service.name):
+            public = [mount for mount in service.mounts if mount.source == PUBLIC]
 
-    assert all(mount.read_only == (service.name != "init") for mount in public)
+            assert all(mount.read_only == (service.name != "init") for mount in public)
 
 
 def test_what_one_service_keeps_no_other_mounts() -> None:
@@ -203,28 +206,30 @@ def test_what_one_service_keeps_no_other_mounts() -> None:
     )
 
 
-@every_service
-def test_every_service_is_confined(service: Service) -> None:
-    content = service.content
+def test_every_service_is_confined(subtests: pytest.Subtests) -> None:
+    for service in ALL.values():
+        with subtests.test(service.name):
+            content = service.content
 
-    assert (content["user"], content["read_only"], content["cap_drop"]) == ("10001:10001", True, ["ALL"])
-    assert content["security_opt"] == ["no-new-privileges:true"]
-    assert "/tmp" in service.tmpfs  # noqa: S108  (In a container.)
-    assert {"mem_limit", "pids_limit", "restart"} <= set(content)
-    assert not {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode"} & (
-        set(content) - ({"network_mode"} if content.get("network_mode") == "none" else set())
-    )
+            assert (content["user"], content["read_only"], content["cap_drop"]) == ("10001:10001", True, ["ALL"])
+            assert content["security_opt"] == ["no-new-privileges:true"]
+            assert "/tmp" in service.tmpfs  # noqa: S108  (In a container.)
+            assert {"mem_limit", "pids_limit", "restart"} <= set(content)
+            assert not {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode"} & (
+                set(content) - ({"network_mode"} if content.get("network_mode") == "none" else set())
+            )
 
 
 # Networks ------------------------------------------------------------------------------------------------------
 
 
-@every_service
-def test_ports_are_for_this_machine_alone(service: Service) -> None:
-    ports = service.content.get("ports", [])
+def test_ports_are_for_this_machine_alone(subtests: pytest.Subtests) -> None:
+    for service in ALL.values():
+        with subtests.test(service.name):
+            ports = service.content.get("ports", [])
 
-    assert all(port.startswith("127.0.0.1:") for port in ports)
-    assert bool(ports) == (service.name in {"coordinator", "grafana"})
+            assert all(port.startswith("127.0.0.1:") for port in ports)
+            assert bool(ports) == (service.name in {"coordinator", "grafana"})
 
 
 def test_the_broker_is_reached_by_parties_alone_and_reaches_nobody_else() -> None:
@@ -237,34 +242,37 @@ def test_the_broker_is_reached_by_parties_alone_and_reaches_nobody_else() -> Non
     assert {network for service in ALL.values() for network in service.networks} == set(networks)
 
 
-@every_party
-def test_a_party_is_asked_how_it_is_where_it_answers(service: Service) -> None:
-    given = settings_of(service)
-    interpreter, *program, url = service.probe
-    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\w+)", url)
+def test_a_party_is_asked_how_it_is_where_it_answers(subtests: pytest.Subtests) -> None:
+    for service in PARTIES:
+        with subtests.test(service.name):
+            given = settings_of(service)
+            interpreter, *program, url = service.probe
+            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\w+)", url)
 
-    assert [interpreter, *program] == ["python", "-m", "hubbub.runtime.probe"]
-    assert found
-    assert found[1] == given.get("metrics_port", given.get("port"))
-    assert found[2] in {route.path for route in create_app(Vitals()).routes if hasattr(route, "path")}
-    assert found[2] in OPEN_PATHS
-
-
-@pytest.mark.parametrize("service", LASTING, ids=lambda service: service.name)
-def test_what_lasts_is_started_again_and_asked_how_it_is(service: Service) -> None:
-    assert service.content["restart"] == "unless-stopped"
-    assert service.probe
+            assert [interpreter, *program] == ["python", "-m", "hubbub.runtime.probe"]
+            assert found
+            assert found[1] == given.get("metrics_port", given.get("port"))
+            assert found[2] in {route.path for route in create_app(Vitals()).routes if hasattr(route, "path")}
+            assert found[2] in OPEN_PATHS
 
 
-@every_service
-def test_what_a_service_waits_for_can_come(service: Service) -> None:
-    for name, condition in service.depends_on.items():
-        if condition["condition"] == "service_completed_successfully":
-            assert name in ONE_SHOT
-        else:
-            assert ALL[name].probe
-        needs_profile = set(ALL[name].profiles) - set(service.profiles)
-        assert not needs_profile or condition["required"] is False
+def test_what_lasts_is_started_again_and_asked_how_it_is(subtests: pytest.Subtests) -> None:
+    for service in LASTING:
+        with subtests.test(service.name):
+            assert service.content["restart"] == "unless-stopped"
+            assert service.probe
+
+
+def test_what_a_service_waits_for_can_come(subtests: pytest.Subtests) -> None:
+    for service in ALL.values():
+        with subtests.test(service.name):
+            for name, condition in service.depends_on.items():
+                if condition["condition"] == "service_completed_successfully":
+                    assert name in ONE_SHOT
+                else:
+                    assert ALL[name].probe
+                needs_profile = set(ALL[name].profiles) - set(service.profiles)
+                assert not needs_profile or condition["required"] is False
 
 
 # Images --------------------------------------------------------------------------------------------------------
@@ -299,9 +307,10 @@ def test_volumes_belong_to_the_user_of_the_services() -> None:
             assert re.search(rf"[ \t]{re.escape(name)}(\s|$)", recipe, re.MULTILINE), mount
 
 
-@every_party
-def test_the_image_starts_the_service(service: Service) -> None:
-    entrypoint = read_targets()[str(service.target)].entrypoint
+def test_the_image_starts_the_service(subtests: pytest.Subtests) -> None:
+    for service in PARTIES:
+        with subtests.test(service.name):
+            entrypoint = read_targets()[str(service.target)].entrypoint
 
-    assert entrypoint == ["python", "-m", f"hubbub_{service.target}"]
-    assert not {"entrypoint", "command"} & set(service.content)
+            assert entrypoint == ["python", "-m", f"hubbub_{service.target}"]
+            assert not {"entrypoint", "command"} & set(service.content)

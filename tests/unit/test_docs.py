@@ -38,7 +38,6 @@ from support.builders import make_manifest
 from support.parties import COORDINATOR, identity_of, roster_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", "examples", "compose", "k8s", ".ci")
 TOP_FILES = re.compile(r"[A-Z]+\.md|Makefile|LICENSE|pyproject\.toml|constraints\.txt")
 SETTINGS: tuple[type[ServiceSettings], ...] = (CoordinatorSettings, AggregatorSettings, TrainerSettings)
@@ -108,7 +107,7 @@ def settings_variables() -> set[str]:
     }
 
 
-every_page = pytest.mark.parametrize("page", [read(path) for path in PAGES], ids=lambda page: page.path.name)
+PAGES = [read(path) for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])]
 RUNNING = read(ROOT / "docs" / "running.md")
 PROTOCOL = read(ROOT / "docs" / "protocol.md")
 
@@ -116,17 +115,18 @@ PROTOCOL = read(ROOT / "docs" / "protocol.md")
 # What a page names ---------------------------------------------------------------------------------------
 
 
-@every_page
-def test_every_path_named_exists(page: Page) -> None:
-    paths = [
-        span
-        for span in page.spans
-        if re.fullmatch(r"[\w./-]+", span) and (span.split("/")[0] in FOLDERS or is_file(span))
-    ]
+def test_every_path_named_exists(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            paths = [
+                span
+                for span in page.spans
+                if re.fullmatch(r"[\w./-]+", span) and (span.split("/")[0] in FOLDERS or is_file(span))
+            ]
 
-    missing = [path for path in paths if not (ROOT / path).exists()]
+            missing = [path for path in paths if not (ROOT / path).exists()]
 
-    assert missing == []
+            assert missing == []
 
 
 def is_file(span: str) -> bool:
@@ -145,34 +145,37 @@ def test_every_folder_in_the_readmes_layout_exists() -> None:
     assert [folder for folder in folders if not folder.is_dir()] == []
 
 
-@every_page
-def test_every_module_named_can_be_imported(page: Page) -> None:
-    modules = [span for span in page.spans if re.fullmatch(r"hubbub(_[a-z]+)?(\.[a-z_]+)+", span)]
+def test_every_module_named_can_be_imported(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            modules = [span for span in page.spans if re.fullmatch(r"hubbub(_[a-z]+)?(\.[a-z_]+)+", span)]
 
-    missing = [name for name in modules if name not in EXCHANGES and find_spec(name) is None]
+            missing = [name for name in modules if name not in EXCHANGES and find_spec(name) is None]
 
-    assert missing == []
+            assert missing == []
 
 
 EXCHANGES = {spec.name for spec in topology_for(PartyId("somebody"), Role.CLIENT).exchanges}
 
 
-@every_page
-def test_every_service_started_has_a_main_module(page: Page) -> None:
-    services = {name for line in page.commands for name in re.findall(r"python -m (hubbub_\w+)", line)}
+def test_every_service_started_has_a_main_module(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            services = {name for line in page.commands for name in re.findall(r"python -m (hubbub_\w+)", line)}
 
-    assert [name for name in services if find_spec(f"{name}.__main__") is None] == []
+            assert [name for name in services if find_spec(f"{name}.__main__") is None] == []
 
 
-@every_page
-def test_every_make_target_exists(page: Page) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    calls = [shlex.split(line) for line in page.commands if line.startswith("make ")]
+def test_every_make_target_exists(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+            targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+            calls = [shlex.split(line) for line in page.commands if line.startswith("make ")]
 
-    asked = {word for call in calls for word in call[1:] if "=" not in word}
+            asked = {word for call in calls for word in call[1:] if "=" not in word}
 
-    assert asked - targets == set()
+            assert asked - targets == set()
 
 
 # The command ---------------------------------------------------------------------------------------------
@@ -220,23 +223,25 @@ def calls_of_hubbub(page: Page) -> Iterator[list[str]]:
             yield ["demo", *shlex.split(shlex.split(line)[2].removeprefix("ARGS="))]
 
 
-@every_page
-def test_every_hubbub_command_and_option_exists(page: Page) -> None:
-    for call in calls_of_hubbub(page):
-        used = {word.split("=")[0] for word in call if word.startswith("-")}
+def test_every_hubbub_command_and_option_exists(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            for call in calls_of_hubbub(page):
+                used = {word.split("=")[0] for word in call if word.startswith("-")}
 
-        assert used - options_of(call[: first_option(call)]) == set(), call
+                assert used - options_of(call[: first_option(call)]) == set(), call
 
 
 def first_option(call: list[str]) -> int:
     return next((position for position, word in enumerate(call) if word.startswith("-")), len(call))
 
 
-@every_page
-def test_every_option_named_alone_exists(page: Page) -> None:
+def test_every_option_named_alone_exists(subtests: pytest.Subtests) -> None:
     known = options_of(()).union(*(options_of(name.split()) for name in all_commands()))
 
-    assert {span.split()[0] for span in page.spans if span.startswith("--")} - known == set()
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            assert {span.split()[0] for span in page.spans if span.startswith("--")} - known == set()
 
 
 def test_running_lists_every_command() -> None:
@@ -252,11 +257,12 @@ def test_running_names_the_settings_that_there_are_and_no_others() -> None:
     assert variables - OTHER_VARIABLES == settings_variables()
 
 
-@every_page
-def test_every_variable_named_is_read_somewhere(page: Page) -> None:
-    variables = set(re.findall(VARIABLE, page.text))
+def test_every_variable_named_is_read_somewhere(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            variables = set(re.findall(VARIABLE, page.text))
 
-    assert variables - OTHER_VARIABLES - settings_variables() == set()
+            assert variables - OTHER_VARIABLES - settings_variables() == set()
 
 
 def test_variables_outside_the_settings_are_read_where_we_say() -> None:
@@ -386,13 +392,14 @@ def test_running_names_every_state_of_a_run() -> None:
 # Links ---------------------------------------------------------------------------------------------------
 
 
-@every_page
-def test_links_inside_the_repository_resolve(page: Page) -> None:
-    links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
+def test_links_inside_the_repository_resolve(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.path.name):
+            links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
 
-    broken = [link for link in links if not link.startswith("https://") and not resolves(page, link)]
+            broken = [link for link in links if not link.startswith("https://") and not resolves(page, link)]
 
-    assert broken == []
+            assert broken == []
 
 
 def resolves(page: Page, link: str) -> bool:
@@ -408,4 +415,4 @@ def test_the_readme_keeps_a_place_for_results() -> None:
 
 
 def test_pages_are_found() -> None:
-    assert {"README.md", "running.md", "protocol.md", "threat-model.md"} <= {path.name for path in PAGES}
+    assert {"README.md", "running.md", "protocol.md", "threat-model.md"} <= {page.path.name for page in PAGES}

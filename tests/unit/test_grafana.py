@@ -35,6 +35,9 @@ GROUPING = {"by", "on"}
 OPERATORS = {"and"}
 TEMPLATED = {"$__rate_interval": "5m", "$__range": "6h"}
 
+Series = Mapping[str, dict[str, set[str]]]
+"""Samples, each with its labels and the values that they have."""
+
 TOKEN = re.compile(
     r'(?P<text>"[^"]*")|(?P<range>\[[0-9]+[smhd]\])|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)'
     r"|(?P<sign>=~|!~|!=|==|>=|<=|[-+*/(){},=<>])|(?P<space>\s+)"
@@ -105,7 +108,7 @@ def read_matchers(metric: str, tokens: list[str]) -> Iterator[tuple[str, str, st
 
 
 @pytest.fixture(scope="module")
-def series(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, dict[str, set[str]]]:
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """Every sample that any party has, with its labels and the values that they have."""
     measured = measure_run(tmp_path_factory.mktemp("federation"))
     found: dict[str, dict[str, set[str]]] = {}
@@ -128,12 +131,12 @@ UNSEEN = {"hubbub_messages_late_total": {"kind"}, "hubbub_inbox_messages": set[s
 """What a good run does not show when it is over, with its labels: nothing is late, and the broker is not asked."""
 
 
-def labels_of(series: Mapping[str, dict[str, set[str]]], metric: str) -> set[str]:
+def labels_of(series: Series, metric: str) -> set[str]:
     assert metric in series, f"no party has {metric}"
     return set(series[metric]) | UNSEEN.get(metric, set()) | TARGET_LABELS
 
 
-def check(expression: str, series: Mapping[str, dict[str, set[str]]]) -> None:
+def check(expression: str, series: Series) -> None:
     query = read_query(expression)
     labels = {metric: labels_of(series, metric) for metric in query.metrics}
     for metric, label, operator, value in query.matchers:
@@ -151,34 +154,31 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 
-@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[f"{title}" for title, _ in EXPRESSIONS])
-def test_a_panel_asks_only_for_what_there_is(
-    series: Mapping[str, dict[str, set[str]]], title: str, expression: str
-) -> None:
-    del title
-    check(expression, series)
+def test_a_panel_asks_only_for_what_there_is(subtests: pytest.Subtests, series: Series) -> None:
+    for title, expression in EXPRESSIONS:
+        with subtests.test(title):
+            check(expression, series)
 
 
-@pytest.mark.parametrize("expression", [expression for _, expression in EXPRESSIONS])
-def test_a_panel_heeds_the_choice_of_parties(expression: str) -> None:
-    query = read_query(expression)
-    chosen = {metric for metric, label, _, value in query.matchers if (label, value) == ("instance", "$instance")}
+def test_a_panel_heeds_the_choice_of_parties(subtests: pytest.Subtests) -> None:
+    for title, expression in EXPRESSIONS:
+        with subtests.test(title):
+            query = read_query(expression)
+            choice = ("instance", "$instance")
+            chosen = {metric for metric, label, _, value in query.matchers if (label, value) == choice}
 
-    # What something is joined with is chosen by it.
-    assert set(query.metrics) - chosen <= {"hubbub_info"}
+            # What something is joined with is chosen by it.
+            assert set(query.metrics) - chosen <= {"hubbub_info"}
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-def test_a_legend_shows_only_labels_that_are_left(
-    panel: dict[str, object], series: Mapping[str, dict[str, set[str]]]
-) -> None:
-    targets = panel["targets"]
-    assert isinstance(targets, list)
-    for target in targets:
-        query = read_query(target["expr"])
-        shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-        left = set(query.grouped) if query.grouped else labels_of(series, query.metrics[0])
-        assert shown <= left, f"{target['legendFormat']!r} of {target['expr']!r}"
+def test_a_legend_shows_only_labels_that_are_left(subtests: pytest.Subtests, series: Series) -> None:
+    for panel in PANELS:
+        for target in panel["targets"]:
+            with subtests.test(panel["title"]):
+                query = read_query(target["expr"])
+                shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+                left = set(query.grouped) if query.grouped else labels_of(series, query.metrics[0])
+                assert shown <= left, f"{target['legendFormat']!r} of {target['expr']!r}"
 
 
 def test_the_rows_are_in_order() -> None:
@@ -219,7 +219,7 @@ def test_no_two_panels_lie_on_each_other() -> None:
 
 
 def test_the_variables_are_read_off_a_metric_that_every_party_has(
-    series: Mapping[str, dict[str, set[str]]],
+    series: Series,
 ) -> None:
     for variable in DASHBOARD["templating"]["list"][1:]:
         match = re.fullmatch(r"label_values\((\w+)(?:{.*})?, (\w+)\)", variable["query"]["query"])
@@ -232,22 +232,17 @@ def test_the_variables_are_read_off_a_metric_that_every_party_has(
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=[rule["alert"] for rule in ALERTS])
-def test_a_rule_asks_only_for_what_there_is_and_says_what_to_do(
-    rule: dict[str, object], series: Mapping[str, dict[str, set[str]]]
-) -> None:
-    expression, annotations, labels = rule["expr"], rule["annotations"], rule["labels"]
-    assert isinstance(expression, str)
-    assert isinstance(annotations, dict)
-    assert isinstance(labels, dict)
-
-    check(expression, series)
-    assert labels["severity"] in {"warning", "critical"}
-    assert annotations["summary"]
-    assert annotations["description"].endswith(".")
-    shown = set(re.findall(r"\$labels\.(\w+)", " ".join(annotations.values())))
-    query = read_query(expression)
-    assert shown <= (set(query.grouped) if query.grouped else labels_of(series, query.metrics[0]))
+def test_a_rule_asks_only_for_what_there_is_and_says_what_to_do(subtests: pytest.Subtests, series: Series) -> None:
+    for rule in ALERTS:
+        with subtests.test(rule["alert"]):
+            expression, annotations, labels = rule["expr"], rule["annotations"], rule["labels"]
+            check(expression, series)
+            assert labels["severity"] in {"warning", "critical"}
+            assert annotations["summary"]
+            assert annotations["description"].endswith(".")
+            shown = set(re.findall(r"\$labels\.(\w+)", " ".join(annotations.values())))
+            query = read_query(expression)
+            assert shown <= (set(query.grouped) if query.grouped else labels_of(series, query.metrics[0]))
 
 
 def test_every_rule_has_a_name_of_its_own_and_only_keys_that_prometheus_knows() -> None:
@@ -260,9 +255,8 @@ def test_every_rule_has_a_name_of_its_own_and_only_keys_that_prometheus_knows() 
 # The reader itself -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
+def test_what_there_is_not_is_found_out(subtests: pytest.Subtests, series: Series) -> None:
+    for expression in [
         "hubbub_nothing_total",
         'hubbub_ready{role="coordinator"}',
         'hubbub_rounds_total{outcome="lost"}',
@@ -270,8 +264,6 @@ def test_every_rule_has_a_name_of_its_own_and_only_keys_that_prometheus_knows() 
         "summ(hubbub_ready)",
         "sum(hubbub_ready",
         "up",
-    ],
-)
-def test_what_there_is_not_is_found_out(expression: str, series: Mapping[str, dict[str, set[str]]]) -> None:
-    with pytest.raises(AssertionError):
-        check(expression, series)
+    ]:
+        with subtests.test(expression), pytest.raises(AssertionError):
+            check(expression, series)

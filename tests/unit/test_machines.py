@@ -233,17 +233,9 @@ def values_of(annotation: Any) -> SearchStrategy[Any]:
 
 
 KINDS = [pytest.param(machine.kind, id=machine.module.__name__) for machine in TOOL.MACHINES]
-KEPT = [
-    pytest.param(machine.kind, shape, id=f"{machine.module.__name__} {shape.__name__}")
-    for machine in TOOL.MACHINES
-    for shape in (machine.kind.data, *sorted(machine.kind.events, key=lambda event: str(event.__name__)))
-]
 
 
-@pytest.mark.parametrize(("kind", "shape"), KEPT)
-def test_everything_that_is_kept_is_read_back_as_it_was(kind: Kind[Any, Any], shape: type) -> None:
-    shapes = Shapes((kind.data, *kind.events))
-
+def check_reading(shapes: Shapes, shape: type) -> None:
     @given(values_of(shape))
     @settings(max_examples=15)
     def check(value: object) -> None:
@@ -252,6 +244,14 @@ def test_everything_that_is_kept_is_read_back_as_it_was(kind: Kind[Any, Any], sh
         assert type(read) is shape
 
     check()
+
+
+def test_everything_that_is_kept_is_read_back_as_it_was(subtests: pytest.Subtests) -> None:
+    for machine in TOOL.MACHINES:
+        kept = (machine.kind.data, *machine.kind.events)
+        for shape in kept:
+            with subtests.test(machine.module.__name__, shape=shape.__name__):
+                check_reading(Shapes(kept), shape)
 
 
 def test_what_a_service_keeps_has_one_name_each() -> None:

@@ -3,6 +3,7 @@
 import hmac
 import logging
 from collections.abc import AsyncIterator, Iterable
+from itertools import product
 from pathlib import Path
 from typing import cast
 
@@ -105,17 +106,18 @@ async def test_without_a_token_the_answer_asks_for_one() -> None:
     assert answer.headers["www-authenticate"] == 'Bearer realm="hubbub"'
 
 
-@pytest.mark.parametrize("token", [READ, CHANGE])
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
-@pytest.mark.parametrize("path", [RUNS, "/metrics", "/openapi.json"])
 @aio
-async def test_either_token_reads_however_the_scheme_is_written(path: str, scheme: str, token: str) -> None:
-    assert (await ask("GET", path, f"{scheme} {token}")).status_code == 200
+async def test_either_token_reads_however_the_scheme_is_written(subtests: pytest.Subtests) -> None:
+    for path, scheme, token in product(
+        [RUNS, "/metrics", "/openapi.json"], ["Bearer", "bearer", "BEARER", "Bearer "], [READ, CHANGE]
+    ):
+        with subtests.test(path=path, scheme=scheme, token=token):
+            assert (await ask("GET", path, f"{scheme} {token}")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
+@aio
+async def test_a_wrong_token_is_refused_and_said_to_be_wrong(subtests: pytest.Subtests) -> None:
+    for token in [
         "",
         READ[:-1],
         f"{READ}x",
@@ -125,38 +127,39 @@ async def test_either_token_reads_however_the_scheme_is_written(path: str, schem
         READ.replace("o", "ö"),
         "\xff" * 40,
         "x" * 100_000,
-    ],
-    ids=["none", "shorter", "longer", "two", "quoted", "capitals", "accents", "bytes", "huge"],
-)
+    ]:
+        with subtests.test(token[:40]):
+            transport = httpx.ASGITransport(make_app())
+            async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
+                for method, path in (("GET", RUNS), ("POST", RUNS)):
+                    headers = [(b"authorization", f"Bearer {token}".encode("latin-1"))]
+                    answer = await client.request(method, path, headers=headers)
+                    assert_problem(answer, 401, "no token of this coordinator")
+                    assert answer.headers["www-authenticate"] == 'Bearer realm="hubbub", error="invalid_token"'
+
+
 @aio
-async def test_a_wrong_token_is_refused_and_said_to_be_wrong(token: str) -> None:
-    transport = httpx.ASGITransport(make_app())
-    async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
-        for method, path in (("GET", RUNS), ("POST", RUNS)):
-            headers = [(b"authorization", f"Bearer {token}".encode("latin-1"))]
-            answer = await client.request(method, path, headers=headers)
-            assert_problem(answer, 401, "no token of this coordinator")
-            assert answer.headers["www-authenticate"] == 'Bearer realm="hubbub", error="invalid_token"'
+async def test_only_the_bearer_scheme_is_known(subtests: pytest.Subtests) -> None:
+    for offer in ["Basic cmVhZDpyZWFk", READ, "Bearer", f"Bearer{READ}", f"Token {READ}", ""]:
+        with subtests.test(offer):
+            assert (await ask("GET", RUNS, offer)).status_code == 401
 
 
-@pytest.mark.parametrize("offer", ["Basic cmVhZDpyZWFk", READ, "Bearer", f"Bearer{READ}", f"Token {READ}", ""])
 @aio
-async def test_only_the_bearer_scheme_is_known(offer: str) -> None:
-    assert (await ask("GET", RUNS, offer)).status_code == 401
+async def test_whatever_is_not_reading_needs_the_change_token(subtests: pytest.Subtests) -> None:
+    for path, method in product(
+        [RUNS, CANCEL, "/healthz", "/nowhere"],
+        ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"],
+    ):
+        with subtests.test(method=method, path=path):
+            coordinator = EmptyCoordinator()
+            app = make_app(coordinator)
 
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"])
-@pytest.mark.parametrize("path", [RUNS, CANCEL, "/healthz", "/nowhere"])
-@aio
-async def test_whatever_is_not_reading_needs_the_change_token(method: str, path: str) -> None:
-    coordinator = EmptyCoordinator()
-    app = make_app(coordinator)
-
-    # Not through httpx, which writes methods in capitals.
-    for token, status in ((None, 401), (READ, 403)):
-        start, _ = await call(app, method, path, token)
-        assert start["status"] == status
-    assert coordinator.cancelled == []
+            # Not through httpx, which writes methods in capitals.
+            for token, status in ((None, 401), (READ, 403)):
+                start, _ = await call(app, method, path, token)
+                assert start["status"] == status
+            assert coordinator.cancelled == []
 
 
 @aio
@@ -190,31 +193,34 @@ async def test_the_change_token_changes() -> None:
     assert coordinator.cancelled == ["0" * 64]
 
 
-@pytest.mark.parametrize("offers", [(READ, READ), (READ, CHANGE), ("wrong", CHANGE), (CHANGE, "")])
 @aio
-async def test_several_authorization_headers_are_refused(offers: tuple[str, ...]) -> None:
-    answer = await ask("GET", RUNS, *(f"Bearer {offer}" for offer in offers))
+async def test_several_authorization_headers_are_refused(subtests: pytest.Subtests) -> None:
+    for offers in [(READ, READ), (READ, CHANGE), ("wrong", CHANGE), (CHANGE, "")]:
+        with subtests.test(offers=offers):
+            answer = await ask("GET", RUNS, *(f"Bearer {offer}" for offer in offers))
 
-    assert_problem(answer, 400, "several Authorization headers")
+            assert_problem(answer, 400, "several Authorization headers")
 
 
-@pytest.mark.parametrize("path", [RUNS, "/healthz", "/nowhere"])
-@pytest.mark.parametrize("query", ["token={}", "access_token={}", "Access_Token={}", "a=b&%74oken={}", "token"])
-@pytest.mark.parametrize("offers", [(), (f"Bearer {CHANGE}",)])
 @aio
-async def test_a_token_in_the_url_is_refused_and_told_where_it_belongs(
-    path: str, query: str, offers: tuple[str, ...]
-) -> None:
-    answer = await ask("GET", f"{path}?{query.format(READ)}", *offers)
+async def test_a_token_in_the_url_is_refused_and_told_where_it_belongs(subtests: pytest.Subtests) -> None:
+    for offers, query, path in product(
+        [(), (f"Bearer {CHANGE}",)],
+        ["token={}", "access_token={}", "Access_Token={}", "a=b&%74oken={}", "token"],
+        [RUNS, "/healthz", "/nowhere"],
+    ):
+        with subtests.test(path=path, query=query, offers=offers):
+            answer = await ask("GET", f"{path}?{query.format(READ)}", *offers)
 
-    assert_problem(answer, 400, "Authorization: Bearer")
-    assert READ not in answer.text
+            assert_problem(answer, 400, "Authorization: Bearer")
+            assert READ not in answer.text
 
 
-@pytest.mark.parametrize("query", [f"key={CHANGE}", CHANGE, f"a=Bearer+{CHANGE}"])
 @aio
-async def test_a_url_never_opens_anything(query: str) -> None:
-    assert (await ask("GET", f"{RUNS}?{query}")).status_code == 401
+async def test_a_url_never_opens_anything(subtests: pytest.Subtests) -> None:
+    for query in [f"key={CHANGE}", CHANGE, f"a=Bearer+{CHANGE}"]:
+        with subtests.test(query):
+            assert (await ask("GET", f"{RUNS}?{query}")).status_code == 401
 
 
 @aio
@@ -335,47 +341,51 @@ async def test_no_websocket_is_opened_whatever_it_brings() -> None:
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
-@pytest.mark.parametrize("offers", [(), ("Bearer wrong",)])
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @aio
-async def test_without_a_token_nobody_learns_which_paths_there_are(method: str, offers: tuple[str, ...]) -> None:
-    known = await ask(method, RUNS, *offers)
-    unknown = await ask(method, "/not/it", *offers)
+async def test_without_a_token_nobody_learns_which_paths_there_are(subtests: pytest.Subtests) -> None:
+    for method, offers in product(["GET", "POST", "DELETE"], [(), ("Bearer wrong",)]):
+        with subtests.test(method=method, offers=offers):
+            known = await ask(method, RUNS, *offers)
+            unknown = await ask(method, "/not/it", *offers)
 
-    assert known.status_code == unknown.status_code == 401
-    assert known.headers.keys() == unknown.headers.keys()
-    assert {**known.json(), "instance": ""} == {**unknown.json(), "instance": ""}
+            assert known.status_code == unknown.status_code == 401
+            assert known.headers.keys() == unknown.headers.keys()
+            assert {**known.json(), "instance": ""} == {**unknown.json(), "instance": ""}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+@aio
+async def test_only_the_very_paths_that_are_open_are_open(subtests: pytest.Subtests) -> None:
+    for path in [
         *("/healthz/", "//healthz", "/healthz/x", "/HEALTHZ", "/x/../healthz", "/healthz\n"),
         *("", "//", "/docs/", "/docs/oauth2-redirect", "/openapi.json/", "/assets", "/x/assets/x", "/Assets/x"),
-    ],
-)
+    ]:
+        with subtests.test(path=path):
+            # Not through httpx, which tidies paths up.
+            for each, status in (("/healthz", 200), (path, 401)):
+                start, _ = await call(make_app(), "GET", each)
+                assert start["status"] == status
+
+
 @aio
-async def test_only_the_very_paths_that_are_open_are_open(path: str) -> None:
-    # Not through httpx, which tidies paths up.
-    for each, status in (("/healthz", 200), (path, 401)):
-        start, _ = await call(make_app(), "GET", each)
-        assert start["status"] == status
+async def test_what_is_under_assets_is_a_list_of_names_and_no_folder(subtests: pytest.Subtests) -> None:
+    for path in [
+        "/assets/../access.py",
+        "/assets/..%2faccess.py",
+        "/assets//etc/passwd",
+        "/assets/",
+        "/assets/x/y",
+    ]:
+        with subtests.test(path):
+            start, _ = await call(make_app(), "GET", path)
+
+            assert start["status"] == 404
 
 
-@pytest.mark.parametrize(
-    "path", ["/assets/../access.py", "/assets/..%2faccess.py", "/assets//etc/passwd", "/assets/", "/assets/x/y"]
-)
 @aio
-async def test_what_is_under_assets_is_a_list_of_names_and_no_folder(path: str) -> None:
-    start, _ = await call(make_app(), "GET", path)
-
-    assert start["status"] == 404
-
-
-@pytest.mark.parametrize("host", ["x/healthz?", "[", "x#/healthz", "coordinator/healthz"])
-@aio
-async def test_the_host_header_opens_nothing_and_breaks_nothing(host: str) -> None:
-    assert_problem(await ask("GET", RUNS, headers={"host": host}), 401, "no token was sent")
+async def test_the_host_header_opens_nothing_and_breaks_nothing(subtests: pytest.Subtests) -> None:
+    for host in ["x/healthz?", "[", "x#/healthz", "coordinator/healthz"]:
+        with subtests.test(host):
+            assert_problem(await ask("GET", RUNS, headers={"host": host}), 401, "no token was sent")
 
 
 # What refusals leave behind ------------------------------------------------------------------------------
@@ -433,20 +443,21 @@ ANY_ANSWER = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "offers", "status"), ANY_ANSWER)
 @aio
-async def test_every_answer_has_the_security_headers(
-    method: str, path: str, offers: tuple[str, ...], status: int
-) -> None:
-    answer = await ask(method, path, *offers, app=make_breaking_app(), headers={"origin": "http://elsewhere"})
+async def test_every_answer_has_the_security_headers(subtests: pytest.Subtests) -> None:
+    for method, path, offers, status in ANY_ANSWER:
+        with subtests.test(method=method, path=path, offers=offers):
+            answer = await ask(
+                method, path, *offers, app=make_breaking_app(), headers={"origin": "http://elsewhere"}
+            )
 
-    assert answer.status_code == status
-    assert {name: answer.headers.get_list(name) for name in SECURITY_HEADERS} == {
-        name: [value] for name, value in SECURITY_HEADERS.items()
-    }
-    assert not any(name.startswith("access-control-") for name in answer.headers)
-    if status >= 400 and method != "HEAD":
-        assert_problem(answer, status, "")
+            assert answer.status_code == status
+            assert {name: answer.headers.get_list(name) for name in SECURITY_HEADERS} == {
+                name: [value] for name, value in SECURITY_HEADERS.items()
+            }
+            assert not any(name.startswith("access-control-") for name in answer.headers)
+            if status >= 400 and method != "HEAD":
+                assert_problem(answer, status, "")
 
 
 def test_the_security_headers_allow_nothing() -> None:
@@ -534,30 +545,32 @@ async def test_a_body_of_the_greatest_length_is_taken() -> None:
     assert whole.json() == streamed.json() == MAX_BODY_BYTES
 
 
-@pytest.mark.parametrize("path", [RUNS, CANCEL, "/measure", "/parse", "/nowhere"])
 @aio
-async def test_a_body_that_says_it_is_too_long_is_not_read(path: str) -> None:
-    coordinator, pieces = EmptyCoordinator(), Pieces(1)
-    app = make_app(coordinator)
-    headers = {"content-length": str(MAX_BODY_BYTES + 1)}
+async def test_a_body_that_says_it_is_too_long_is_not_read(subtests: pytest.Subtests) -> None:
+    for path in [RUNS, CANCEL, "/measure", "/parse", "/nowhere"]:
+        with subtests.test(path):
+            coordinator, pieces = EmptyCoordinator(), Pieces(1)
+            app = make_app(coordinator)
+            headers = {"content-length": str(MAX_BODY_BYTES + 1)}
 
-    answer = await ask("POST", path, f"Bearer {CHANGE}", app=app, headers=headers, content=aiter(pieces))
+            answer = await ask("POST", path, f"Bearer {CHANGE}", app=app, headers=headers, content=aiter(pieces))
 
-    assert_problem(answer, 413, f"{MAX_BODY_BYTES} bytes")
-    assert answer.headers["cache-control"] == "no-store"
-    assert pieces.taken == 0
-    assert coordinator.cancelled == []
+            assert_problem(answer, 413, f"{MAX_BODY_BYTES} bytes")
+            assert answer.headers["cache-control"] == "no-store"
+            assert pieces.taken == 0
+            assert coordinator.cancelled == []
 
 
-@pytest.mark.parametrize("path", [RUNS, "/measure", "/parse"])
 @aio
-async def test_a_body_that_turns_out_too_long_is_read_no_further(path: str) -> None:
-    app, pieces = make_measuring_app(), Pieces(10 * ALLOWED_PIECES)
+async def test_a_body_that_turns_out_too_long_is_read_no_further(subtests: pytest.Subtests) -> None:
+    for path in [RUNS, "/measure", "/parse"]:
+        with subtests.test(path):
+            app, pieces = make_measuring_app(), Pieces(10 * ALLOWED_PIECES)
 
-    answer = await ask("POST", path, f"Bearer {CHANGE}", app=app, content=aiter(pieces))
+            answer = await ask("POST", path, f"Bearer {CHANGE}", app=app, content=aiter(pieces))
 
-    assert_problem(answer, 413, f"{MAX_BODY_BYTES} bytes")
-    assert pieces.taken == ALLOWED_PIECES + 1
+            assert_problem(answer, 413, f"{MAX_BODY_BYTES} bytes")
+            assert pieces.taken == ALLOWED_PIECES + 1
 
 
 @pytest.mark.parametrize(("offers", "status"), [((), 401), ((f"Bearer {READ}",), 403)])
@@ -577,9 +590,8 @@ async def test_without_the_change_token_no_body_is_looked_at(
 # Tokens and their files ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("read", "change", "complaint"),
-    [
+def test_tokens_that_protect_nothing_are_refused_unseen(subtests: pytest.Subtests) -> None:
+    for read, change, complaint in [
         (READ[:31], CHANGE, "read token is shorter than 32"),
         (READ, "", "change token is shorter than 32"),
         (READ, READ, "the same"),
@@ -589,15 +601,14 @@ async def test_without_the_change_token_no_body_is_looked_at(
         (READ, f"{CHANGE}ö", "change token has characters"),
         (f"{READ}\x00", CHANGE, "read token has characters"),
         (f"{READ},", CHANGE, "read token has characters"),
-    ],
-)
-def test_tokens_that_protect_nothing_are_refused_unseen(read: str, change: str, complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=complaint) as caught:
-        Tokens(read=read, change=change)
+    ]:
+        with subtests.test(complaint):
+            with pytest.raises(ConfigurationError, match=complaint) as caught:
+                Tokens(read=read, change=change)
 
-    assert "secrets.token_urlsafe(32)" in str(caught.value)
-    assert READ[:8] not in str(caught.value)
-    assert CHANGE[:8] not in str(caught.value)
+            assert "secrets.token_urlsafe(32)" in str(caught.value)
+            assert READ[:8] not in str(caught.value)
+            assert CHANGE[:8] not in str(caught.value)
 
 
 def test_tokens_do_not_print_themselves() -> None:
@@ -627,14 +638,14 @@ def test_a_file_holds_a_token_and_nothing_else(tmp_path: Path, content: str) -> 
         read_tokens(*write_tokens(tmp_path, read=content.encode()))
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_file_that_others_may_use_is_refused(tmp_path: Path, which: int, mode: int) -> None:
+def test_a_file_that_others_may_use_is_refused(tmp_path: Path, which: int) -> None:
     paths = write_tokens(tmp_path)
-    paths[which].chmod(mode)
 
-    with pytest.raises(ConfigurationError, match=f"chmod 600 {paths[which]}"):
-        read_tokens(*paths)
+    for mode in (0o640, 0o620, 0o610, 0o604, 0o602, 0o601):
+        paths[which].chmod(mode)
+        with pytest.raises(ConfigurationError, match=f"chmod 600 {paths[which]}"):
+            read_tokens(*paths)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

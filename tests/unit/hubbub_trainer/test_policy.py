@@ -383,9 +383,8 @@ def test_values_are_read_as_they_stand(tmp_path: Path) -> None:
     assert (policy.strategies, policy.min_clients, policy.approved) == (("fedavg",), 5, (OTHER,))
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
+def test_what_is_wrong_in_a_file_is_told_in_one_line(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for line, complaint in [
         ("min_client = 3", "there is no 'min_client' in the trainer's policy; did you mean min_clients?"),
         ("volume = 11", "there is no 'volume' in the trainer's policy; there are roster_sha256, coordinators,"),
         ('strategies = ["no-onion"]', "strategies: there is no strategy 'no-onion'; choose one of: fedavg,"),
@@ -403,17 +402,16 @@ def test_values_are_read_as_they_stand(tmp_path: Path) -> None:
         ("max_alpha_max = inf", "max_alpha_max: Input should be a finite number"),
         ("demo_seed = 1", "demo_seed: Input should be a valid boolean"),
         ("min_clients 3", "is not TOML: "),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_told_in_one_line(line: str, complaint: str, tmp_path: Path) -> None:
-    path = write(tmp_path, f'roster_sha256 = "{OTHER}"\n{line}\n')
+    ]:
+        with subtests.test(line):
+            path = write(tmp_path, f'roster_sha256 = "{OTHER}"\n{line}\n')
 
-    with pytest.raises(ConfigurationError) as caught:
-        Policy.read(path)
+            with pytest.raises(ConfigurationError) as caught:
+                Policy.read(path)
 
-    assert str(path) in str(caught.value)
-    assert complaint in str(caught.value)
-    assert "\n" not in str(caught.value)
+            assert str(path) in str(caught.value)
+            assert complaint in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 def test_a_roster_must_be_pinned(tmp_path: Path) -> None:

@@ -12,15 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
 from pydantic import SecretStr
-from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]  # It has none.
-    EventAccumulator,
-)
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
@@ -46,6 +41,13 @@ from support.builders import make_manifest
 from support.parties import parties_of
 from support.trainer_scene import Scene, scene_of
 
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]  # Untyped.
+        EventAccumulator,
+    )
+
 TASK = SyntheticTask(300)
 MANIFEST = make_manifest(
     parameters=TASK.count_parameters(),
@@ -66,6 +68,8 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_board(folder: Path, manifest: Manifest, client: PartyId) -> EventAccumulator:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+
     board = EventAccumulator(str(folder / manifest.run_id[:12] / client))
     board.Reload()
     return board
@@ -79,15 +83,21 @@ def read_text(board: EventAccumulator, tag: str) -> list[str]:
     return [each.tensor_proto.string_val[0].decode() for each in board.Tensors(tag)]
 
 
+def connect(folder: Path) -> MlflowClient:
+    from mlflow.tracking import MlflowClient  # noqa: PLC0415  # It takes most of a second to import.
+
+    return MlflowClient(tracking_uri=f"file:{folder}")
+
+
 def read_runs(folder: Path) -> list[Run]:
-    client = MlflowClient(tracking_uri=f"file:{folder}")
+    client = connect(folder)
     experiment = client.get_experiment_by_name("hubbub")
     assert experiment is not None
     return list(client.search_runs([experiment.experiment_id]))
 
 
 def read_metric(folder: Path, run: Run, name: str) -> list[tuple[int, object]]:
-    client = MlflowClient(tracking_uri=f"file:{folder}")
+    client = connect(folder)
     return [(each.step, pytest.approx(each.value)) for each in client.get_metric_history(run.info.run_id, name)]
 
 

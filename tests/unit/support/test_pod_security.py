@@ -27,9 +27,8 @@ def test_a_restricted_pod_has_no_violations() -> None:
     assert find_violations(GOOD) == []
 
 
-@pytest.mark.parametrize(
-    ("where", "key", "value"),
-    [
+def test_a_broken_rule_is_found(subtests: pytest.Subtests) -> None:
+    for where, key, value in [
         ((), "hostNetwork", True),
         ((), "hostPID", True),
         ((), "hostIPC", True),
@@ -51,14 +50,13 @@ def test_a_restricted_pod_has_no_violations() -> None:
         (IN_CONTAINER, "capabilities", {"drop": ["NET_RAW"]}),
         (IN_CONTAINER, "capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
         (("containers", 0, "ports", 0), "hostPort", 80),
-    ],
-)
-def test_a_broken_rule_is_found(where: tuple[str | int, ...], key: str, value: object) -> None:
-    spec: Any = deepcopy(GOOD)
-    place = spec
-    for step in where:
-        place = place[step]
+    ]:
+        with subtests.test(where=where, key=key, value=value):
+            spec: Any = deepcopy(GOOD)
+            place = spec
+            for step in where:
+                place = place[step]
 
-    place[key] = value
+            place[key] = value
 
-    assert find_violations(spec)
+            assert find_violations(spec)

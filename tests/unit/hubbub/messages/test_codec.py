@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey, seal
 from hubbub.errors import MalformedMessage, RejectReason
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
-from hubbub.messages.base import Message
 from hubbub.messages.codec import (
     KINDS,
     MAGIC,
@@ -99,12 +98,13 @@ def test_there_is_a_sample_of_every_kind() -> None:
     assert {body.kind for body in BODIES} == set(KINDS)
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.kind)
-def test_every_kind_comes_back_as_it_was(body: Message) -> None:
-    envelope = make_envelope(body, sender=CLIENT, recipient=COORDINATOR)
+def test_every_kind_comes_back_as_it_was(subtests: pytest.Subtests) -> None:
+    for body in BODIES:
+        with subtests.test(body.kind):
+            envelope = make_envelope(body, sender=CLIENT, recipient=COORDINATOR)
 
-    assert decode(encode(envelope)) == envelope
-    assert type(decode(encode(envelope)).body) is type(body)
+            assert decode(encode(envelope)) == envelope
+            assert type(decode(encode(envelope)).body) is type(body)
 
 
 @given(envelope=ENVELOPES)
@@ -263,12 +263,13 @@ BAD_HEADERS = {
 }
 
 
-@pytest.mark.parametrize("header", BAD_HEADERS.values(), ids=BAD_HEADERS)
-def test_bad_header_is_malformed(header: bytes) -> None:
-    error = refusal_of(frame_of(header))
+def test_bad_header_is_malformed(subtests: pytest.Subtests) -> None:
+    for name, header in BAD_HEADERS.items():
+        with subtests.test(name):
+            error = refusal_of(frame_of(header))
 
-    assert error.reason is RejectReason.MALFORMED
-    assert str(error).startswith("the header is not valid: ")
+            assert error.reason is RejectReason.MALFORMED
+            assert str(error).startswith("the header is not valid: ")
 
 
 APPLIED = f'"model_hmac": "{"0" * 64}", "traffic": []'
@@ -298,12 +299,13 @@ BAD_BODIES: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "body"), BAD_BODIES.values(), ids=BAD_BODIES)
-def test_bad_body_is_malformed(kind: str, body: str) -> None:
-    error = refusal_of(frame_of(header_with(kind=kind), body.encode()))
+def test_bad_body_is_malformed(subtests: pytest.Subtests) -> None:
+    for name, (kind, body) in BAD_BODIES.items():
+        with subtests.test(name):
+            error = refusal_of(frame_of(header_with(kind=kind), body.encode()))
 
-    assert error.reason is RejectReason.MALFORMED
-    assert str(error).startswith(f"the body of {kind} is not valid: ")
+            assert error.reason is RejectReason.MALFORMED
+            assert str(error).startswith(f"the body of {kind} is not valid: ")
 
 
 def changed(kind: str, path: str, value: object) -> bytes:
@@ -364,19 +366,18 @@ BAD_FIELDS: list[tuple[str, str, object]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_samples_are_well_before_they_are_changed(kind: str) -> None:
-    assert decode(frame_of(header_with(kind=kind), json.dumps(SAMPLES[kind]).encode())).kind == kind
+def test_the_samples_are_well_before_they_are_changed() -> None:
+    for kind in KINDS:
+        assert decode(frame_of(header_with(kind=kind), json.dumps(SAMPLES[kind]).encode())).kind == kind
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "value"), BAD_FIELDS, ids=[f"{kind} {path} {value!r:.20}" for kind, path, value in BAD_FIELDS]
-)
-def test_a_bad_field_is_malformed_and_named(kind: str, path: str, value: object) -> None:
-    error = refusal_of(changed(kind, path, value))
+def test_a_bad_field_is_malformed_and_named(subtests: pytest.Subtests) -> None:
+    for kind, path, value in BAD_FIELDS:
+        with subtests.test(kind=kind, path=path, value=value):
+            error = refusal_of(changed(kind, path, value))
 
-    assert error.reason is RejectReason.MALFORMED
-    assert str(error).startswith(f"the body of {kind} is not valid: {path}: ")
+            assert error.reason is RejectReason.MALFORMED
+            assert str(error).startswith(f"the body of {kind} is not valid: {path}: ")
 
 
 def test_a_receipt_without_a_signature_is_malformed() -> None:

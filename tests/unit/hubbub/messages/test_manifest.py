@@ -4,6 +4,8 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
@@ -175,14 +177,17 @@ def test_every_field_of_the_predecessor_changes_the_run_id(field: str) -> None:
     assert read_manifest(document(**{**SUCCESSOR, "predecessor": predecessor})).run_id != make_successor().run_id
 
 
-@pytest.mark.parametrize("field", OTHER_VALUES)
-def test_every_field_changes_the_run_id(field: str) -> None:
-    # The one strategy whose union can be over blocks.
-    metrics = (ACCURACY,) if field == "target" else ()
-    fields = dict(make_manifest(strategy="no-union" if field == "strategy" else "sec-union", metrics=metrics))
-    before = Manifest.model_validate(fields)
+def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
+    for field, value in OTHER_VALUES.items():
+        with subtests.test(field):
+            # The one strategy whose union can be over blocks.
+            metrics = (ACCURACY,) if field == "target" else ()
+            fields = dict(
+                make_manifest(strategy="no-union" if field == "strategy" else "sec-union", metrics=metrics)
+            )
+            before = Manifest.model_validate(fields)
 
-    assert Manifest.model_validate({**fields, field: OTHER_VALUES[field]}).run_id != before.run_id
+            assert Manifest.model_validate({**fields, field: value}).run_id != before.run_id
 
 
 def test_the_order_of_the_cohort_is_part_of_the_run() -> None:
@@ -324,16 +329,18 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_run_is_refused_in_one_line(changes: dict[str, object], message: str) -> None:
-    assert message in complaint(document(**changes))
+def test_what_cannot_be_a_run_is_refused_in_one_line(subtests: pytest.Subtests) -> None:
+    for name, (changes, message) in REFUSED.items():
+        with subtests.test(name):
+            assert message in complaint(document(**changes))
 
 
-@pytest.mark.parametrize("field", sorted(name for name in VALID if Manifest.model_fields[name].is_required()))
-def test_a_missing_field_is_named(field: str) -> None:
-    text = json.dumps({name: value for name, value in VALID.items() if name != field})
+def test_a_missing_field_is_named(subtests: pytest.Subtests) -> None:
+    for field in sorted(name for name in VALID if Manifest.model_fields[name].is_required()):
+        with subtests.test(field):
+            text = json.dumps({name: value for name, value in VALID.items() if name != field})
 
-    assert complaint(text) == f"this is not a manifest: {field}: Field required"
+            assert complaint(text) == f"this is not a manifest: {field}: Field required"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", b"\xff", '{"a": 1} x', b"[" * 10_000])
@@ -378,14 +385,13 @@ def test_every_chunk_size_that_is_allowed_can_be_cut_and_carried(chunk_bytes: in
 # Who takes part -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("organisations", "expected"), [(2, 2), (3, 3), (4, 3), (5, 4), (6, 4), (7, 5), (9, 6), (10, 7), (100, 67)]
-)
-def test_default_min_clients(organisations: int, expected: int) -> None:
-    assert default_min_clients(organisations) == expected
+def test_default_min_clients() -> None:
+    expected = {2: 2, 3: 3, 4: 3, 5: 4, 6: 4, 7: 5, 9: 6, 10: 7, 100: 67}
+
+    assert {organisations: default_min_clients(organisations) for organisations in expected} == expected
 
 
-@pytest.mark.parametrize("clients", range(2, 20))
+@given(clients=st.integers(2, 100))
 def test_the_default_is_always_allowed_and_always_a_majority(clients: int) -> None:
     manifest = make_manifest(clients=clients, min_clients=default_min_clients(clients))
 

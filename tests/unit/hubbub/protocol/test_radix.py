@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -12,18 +14,20 @@ def test_container_is_the_smallest_that_holds_the_bits(bits: int, container: int
     assert container_bits(bits) == container
 
 
-@pytest.mark.parametrize("base", [2, 11, 128, 251, 256])
-@pytest.mark.parametrize("lane_bits", [16, 32, 64])
-def test_digits_in_a_lane_become_one_number_and_come_back(base: int, lane_bits: int) -> None:
-    digits = np.random.default_rng(base).integers(0, base, (COUNT, lane_bits // 8), dtype=np.uint8, endpoint=False)
-    digits[0] = base - 1
-    lanes = digits.copy().view(UNSIGNED[lane_bits]).reshape(-1)
+def test_digits_in_a_lane_become_one_number_and_come_back(subtests: pytest.Subtests) -> None:
+    for lane_bits, base in product([16, 32, 64], [2, 11, 128, 251, 256]):
+        with subtests.test(base=base, lane_bits=lane_bits):
+            digits = np.random.default_rng(base).integers(
+                0, base, (COUNT, lane_bits // 8), dtype=np.uint8, endpoint=False
+            )
+            digits[0] = base - 1
+            lanes = digits.copy().view(UNSIGNED[lane_bits]).reshape(-1)
 
-    merge_lanes(lanes, base, 8)
+            merge_lanes(lanes, base, 8)
 
-    assert lanes.tolist() == [sum(int(digit) * base**i for i, digit in enumerate(row)) for row in digits]
-    split_lanes(lanes, base, 8)
-    assert lanes.tobytes() == digits.tobytes()
+            assert lanes.tolist() == [sum(int(digit) * base**i for i, digit in enumerate(row)) for row in digits]
+            split_lanes(lanes, base, 8)
+            assert lanes.tobytes() == digits.tobytes()
 
 
 @pytest.mark.parametrize(

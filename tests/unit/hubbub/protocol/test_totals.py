@@ -117,54 +117,58 @@ def test_a_full_share_is_the_value_plus_the_mask_minus_the_seeded_shares(m: int)
     assert plain_dense.add([share, *seeded], m) == masked
 
 
-@pytest.mark.parametrize("m", MODULI)
-def test_a_sum_that_reaches_the_largest_residue_everywhere_is_read(m: int) -> None:
-    total = begin_total(70, m)
+def test_a_sum_that_reaches_the_largest_residue_everywhere_is_read(subtests: pytest.Subtests) -> None:
+    for m in MODULI:
+        with subtests.test(m=m):
+            total = begin_total(70, m)
 
-    for addend in (m - 1 - (m - 1) // 2, (m - 1) // 2):
-        total.add(np.full(70, addend, dtype=ring.residue_type(m)))
+            for addend in (m - 1 - (m - 1) // 2, (m - 1) // 2):
+                total.add(np.full(70, addend, dtype=ring.residue_type(m)))
 
-    assert set(total.values()[0].tolist()) == {m - 1}
-
-
-@pytest.mark.parametrize("m", [m for m in MODULI if m & (m - 1) == 0])
-def test_sums_wrap_where_the_ring_is_a_power_of_two(m: int) -> None:
-    total = begin_total(70, m)
-
-    for _ in range(300):
-        total.add(np.full(70, m - 1, dtype=ring.residue_type(m)))
-
-    assert set(total.values()[0].tolist()) == {300 * (m - 1) % m}
+            assert set(total.values()[0].tolist()) == {m - 1}
 
 
-@pytest.mark.parametrize("m", [m for m in MODULI if m & (m - 1)])
-def test_a_sum_that_would_wrap_elsewhere_is_told_apart(m: int) -> None:
+def test_sums_wrap_where_the_ring_is_a_power_of_two(subtests: pytest.Subtests) -> None:
+    for m in (m for m in MODULI if m & (m - 1) == 0):
+        with subtests.test(m=m):
+            total = begin_total(70, m)
+
+            for _ in range(300):
+                total.add(np.full(70, m - 1, dtype=ring.residue_type(m)))
+
+            assert set(total.values()[0].tolist()) == {300 * (m - 1) % m}
+
+
+def test_a_sum_that_would_wrap_elsewhere_is_told_apart(subtests: pytest.Subtests) -> None:
     """In the last of its digits it shows; further down it is a carry, which nobody can tell from a sum."""
-    digits = dense.word_of(m).digits
-    x = np.zeros(digits, dtype=np.uint32)
-    x[-1] = m - 1
-    total = begin_total(digits, m)
-    total.add(x)
-    x[-1] = 1
-    total.add(x)
+    for m in (m for m in MODULI if m & (m - 1)):
+        with subtests.test(m=m):
+            digits = dense.word_of(m).digits
+            x = np.zeros(digits, dtype=np.uint32)
+            x[-1] = m - 1
+            total = begin_total(digits, m)
+            total.add(x)
+            x[-1] = 1
+            total.add(x)
 
-    values, possible = total.values()
+            values, possible = total.values()
 
-    assert not possible
-    assert values.size == digits
-    assert int(values.max()) < m
+            assert not possible
+            assert values.size == digits
+            assert int(values.max()) < m
 
 
-@pytest.mark.parametrize("m", MODULI)
-def test_what_is_subtracted_as_often_as_it_was_added_is_gone(m: int) -> None:
-    total = begin_total(70, m)
-    total.add(np.full(70, m // 2, dtype=ring.residue_type(m)))
-    for _ in range(300):
-        total.subtract_expanded(AesCtrStream(bytes(32)))
-    for _ in range(300):
-        total.add_expanded(AesCtrStream(bytes(32)))
+def test_what_is_subtracted_as_often_as_it_was_added_is_gone(subtests: pytest.Subtests) -> None:
+    for m in MODULI:
+        with subtests.test(m=m):
+            total = begin_total(70, m)
+            total.add(np.full(70, m // 2, dtype=ring.residue_type(m)))
+            for _ in range(300):
+                total.subtract_expanded(AesCtrStream(bytes(32)))
+            for _ in range(300):
+                total.add_expanded(AesCtrStream(bytes(32)))
 
-    assert set(total.values()[0].tolist()) == {m // 2}
+            assert set(total.values()[0].tolist()) == {m // 2}
 
 
 @pytest.mark.parametrize("m", [2, 4, 11])

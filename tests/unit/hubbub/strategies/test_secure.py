@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -356,16 +357,16 @@ def test_more_choosers_than_members_are_refused() -> None:
     assert refusal(client, "union", [marks_at([7], 4)], 3) is RejectReason.FALSE_SUM
 
 
-@pytest.mark.parametrize("direction", range(-5, 6))
-@pytest.mark.parametrize("choosers", range(1, 6))
-def test_signs_that_their_choosers_cannot_add_up_to_are_refused(choosers: int, direction: int) -> None:
-    client = begin("partial-sec-union")
-    absorb(client, "union", [marks_at([7], choosers)], 5)
-    values = [np.array([direction % 11], np.uint32), factor()]
-    if direction in range(-choosers, choosers + 1, 2):  # Each sign that is flipped changes the sum by two.
-        absorb(client, "signs", values, 5)
-    else:
-        assert refusal(client, "signs", values, 5) is RejectReason.FALSE_SUM
+def test_signs_that_their_choosers_cannot_add_up_to_are_refused(subtests: pytest.Subtests) -> None:
+    for choosers, direction in product(range(1, 6), range(-5, 6)):
+        with subtests.test(choosers=choosers, direction=direction):
+            client = begin("partial-sec-union")
+            absorb(client, "union", [marks_at([7], choosers)], 5)
+            values = [np.array([direction % 11], np.uint32), factor()]
+            if direction in range(-choosers, choosers + 1, 2):  # Each sign that is flipped changes the sum by two.
+                absorb(client, "signs", values, 5)
+            else:
+                assert refusal(client, "signs", values, 5) is RejectReason.FALSE_SUM
 
 
 @every_strategy

@@ -112,16 +112,14 @@ def test_partition_prints_as_it_is_written(text: str) -> None:
     assert str(Partition.parse(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_text_that_is_no_partition_is_refused_with_what_is(subtests: pytest.Subtests) -> None:
+    for text in [
         *("", "IID", "even", "iid:1", "dirichlet", "dirichlet:", "dirichlet:x", "dirichlet:0.5:2"),
         *("dirichlet:0", "dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet:1e-300"),
-    ],
-)
-def test_text_that_is_no_partition_is_refused_with_what_is(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"no partition '{text}': choose iid, or dirichlet:A"):
-        Partition.parse(text)
+    ]:
+        said = f"no partition '{text}': choose iid, or dirichlet:A"
+        with subtests.test(text), pytest.raises(ConfigurationError, match=said):
+            Partition.parse(text)
 
 
 def test_client_outside_of_the_cohort_is_refused_in_each_partition() -> None:
