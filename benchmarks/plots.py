@@ -10,7 +10,6 @@ from benchmarks.report import Report
 from hubbub_local.figures import Panel, draw_plot
 
 _MIB = 2**20
-Sized = Sequence[tuple[int, int]]
 
 
 def draw_plots(report: Report) -> dict[str, tuple[str, str]]:
@@ -18,13 +17,8 @@ def draw_plots(report: Report) -> dict[str, tuple[str, str]]:
     growth, memory = report.growth, report.footprints
     plots: dict[str, tuple[str, list[Panel]]] = {}
     if growth and len(growth.by_length) > 1:
-        costs = [(each.parameters, each) for each in growth.by_length]
         sizes = [(each.parameters, each.peak_bytes) for each in memory.by_length] if memory else []
-        plots["growth-n"] = "A phase by N: C = 5, S = 2", _growth("N", costs, sizes)
-    if growth and len(growth.by_cohort) > 1:
-        costs = [(each.clients, each) for each in growth.by_cohort]
-        sizes = [(each.clients, each.peak_bytes) for each in memory.by_cohort] if memory else []
-        plots["growth-c"] = f"A phase by C: N = {costs[0][1].parameters:,}, S = 2", _growth("C", costs, sizes)
+        plots["growth"] = "A phase by N: C = 5, S = 2", _growth(growth.by_length, sizes)
     if report.peers and report.peers.costs:
         longest = max(each.parameters for each in report.peers.costs)
         peers = [each for each in report.peers.costs if each.parameters == longest]
@@ -32,21 +26,21 @@ def draw_plots(report: Report) -> dict[str, tuple[str, str]]:
     return {name: (title, draw_plot(title, panels)) for name, (title, panels) in plots.items()}
 
 
-def _growth(label: str, costs: Sequence[tuple[int, PhaseCost]], sizes: Sized) -> list[Panel]:
+def _growth(costs: Sequence[PhaseCost], sizes: Sequence[tuple[int, int]]) -> list[Panel]:
     """Time, bytes and, where it was measured, memory."""
     times = {
-        "client": [(x, each.client_s) for x, each in costs],
-        "aggregator": [(x, each.server_s) for x, each in costs],
+        "client": [(each.parameters, each.client_s) for each in costs],
+        "aggregator": [(each.parameters, each.server_s) for each in costs],
     }
-    sent = {"everybody": [(x, each.all_bytes / _MIB) for x, each in costs]}
+    sent = {"everybody": [(each.parameters, each.all_bytes / _MIB) for each in costs]}
     panels = [
-        Panel(title="processor time (s)", x_label=label, lines=times, log_x=True, log_y=True),
-        Panel(title="bytes sent (MiB)", x_label=label, lines=sent, log_x=True, log_y=True),
+        Panel(title="processor time (s)", x_label="N", lines=times, log_x=True, log_y=True),
+        Panel(title="bytes sent (MiB)", x_label="N", lines=sent, log_x=True, log_y=True),
     ]
     if sizes:
         # The interpreter is most of it: from zero, not by powers of ten, of which it does not span one.
         memory = {"aggregator's process": [(x, size / _MIB) for x, size in sizes]}
-        panels.append(Panel(title="peak memory (MiB)", x_label=label, lines=memory, log_x=True, from_zero=True))
+        panels.append(Panel(title="peak memory (MiB)", x_label="N", lines=memory, log_x=True, from_zero=True))
     return panels
 
 

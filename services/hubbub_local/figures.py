@@ -17,6 +17,8 @@ Points = Sequence[tuple[float, float]]
 PANEL_INCHES = (4.2, 3.8)
 LEGEND_INCHES = 2.2
 """Beside panels that have the same lines."""
+CROWDED = 50
+"""Points of a line that are not marked one by one."""
 _COLOURS = (
     *("#3b7dd8", "#d1495b", "#2a9d8f", "#b5792a", "#9a5bc0", "#8a8f98"),
     *("#d4a72c", "#20a4c9", "#5aa02c", "#c2569e", "#e8833a", "#7a6652"),
@@ -86,7 +88,8 @@ def draw_plot(title: str, panels: Sequence[Panel]) -> str:
 def _fill(place: Axes, panel: Panel) -> None:
     for number, (label, points) in enumerate(panel.lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        place.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=label)
+        marker = "o" if len(points) < CROWDED else ""
+        place.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=3, label=label)
     if panel.bars:
         place.barh(list(panel.bars), list(panel.bars.values()), color=_COLOURS[0])
         place.invert_yaxis()

@@ -287,9 +287,9 @@ def test_what_grew_is_drawn_on_the_page(tmp_path: Path) -> None:
     written = save(make_report(make_growth(), make_footprints(crowd_bytes=10**8)), tmp_path)
 
     pictures = [path.name for path in written if path.suffix == ".svg"]
-    assert pictures == ["2026-01-01-bench-growth-n.svg", "2026-01-01-bench-growth-c.svg"]
+    assert pictures == ["2026-01-01-bench-growth.svg"]
     text = (tmp_path / "benchmarks.md").read_text("utf-8")
-    assert all(f"](results/{name})" in text for name in pictures)
+    assert f"](results/{pictures[0]})" in text
     assert text.index("## Asked and measured") < text.index("## Growth") < text.index("memory\n")
 
 
