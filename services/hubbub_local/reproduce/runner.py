@@ -38,8 +38,6 @@ def reproduce(
     wanted = task or load_task_of(plan.settings, console)
     _check(plan, wanted)
     results = open_results(out, plan.settings, resume=resume)
-    # Before anything else is in the folder: what is cut off from now on can be resumed.
-    results.save(out)
     try:
         _Runner(plan, wanted, results, out, console).run_all()
     except (HubbubError, KeyboardInterrupt):
