@@ -38,8 +38,8 @@ bench-peers: $(READY)
 	@$(GET_PEERS)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# The paper's experiments, kept in docs/results: MNIST to 98 % for every strategy (about a quarter of an hour), and the
-# first five rounds of CIFAR-10 (half an hour).
+# The paper's experiments, kept in docs/results: MNIST to 98 % for every strategy (about half an hour), and the
+# first five rounds of CIFAR-10 (about as long).
 paper: $(READY)
 	$(BIN)/hubbub reproduce mnist --seeds 0,1,2 --out docs/results/$(TODAY)-mnist $(ARGS)
 	$(BIN)/hubbub reproduce cifar10 --max-rounds 5 --out docs/results/$(TODAY)-cifar10 $(ARGS)

@@ -69,7 +69,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="under 30 s: no RabbitMQ, no peers, little growth")
     parser.add_argument("--only", metavar="PARTS", help=f"some of {', '.join(PARTS)}, separated by commas")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured to FILE")
-    parser.add_argument("--save", action="store_true", help="write docs/benchmarks.md and its dated copy")
+    parser.add_argument("--save", action="store_true", help="write docs/benchmarks.md and its numbers")
     wanted = parser.parse_args(arguments)
     if wanted.save and wanted.only:
         parser.error("--save: a page holds all parts; leave --only out, or keep some with --json")

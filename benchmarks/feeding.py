@@ -21,7 +21,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.peers.attribution import AttributingLoop, named_parties
 from benchmarks.peers.contest import SumIsWrong
 from benchmarks.peers.metering import CountingTransport, Meter
 from benchmarks.peers.stopwatch import Stopwatch
@@ -52,6 +51,7 @@ from hubbub.transport.topology import inbox, route, topology_for
 from hubbub.trust.seals import Place, RunSeals, ShareKey, Stage, derive_share_key, draw_run_key, mask_stream
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
+from hubbub_local.attribution import AttributingLoop
 from hubbub_local.parties import Parties, make_parties
 from hubbub_trainer.dealing import Compact
 from hubbub_trainer.learning.synthetic import SyntheticLearner
@@ -145,7 +145,7 @@ def draw_up_phase(parties: Parties, parameters: int) -> Manifest:
 
 
 async def _run(manifest: Manifest, parties: Parties, meter: Meter) -> Crowd:
-    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder, named_parties():
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
         async with _connect(manifest, meter) as transports, _start(manifest, parties, transports, Path(folder)):
             crowd = Crowd(manifest, parties, transports)
             await crowd.subscribe()

@@ -9,11 +9,12 @@ from benchmarks.deployed import ProcessRounds
 from benchmarks.feeding import PhaseCost
 from benchmarks.footprint import Footprints
 from benchmarks.growth import Fit, Growth
-from benchmarks.sheet import Sheet, show_seconds
+from benchmarks.sheet import Sheet
 from benchmarks.sizes import SizedRound
 from benchmarks.steps import CLIENTS, SERVERS
 from benchmarks.threads import ThreadsTiming
 from hubbub_local.board import show_bytes
+from hubbub_local.figures import show_seconds
 
 
 def lay_out_compact(parameters: int, timings: Sequence[CompactTiming]) -> Sheet:

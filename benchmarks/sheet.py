@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
+from hubbub_local.figures import write_table
+
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
@@ -16,15 +18,6 @@ class Sheet:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str
-
-
-def show_seconds(seconds: float) -> str:
-    """A duration for people, with three significant digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            value = seconds / size
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
 
 
 def draw(sheet: Sheet) -> Table:
@@ -46,6 +39,4 @@ def draw(sheet: Sheet) -> Table:
 
 def write_sheet(sheet: Sheet) -> str:
     """A table for a page."""
-    rule = ["---", *("---:" for _ in sheet.columns[1:])]
-    lines = [f"| {' | '.join(row)} |" for row in (sheet.columns, rule, *sheet.rows)]
-    return f"## {sheet.title}\n\n" + "\n".join(lines) + f"\n\n{sheet.note}\n"
+    return f"## {sheet.title}\n\n{write_table(sheet.columns, sheet.rows)}\n{sheet.note}\n"

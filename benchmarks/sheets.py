@@ -19,12 +19,13 @@ from benchmarks.scale_sheets import (
     lay_out_sizes,
     lay_out_threads,
 )
-from benchmarks.sheet import Sheet, show_seconds
+from benchmarks.sheet import Sheet
 from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
 from benchmarks.timing import ELEMENT_BYTES, Timing
 from benchmarks.trust import TrustCost
 from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub_local.board import show_bytes
+from hubbub_local.figures import show_seconds
 
 
 def lay_out(report: Report) -> Iterator[Sheet]:

@@ -11,9 +11,10 @@ from benchmarks.growth import Growth
 from benchmarks.peers.contest import PeerCost
 from benchmarks.peers.sheet import BASE
 from benchmarks.report import Report
-from benchmarks.sheet import Sheet, show_seconds
+from benchmarks.sheet import Sheet
 from benchmarks.sizes import NEITHER, SCORES, TAGS
 from hubbub_local.board import show_bytes
+from hubbub_local.figures import show_seconds
 
 ALEXNET = 1_756_426
 FLOWER = "Flower SecAgg+"

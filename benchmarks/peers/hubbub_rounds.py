@@ -22,7 +22,6 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.attribution import AttributingLoop, Attribution, named_parties
 from benchmarks.peers.contest import Contest, PeerCost, SumIsWrong, check_error
 from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.metering import CountingTransport, Meter
@@ -36,6 +35,7 @@ from hubbub.strategies.base import Theta
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
+from hubbub_local.attribution import AttributingLoop, Attribution
 from hubbub_local.federation import Connect, start_federation
 from hubbub_local.parties import Parties, make_parties
 from hubbub_trainer.learning.task import ProgressCallback, Training
@@ -190,7 +190,7 @@ def _put_aside(name: str, attribution: Attribution) -> Iterator[None]:
 
 async def _run(manifest: Manifest, parties: Parties, task: VectorTask, meter: Meter, amqp_url: str | None) -> None:
     connect = await _open(parties, amqp_url)
-    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder, named_parties():
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
         async with start_federation(
             manifest,
             parties=parties,

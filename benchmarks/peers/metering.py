@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from benchmarks.peers.attribution import Attribution, belonging_to
 from hubbub.ids import PartyId
 from hubbub.runtime.runner import Moment
+from hubbub.runtime.telemetry import context
 from hubbub.transport.base import Address, Condition, Handler, Transport
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
+from hubbub_local.attribution import Attribution
 from hubbub_local.timing import Stopwatch
 
 
@@ -95,6 +96,6 @@ class CountingTransport(Transport):
         return await self._inner.count_waiting(queue)
 
     async def __aenter__(self) -> Self:
-        with belonging_to(self._party):
+        with context(party=self._party):
             await self._inner.__aenter__()
         return self

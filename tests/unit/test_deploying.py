@@ -262,5 +262,5 @@ def check_source(row: str) -> None:
 
 
 def read_source(text: str) -> str:
-    [name] = set[str](re.findall(r"\]\((results/[^)]+)\)", text))
+    [name] = set[str](re.findall(r"\]\((benchmarks\.md|results/[^)]+)\)", text))
     return (PAGE.parent / name).read_text(encoding="utf-8")

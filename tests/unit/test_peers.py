@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from benchmarks.machine import describe_machine
 from benchmarks.peers import ckks, contest, flower_deployed, measuring, paillier
-from benchmarks.peers.attribution import AttributingLoop, Attribution, belonging_to
 from benchmarks.peers.contest import PeerCost, PeerMissing, SumIsWrong, check_error, draw_up_contest
 from benchmarks.peers.flower import measure_flower
 from benchmarks.peers.hubbub_rounds import WIRE, measure_hubbub
@@ -25,6 +24,9 @@ from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.report import PeersReport
 from benchmarks.peers.sheet import lay_out_peers
 from rich.console import Console
+
+from hubbub.runtime.telemetry import context
+from hubbub_local.attribution import AttributingLoop, Attribution
 
 CLIENTS = 5
 TINY = Plan(parameters=(1_000,), paillier=0, paillier_part=paillier.SLOTS, rounds=2)
@@ -154,7 +156,7 @@ def test_time_is_counted_for_the_party_in_whose_context_it_is_spent(monkeypatch:
             spend(seconds)
 
     async def work(party: str, seconds: float) -> None:
-        with belonging_to(party):
+        with context(party=party):
             await asyncio.create_task(work_inside(seconds))
 
     async def work_inside(seconds: float) -> None:
@@ -165,7 +167,7 @@ def test_time_is_counted_for_the_party_in_whose_context_it_is_spent(monkeypatch:
     async def work_together() -> None:
         await asyncio.gather(work("one", 1.0), work("two", 2.0))
 
-    monkeypatch.setattr("benchmarks.peers.attribution.time.thread_time", thread_time)
+    monkeypatch.setattr("hubbub_local.attribution.time.thread_time", thread_time)
     with asyncio.Runner(loop_factory=lambda: AttributingLoop(attribution)) as runner:
         runner.run(work_together())
 

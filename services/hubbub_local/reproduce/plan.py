@@ -1,24 +1,19 @@
-"""What is run: the methods, the seeds, and the settings of the paper's section 4 with what was changed in them."""
+"""The runs of a reproduction: methods, seeds, and the settings of the paper's section 4 with what was changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from hubbub.errors import ConfigurationError
 from hubbub.protocol.modes import WireMode
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_local.demo import DemoOptions
-from hubbub_local.reproduce.published import TABLES, PaperTable
+from hubbub_local.reproduce.paper import TABLES, PaperTable
 from hubbub_trainer.learning.batches import Partition
-from hubbub_trainer.learning.datasets import default_cache_folder
-from hubbub_trainer.learning.registry import load_task
-from hubbub_trainer.learning.task import Task
 
-IID = "iid"
 BLOCK = 16
-"""Indices in a block, where methods have blocks: what took least in docs/results/2026-11-16-unions.md."""
+"""Indices in a block, where methods have blocks: what took least in docs/findings.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +37,7 @@ class Method:
     @property
     def has_union(self) -> bool:
         """Whether |V| says anything: without a union it is N."""
-        return self.strategy not in {"fedavg", "no-union", "bonawitz", "eastly-tss", "eastly-he"}
+        return self.strategy not in {"fedavg", "no-union"}
 
     @property
     def is_private(self) -> bool:
@@ -51,24 +46,21 @@ class Method:
 
 
 # The paper's SecUnion does not give lost indices back ("to the letter"); by default ours does.
-_VARIANTS: Mapping[str, tuple[Method, ...]] = MappingProxyType(
-    {
-        "sec-union": (
-            Method(name="sec-union-letter", strategy="sec-union", feedback="paper"),
-            Method(name="sec-union", strategy="sec-union"),
-            Method(name="sec-union-q5-letter", strategy="sec-union", q=5, feedback="paper"),
-            Method(name="sec-union-blocks", strategy="sec-union", block=BLOCK),
-            Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
-        )
-    }
-)
-
-
-def list_methods(block: int = BLOCK) -> dict[str, Method]:
-    """All that can be run: every strategy of the registry that learns, and sec-union in all its forms."""
-    learning = [name for name, strategy in STRATEGIES.items() if not strategy.repeats]
-    found = [method for name in learning for method in _VARIANTS.get(name, (Method(name=name, strategy=name),))]
-    return {method.name: replace(method, block=block) if method.block > 1 else method for method in found}
+METHODS = {
+    method.name: method
+    for method in (
+        *(
+            Method(name=name, strategy=name)
+            for name in ("fedavg", "topbinary-direct", "topbinary-sep", "no-union")
+        ),
+        Method(name="sec-union-letter", strategy="sec-union", feedback="paper"),
+        Method(name="sec-union", strategy="sec-union"),
+        Method(name="sec-union-q5-letter", strategy="sec-union", q=5, feedback="paper"),
+        Method(name="sec-union-blocks", strategy="sec-union", block=BLOCK),
+        Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
+        *(Method(name=name, strategy=name) for name in ("partial-sec-union", "plaintext-union")),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +72,7 @@ class Settings:
     data: str
     target: float
     max_rounds: int
-    partition: str = IID
+    partition: str = "iid"
     clients: int = 5
     servers: int = 2
     rho: float = 0.1
@@ -124,72 +116,33 @@ class Settings:
         )
 
 
-_PAPERS: Mapping[str, Settings] = MappingProxyType(
-    {
-        "mnist": Settings(
-            dataset="mnist", task="lenet", data="mnist", target=0.98, max_rounds=TABLES["mnist"].most_rounds
-        ),
-        "cifar10": Settings(
-            dataset="cifar10",
-            task="alexnet",
-            data="cifar10",
-            target=0.80,
-            max_rounds=TABLES["cifar10"].most_rounds,
-        ),
-    }
-)
-DATASETS = tuple(_PAPERS)
+# As many rounds as the slowest row of Table 3 takes.
+PAPERS = {
+    "mnist": Settings(dataset="mnist", task="lenet", data="mnist", target=0.98, max_rounds=22),
+    "cifar10": Settings(dataset="cifar10", task="alexnet", data="cifar10", target=0.80, max_rounds=114),
+}
 
 
-def papers_settings(dataset: str) -> Settings:
-    """Section 4 as it is printed; as many rounds as the slowest row of Table 3 takes."""
-    return _PAPERS[dataset]
-
-
-def describe_changes(before: Settings, after: Settings) -> list[str]:
-    """What differs between two settings, by the names of the flags."""
-    return [
-        f"--{field.name.replace('_', '-')} {getattr(after, field.name)} instead of {getattr(before, field.name)}"
-        for field in fields(Settings)
-        if getattr(before, field.name) != getattr(after, field.name)
-    ]
+def list_changes(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
+    """Both values of every setting that differs, by its flag."""
+    both = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(Settings)}
+    return {f"--{name.replace('_', '-')}": pair for name, pair in both.items() if pair[0] != pair[1]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All runs that are wanted. A seed's runs are next to each other: they share local training."""
+    """All runs that are wanted."""
 
     settings: Settings
     methods: Sequence[Method]
     seeds: Sequence[int]
 
     @property
-    def runs(self) -> list[tuple[Method, int]]:
-        """In order."""
-        return [(method, seed) for seed in self.seeds for method in self.methods]
-
-
-def load_task_of(settings: Settings, announce: Callable[[str], None]) -> Task:
-    """The network and its data, dealt out as the settings say."""
-    return load_task(
-        settings.task,
-        data=settings.data,
-        cache_folder=default_cache_folder(),
-        announce=announce,
-        partition=settings.partition,
-    )
-
-
-def write_command(plan: Plan) -> str:
-    """The command that asks for this plan."""
-    usual = papers_settings(plan.settings.dataset)
-    changed = [
-        f"--{field.name.replace('_', '-')} {getattr(plan.settings, field.name)}"
-        for field in fields(Settings)
-        if getattr(usual, field.name) != getattr(plan.settings, field.name)
-    ]
-    names = [method.name for method in plan.methods]
-    strategies = [] if names == list(list_methods()) else [f"--strategies {','.join(names)}"]
-    blocks = dict.fromkeys(f"--block {each.block}" for each in plan.methods if each.block not in (1, BLOCK))
-    seeds = f"--seeds {','.join(map(str, plan.seeds))}"
-    return " ".join(["hubbub reproduce", plan.settings.dataset, *strategies, *changed, *blocks, seeds])
+    def command(self) -> str:
+        """The command that asks for this plan."""
+        changes = list_changes(PAPERS[self.settings.dataset], self.settings)
+        names = [method.name for method in self.methods]
+        strategies = [] if names == list(METHODS) else [f"--strategies {','.join(names)}"]
+        changed = [f"{flag} {after}" for flag, (_, after) in changes.items()]
+        seeds = f"--seeds {','.join(map(str, self.seeds))}"
+        return " ".join(["hubbub reproduce", self.settings.dataset, *strategies, *changed, seeds])

@@ -1,15 +1,11 @@
-"""Two unions around a void round: what they tell of the client that is in the first one only, and its measure.
+"""Two unions around a void round: what they tell of the client that is in the first one only.
 
 Clients choose at random here, and choose again so that a given share of their choices stays.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,21 +18,6 @@ Chosen = NDArray[np.bool_]
 Totals = NDArray[np.int64]
 
 N, RHO, CLIENTS = 100_000, 0.1, 5
-
-
-def load_tool(name: str) -> ModuleType:
-    """Tools are scripts, not a package."""
-    path = Path(__file__).parents[4] / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # A dataclass looks its module up.
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL = load_tool("measure_void_pairs")
 
 
 def choose(seed: int) -> Chosen:
@@ -88,61 +69,11 @@ def test_after_fresh_batches_parities_mislead_as_often_as_the_formula_says(overl
 def test_more_pairs_from_one_model_mislead_less(overlap: float) -> None:
     """All that a client chooses again is seen again, and what the others change averages out."""
     usual = choose(seed=4)
-    votes = np.zeros(N, dtype=np.int64)
-    areas = []
-    for pair in range(3):
-        first, second = (choose_again(usual, overlap, seed=10 + 2 * pair + place) for place in (0, 1))
-        votes += unite(first, 1) != unite(second[1:], 1)
-        areas.append(TOOL.area(TOOL.tabulate([3 - votes], usual[0])))
+    pairs = [
+        tuple(choose_again(usual, overlap, seed=10 + 2 * pair + place) for place in (0, 1)) for pair in range(3)
+    ]
 
-    assert areas == sorted(areas)
-    assert areas[2] > areas[0] + 0.04
+    votes = [unite(first, 1) != unite(second[1:], 1) for first, second in pairs]
 
-
-# The measuring tool -------------------------------------------------------------------------------------
-
-
-def binary_entropy(p: float) -> float:
-    return -p * math.log2(p) - (1 - p) * math.log2(1 - p)
-
-
-def test_who_sees_the_choice_itself_has_no_doubt_left() -> None:
-    truth = choose(seed=5)[0]
-    table = TOOL.tabulate([truth.astype(np.int64)], truth)
-
-    assert TOOL.entropy(table) == 0.0
-    assert TOOL.area(TOOL.order_by_suspicion(table)) == 1.0
-    assert TOOL.hit_rate(table, int(truth.sum())) == 1.0
-
-
-def test_who_sees_something_else_knows_how_many_there_are_and_no_more() -> None:
-    truth, other = choose(seed=6)[:2]
-    table = TOOL.tabulate([other.astype(np.int64)], truth)
-    rate = float(truth.mean())
-
-    assert TOOL.entropy(table) == pytest.approx(binary_entropy(rate), abs=1e-4)
-    assert TOOL.area(TOOL.order_by_suspicion(table)) == pytest.approx(0.5, abs=0.005)
-    assert TOOL.hit_rate(table, int(truth.sum())) == pytest.approx(rate, abs=0.01)
-
-
-@pytest.mark.parametrize("flips", [0.05, 0.2])
-def test_a_choice_seen_through_a_noisy_channel_is_worth_what_shannon_says(flips: float) -> None:
-    truth = choose(seed=7)[0]
-    seen = truth ^ (np.random.default_rng(8).random(N) < flips)
-    table = TOOL.tabulate([seen.astype(np.int64)], truth)
-
-    shown = RHO * (1 - flips) + (1 - RHO) * flips
-    left = binary_entropy(RHO) - (binary_entropy(shown) - binary_entropy(flips))
-
-    assert TOOL.entropy(table) == pytest.approx(left, abs=0.01)
-    assert TOOL.area(TOOL.order_by_suspicion(table)) == pytest.approx(1 - flips, abs=0.01)
-
-
-def test_what_is_seen_together_is_told_apart() -> None:
-    """Two views, neither of which tells anything alone."""
-    truth = np.array([False, True, True, False] * 10)
-    one, two = np.array([0, 0, 1, 1] * 10), np.array([0, 1, 0, 1] * 10)
-
-    assert TOOL.entropy(TOOL.tabulate([one], truth)) == 1.0
-    assert TOOL.entropy(TOOL.tabulate([one, two], truth)) == 0.0
-    assert TOOL.tabulate([one, two], truth, truth).tolist() == [[0, 10], [0, 10]]
+    wrong = [int((vote != usual[0]).sum()) for vote in (votes[0], np.sum(votes, axis=0) > 1)]
+    assert wrong[1] < 0.9 * wrong[0]

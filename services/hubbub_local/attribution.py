@@ -1,7 +1,8 @@
 """Whose processor time it is, when all parties share one process and its threads.
 
-The tasks that a party's runner begins, and those that they begin, carry the party's name in their context. An
-event loop that times every callback and every call into its threads can so tell for whom each was.
+The tasks that a party's runner begins, and those that they begin, carry the party's name in their context, as
+its log lines do. An event loop that times every callback and every call into its threads can so tell for whom
+each was.
 """
 
 from __future__ import annotations
@@ -13,17 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from contextvars import Context, ContextVar
+from contextvars import Context
 from functools import partial
 from typing import TypeVar
-from unittest.mock import patch
 
-from hubbub.runtime.runner import Runner
+from hubbub.runtime.telemetry import context, current_context
 
 T = TypeVar("T")
-
-NOBODY = ""
-_party: ContextVar[str] = ContextVar("party", default=NOBODY)
 
 
 class Attribution:
@@ -54,12 +51,18 @@ class Attribution:
             self._add(self.spent_s, -took_s)
 
     def read(self) -> dict[str, float]:
+        """Seconds up to now, by party."""
         with self._lock:
             return dict(self.spent_s)
 
     def _add(self, where: defaultdict[str, float], took_s: float) -> None:
         with self._lock:
-            where[_party.get()] += took_s
+            where[_current_party()] += took_s
+
+
+def _current_party() -> str:
+    """The party that is being computed for; nobody's is empty."""
+    return str(current_context().get("party", ""))
 
 
 class AttributingLoop(asyncio.SelectorEventLoop):
@@ -73,6 +76,7 @@ class AttributingLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.Handle:
+        """Run a callback soon, timed."""
         return super().call_soon(self._attribution.time, partial(callback, *args), context=context)
 
     # What reads from and writes to sockets is called by the selector, and not through `call_soon`.
@@ -85,34 +89,11 @@ class AttributingLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
-        # The thread has a context of its own until the call enters the party's.
-        party = _party.get()
+        """Hand a call to a thread, which has a context of its own until the call enters the party's."""
+        party = _current_party()
 
         def call() -> T:
-            with belonging_to(party):
+            with context(party=party):
                 return self._attribution.time(partial(func, *args))
 
         return super().run_in_executor(executor, call)
-
-
-@contextmanager
-def belonging_to(party: str) -> Iterator[None]:
-    """What happens inside, and in tasks that are begun inside, is this party's."""
-    token = _party.set(party)
-    try:
-        yield
-    finally:
-        _party.reset(token)
-
-
-@contextmanager
-def named_parties() -> Iterator[None]:
-    """Runners that are started inside give their tasks the party's name."""
-    original = Runner.start
-
-    async def start(runner: Runner, *, prefetch: int = 8) -> None:
-        with belonging_to(runner.identity.name):
-            await original(runner, prefetch=prefetch)
-
-    with patch.object(Runner, "start", start):
-        yield

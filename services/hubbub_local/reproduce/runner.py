@@ -1,0 +1,140 @@
+"""Running a plan, one run after the other, through the services and their protocol: kept, resumed, reported."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from hubbub.errors import HubbubError, ProtocolError
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.accounts import Account
+from hubbub_coordinator.phases import round as rounds
+from hubbub_local.attribution import AttributingLoop, Attribution
+from hubbub_local.board import show_bytes
+from hubbub_local.demo import draw_up
+from hubbub_local.experiment import run_to_target
+from hubbub_local.figures import require_matplotlib
+from hubbub_local.reproduce.measured import MeasuredTask
+from hubbub_local.reproduce.plan import Method, Plan, Settings
+from hubbub_local.reproduce.records import Results, RoundRecord, RunRecord, open_results
+from hubbub_local.reproduce.report import REPORT, write_report
+from hubbub_trainer.learning.datasets import default_cache_folder
+from hubbub_trainer.learning.registry import load_task
+from hubbub_trainer.learning.task import Task
+
+
+def reproduce(
+    plan: Plan, *, out: Path, resume: bool, console: Console, task: Task | None = None
+) -> list[RunRecord]:
+    """Do all runs of a plan into a folder and return all that are kept there.
+
+    `task` stands in for the one that the settings name: tests have a small one.
+    """
+    require_matplotlib()
+    wanted = task or load_task_of(plan.settings, console)
+    _check(plan, wanted)
+    results = open_results(out, plan.settings, resume=resume)
+    try:
+        _Runner(plan, wanted, results, out, console).run_all()
+    except (HubbubError, KeyboardInterrupt):
+        console.print("Cut off; the same command with --resume goes on from here.", highlight=False)
+        raise
+    finally:
+        # Also after Ctrl-C or a run that failed: what is there is worth a look.
+        if results.results:
+            write_report(results, plan.command, out)
+            console.print(f"Report: {out / REPORT}", highlight=False, markup=False, soft_wrap=True)
+    wrong = [each for each in results.results if each.payload_bits != each.predicted_bits]
+    if wrong:
+        # This shows a bug, and nobody should have to find it in a table.
+        raise ProtocolError(
+            "; ".join(
+                f"{each.label}: {each.payload_bits} bits were sent where {each.predicted_bits} are due"
+                for each in wrong
+            )
+        )
+    return results.results
+
+
+def load_task_of(settings: Settings, console: Console) -> Task:
+    """The network and its data, dealt out as the settings say."""
+    return load_task(
+        settings.task,
+        data=settings.data,
+        cache_folder=default_cache_folder(),
+        announce=console.print,
+        partition=settings.partition,
+    )
+
+
+def _check(plan: Plan, task: Task) -> None:
+    """Refuse what no manifest can say, and data that are not there, before anything is begun."""
+    for method in plan.methods:
+        draw_up(plan.settings.demo_options(method, plan.seeds[0]), task)
+    task.learner(index=0, clients=plan.settings.clients, seed=plan.seeds[0])
+
+
+class _Runner:
+    """Does one run after the other; each is kept round by round."""
+
+    def __init__(self, plan: Plan, task: Task, results: Results, folder: Path, console: Console) -> None:
+        self._plan = plan
+        self._results = results
+        self._folder = folder
+        self._console = console
+        self._attribution = Attribution()
+        self._task = MeasuredTask(task, self._attribution)
+
+    def run_all(self) -> None:
+        target = self._plan.settings.target
+        for seed in self._plan.seeds:
+            for method in self._plan.methods:
+                known = self._results.find(method.name, seed)
+                if known is not None and known.finished:
+                    self._say(f"{known.label}: {known.describe(target)}; kept from before")
+                    continue
+                # A loop for each: what a run leaves behind in one cannot slow the next down.
+                with asyncio.Runner(loop_factory=partial(AttributingLoop, self._attribution)) as loop:
+                    loop.run(self._run(method, seed))
+
+    async def _run(self, method: Method, seed: int) -> None:
+        record = RunRecord(name=method.name, seed=seed)
+        before: tuple[dict[str, float], float] | None = None
+
+        def observe(moment: Moment) -> None:
+            """The clocks start with the first round: what it takes to join is not of any round."""
+            nonlocal before
+            if before is None and isinstance(moment.data, rounds.Round):
+                before = self._read_clocks()
+
+        def keep_round(account: Account) -> None:
+            nonlocal before, record
+            assert before is not None  # noqa: S101  (A round that has ended was begun.)
+            now = self._read_clocks()
+            # It is the coordinator's task that tells us, but not the coordinator's work.
+            with self._attribution.put_aside():
+                spent = {name: value - before[0].get(name, 0.0) for name, value in now[0].items() if name}
+                last = RoundRecord.of(account, spent, now[1] - before[1])
+                before = now
+                record = replace(record, by_round=(*record.by_round, last))
+                self._results.keep(record, self._folder)
+                size = show_bytes(record.payload_bits / 8)
+                self._say(f"{record.label}, round {last.round}: {100 * last.accuracy:.2f} %, {size} so far")
+
+        settings = self._plan.settings
+        options = settings.demo_options(method, seed)
+        outcome = await run_to_target(options, self._task, settings.target, keep_round, observer=observe)
+        record = replace(record, finished=True, reached=outcome.reached, model_sha256=outcome.model_sha256)
+        self._results.keep(record, self._folder)
+        self._say(f"{record.label}: {record.describe(settings.target)}")
+
+    def _read_clocks(self) -> tuple[dict[str, float], float]:
+        """CPU seconds up to now: of each party's protocol, and of all training."""
+        return self._attribution.read(), sum(self._task.training_s.values())
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
