@@ -111,6 +111,9 @@ class Counters:
         self._lost = self._count(
             "runs_lost", "How often this party told a coordinator that it has lost what it knew of a run."
         )
+        self._damaged = self._count(
+            "sets_damaged", "Share sets that a disk has damaged or lost and that clients were asked for again."
+        )
         self._sent = cache(
             self._count("messages_sent", "Messages that the broker has taken, by kind.", "kind").labels
         )
@@ -186,6 +189,10 @@ class Counters:
     def lost(self) -> None:
         """Count a run that was joined here and cannot go on, because what was known of it is gone."""
         self._lost.inc()
+
+    def damaged(self) -> None:
+        """Count a share set that is not on disk as it was written."""
+        self._damaged.inc()
 
     def late(self, kind: str) -> None:
         """Count a message that came after what it is about had ended."""
