@@ -466,7 +466,7 @@ def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_
         play.chunk(client, index)
         assert play.effects[0] == SpoolChunk(client, set_of(client), index)
         play.feed(ChunkChecked(client=client, index=index, asked=1))
-    assert [receipt.client for receipt in play.given()] == [client]
+        assert len(play.given()) == (index == CHUNKS - 1), "only when all chunks are on disk again"
     assert play.data.wire_bytes == before, "what comes again is not counted"
 
 
