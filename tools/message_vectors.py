@@ -192,6 +192,7 @@ BODIES: dict[str, Json] = {
         "signatures": [signed_release("aggregator-1"), signed_release("aggregator-2")],
         "index": 0,
     },
+    "resend-set": {"set_id": SET_ID},
 }
 
 

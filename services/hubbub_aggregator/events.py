@@ -79,6 +79,8 @@ class ChunkChecked:
 
     client: PartyId
     index: int
+    asked: int = 0
+    """How often its set had been asked for again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,36 @@ class ChunkBroken:
     index: int
     reason: RejectReason
     explanation: str
+    asked: int = 0
+    """How often its set had been asked for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetDamaged:
+    """A spooled chunk of a client's share set is gone, or is not as it was written."""
+
+    client: PartyId
+    index: int
+    asked: int
+    """How often its set had been asked for again."""
+    path: str
+    what: str
+    """What is wrong with the file."""
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskDue:
+    """We were started again: what we asked for before may never have arrived."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOverdue:
+    """A share set that we asked for again has not come in all the time that a phase may take."""
+
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

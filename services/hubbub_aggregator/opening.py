@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hubbub.crypto.sealing import Decrypted
-from hubbub.errors import PeerError
+from hubbub.errors import PeerError, StorageDamaged
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.wire import PhaseWire
 from hubbub.trust.seals import RunSeals, ShareKey, Stage
-from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked
+from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, SetDamaged
 from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
 from hubbub_aggregator.summing import check_chunk
 
@@ -41,6 +41,25 @@ class Room(threading.local):
         return memoryview(self._bytes)[:size]
 
 
+class ChunkDamaged(StorageDamaged):
+    """A spooled chunk of a client's share set is gone, or is not as it was written."""
+
+    def __init__(self, damage: StorageDamaged, client: PartyId, share_set: ShareSet, index: int) -> None:
+        super().__init__(damage.path, damage.what)
+        self._client, self._asked, self._index = client, share_set.asked, index
+
+    def make_event(self, at_s: float) -> SetDamaged:
+        """Make the event that the machine of the phase is told."""
+        return SetDamaged(
+            client=self._client,
+            index=self._index,
+            asked=self._asked,
+            path=self.path,
+            what=self.what,
+            at_s=at_s,
+        )
+
+
 class Openings:
     """Opens chunks, seeds and other aggregators' sums."""
 
@@ -55,7 +74,10 @@ class Openings:
 
     def chunk(self, key: Key, client: PartyId, share_set: ShareSet, index: int) -> Decrypted:
         """A chunk of a client's share; the next one that this thread opens overwrites it."""
-        payload = self._spool.read(key, ChunkRef(client, share_set.set_id, index))
+        try:
+            payload = self._spool.read(key, ChunkRef(client, share_set.set_id, index))
+        except StorageDamaged as damage:
+            raise ChunkDamaged(damage, client, share_set, index) from None
         return self._open_chunk(key, client, share_set.set_id, index, payload)
 
     def _open_chunk(self, key: Key, client: PartyId, set_id: SetId, index: int, payload: bytes) -> Decrypted:
@@ -119,5 +141,11 @@ class Openings:
                 share = self.chunk(key, job.client, share_set, job.index)
                 check_chunk(wire.plan(share_set.vectors)[job.index], share_set.vectors, share, wire.encoding)
         except PeerError as error:
-            return ChunkBroken(client=job.client, index=job.index, reason=error.reason, explanation=str(error))
-        return ChunkChecked(client=job.client, index=job.index)
+            return ChunkBroken(
+                client=job.client,
+                index=job.index,
+                reason=error.reason,
+                explanation=str(error),
+                asked=share_set.asked,
+            )
+        return ChunkChecked(client=job.client, index=job.index, asked=share_set.asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hubbub.messages.rounds import ClosePhase, VoidPhase
 from hubbub.messages.runs import RunEnded, RunProposed
 from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, SignedReceipt
 from hubbub.messages.sums import PartialChunk
-from hubbub.runtime.clock import Clock
+from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.intake import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
@@ -40,13 +41,15 @@ from hubbub_aggregator.events import (
 )
 from hubbub_aggregator.intake import read_order, read_partial, read_share
 from hubbub_aggregator.journal import Journal
-from hubbub_aggregator.opening import name_partial
+from hubbub_aggregator.opening import ChunkDamaged, name_partial
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.sum_keys import drop_keys, fix_keys
 from hubbub_aggregator.workbench import Workbench
+
+log = logging.getLogger(__name__)
 
 
 class Aggregator(Participant):
@@ -64,13 +67,14 @@ class Aggregator(Participant):
         observer: Observer = lambda _: None,
     ) -> None:
         """The policy is read for every run that is proposed: its file may be changed while the aggregator runs."""
+        self._clock = clock or SystemClock()
         super().__init__(
             identity=identity,
             roster=roster,
             transport=transport,
             folder=folder,
             kinds={"run": membership.KIND, "phase": accumulation.KIND},
-            clock=clock,
+            clock=self._clock,
             observer=observer,
         )
         self._read_policy = read_policy
@@ -134,10 +138,15 @@ class Aggregator(Participant):
     ) -> Sequence[Fed]:
         over = self._is_over(data, envelope)
         event = read_share(data.me, data.manifest, self.runner.roster.kem, envelope, body, size)
-        if over:
+        if over and not self._asked_again(envelope):
             return self._ignore(envelope)
         key, wire = self._phase_key(data, envelope), wire_of(data.manifest, envelope.phase)
         return [(key, self._bench.look_into(key, wire, event, envelope.payload))]
+
+    def _asked_again(self, envelope: Envelope) -> bool:
+        """Whether a share is of a set that was asked for again after the phase was closed."""
+        live = self.runner.machines.get(_phase_of(envelope))
+        return live is not None and isinstance(live.data, Accumulation) and envelope.sender in live.data.damaged
 
     def _receive_partial(
         self, data: Membership, envelope: Envelope, body: PartialChunk, size: int
@@ -224,6 +233,8 @@ class Aggregator(Participant):
                 self.journal.record_set(key, effect.client, effect.set_id)
             case accumulation.SpoolChunk():
                 self._spool.write(key, ChunkRef(effect.client, effect.set_id, effect.index), payload)
+            case accumulation.DropSet():
+                self._spool.drop(key, effect.client)
             case accumulation.SpoolPartial():
                 self._spool.write(key, name_partial(effect.aggregator, effect.index), payload)
             case accumulation.RecordRelease():
@@ -240,6 +251,9 @@ class Aggregator(Participant):
                 await asyncio.to_thread(self._remember_run, key.run)
             case membership.AcceptKeys():
                 self._accept_keys(key.run, effect.publics)
+            case accumulation.NoteDamage(client=client, what=what):
+                log.warning("%s: %s is asked for its share set again; look whether the disk fails", what, client)
+                self.counters.damaged()
             case accumulation.GiveReceipt():
                 await self._give_receipt(key, effect.receipt)
             case _:
@@ -260,7 +274,13 @@ class Aggregator(Participant):
             fix_keys(self._vault, self._seal_of, key, data)
 
     async def work(self, key: Key, job: Job) -> object:
-        """Check a chunk, or add and release."""
+        """Check a chunk, or add and release; say if the disk has damaged what a client sent."""
+        try:
+            return await self._work(key, job)
+        except ChunkDamaged as damage:
+            return damage.make_event(self._clock.now_s())
+
+    async def _work(self, key: Key, job: Job) -> object:
         match job:
             case accumulation.CheckChunk():
                 return await self._bench.check(key, wire_of(self._accumulation(key).manifest, key.phase), job)

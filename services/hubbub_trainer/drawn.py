@@ -69,6 +69,12 @@ def recall_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[S
     return SetId(drawn[:SET_ID_BYTES].hex()), drawn[SET_ID_BYTES:]
 
 
+def find_set(vault: Vault, key: Key, phase: str) -> SetId | None:
+    """The name of the set that we send in a phase; none if it was not begun."""
+    kept = vault.get(key.run, _name_outbox(key, phase))
+    return None if kept is None else SetId(kept[-SET_ID_BYTES - KEY_BYTES : -KEY_BYTES].hex())
+
+
 def drop_outboxes(vault: Vault, key: Key, phases: Iterable[str], *, has_verdict: bool) -> None:
     """Forget the sets of a round, their names and their randomness.
 

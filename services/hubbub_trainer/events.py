@@ -141,6 +141,22 @@ class WaitIsOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAskedFor:
+    """An aggregator asks for our share set of a phase again; that it names the set which we sent was checked."""
+
+    phase: str
+    aggregator: PartyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesResent:
+    """The broker has taken our share set once more, or the phase has its verdict and nothing left."""
+
+    phase: str
+    aggregator: PartyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overtaken:
     """Later rounds were ordered, so the aggregators have ended this one: what they said of it should be here."""
 

@@ -28,6 +28,7 @@ from hubbub_trainer.events import (
     PeerConfirmed,
     PeerVouched,
     RoundOrdered,
+    SetAskedFor,
     SnapshotArrived,
     SnapshotAsked,
     SumArrived,
@@ -125,6 +126,17 @@ def read_void(manifest: Manifest, envelope: Envelope) -> VoidAnnounced:
     """Check which phase is said to be void; that ends the round, so every aggregator says it."""
     _find_phase(manifest, envelope)
     return VoidAnnounced(phase=envelope.phase, aggregator=envelope.sender)
+
+
+def read_resend(me: PartyId, manifest: Manifest, envelope: Envelope) -> SetAskedFor:
+    """Check that whoever asks for a set again is owed a share in full: a seed is not kept on disk."""
+    _find_phase(manifest, envelope)
+    wire = wire_of(manifest, envelope.phase)
+    if envelope.sender not in wire.servers:
+        raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} takes no part in {envelope.phase}")
+    if wire.compact and wire.full_share_holder(me, envelope.round) != envelope.sender:
+        raise PeerError(RejectReason.UNEXPECTED, f"{envelope.sender} was sent a seed, and no share")
+    return SetAskedFor(phase=envelope.phase, aggregator=envelope.sender)
 
 
 def read_request(envelope: Envelope, body: SnapshotRequested) -> SnapshotAsked:

@@ -18,6 +18,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import GroupContribution, RunKey
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunProposed
+from hubbub.messages.shares import ResendSet
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
 from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.runtime.clock import Clock, SystemClock
@@ -29,7 +30,7 @@ from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_trainer import group, snapshots, succession
-from hubbub_trainer.drawn import recall_contribution
+from hubbub_trainer.drawn import find_set, recall_contribution
 from hubbub_trainer.events import (
     GroupAgreed,
     InitialModel,
@@ -41,7 +42,15 @@ from hubbub_trainer.events import (
     VoidAnnounced,
 )
 from hubbub_trainer.handover import Handover
-from hubbub_trainer.intake import read_about_run, read_masked, read_snapshot, read_sum, read_void, read_vouchers
+from hubbub_trainer.intake import (
+    read_about_run,
+    read_masked,
+    read_resend,
+    read_snapshot,
+    read_sum,
+    read_void,
+    read_vouchers,
+)
 from hubbub_trainer.ledger import LEDGER_FILE, Ledger, explain_refusal
 from hubbub_trainer.phases import catchup, enrolment, standing
 from hubbub_trainer.phases import round as rounds
@@ -162,6 +171,8 @@ class Trainer(Participant):
                 )
             case VoidNotice():
                 return self._to_round(envelope, read_void(data.manifest, envelope))
+            case ResendSet():
+                return self._receive_resend(data, envelope, body)
             case ModelVouched():
                 return self._to_catch_up(envelope, data, read_vouchers(envelope, body))
             case SnapshotChunk():
@@ -208,6 +219,19 @@ class Trainer(Participant):
         if ahead == 1:
             return [(run, RoundHeardOf(number=key.round)), (key, event)]
         raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
+
+    def _receive_resend(self, data: Enrolment, envelope: Envelope, body: ResendSet) -> Sequence[Fed]:
+        """A set is sent again only if it was sent, and its name is its own: nothing is drawn for a request."""
+        event = read_resend(data.me, data.manifest, envelope)
+        key = Key("round", envelope.run, envelope.round)
+        if key not in self.runner.machines and envelope.round <= data.ordered:
+            raise PeerError(RejectReason.OVER, f"{key} is over: its share sets are forgotten")
+        ours = find_set(self._vault, key, envelope.phase)
+        if ours is None:
+            raise PeerError(RejectReason.TOO_EARLY, f"we have sent no share set of {envelope.phase} in {key}")
+        if ours != body.set_id:
+            raise PeerError(RejectReason.UNEXPECTED, f"{body.set_id} is not the set that we sent")
+        return [(key, event)]
 
     def _to_catch_up(self, envelope: Envelope, data: Enrolment, event: object) -> Sequence[Fed]:
         """Peers answer as often as they are asked: an answer may come when there is no question any more."""

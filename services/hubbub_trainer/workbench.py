@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,6 +42,7 @@ from hubbub_trainer.events import (
     HeldModel,
     OtherTranscript,
     Overtaken,
+    SharesResent,
     SharesSent,
     Trained,
 )
@@ -161,6 +162,8 @@ class Workbench:
                 return await self._train(key, idle=job.idle)
             case rounds.SendShares():
                 return await self._send_shares(key, job.phase)
+            case rounds.ResendShares():
+                return await self._resend_shares(key, job)
             case rounds.DecodeSums():
                 return await asyncio.to_thread(self._decode, key, job)
             case rounds.Conclude():
@@ -266,8 +269,27 @@ class Workbench:
         await asyncio.to_thread(self._ledger.count, key.run)
         outgoing, seeds = await asyncio.to_thread(self._make_outgoing, key, phase_name)
         if seeds is None:
-            return SharesSent(traffic=await self._send_in_full(key, outgoing))
+            return SharesSent(traffic=await self._send_in_full(key, outgoing, outgoing.wire.servers))
         return SharesSent(traffic=await self._send_compact(key, outgoing, seeds))
+
+    async def _resend_shares(self, key: Key, job: rounds.ResendShares) -> SharesResent:
+        """Send one aggregator the share that it was sent; a set that was not begun is not begun for this."""
+        made = await asyncio.to_thread(self._make_outgoing_again, key, job.phase)
+        if made is not None:
+            outgoing, seeds = made
+            if seeds is None:
+                await self._send_in_full(key, outgoing, (job.aggregator,))
+            elif seeds.holder == job.aggregator:
+                await self._send_full_share(key, outgoing, seeds)
+        return SharesResent(phase=job.phase, aggregator=job.aggregator)
+
+    def _make_outgoing_again(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None] | None:
+        """The same set as before; nothing if the phase's sums were taken in meanwhile."""
+        with self._spaces.open(key.run).lock:
+            begun = drawn.find_set(self._vault, key, phase_name) is not None
+            if not begun or phase_name in self._open_phase(key, phase_name).absorbed:
+                return None
+            return self._make_outgoing(key, phase_name)
 
     def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
         mine = self._open_phase(key, phase_name)
@@ -285,8 +307,8 @@ class Workbench:
         out = Outgoing(wire, set_id, secret, vectors, values, weight, transcript, keys)
         return out, self._seal_seeds(key, out) if wire.compact else None
 
-    async def _send_in_full(self, key: Key, out: Outgoing) -> tuple[Traffic, ...]:
-        """A share to every aggregator."""
+    async def _send_in_full(self, key: Key, out: Outgoing, to: Collection[PartyId]) -> tuple[Traffic, ...]:
+        """Deal a share to every aggregator and send these theirs."""
         stream = AesCtrStream(out.secret)
         servers = out.wire.servers
         async with overlapping() as overlap:
@@ -295,8 +317,9 @@ class Workbench:
                     deal_chunk, out.wire.phase, chunk, out.vectors, out.values, len(servers), stream
                 )
                 for server, share in zip(servers, shares, strict=True):
-                    await overlap.begin(self._seal_and_send, key, out, server, index, share)
-        return count_payload(out.vectors, "up", copies=len(servers))
+                    if server in to:
+                        await overlap.begin(self._seal_and_send, key, out, server, index, share)
+        return count_payload(out.vectors, "up", copies=len(to))
 
     async def _seal_and_send(self, key: Key, out: Outgoing, server: PartyId, index: int, share: bytes) -> None:
         sealed = await asyncio.to_thread(_seal_share, out, server, index, share)
@@ -310,12 +333,15 @@ class Workbench:
         )
         for server, seed in seeds.sealed.items():
             await self._send_share(key, phase, server, body, seed)
+        await self._send_full_share(key, out, seeds)
+        full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
+        return (*full, *count_seeds(out.vectors, copies=len(seeds.sealed)))
+
+    async def _send_full_share(self, key: Key, out: Outgoing, seeds: Seeds) -> None:
         async with overlapping() as overlap:
             for index, chunk in enumerate(out.wire.plan(out.vectors)):
                 share = await asyncio.to_thread(self._deal_compact, out, seeds, index, chunk)
                 await overlap.begin(self._send_chunk, key, out, DenseShareChunk, seeds.holder, index, share)
-        full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
-        return (*full, *count_seeds(out.vectors, copies=len(seeds.sealed)))
 
     def _seal_seeds(self, key: Key, out: Outgoing) -> Seeds:
         compact = self._make_compact(key, out.wire.phase.name)
@@ -362,8 +388,11 @@ class Workbench:
             return Compact(stage, space.group_secret.key_for("masks"))
 
     def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
-        if job.phase == SCORES.name:
-            return self._decode_scores(key)
+        # What is sent again follows from the same state, in another thread.
+        with self._spaces.open(key.run).lock:
+            return self._decode_scores(key) if job.phase == SCORES.name else self._decode_round(key, job)
+
+    def _decode_round(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
         mine, data = self._open_round(key), self._find_round(key)
         transcript = mine.transcript_of(job.phase)
         if differs(transcript, data.sums[job.phase]):

@@ -138,6 +138,7 @@ class StorageDamaged(LocalError):
     code = Code.DISK_FAILED
 
     def __init__(self, path: object, what: str) -> None:
+        self.path, self.what = str(path), what
         super().__init__(
             f"{path} {what}: look whether its disk is failing, and begin another run, because this one cannot go"
             " on without the file"

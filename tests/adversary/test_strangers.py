@@ -17,7 +17,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS, PREFIX, decode, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareChunk, ShareSeed
+from hubbub.messages.shares import DenseShareChunk, ResendSet, SetReceived, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
 from hubbub.runtime.post import sign
@@ -56,8 +56,8 @@ AT_THE_EDGE = {
 PAYLOAD_SAMPLES = 16
 # They are said only where something fails.
 NEVER_SAID = {"run-refused", "party-failed", "order-refused", "set-refused"}
-# They are said only where a client has lost something.
-AFTER_A_LOSS = {SnapshotRequested.kind, ModelVouched.kind, SnapshotChunk.kind}
+# They are said to a client, only where somebody has lost something.
+AFTER_A_LOSS = {SnapshotRequested.kind, ModelVouched.kind, SnapshotChunk.kind, ResendSet.kind}
 # Each wire has its own for shares and sums.
 ON_THE_WIRE = {
     "paper": {ShareChunk.kind, SumChunk.kind},

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from hubbub.disk import sync_folder
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
+from hubbub.protocol.modes import WireMode
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.spool import Spool
 from hubbub.store.vault import Vault
@@ -25,9 +27,11 @@ from hubbub_trainer import drawn
 from support.simulation.network import WatchedBroker
 from support.simulation.operations import (
     Crash,
+    Damage,
     Delay,
     Duplicate,
     History,
+    Kill,
     Operation,
     Postpone,
     StopBroker,
@@ -104,6 +108,25 @@ def die_twice(instant: int) -> History:
 def test_what_a_process_did_not_live_to_sync_its_successor_syncs() -> None:
     """A folder of the spool that was made, or a new slot in it: it looks as if it were on disk."""
     assert [(instant, found) for instant in SPOOLING if (found := play(die_twice(instant)).violations)] == []
+
+
+# From the first share of an undisturbed run to the last.
+MOMENTS = [each / 5 for each in range(11, 38, 2)]
+
+
+@pytest.mark.parametrize("wire", get_args(WireMode))
+@pytest.mark.parametrize("dies", [False, True])
+def test_shares_that_a_disk_damages_at_whatever_moment_come_again(wire: WireMode, *, dies: bool) -> None:
+    """With a restart of the aggregator soon after, too."""
+    asked = 0
+    for at_s in MOMENTS:
+        killed = (Kill("aggregator-1", at_s + 0.1, down_s=0.5, power=False),) if dies else ()
+        damage = Damage("aggregator-1", at_s)
+        ledger = play(replace(UNDISTURBED, wire=wire, operations=(damage, *killed)))
+        assert ledger.violations == [], at_s
+        assert list(ledger.released_rounds().values()) == [frozenset(ledger.manifest.clients)] * 2
+        asked += sum("resend-set" in about for _, about in ledger.trace)
+    assert asked
 
 
 def find_fault(seed: int) -> str:

@@ -27,6 +27,7 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, 
 from hubbub.messages.shares import (
     DenseShareChunk,
     Receipt,
+    ResendSet,
     SetReceived,
     SetRefused,
     ShareChunk,
@@ -231,4 +232,5 @@ def make_bodies(manifest: Manifest | None = None) -> tuple[Message, ...]:
         SnapshotRequested(after=1, giver=manifest.clients[1]),
         ModelVouched(vouchers=(Voucher(round=2, released=1, model_hmac=MODEL_HMAC),)),
         SnapshotChunk(index=0),
+        ResendSet(set_id=SET_ID),
     )

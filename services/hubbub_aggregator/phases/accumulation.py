@@ -1,7 +1,8 @@
 """One phase of one round at one aggregator: collect share sets, be told a member set, release one sum, once.
 
     COLLECTING   chunks are spooled, acknowledged, opened and checked; a complete set earns a receipt
-    AWAITING     the member set is frozen and journalled; we combine, and others' sums are not all here
+    AWAITING     the member set is frozen and journalled; what we add is not all here: others' sums, where we
+                 combine, or a share set that we have asked for again
     SUMMING      the member set is frozen and journalled; the sum is computed and sent
     RELEASED, VOID   final, and so the journal has it
     FAILED       final: the disk failed us
@@ -15,6 +16,10 @@ leaves.
 On the compact wire all aggregators send their sums to one, the combiner, and that is their release. The
 combiner keeps what comes, from before its own order on, and adds and sends when all is there. Sums over
 different members are a contradiction and end the run; a void beside a sum that another has released is refused.
+
+A share set that the disk has damaged or lost is asked for again, and its client sends the same one. Receipt,
+journal and member set stay as they are. The run ends if the set does not come within `phase_timeout_s`, or is
+damaged each time that it comes. Another aggregator's sum is not asked for again: its sender has forgotten it.
 """
 
 from __future__ import annotations
@@ -24,25 +29,50 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import PeerError, RejectReason, StorageDamaged
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
+from hubbub.machine.effects import (
+    CancelTimer,
+    CountRefusal,
+    Effect,
+    Failed,
+    Job,
+    Key,
+    Persist,
+    Publish,
+    Record,
+    SetTimer,
+    Tell,
+    TellOwner,
+)
 from hubbub.machine.kind import Kind
 from hubbub.machine.table import STAY, Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import DenseShareChunk, Receipt, SetRefused, ShareChunk, ShareSeed, declare
+from hubbub.messages.shares import (
+    MAX_RESENDS,
+    DenseShareChunk,
+    Receipt,
+    ResendSet,
+    SetRefused,
+    ShareChunk,
+    ShareSeed,
+    declare,
+)
 from hubbub.messages.sums import PartialChunk, VoidNotice
 from hubbub.messages.traffic import count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
+    AnswerOverdue,
+    AskDue,
     ChunkArrived,
     ChunkBroken,
     ChunkChecked,
     CloseOrdered,
     PartialArrived,
     PhaseEnded,
+    SetDamaged,
     SumSent,
     VoidOrdered,
 )
@@ -72,6 +102,10 @@ class ShareSet:
     """What the whole set follows from, sealed, if it was not sent in full."""
     arrived: frozenset[int] = field(default_factory=frozenset)
     checked: frozenset[int] = field(default_factory=frozenset)
+    lost: frozenset[int] = field(default_factory=frozenset)
+    """Chunks that arrived and are awaited once more, because the disk has damaged one of the set."""
+    asked: int = 0
+    """How often it was asked for again."""
     spoilt: bool = False
 
     @property
@@ -120,6 +154,8 @@ class Accumulation:
     partials: Mapping[PartyId, Partial] = field(default_factory=dict)
     across: Mapping[str, int] = field(default_factory=dict)
     """Bytes of others' sums."""
+    answer_by_s: float = 0.0
+    """When we give up what we have asked for again."""
 
     @property
     def combines(self) -> bool:
@@ -132,6 +168,11 @@ class Accumulation:
         others = [server for server in self.servers if server != self.me] if self.combines else []
         return tuple(each for each in others if each not in self.partials or not self.partials[each].complete)
 
+    @property
+    def damaged(self) -> tuple[PartyId, ...]:
+        """Members whose share set was whole when they became members, and has to come again."""
+        return tuple(member for member in self.members if not self.sets[member].complete)
+
 
 @dataclass(frozen=True, slots=True)
 class SpoolChunk(Persist):
@@ -140,6 +181,13 @@ class SpoolChunk(Persist):
     client: PartyId
     set_id: SetId
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSet(Persist):
+    """Take what there is of a client's share set off the disk, so that it can be spooled again."""
+
+    client: PartyId
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +213,14 @@ class RecordSet(Persist):
 
     client: PartyId
     set_id: SetId
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDamage(Effect):
+    """Count a share set that the disk has damaged, and tell the operator which file it is."""
+
+    client: PartyId
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +257,10 @@ def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation
 
     The same chunk again changes nothing, nor does one of a spoilt set.
     """
+    return _take_chunk(State.COLLECTING, data, event)
+
+
+def _take_chunk(state: State, data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
     known = data.sets.get(event.client)
     declared = (event.set_id, event.vectors, event.weight, event.transcript, bool(event.seed))
     if known and (known.set_id, known.vectors, known.weight, known.transcript, known.seeded) != declared:
@@ -213,16 +273,18 @@ def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation
         chunks=event.chunks,
         seed=event.seed,
     )
-    if share_set.spoilt or event.index in share_set.arrived:
-        return Step(State.COLLECTING, data)
-    share_set = replace(share_set, arrived=share_set.arrived | {event.index})
-    totals = _add_up(data.wire_bytes, event.wire_bytes)
+    is_new = event.index not in share_set.arrived
+    if share_set.spoilt or not (is_new or event.index in share_set.lost):
+        return Step(state, data)
+    share_set = replace(share_set, arrived=share_set.arrived | {event.index}, lost=share_set.lost - {event.index})
+    totals = _add_up(data.wire_bytes, event.wire_bytes if is_new else {})
     data = replace(_with_set(data, event.client, share_set), wire_bytes=totals)
     spool = () if event.seed else (SpoolChunk(event.client, event.set_id, event.index),)
     if event.checked:
-        result = confirm(data, ChunkChecked(client=event.client, index=event.index))
+        checked = ChunkChecked(client=event.client, index=event.index, asked=share_set.asked)
+        result = (confirm if state is State.COLLECTING else confirm_again)(data, checked)
         return replace(result, effects=(*spool, *result.effects))
-    return Step(State.COLLECTING, data, (*spool, CheckChunk(event.client, share_set, event.index)))
+    return Step(state, data, (*spool, CheckChunk(event.client, share_set, event.index)))
 
 
 def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
@@ -232,6 +294,8 @@ def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int
 def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
     """A chunk is good; a complete set earns its receipt."""
     share_set = data.sets[event.client]
+    if event.asked != share_set.asked:
+        return Step(State.COLLECTING, data)  # What was opened is not on disk any more.
     share_set = replace(share_set, checked=share_set.checked | {event.index})
     data = _with_set(data, event.client, share_set)
     if not share_set.complete:
@@ -253,7 +317,7 @@ def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
     """A chunk is not what it claims to be: the set gets no receipt, the others are unharmed."""
     share_set = data.sets[event.client]
-    if share_set.spoilt or event.index in share_set.checked:
+    if share_set.spoilt or event.index in share_set.checked or event.asked != share_set.asked:
         return Step(State.COLLECTING, data)
     share_set = replace(share_set, spoilt=True)
     effects = (
@@ -299,7 +363,7 @@ def _sum_or_await(data: Accumulation) -> Step[State, Accumulation]:
         why = f"{', '.join(odd)} released a sum of other members, vectors or transcript than {data.me} did"
         refusals = [CountRefusal(RejectReason.CONTRADICTION, PartialChunk.kind, name, why) for name in odd]
         return Step(State.FAILED, data, (_report(data, PartyFailed(code=Code.PROTOCOL_CONTRADICTION)), *refusals))
-    if data.missing:
+    if data.missing or data.damaged:
         return Step(State.AWAITING, data)
     return Step(State.SUMMING, data, (SumAndRelease(data.members),))
 
@@ -460,20 +524,133 @@ def _report(
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
+# Asking again -------------------------------------------------------------------------------------------
+
+
+def ask_while_collecting(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
+    """Ask for a set again that has no receipt yet; damage to one that has is found when it is added."""
+    share_set = data.sets[event.client]
+    if share_set.spoilt or event.index in share_set.checked or event.asked != share_set.asked:
+        return Step(State.COLLECTING, data)
+    return _ask_again(State.COLLECTING, data, event)
+
+
+def _ask_member(state: State) -> To[State, Accumulation]:
+    """A row for damage after the order: ask for a member's set again, and add anew when it is here.
+
+    What was sent of the sum comes out the same. The set of anybody else is not needed any more.
+    """
+
+    def ask_member(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
+        if event.client not in data.members or event.asked != data.sets[event.client].asked:
+            return Step(state, data)
+        return _ask_again(State.AWAITING, data, event)
+
+    return To(ask_member, state, State.AWAITING, State.FAILED)
+
+
+def _ask_again(state: State, data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
+    """All of the set is dropped: where one file is damaged others may be, and the client sends the whole set."""
+    share_set = data.sets[event.client]
+    if share_set.asked >= MAX_RESENDS:
+        return _give_up(data, str(StorageDamaged(event.path, event.what)))
+    share_set = replace(share_set, lost=share_set.arrived, checked=frozenset(), asked=share_set.asked + 1)
+    data = _with_set(data, event.client, share_set)
+    noted = NoteDamage(event.client, f"{event.path} {event.what}")
+    effects = (DropSet(event.client), noted, _request(event.client, share_set))
+    if state is State.COLLECTING:
+        return Step(state, data, effects)  # The coordinator sees to it that the phase comes to an end.
+    data = replace(data, answer_by_s=event.at_s + data.manifest.phase_timeout_s)
+    return Step(state, data, (*effects, _wait_for_answer(data)))
+
+
+def _request(client: PartyId, share_set: ShareSet) -> Effect:
+    return Publish(client, Role.CLIENT, ResendSet(set_id=share_set.set_id))
+
+
+def _wait_for_answer(data: Accumulation) -> Effect:
+    return SetTimer("answer", data.answer_by_s, AnswerOverdue)
+
+
+def _repeat_requests(state: State) -> To[State, Accumulation]:
+    """A row for a restart: ask once more for what has not come."""
+
+    def repeat_requests(data: Accumulation, event: AskDue) -> Step[State, Accumulation]:
+        del event
+        return Step(state, data, tuple(_request(client, data.sets[client]) for client in _find_lost(state, data)))
+
+    return To(repeat_requests, state)
+
+
+def _find_lost(state: State, data: Accumulation) -> list[PartyId]:
+    """Whose set was asked for again and is still needed, and has not come as a whole."""
+    needed = data.damaged if state is State.AWAITING else data.sets
+    return [client for client in needed if data.sets[client].lost and not data.sets[client].spoilt]
+
+
+def take_again(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
+    """Spool a chunk that was asked for again; any other comes too late."""
+    return _take_chunk(State.AWAITING, data, event) if event.client in data.damaged else Step(State.AWAITING, data)
+
+
+def confirm_again(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
+    """A chunk that came again is good; add and send when all is here. The set has its receipt already."""
+    if event.client not in data.damaged or event.asked != data.sets[event.client].asked:
+        return Step(State.AWAITING, data)
+    share_set = data.sets[event.client]
+    share_set = replace(share_set, checked=share_set.checked | {event.index})
+    data = _with_set(data, event.client, share_set)
+    if data.damaged:
+        return Step(State.AWAITING, data)
+    onward = _sum_or_await(data)
+    return replace(onward, effects=(CancelTimer("answer"), *onward.effects))
+
+
+def spoil_again(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
+    """What came again is not what it claims to be, so the set cannot be had."""
+    if event.client not in data.damaged or event.asked != data.sets[event.client].asked:
+        return Step(State.AWAITING, data)
+    kind = _kind_of(data, data.sets[event.client])
+    refusal = CountRefusal(event.reason, kind, event.client, event.explanation)
+    onward = _give_up(data, f"{event.client} has sent a broken share set, asked for it again: begin another run")
+    return replace(onward, effects=(*onward.effects, refusal))
+
+
+def stop_waiting(data: Accumulation, event: AnswerOverdue) -> Step[State, Accumulation]:
+    """Whoever was asked is silent, or has forgotten the set."""
+    del event
+    if not data.damaged:
+        return Step(State.AWAITING, data)
+    silent = ", ".join(data.damaged)
+    return _give_up(
+        data, f"{silent} did not send again what the disk has damaged: replace the disk, and begin another run"
+    )
+
+
+def _give_up(data: Accumulation, sentence: str) -> Step[State, Accumulation]:
+    onward = fail(data, Failed(sentence, Code.DISK_FAILED))
+    return replace(onward, effects=(TellOwner(sentence), *onward.effects))
+
+
 TRANSITIONS: Table[State, Accumulation] = {
     State.COLLECTING: {
         ChunkArrived: To(collect, State.COLLECTING),
         ChunkChecked: To(confirm, State.COLLECTING),
         ChunkBroken: To(spoil, State.COLLECTING),
+        SetDamaged: To(ask_while_collecting, State.COLLECTING, State.FAILED),
+        AskDue: _repeat_requests(State.COLLECTING),
         PartialArrived: To(keep_partial, State.COLLECTING),
         CloseOrdered: To(close, State.COLLECTING, State.AWAITING, State.SUMMING, State.FAILED),
         VoidOrdered: To(void, State.VOID, State.COLLECTING),
         Failed: To(fail, State.FAILED),
     },
     State.AWAITING: {
-        ChunkArrived: STAY,
-        ChunkChecked: STAY,
-        ChunkBroken: STAY,
+        ChunkArrived: To(take_again, State.AWAITING, State.SUMMING),
+        ChunkChecked: To(confirm_again, State.AWAITING, State.SUMMING),
+        ChunkBroken: To(spoil_again, State.AWAITING, State.FAILED),
+        SetDamaged: _ask_member(State.AWAITING),
+        AskDue: _repeat_requests(State.AWAITING),
+        AnswerOverdue: To(stop_waiting, State.AWAITING, State.FAILED),
         PartialArrived: To(take_partial, State.AWAITING, State.SUMMING, State.FAILED),
         CloseOrdered: _refuse_close(State.AWAITING),
         VoidOrdered: _refuse_void(State.AWAITING),
@@ -483,6 +660,9 @@ TRANSITIONS: Table[State, Accumulation] = {
         ChunkArrived: STAY,  # Late: the member set is frozen, the chunk is not even spooled.
         ChunkChecked: STAY,
         ChunkBroken: STAY,
+        SetDamaged: _ask_member(State.SUMMING),
+        AskDue: STAY,
+        AnswerOverdue: STAY,
         PartialArrived: STAY,  # Delivered again: all of them are here.
         CloseOrdered: _refuse_close(State.SUMMING),
         VoidOrdered: _refuse_void(State.SUMMING),
@@ -496,17 +676,22 @@ TRANSITIONS: Table[State, Accumulation] = {
 
 
 def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
-    """Look again at chunks that were not looked at, or add and send again: the same sum under the same key."""
+    """Look again at chunks that were not looked at, or add and send again: the same sum under the same key.
+
+    What was asked for again is asked for once more.
+    """
     if state is State.SUMMING:
         return (SumAndRelease(data.members),)
-    if state is State.AWAITING:
-        return ()
-    return tuple(
+    needed = data.damaged if state is State.AWAITING else data.sets
+    checks = tuple(
         CheckChunk(client, share_set, index)
         for client, share_set in data.sets.items()
-        for index in sorted(share_set.arrived - share_set.checked)
-        if not share_set.spoilt
+        for index in sorted(share_set.arrived - share_set.lost - share_set.checked)
+        if client in needed and not share_set.spoilt
     )
+    ask = (SetTimer("ask", 0.0, AskDue),) if _find_lost(state, data) else ()
+    give_up = (_wait_for_answer(data),) if data.damaged else ()
+    return (*checks, *ask, *give_up)
 
 
 KIND = Kind(TRANSITIONS, State.COLLECTING, Accumulation, resume)

@@ -26,6 +26,9 @@ that somebody chose for us alone would tell him about our data. Only a peer's mo
 
 A sum that names us as a member in a phase for which we have sent nothing is proof that our state is an old copy,
 signed by every aggregator: the run ends for us.
+
+An aggregator whose disk has damaged our share set may ask for it again until the phase has its verdict. It is sent
+the same set, at most `MAX_RESENDS` times in a phase.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hubbub.codes import Code
-from hubbub.errors import LocalError, RejectReason
+from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
 from hubbub.machine.kind import Kind
@@ -43,6 +46,7 @@ from hubbub.machine.table import Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim
 from hubbub.messages.runs import PartyFailed
+from hubbub.messages.shares import MAX_RESENDS
 from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
@@ -60,6 +64,8 @@ from hubbub_trainer.events import (
     Overtaken,
     RoundBroken,
     RoundOver,
+    SetAskedFor,
+    SharesResent,
     SharesSent,
     Strayed,
     SumArrived,
@@ -135,6 +141,10 @@ class Round:
     """How many of the rows of `sent` were reported."""
     told_received: Mapping[str, int] = field(default_factory=dict)
     """What of `received` was."""
+    asked: Mapping[str, Mapping[PartyId, int]] = field(default_factory=dict)
+    """How often each aggregator has asked for our set again, by phase."""
+    owed: frozenset[tuple[str, PartyId]] = field(default_factory=frozenset)
+    """Phase and aggregator of the sets that we are just sending again."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -191,6 +201,14 @@ class SendShares(Job):
     """Deal our values of a phase and send each aggregator its share."""
 
     phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResendShares(Job):
+    """Send one aggregator its share of a phase again, as it was."""
+
+    phase: str
+    aggregator: PartyId
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +406,45 @@ def _note_overtaken(state: State) -> To[State, Round]:
     return To(note_overtaken, state)
 
 
+# A set that an aggregator's disk has damaged ------------------------------------------------------------
+
+
+def _send_again(state: State) -> To[State, Round]:
+    """A row for a request while the phase is open: send the same set, unless that was asked for too often."""
+
+    def send_again(data: Round, event: SetAskedFor) -> Step[State, Round]:
+        if event.phase != data.current.name:
+            return decline(data, event)
+        so_far = data.asked.get(event.phase, {})
+        times = so_far.get(event.aggregator, 0)
+        if times >= MAX_RESENDS:
+            raise PeerError(
+                RejectReason.OVER_LIMIT, f"{event.aggregator} has asked for our set of {event.phase} {times} times"
+            )
+        data = replace(
+            data,
+            asked={**data.asked, event.phase: {**so_far, event.aggregator: times + 1}},
+            owed=data.owed | {(event.phase, event.aggregator)},
+        )
+        return Step(state, data, (ResendShares(event.phase, event.aggregator),))
+
+    return To(send_again, state)
+
+
+def decline(data: Round, event: SetAskedFor) -> Step[State, Round]:
+    """Refuse to send a set again whose phase has its verdict: nobody needs it."""
+    raise PeerError(RejectReason.OVER, f"{event.phase} in {data.key} has its verdict: the set is not sent again")
+
+
+def _note_resent(state: State) -> To[State, Round]:
+    """A row for a set that has left once more."""
+
+    def note_resent(data: Round, event: SharesResent) -> Step[State, Round]:
+        return Step(state, replace(data, owed=data.owed - {(event.phase, event.aggregator)}))
+
+    return To(note_resent, state)
+
+
 # The aggregators' verdicts, in any state ----------------------------------------------------------------
 
 
@@ -518,6 +575,16 @@ def _busy(state: State) -> dict[type, To[State, Round]]:
     return {**_BROKEN, Overtaken: _note_overtaken(state)}
 
 
+def _open(state: State) -> dict[type, To[State, Round]]:
+    """Rows of a phase without a verdict."""
+    return {SetAskedFor: _send_again(state), SharesResent: _note_resent(state)}
+
+
+def _ended(state: State) -> dict[type, To[State, Round]]:
+    """Rows of a phase with a verdict."""
+    return {SetAskedFor: To(decline, state), SharesResent: _note_resent(state)}
+
+
 TRANSITIONS: Table[State, Round] = {
     State.QUEUED: {
         Go: To(begin, State.TRAINING, State.FAILED),
@@ -535,12 +602,14 @@ TRANSITIONS: Table[State, Round] = {
         SharesSent: To(wait, State.WAITING, State.DECODING, State.CLOSING, State.APPLIED),
         SumArrived: _keep(State.SHARING),
         VoidAnnounced: _remember(State.SHARING),
+        **_open(State.SHARING),
         **_busy(State.SHARING),
     },
     State.WAITING: {
         SumArrived: To(take_sum, State.WAITING, State.DECODING, State.FAILED),
         VoidAnnounced: To(take_void, State.WAITING, State.CLOSING, State.APPLIED, State.FAILED),
         Overtaken: To(give_up_waiting, State.WAITING, State.APPLIED),
+        **_open(State.WAITING),
         **_BROKEN,
     },
     State.DECODING: {
@@ -552,24 +621,28 @@ TRANSITIONS: Table[State, Round] = {
         OtherTranscript: To(stray, State.STRAYED),
         SumArrived: _keep(State.DECODING),
         VoidAnnounced: _remember(State.DECODING),
+        **_ended(State.DECODING),
         **_busy(State.DECODING),
     },
     State.CONCLUDING: {
         Concluded: To(report, State.APPLIED, State.SCORING),
         SumArrived: _keep(State.CONCLUDING),  # Delivered twice, or of the scores.
         VoidAnnounced: _remember(State.CONCLUDING),
+        **_ended(State.CONCLUDING),
         **_busy(State.CONCLUDING),
     },
     State.SCORING: {
         Evaluated: To(share_score, State.SHARING, State.WAITING, State.DECODING, State.APPLIED, State.FAILED),
         SumArrived: _keep(State.SCORING),
         VoidAnnounced: _remember(State.SCORING),
+        **_ended(State.SCORING),
         **_busy(State.SCORING),
     },
     State.CLOSING: {
         Closed: To(drop, State.VOID),
         SumArrived: _keep(State.CLOSING),  # One beside a void is a contradiction.
         VoidAnnounced: _remember(State.CLOSING),  # Delivered twice.
+        **_ended(State.CLOSING),
         **_busy(State.CLOSING),
     },
     State.APPLIED: {},
@@ -585,7 +658,9 @@ def resume(state: State, data: Round) -> tuple[Effect, ...]:
         case State.TRAINING:
             return (Train(idle=data.idle),)
         case State.SHARING:
-            return (SendShares(data.current.name),)
+            return (SendShares(data.current.name),)  # To all aggregators, those that have asked again too.
+        case State.WAITING:
+            return tuple(ResendShares(phase, server) for phase, server in sorted(data.owed))
         case State.DECODING:
             return (DecodeSums(data.current.name),)
         case State.CONCLUDING:

@@ -38,7 +38,7 @@ from hubbub.messages.rounds import (
     VoidPhase,
 )
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
-from hubbub.messages.shares import DenseShareChunk, SetReceived, SetRefused, ShareChunk, ShareSeed
+from hubbub.messages.shares import DenseShareChunk, ResendSet, SetReceived, SetRefused, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk, VoidNotice
 
@@ -57,7 +57,7 @@ KINDS: Final[dict[str, type[Message]]] = {
         *(RoundOpened, ClosePhase, VoidPhase, PhaseReleased, PhaseVoided, OrderRefused),
         *(RoundApplied, RoundDropped, RoundScored, ShareChunk, SetReceived, SetRefused, SumChunk, VoidNotice),
         *(SnapshotRequested, ModelVouched, SnapshotChunk),
-        *(DenseShareChunk, ShareSeed, PartialChunk, MaskedChunk),
+        *(DenseShareChunk, ShareSeed, PartialChunk, MaskedChunk, ResendSet),
     )
 }
 

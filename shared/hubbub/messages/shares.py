@@ -18,6 +18,13 @@ ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 Weight = Annotated[int, Field(ge=1, lt=2**53)]
 
+MAX_RESENDS = 3
+"""How often a client sends an aggregator its set of a phase again.
+
+One for a damaged disk, one for a request that a restart repeats, one to spare. A corrupt aggregator gets no more
+than three further copies of what it has.
+"""
+
 
 def _check_modulus(m: int) -> int:
     if not is_modulus(m):
@@ -122,3 +129,13 @@ class SetRefused(Message):
     client: Name
     set_id: ShareSetId
     reason: RejectReason
+
+
+class ResendSet(Message):
+    """An aggregator's disk has damaged or lost what a client sent it, and it asks for the same set again."""
+
+    kind: ClassVar[str] = "resend-set"
+    senders = AGGREGATOR
+    recipients = CLIENT
+
+    set_id: ShareSetId

@@ -124,6 +124,9 @@ class Counters:
         self._lost = self._count(
             "runs_lost", "How often this party told a coordinator that it has lost what it knew of a run."
         )
+        self._damaged = self._count(
+            "sets_damaged", "Share sets that a disk has damaged or lost and that clients were asked for again."
+        )
         self._sent = cache(
             self._count("messages_sent", "Messages that the broker has taken, by kind.", "kind").labels
         )
@@ -210,6 +213,10 @@ class Counters:
     def turned_away(self, reason: WebRefusal) -> None:
         """Count a request that was refused, or a connection that was closed."""
         self._turned_away.labels(reason.value).inc()
+
+    def damaged(self) -> None:
+        """Count a share set that is not on disk as it was written."""
+        self._damaged.inc()
 
     def late(self, kind: str) -> None:
         """Count a message that came after what it is about had ended."""

@@ -111,6 +111,17 @@ class Overflow:
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """An aggregator's disk changes a bit of every share that is spooled there just then.
+
+    None is drawn at random: with a client that is away for long, or loses the request, the run may rightly fail.
+    """
+
+    party: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopBroker:
     """Nobody does."""
 
@@ -136,6 +147,7 @@ Operation = (
     | LoseAck
     | Cut
     | Overflow
+    | Damage
     | StopBroker
     | Cancel
 )

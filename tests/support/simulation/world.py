@@ -42,13 +42,26 @@ from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workbench import Workbench
 from hubbub_trainer.workspace import Learnt, Workspace, digest
+from support.damage import flip, full_slots
 from support.recorder import Said
 from support.simulation.disk import Database, Disk
 from support.simulation.ledger import Ledger
 from support.simulation.loop import ManualLoop
 from support.simulation.network import FaultyTransport, Link, WatchedBroker
-from support.simulation.operations import Cancel, Crash, Cut, History, Kill, Moment, Overflow, Place, StopBroker
+from support.simulation.operations import (
+    Cancel,
+    Crash,
+    Cut,
+    Damage,
+    History,
+    Kill,
+    Moment,
+    Overflow,
+    Place,
+    StopBroker,
+)
 from support.simulation.shortcuts import take_shortcuts
+from support.spooled import chunk_in
 
 T = TypeVar("T")
 
@@ -313,10 +326,18 @@ class World:
             case Overflow(party=name, at_s=at_s, for_s=for_s, keeps=keeps):
                 self.ledger.overflowed.add(PartyId(name))
                 loop.call_later(at_s, self.members[PartyId(name)].cut, for_s, keeps)
+            case Damage(party=name, at_s=at_s):
+                loop.call_later(at_s, self._damage, self.folder / name / "spool")
             case StopBroker(at_s=at_s, for_s=for_s):
                 loop.call_later(at_s, self._stop_broker, for_s)
             case Cancel(at_s=at_s):
                 loop.call_later(at_s, self._ask_to_cancel)
+
+    def _damage(self, spool: Path) -> None:
+        for slot in full_slots(spool):
+            chunk = chunk_in(slot, slot.read_bytes())
+            if chunk is not None and chunk[0].split(".")[2] in self.manifest.clients:
+                flip(slot)
 
     def _stop_broker(self, for_s: float) -> None:
         self.broker.stop()

@@ -8,26 +8,31 @@ import pytest
 
 from hubbub.codes import Code
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import PartyId, SetId
-from hubbub.machine.effects import CountRefusal, Failed, Publish, Record, Tell
+from hubbub.ids import PartyId, Role, SetId
+from hubbub.machine.effects import CancelTimer, CountRefusal, Effect, Failed, Publish, Record, SetTimer, Tell
 from hubbub.messages.manifest import CohortMember
 from hubbub.messages.rounds import PhaseReleased, PhaseVoided, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import Receipt, SetRefused, ShareChunk, declare
+from hubbub.messages.shares import MAX_RESENDS, Receipt, ResendSet, SetRefused, ShareChunk, declare
 from hubbub.messages.sums import VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
+    AnswerOverdue,
+    AskDue,
     ChunkBroken,
     ChunkChecked,
     PhaseEnded,
+    SetDamaged,
     SumSent,
     VoidOrdered,
 )
 from hubbub_aggregator.phases.accumulation import (
     KIND,
     CheckChunk,
+    DropSet,
     GiveReceipt,
+    NoteDamage,
     RecordRelease,
     RecordSet,
     RecordVoid,
@@ -427,3 +432,106 @@ def test_a_sum_that_was_not_out_is_added_and_sent_again(full: Play) -> None:
 
 def test_an_empty_phase_has_nothing_to_take_up(play: Play) -> None:
     assert KIND.resume(play.state, play.data) == ()
+
+
+# What the disk has damaged ------------------------------------------------------------------------------
+
+
+def damage(play: Play, client: PartyId, *, asked: int = 0, at_s: float = 100.0) -> None:
+    play.feed(SetDamaged(client=client, index=0, asked=asked, path="0.slot", what="is gone", at_s=at_s))
+
+
+def request_to(client: PartyId) -> Publish:
+    return Publish(client, Role.CLIENT, ResendSet(set_id=set_of(client)))
+
+
+def done(play: Play) -> list[Effect]:
+    return list(play.effects)
+
+
+def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_do_not_count(play: Play) -> None:
+    client = play.manifest.clients[0]
+    for index in range(CHUNKS):
+        play.chunk(client, index)
+    damage(play, client)
+    assert done(play) == [DropSet(client), NoteDamage(client, "0.slot is gone"), request_to(client)]
+    before = play.data.wire_bytes
+    play.feed(ChunkChecked(client=client, index=1))
+    assert done(play) == []
+    break_chunk(play, client, 1)
+    assert done(play) == []
+    damage(play, client)
+    assert done(play) == [], "found in what is dropped already"
+    for index in range(CHUNKS):
+        play.chunk(client, index)
+        assert play.effects[0] == SpoolChunk(client, set_of(client), index)
+        play.feed(ChunkChecked(client=client, index=index, asked=1))
+        assert len(play.given()) == (index == CHUNKS - 1), "only when all chunks are on disk again"
+    assert play.data.wire_bytes == before, "what comes again is not counted"
+
+
+def test_damage_after_the_order_waits_for_the_set_and_then_adds_over_the_same_members(full: Play) -> None:
+    members = full.manifest.clients[:3]
+    full.order(members)
+    frozen = full.data
+    damage(full, members[1])
+    full.expect(State.AWAITING)
+    due_s = 100.0 + full.manifest.phase_timeout_s
+    assert full.effects[2:] == (request_to(members[1]), SetTimer("answer", due_s, AnswerOverdue))
+    for client in (members[0], full.manifest.clients[3]):
+        full.chunk(client, 0)
+        assert done(full) == [], "nobody else was asked"
+    for index in range(CHUNKS):
+        full.chunk(members[1], index)
+    full.feed(ChunkChecked(client=members[1], index=0))
+    full.feed(ChunkChecked(client=members[1], index=0, asked=1))
+    full.expect(State.AWAITING)
+    full.feed(ChunkChecked(client=members[1], index=1, asked=1))
+    full.expect(State.SUMMING)
+    assert full.effects == (CancelTimer("answer"), SumAndRelease(members))
+    again = replace(full.data, sets=frozen.sets, answer_by_s=0.0)
+    assert again == frozen, "nothing but the set and the deadline has changed"
+    full.feed(AnswerOverdue(at_s=due_s))
+    full.expect(State.SUMMING)
+
+
+def test_damage_to_the_set_of_somebody_who_was_left_out_changes_nothing(full: Play) -> None:
+    full.order(full.manifest.clients[:3])
+    damage(full, full.manifest.clients[3])
+    full.expect(State.SUMMING)
+    assert not full.effects
+
+
+def test_after_a_restart_the_request_and_its_deadline_are_there_again(full: Play) -> None:
+    client = full.manifest.clients[0]
+    full.order(full.manifest.clients)
+    damage(full, client)
+    full.chunk(client, 0)
+    check, ask, give_up = KIND.resume(full.state, full.data)
+    assert isinstance(check, CheckChunk)
+    assert (check.client, check.index, check.share_set.asked) == (client, 0, 1)
+    assert ask == SetTimer("ask", 0.0, AskDue)
+    assert give_up == SetTimer("answer", 100.0 + full.manifest.phase_timeout_s, AnswerOverdue)
+    full.feed(AskDue(at_s=200.0))
+    assert full.effects == (request_to(client),)
+
+
+def test_an_order_to_void_or_to_close_otherwise_is_refused_while_a_set_is_awaited_again(full: Play) -> None:
+    full.order(full.manifest.clients[:3])
+    damage(full, full.manifest.clients[0])
+    full.feed(VoidOrdered())
+    full.expect_refusal(RejectReason.ALREADY_ENDED, VoidPhase.kind)
+    full.order(full.manifest.clients)
+    full.expect_refusal(RejectReason.ALREADY_ENDED)
+    full.expect(State.AWAITING)
+
+
+def test_a_set_that_is_damaged_each_time_is_given_up(full: Play) -> None:
+    client = full.manifest.clients[0]
+    full.order(full.manifest.clients)
+    for asked in range(MAX_RESENDS):
+        damage(full, client, asked=asked)
+        full.expect(State.AWAITING)
+    damage(full, client, asked=MAX_RESENDS)
+    full.expect(State.FAILED)
+    assert full.said() == [PartyFailed(code=Code.DISK_FAILED)]

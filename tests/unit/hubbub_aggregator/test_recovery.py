@@ -407,43 +407,6 @@ async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(
         assert not said(scene, PartyFailed)
 
 
-def full_slots(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*.slot") if path.stat().st_size]
-
-
-def flip(slot: Path) -> None:
-    content = slot.read_bytes()
-    slot.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
-@pytest.mark.parametrize("restarts", [False, True])
-@aio
-async def test_a_chunk_that_the_disk_lost_ends_the_run_and_is_blamed_on_nobody_else(
-    tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture, *, restarts: bool
-) -> None:
-    async with scene_of(tmp_path) as scene:
-        async with scene.start():
-            await scene.join()
-            await scene.send_sets(1)
-            slots = full_slots(tmp_path)
-            if not restarts:
-                for slot in slots:
-                    damage(slot)
-                await scene.close(1)
-                await scene.coordinator.hear(PartyFailed)
-        if restarts:
-            for slot in slots:
-                damage(slot)
-            async with scene.start():
-                await scene.close(1)
-                await scene.coordinator.hear(PartyFailed)
-        assert {body.code for body in said(scene, PartyFailed)} == {Code.DISK_FAILED}
-        assert scene.aggregator.counters.rejections(RejectReason.BROKEN_SEAL) == 0
-    assert any(f"failed: {place}" in caplog.text for place in (*slots, slots[0].parent))
-    assert "look whether its disk is failing, and begin another run" in caplog.text
-
-
 @aio
 async def test_an_event_that_cannot_be_read_any_more_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:

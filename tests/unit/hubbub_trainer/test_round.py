@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, Tell
 from hubbub.machine.table import step
@@ -14,6 +14,7 @@ from hubbub.messages.base import Message
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim
 from hubbub.messages.runs import PartyFailed
+from hubbub.messages.shares import MAX_RESENDS
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
@@ -30,6 +31,8 @@ from hubbub_trainer.events import (
     Overtaken,
     RoundBroken,
     RoundOver,
+    SetAskedFor,
+    SharesResent,
     SharesSent,
     Strayed,
     SumArrived,
@@ -44,6 +47,7 @@ from hubbub_trainer.phases.round import (
     Conclude,
     DecodeSums,
     Evaluate,
+    ResendShares,
     Round,
     SendShares,
     SpoolSum,
@@ -810,3 +814,52 @@ def test_after_a_restart_the_model_is_evaluated(scored: Play) -> None:
     scored.advance(State.CONCLUDING)
     scored.feed(Concluded(model_hmac=MODEL, held=HELD))
     assert KIND.resume(scored.state, scored.data) == (Evaluate(),)
+
+
+# A set that is asked for again --------------------------------------------------------------------------
+
+
+def ask(play: Play, number: int = 0, phase: str = "signs") -> ResendShares:
+    aggregator = play.manifest.aggregators[number]
+    play.feed(SetAskedFor(phase=phase, aggregator=aggregator))
+    return ResendShares(phase, aggregator)
+
+
+@pytest.mark.parametrize("state", [State.SHARING, State.WAITING])
+def test_a_set_is_sent_again_while_its_phase_is_open_and_each_aggregator_has_its_own_limit(
+    play: Play, state: State
+) -> None:
+    play.advance(state)
+    for _ in range(MAX_RESENDS):
+        assert ask(play) in play.effects
+        play.expect(state)
+    with pytest.raises(PeerError) as refusal:
+        ask(play)
+    assert refusal.value.reason is RejectReason.OVER_LIMIT
+    assert ask(play, 1) in play.effects
+
+
+@pytest.mark.parametrize("state", [State.DECODING, State.CONCLUDING, State.CLOSING])
+def test_a_set_whose_phase_has_its_verdict_is_not_sent_again(play: Play, state: State) -> None:
+    play.advance(state)
+    with pytest.raises(PeerError) as refusal:
+        ask(play)
+    assert refusal.value.reason is RejectReason.OVER
+    play.feed(SharesResent(phase="signs", aggregator=play.manifest.aggregators[0]))
+    play.expect(state)
+
+
+def test_a_set_of_an_earlier_phase_of_the_round_is_not_sent_again(two_phases: Play) -> None:
+    two_phases.advance(State.DECODING)
+    two_phases.feed(DECODED)
+    with pytest.raises(PeerError) as refusal:
+        ask(two_phases, phase="count")
+    assert refusal.value.reason is RejectReason.OVER
+
+
+def test_a_restart_while_a_set_is_sent_again_sends_it_once_more(play: Play) -> None:
+    play.advance(State.WAITING)
+    owed = ask(play)
+    assert KIND.resume(play.state, play.data) == (owed,)
+    play.feed(SharesResent(phase=owed.phase, aggregator=owed.aggregator))
+    assert KIND.resume(play.state, play.data) == ()
