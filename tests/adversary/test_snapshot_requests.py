@@ -14,6 +14,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Key
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
+from hubbub.transport.topology import peers_queue
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import attending, catchup
 from hubbub_trainer.phases.standing import Enrolment, Given, SendSnapshot
@@ -71,7 +72,9 @@ async def ask(scene: Scene, count: int) -> None:
     body = SnapshotRequested(after=0, giver=GIVER)
     for _ in range(count):
         await post.send(Key("run", MANIFEST.run_id), to=GIVER, role=Role.CLIENT, body=body)
-    await scene.coordinator.sync([GIVER])
+    broker, queue = scene.surroundings.broker, peers_queue(GIVER)
+    assert broker is not None
+    await until(lambda: not broker.waiting_in(queue) and not broker.held_from(queue))
     await until(lambda: not scene.services[GIVER].runner._jobs)
 
 

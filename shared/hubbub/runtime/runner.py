@@ -80,7 +80,7 @@ from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
-from hubbub.transport.topology import inbox, received_from
+from hubbub.transport.topology import received_from
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -342,7 +342,7 @@ class Runner:
             ready=not self.find_problems(),
             storage_failed=bool(self._storage.trouble),
             condition=self._transport.condition,
-            queue=inbox(self.identity.name),
+            queues=self._queues,
             machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
             jobs=len(self._jobs),
             turns=self._queue.qsize(),
