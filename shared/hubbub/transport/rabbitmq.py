@@ -74,6 +74,7 @@ from hubbub.transport.base import (
 from hubbub.transport.definitions import queue_arguments
 from hubbub.transport.rights import Attempt, Deed
 from hubbub.transport.subscription import RetryPause, Worker, check_outside, describe_occupied
+from hubbub.transport.token_bucket import TokenBucket
 from hubbub.transport.topology import QueueSpec, Topology
 
 log = logging.getLogger(__name__)
@@ -716,8 +717,7 @@ class _DeadLetters:
         self._publish = publish
         self._waiting: deque[tuple[Address, bytes, HeadersType]] = deque()
         self._bytes = 0
-        self._room: float = ASIDE_MAX_LENGTH
-        self._looked_at_s = 0.0
+        self._room = TokenBucket(ASIDE_MAX_LENGTH, ASIDE_PER_S)
         self._dropped = 0
         self._telling: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -753,13 +753,9 @@ class _DeadLetters:
 
     def _has_room(self, size: int) -> bool:
         """Take room for one more, which comes back with time; a flood would have us do nothing else."""
-        now_s = asyncio.get_running_loop().time()
-        self._room = min(self._room + ASIDE_PER_S * (now_s - self._looked_at_s), ASIDE_MAX_LENGTH)
-        self._looked_at_s = now_s
-        if self._room < 1 or len(self._waiting) >= ASIDE_MAX_LENGTH or self._bytes + size > ASIDE_MAX_BYTES:
+        if len(self._waiting) >= ASIDE_MAX_LENGTH or self._bytes + size > ASIDE_MAX_BYTES:
             return False
-        self._room -= 1
-        return True
+        return self._room.take(1, asyncio.get_running_loop().time())
 
     def _drop(self) -> None:
         self._dropped += 1
