@@ -22,7 +22,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.peers.measuring import Call, call_apart, measure_peers
 from benchmarks.peers.report import PeersReport
 from benchmarks.plan import Plan
-from benchmarks.refusals import time_refusals
+from benchmarks.refusals import time_bare_consumer, time_refusals
 from benchmarks.report import Report
 from benchmarks.rounds import connect_to_rabbitmq, time_rounds
 from benchmarks.sizes import measure_sizes
@@ -145,6 +145,8 @@ def _trust(bench: Bench) -> None:
 def _refusals(bench: Bench) -> None:
     bench.say("Refusing")
     bench.report.refusals = asyncio.run(time_refusals(_find_transports(bench)))
+    if bench.amqp_url:
+        bench.report.refusals.append(asyncio.run(time_bare_consumer(bench.amqp_url)))
 
 
 def _training(bench: Bench) -> None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+
 from benchmarks.steps import CLIENTS, SERVERS
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId
@@ -19,7 +22,8 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.keys import RunReady
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
-from hubbub.transport.topology import route, topology_for
+from hubbub.transport.rabbitmq import declare_topology
+from hubbub.transport.topology import inbox, route, topology_for
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_local.federation import Connect
@@ -28,6 +32,8 @@ from hubbub_local.parties import make_parties
 MESSAGES = 4_000
 """As many as an aggregator's inbox holds, or nearly."""
 PAYLOAD_BYTES = 1_000
+PREFETCH = 8
+"""That of an aggregator's inbox, whose messages may be chunks of many MiB."""
 TARGET, SENDER = PartyId("aggregator-1"), PartyId("client-1")
 
 
@@ -70,6 +76,34 @@ async def time_refusals(transports: Mapping[str, Connect | None], count: int = M
     ]
 
 
+async def time_bare_consumer(url: str, count: int = MESSAGES) -> RefusalRate:
+    """Read as many messages of that size from such a queue with aio-pika alone, and acknowledge each."""
+    topology, address = topology_for(TARGET, Role.AGGREGATOR), route(Role.CLIENT, Role.AGGREGATOR, TARGET)
+    await declare_topology(url, topology)
+    message = aio_pika.Message(bytes(PAYLOAD_BYTES), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+    left, done = count, asyncio.Event()
+
+    async def acknowledge(message: AbstractIncomingMessage) -> None:
+        nonlocal left
+        await message.ack()
+        left -= 1
+        if not left:
+            done.set()
+
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        exchange = await channel.get_exchange(address.exchange, ensure=False)
+        for _ in range(count // 100):
+            await asyncio.gather(*(exchange.publish(message, address.routing_key) for _ in range(100)))
+        await channel.set_qos(prefetch_count=PREFETCH)
+        queue = await channel.get_queue(inbox(TARGET))
+        began_s = time.monotonic()
+        await queue.consume(acknowledge)
+        await done.wait()
+        seconds = time.monotonic() - began_s
+    return RefusalRate(transport="aio-pika alone", what="only read", messages=count, seconds=seconds)
+
+
 async def _time(connect: Connect | None, body: bytes, reason: RejectReason, count: int) -> float:
     parties, broker = make_parties(clients=CLIENTS, servers=SERVERS), MemoryBroker()
 
@@ -91,7 +125,7 @@ async def _time(connect: Connect | None, body: bytes, reason: RejectReason, coun
             )
             try:
                 began_s = time.monotonic()
-                await aggregator.runner.start()
+                await aggregator.runner.start(prefetch=PREFETCH)
                 while aggregator.counters.rejections(reason) < count:  # noqa: ASYNC110  (Nobody announces them.)
                     await asyncio.sleep(0.01)
                 return time.monotonic() - began_s

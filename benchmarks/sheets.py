@@ -164,7 +164,8 @@ def _lay_out_refusals(rates: Sequence[RefusalRate]) -> Sheet:
     rows = tuple((each.transport, each.what, f"{each.messages:,}", f"{each.per_s:,.0f}") for each in rates)
     note = (
         "An aggregator finds its inbox full of bad messages of 1 kB from one sender. Each is counted; the log, "
-        "the audit log and the dead letters have some of them."
+        "the audit log and the dead letters have some of them. A consumer that uses aio-pika alone, with the same "
+        "prefetch, reads such messages and acknowledges one by one."
     )
     return Sheet("Refusing", ("transport", "message", "messages", "refused a second"), rows, note)
 

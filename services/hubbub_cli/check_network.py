@@ -12,7 +12,7 @@ from hubbub.ids import Role
 from hubbub.transport.access import Access, Login, Tls
 from hubbub.transport.rabbitmq import RabbitMqTransport, try_rights
 from hubbub.transport.rights import find_duties, find_taboos
-from hubbub.transport.topology import inbox, topology_for
+from hubbub.transport.topology import received_from, topology_for
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Door, Json, read_token
@@ -56,7 +56,8 @@ def check_broker(patient: Patient, identity: Identity | None, roster: Roster | N
         found.complain("broker", str(error), mend)
         return
     over = "TLS" if access.context is not None else "no TLS"
-    found.praise("broker", f"{access.where} lets {access.user} in, over {over}; {inbox(identity.name)} is there")
+    queues = ", ".join(received_from(identity.name, identity.role))
+    found.praise("broker", f"{access.where} lets {access.user} in, over {over}; its queues are there: {queues}")
     if access.context is None and not all(_is_local(entrance.host) for entrance in access.entrances):
         found.warn("broker", "the password crosses the network in the clear", "have TLS there, and write amqps://")
     _check_rights(url, identity, roster, login, tls, found)

@@ -52,6 +52,7 @@ class RejectReason(StrEnum):
 
     OVERSIZED = "oversized"
     NO_USER = "no-user"
+    FLOOD = "flood"
     MALFORMED = "malformed"
     UNKNOWN_VERSION = "unknown-version"
     UNKNOWN_KIND = "unknown-kind"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,8 +13,14 @@ import pytest
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Key
+from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
+from hubbub.runtime import edge, runner
+from hubbub.runtime.edge import Refusal
+from hubbub.transport.topology import peers_queue
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import attending, catchup
 from hubbub_trainer.phases.standing import Enrolment, Given, SendSnapshot
@@ -65,13 +72,15 @@ async def play_round(scene: Scene, number: int) -> None:
     await until(lambda: enrolment_of(scene).over == number)
 
 
-async def ask(scene: Scene, count: int) -> None:
-    """Have the corrupt client ask, and wait until the giver has taken every request and sent what it sends."""
-    post = scene.services[CORRUPT].runner.post
+async def ask(scene: Scene, count: int, asker: PartyId = CORRUPT) -> None:
+    """Have a client ask, and wait until the giver has taken every request and sent what it sends."""
+    post = scene.services[asker].runner.post
     body = SnapshotRequested(after=0, giver=GIVER)
     for _ in range(count):
         await post.send(Key("run", MANIFEST.run_id), to=GIVER, role=Role.CLIENT, body=body)
-    await scene.coordinator.sync([GIVER])
+    broker, queue = scene.surroundings.broker, peers_queue(GIVER)
+    assert broker is not None
+    await until(lambda: not broker.waiting_in(queue) and not broker.held_from(queue))
     await until(lambda: not scene.services[GIVER].runner._jobs)
 
 
@@ -131,6 +140,38 @@ async def test_an_owner_may_give_no_snapshots_at_all(tmp_path: Path) -> None:
 
         assert count_models(scene) == 0
         assert scene.refusals(GIVER) == {RejectReason.OVER_LIMIT: 2}
+
+
+# A flood ------------------------------------------------------------------------------------------------
+
+
+@aio
+async def test_of_a_flood_the_most_is_dropped_unread_and_other_clients_are_still_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Counter[str]()
+
+    def admit_and_count(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:
+        admitted = edge.admit(identity, roster, frame)
+        read[admitted.sender] += isinstance(admitted, Envelope) and admitted.kind == SnapshotRequested.kind
+        return admitted
+
+    monkeypatch.setattr(edge, "PEERS_MAX_LENGTH", 50)
+    monkeypatch.setattr(edge, "PEER_PER_S", 0)
+    monkeypatch.setattr(runner, "admit", admit_and_count)
+    async with cohort(tmp_path) as scene:
+        await play_round(scene, 1)
+        await ask(scene, REQUESTS)
+        await ask(scene, 1, asker=LATE)
+
+        dropped = REQUESTS - read[CORRUPT]
+        assert 0 < read[CORRUPT] <= 50
+        assert scene.refusals(GIVER) == {RejectReason.FLOOD: dropped}
+        assert scene.dead(GIVER) == []
+        recorded = [fields["count"] for fields in scene.recorded(GIVER, "refused")]
+        assert recorded == [2**power for power in range(dropped.bit_length())]
+        assert {fields["sender"] for fields in scene.recorded(GIVER, "refused")} == {CORRUPT}
+        assert (read[LATE], count_models(scene, LATE)) == (1, 1)
 
 
 # Honest clients -----------------------------------------------------------------------------------------

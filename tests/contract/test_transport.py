@@ -38,6 +38,7 @@ from hubbub.transport.topology import (
     inbox,
     merge,
     orders_queue,
+    received_from,
     route,
     topology_for,
 )
@@ -432,6 +433,29 @@ async def test_publish_to_a_full_queue_goes_on_when_there_is_room(bench: Bench) 
 
     assert waited
     assert recorder.bodies == numbered(30)
+
+
+@on_bench
+async def test_a_flood_by_a_client_costs_a_peer_that_is_away_no_order_and_no_sum(bench: Bench) -> None:
+    topology, queues = topology_for(bench.party, Role.CLIENT), received_from(bench.party, Role.CLIENT)
+    short = (replace(spec, max_length=20) if spec.name in queues else spec for spec in topology.queues)
+    bench.topology = replace(topology, queues=tuple(short))
+    sender, recorder = await bench.connect(), Recorder()
+    order, total = (route(role, Role.CLIENT, bench.party) for role in (Role.COORDINATOR, Role.AGGREGATOR))
+    messages = [(order, b"order 1"), (total, b"sum 1"), (order, b"order 2"), (total, b"sum 2")]
+
+    for address, body in messages[:2]:
+        await sender.publish(address, body)
+    for body in numbered(60):
+        await sender.publish(route(Role.CLIENT, Role.CLIENT, bench.party), body)
+    for address, body in messages[2:]:
+        await sender.publish(address, body)
+    for queue in queues:
+        await sender.subscribe(queue, recorder)
+    await recorder.wait_for(24)
+
+    assert [body for body in recorder.bodies if body not in numbered(60)] == [body for _, body in messages]
+    assert [body for body in recorder.bodies if body in numbered(60)] == numbered(60)[-20:]
 
 
 @on_bench

@@ -26,6 +26,7 @@ from hubbub.transport.topology import (
     dead_letter_queue,
     inbox,
     merge,
+    peers_queue,
     route,
     topology_for,
 )
@@ -131,21 +132,24 @@ async def test_each_flow_works_from_login_to_login(federation: Federation, sende
     assert recorder.bodies == [b"hello"]
 
 
-@pytest.mark.parametrize(("party", "sender"), [(BERT, ANNA), (ALAN, ANNA), (CORA, ANNA)])
+@pytest.mark.parametrize(
+    ("party", "sender", "queue"),
+    [(BERT, ANNA, peers_queue(BERT)), (ALAN, ANNA, inbox(ALAN)), (CORA, ANNA, inbox(CORA))],
+)
 @aio
 async def test_each_role_puts_aside_what_it_rejects_and_reads_it(
-    federation: Federation, party: PartyId, sender: PartyId
+    federation: Federation, party: PartyId, sender: PartyId, queue: str
 ) -> None:
     recorder = Recorder(reject("malformed"))
 
     async with federation.transport(sender) as theirs, federation.transport(party) as ours:
-        await ours.subscribe(inbox(party), recorder)
+        await ours.subscribe(queue, recorder)
         await theirs.publish(route(PARTIES[sender], PARTIES[party], party), b"bad")
         await recorder.wait_for(1)
     async with federation.transport(party) as reader:
         dead = await reader.dead_letters(dead_letter_queue(party))
 
-    assert [(letter.body, letter.queue, letter.reason) for letter in dead] == [(b"bad", inbox(party), "malformed")]
+    assert [(letter.body, letter.queue, letter.reason) for letter in dead] == [(b"bad", queue, "malformed")]
 
 
 @pytest.mark.parametrize("party", [BERT, ADA, CORA])
@@ -209,6 +213,7 @@ FORBIDDEN: dict[str, Operation] = {
     "get from another's queue": lambda channel: get(channel, inbox(ADA)),
     "read another's dead letters": lambda channel: get(channel, dead_letter_queue(BERT)),
     "purge another's queue": lambda channel: purge(channel, inbox(BERT)),
+    "read what others send another": lambda channel: consume(channel, peers_queue(BERT)),
     "declare a queue": lambda channel: channel.declare_queue("mine"),
     "declare a queue that the broker names": lambda channel: channel.declare_queue(exclusive=True),
     "declare its own queue again": lambda channel: channel.declare_queue(inbox(ANNA), durable=True),
@@ -222,6 +227,8 @@ FORBIDDEN: dict[str, Operation] = {
         channel, dead_letter_queue(ANNA), dead_letter_exchange(ANNA), BERT
     ),
     "unbind its queue": lambda channel: unbind(channel, inbox(ANNA), "hubbub.results"),
+    "bind its inbox to what clients send": lambda channel: bind(channel, inbox(ANNA), "hubbub.peers", ANNA),
+    "unbind what clients send": lambda channel: unbind(channel, peers_queue(ANNA), "hubbub.peers"),
     "unbind its dead letters": lambda channel: unbind(
         channel, dead_letter_queue(ANNA), dead_letter_exchange(ANNA)
     ),
@@ -257,7 +264,7 @@ async def test_who_published_is_told_and_nobody_where_a_message_does_not_say(fed
     connection = await aio_pika.connect(host="127.0.0.1", port=federation.node.port, login=ANNA, password=password)
 
     async with connection, federation.transport(ANNA) as anna, federation.transport(BERT) as bert:
-        await bert.subscribe(inbox(BERT), recorder)
+        await bert.subscribe(peers_queue(BERT), recorder)
         exchange = await (await connection.channel()).get_exchange("hubbub.peers", ensure=False)
         await exchange.publish(aio_pika.Message(b"raw"), BERT)
         await anna.publish(route(Role.CLIENT, Role.CLIENT, BERT), b"ours")
@@ -329,7 +336,7 @@ async def test_refused_publish_does_not_disturb_what_else_goes_on(federation: Fe
         return await recorder(delivery)
 
     async with federation.transport(ANNA) as transport:
-        await transport.subscribe(inbox(ANNA), hold)
+        await transport.subscribe(peers_queue(ANNA), hold)
         await transport.publish(route(Role.CLIENT, Role.CLIENT, ANNA), b"held")
         await holding.wait()
         refused = [transport.publish(Address("hubbub.results", BERT), b"forged") for _ in range(5)]

@@ -32,7 +32,7 @@ from hubbub.strategies.base import Theta
 from hubbub.strategies.registry import find_phase
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
-from hubbub.transport.topology import dead_letter_queue, topology_for
+from hubbub.transport.topology import dead_letter_queue, peers_queue, topology_for
 from hubbub.trust.audit import Entry, read_log
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_aggregator.summing import add_chunk
@@ -41,6 +41,7 @@ from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest, model_hmac
+from support.aio import until
 from support.builders import SIGNATURE
 from support.parties import identity_of, parties_of, run_keys_of, seals_beside, sign_sum
 from support.saboteur import DoomedStore, Saboteur
@@ -259,7 +260,9 @@ class Scene:
 
     async def settle(self) -> None:
         """Return when the real clients have done all that what they were sent before asks of them."""
-        here = self.manifest
+        here, queues = self.manifest, [peers_queue(client) for client in self.real]
+        # What clients send does not come in order with what the coordinator sends.
+        await until(lambda: not any(self.broker.waiting_in(each) + self.broker.held_from(each) for each in queues))
         self.manifest = here.model_copy(update={"task": "none", "nonce": secrets.token_hex(16)})
         await self.propose()
         await self.hear(self.coordinator, RunRefused)

@@ -10,8 +10,35 @@ from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.runtime.post import authenticate
 from hubbub.transport.base import Delivery, is_oversized
+from hubbub.transport.token_bucket import TokenBucket
+from hubbub.transport.topology import PEERS_MAX_BYTES, PEERS_MAX_LENGTH
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
+
+PEER_PER_S = 100
+PEER_BYTES_PER_S = 32 * 2**20
+
+
+class PeerLimits:
+    """Bounds how much of what each other client sends is looked at.
+
+    The broker cannot bound a sender within a queue, and a queue for each pair of clients would make C² of them.
+    But it vouches for the sender of each message, so each sender has a token bucket here. A bucket holds as
+    much as the whole queue. A chunk of an honest snapshot must never be dropped, because nobody would send it
+    again; and whoever sends more than this at once pushes messages out of the queue anyway.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, tuple[TokenBucket, TokenBucket]] = {}
+
+    def admit(self, delivery: Delivery, now_s: float) -> bool:
+        """Charge a message to the user who published it; return False if that user has sent too much."""
+        buckets = self._buckets.get(delivery.user)
+        if buckets is None:
+            messages = TokenBucket(PEERS_MAX_LENGTH, PEER_PER_S)
+            buckets = self._buckets[delivery.user] = messages, TokenBucket(PEERS_MAX_BYTES, PEER_BYTES_PER_S)
+        messages, size = buckets
+        return messages.take(1, now_s) and size.take(len(delivery.body), now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +80,12 @@ def describe_dropped(delivery: Delivery) -> Refusal:
     )
     told = f"a message of {delivery.user or 'nobody'} {what} and is dropped: {size} bytes, SHA-256 {sha256}"
     return Refusal(reason, told, user=delivery.user, size=size, sha256=sha256)
+
+
+def describe_flood(delivery: Delivery) -> Refusal:
+    """Say of a message that its sender has sent too much; not even its hash is taken, which would cost more."""
+    told = f"{delivery.user or 'nobody'} sends too much, and a message of {len(delivery.body)} bytes is dropped"
+    return Refusal(RejectReason.FLOOD, told, user=delivery.user)
 
 
 def admit(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:

@@ -24,7 +24,7 @@ class Reading:
     ready: bool
     storage_failed: bool
     condition: Condition
-    queue: str
+    queues: tuple[str, ...]
     """Where messages wait for this party."""
     machines: tuple[tuple[str, Enum], ...]
     """Kind and state of every machine that is running."""
@@ -111,10 +111,12 @@ class Gauges(Collector):
             value=condition.retries,
         )
         waiting = GaugeMetricFamily(
-            "hubbub_inbox_messages", "Messages that wait at the broker for this party, as it last said."
+            "hubbub_inbox_messages",
+            "Messages that wait at the broker for this party, in all of its queues, as it last said.",
         )
-        if now.queue in condition.waiting:
-            waiting.add_metric([], condition.waiting[now.queue])
+        counts = [condition.waiting[queue] for queue in now.queues if queue in condition.waiting]
+        if counts:
+            waiting.add_metric([], sum(counts))
         yield waiting
 
     def _count_machines(self, now: Reading) -> Metric:

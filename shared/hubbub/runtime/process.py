@@ -23,7 +23,7 @@ from hubbub.runtime.telemetry import log_as_json
 from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
-from hubbub.transport.topology import inbox, topology_for
+from hubbub.transport.topology import received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, read_roster
 
@@ -139,7 +139,7 @@ async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S
     # Before all else: whoever watches over this party wants to know what it waits for.
     async with _answering(settings, party.vitals):
         if await _connect(transport, stop):
-            async with _closing(transport), _looking_at_inbox(party):
+            async with _closing(transport), _looking_at_queues(party):
                 log.info("connected to the broker")
                 await serve(settings, party, stop)
     log.info("stopped")
@@ -154,16 +154,17 @@ def _answering(settings: ServiceSettings, vitals: Vitals) -> AbstractAsyncContex
 
 
 @asynccontextmanager
-async def _looking_at_inbox(party: Party) -> AsyncIterator[None]:
+async def _looking_at_queues(party: Party) -> AsyncIterator[None]:
     """Ask the broker now and then what waits for us, so that metrics can say it."""
 
     async def look() -> None:
         while True:
-            with suppress(TransportError):
-                await party.transport.count_waiting(inbox(party.identity.name))
+            for queue in received_from(party.identity.name, party.identity.role):
+                with suppress(TransportError):
+                    await party.transport.count_waiting(queue)
             await asyncio.sleep(LOOK_S)
 
-    looking = asyncio.create_task(look(), name="look at the inbox")
+    looking = asyncio.create_task(look(), name="look at the queues")
     try:
         yield
     finally:

@@ -18,8 +18,9 @@ time since the newest event does not count against a timer: the party was away, 
 
 Nothing is looked at that its sender, as the roster knows it, has not signed. What a peer did wrong (`PeerError`,
 an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
-and recorded in the audit log, and changes nothing else. What is too large, or names no user of the broker, is
-recorded and dropped. This is the only place that catches everything: a poison message never stops a service.
+and recorded in the audit log, and changes nothing else. What is too large, or names no user of the broker, or is
+more than one client may send another, is recorded and dropped. This is the only place that catches everything: a
+poison message never stops a service.
 
 A disk or database that fails is no fault of a message. While it does, the queues are paused, what could not be
 kept is tried again, and nothing counts as a delivery.
@@ -71,7 +72,7 @@ from hubbub.machine.table import Step, is_final, step
 from hubbub.messages.base import Message
 from hubbub.messages.envelope import Envelope
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.edge import Refusal, admit, describe_dropped, is_dropped
+from hubbub.runtime.edge import PeerLimits, Refusal, admit, describe_dropped, describe_flood, is_dropped
 from hubbub.runtime.gauges import Gauges, Reading
 from hubbub.runtime.post import LONG_BYTES, Post
 from hubbub.runtime.refusals import RefusalBook
@@ -80,7 +81,7 @@ from hubbub.runtime.telemetry import Counters, context, current_context
 from hubbub.store.base import Draft, Entry, EventStore
 from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
-from hubbub.transport.topology import inbox, received_from
+from hubbub.transport.topology import peers_queue, received_from
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -221,6 +222,7 @@ class Runner:
         self._counters = counters
         self._audit = audit
         self._refusals = RefusalBook(counters, audit)
+        self._peer_limits = PeerLimits()
         self._observer = observer
         self._witness = witness
         self._kinds = kinds
@@ -276,7 +278,8 @@ class Runner:
 
     async def _subscribe(self, prefetch: int) -> None:
         for queue in self._queues:
-            await self._transport.subscribe(queue, self._handle, prefetch=prefetch)
+            handle = self._handle_peer if queue == peers_queue(self.identity.name) else self._handle
+            await self._transport.subscribe(queue, handle, prefetch=prefetch)
 
     async def stop(self) -> None:
         """Stop timers, jobs and the driver; the transport is closed by whoever opened it.
@@ -347,7 +350,7 @@ class Runner:
             ready=not self.find_problems(),
             storage_failed=bool(self._storage.trouble),
             condition=self._transport.condition,
-            queue=inbox(self.identity.name),
+            queues=self._queues,
             machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
             jobs=len(self._jobs),
             turns=self._queue.qsize(),
@@ -401,6 +404,13 @@ class Runner:
         await done
 
     # From the transport ---------------------------------------------------------------------------------
+
+    async def _handle_peer(self, delivery: Delivery) -> Verdict:
+        """Handle what another client sent; if it has sent too much, drop it without a look."""
+        if self._peer_limits.admit(delivery, time.monotonic()):
+            return await self._handle(delivery)
+        await self._refusals.note(describe_flood(delivery))
+        return ACK
 
     async def _handle(self, delivery: Delivery) -> Verdict:
         if self._stopped:

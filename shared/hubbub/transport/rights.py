@@ -18,6 +18,7 @@ from hubbub.transport.topology import (
     dead_letter_queue,
     inbox,
     orders_queue,
+    peers_queue,
     received_from,
 )
 
@@ -66,7 +67,9 @@ def find_taboos(party: PartyId, role: Role, others: Iterable[PartyId]) -> tuple[
         *(spec.name for spec in EXCHANGES if spec.name not in allowed),
         *map(dead_letter_exchange, strangers),
     )
-    queues = (*map(inbox, strangers), *map(orders_queue, strangers), *map(dead_letter_queue, strangers))
+    queues = (
+        name(stranger) for name in (inbox, orders_queue, peers_queue, dead_letter_queue) for stranger in strangers
+    )
     return (
         Attempt(Deed.DECLARE, f"hubbub.probe.{party}"),
         *(Attempt(Deed.PUBLISH, name) for name in exchanges),

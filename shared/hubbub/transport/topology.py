@@ -2,9 +2,10 @@
 
 Each flow of messages has its own direct exchange, so that a broker can grant each party the right to write to
 just those that its role uses. A party has one inbox, bound under the party's name to the exchanges from which
-its role receives. An aggregator has a second queue, `hubbub.orders.NAME`, for what the coordinator sends: any
-client can fill its inbox, and orders must not wait behind that. What a party rejects goes through an exchange of
-its own to a queue of its own, so that nobody else can write there:
+its role receives. What any client can fill is kept apart from what must arrive. An aggregator has a second queue,
+`hubbub.orders.NAME`, for what the coordinator sends: orders must not wait behind shares. A client has a second
+queue, `hubbub.peers.NAME`, for what other clients send: that must not push orders and sums out of its inbox. What
+a party rejects goes through an exchange of its own to a queue of its own, so that nobody else can write there:
 
     hubbub.control         coordinator -> clients, aggregators
     hubbub.shares          client -> aggregator
@@ -14,8 +15,9 @@ its own to a queue of its own, so that nobody else can write there:
     hubbub.partials        aggregator -> aggregator
     hubbub.rejected.NAME   what the party NAME rejected, on its way to the queue hubbub.dead.NAME
 
-That exchange and that queue differ in name because a broker grants rights by name alone: with one name for
-both, the right to write to the one and to read the other would be the right to bind and unbind them.
+No queue has an exchange's name, because a broker grants rights by name alone: with one name for both, the right to
+write to the one and to read the other would be the right to bind and unbind them. So a queue's name ends in its
+party's, and `hubbub.peers.NAME` is never `hubbub.peers`.
 """
 
 from __future__ import annotations
@@ -139,13 +141,18 @@ INBOX_MAX_LENGTH: Mapping[Role, int] = MappingProxyType(
     {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: 20_000}
 )
 CLIENT_INBOX_MAX_BYTES = 8 * 2**30
+# A giver sends one client three snapshots in a run unless its policy says otherwise, and nothing else is long. Of
+# 10^8 parameters these are 1.2 GB: 1,200 messages in chunks of 1 MiB, 18,300 in chunks of 64 KiB. The oldest give
+# way here too, since nobody can wait for a client that is away; its orders and sums are elsewhere.
+PEERS_MAX_LENGTH = 20_000
+PEERS_MAX_BYTES = 4 * 2**30
 
 EXCHANGES = tuple(ExchangeSpec(name) for name in dict.fromkeys(FLOWS.values()))
 """Those that parties share."""
 
 
 def inbox(party: PartyId) -> str:
-    """Name the queue from which a party receives, an aggregator all but orders."""
+    """Name the queue from which a party receives all that has no queue of its own."""
     return f"hubbub.inbox.{_checked(party)}"
 
 
@@ -154,9 +161,20 @@ def orders_queue(party: PartyId) -> str:
     return f"hubbub.orders.{_checked(party)}"
 
 
+def peers_queue(party: PartyId) -> str:
+    """Name the queue from which a client receives what other clients send."""
+    return f"hubbub.peers.{_checked(party)}"
+
+
 def received_from(party: PartyId, role: Role) -> tuple[str, ...]:
     """Name all queues from which a party receives."""
-    return (orders_queue(party), inbox(party)) if role is Role.AGGREGATOR else (inbox(party),)
+    match role:
+        case Role.AGGREGATOR:
+            return orders_queue(party), inbox(party)
+        case Role.CLIENT:
+            return inbox(party), peers_queue(party)
+        case Role.COORDINATOR:
+            return (inbox(party),)
 
 
 def dead_letter_queue(party: PartyId) -> str:
@@ -190,16 +208,7 @@ def topology_for(party: PartyId, role: Role) -> Topology:
                 max_bytes=DEAD_MAX_BYTES,
                 overflow=Overflow.DROP_HEAD,
             ),
-            *(
-                QueueSpec(
-                    name=name,
-                    dead_letters=dead,
-                    max_length=INBOX_MAX_LENGTH[role],
-                    max_bytes=CLIENT_INBOX_MAX_BYTES if role is Role.CLIENT else None,
-                    overflow=Overflow.DROP_HEAD if role is Role.CLIENT else Overflow.REJECT_PUBLISH,
-                )
-                for name in received_from(party, role)
-            ),
+            *(_receiving_queue(name, party, role, dead) for name in received_from(party, role)),
         ),
         bindings=(
             BindingSpec(dead, dead_letter_queue(party)),
@@ -208,8 +217,21 @@ def topology_for(party: PartyId, role: Role) -> Topology:
     )
 
 
+def _receiving_queue(name: str, party: PartyId, role: Role, dead: Address) -> QueueSpec:
+    is_peers, is_client = name == peers_queue(party), role is Role.CLIENT
+    return QueueSpec(
+        name=name,
+        dead_letters=dead,
+        max_length=PEERS_MAX_LENGTH if is_peers else INBOX_MAX_LENGTH[role],
+        max_bytes=(PEERS_MAX_BYTES if is_peers else CLIENT_INBOX_MAX_BYTES) if is_client else None,
+        overflow=Overflow.DROP_HEAD if is_client else Overflow.REJECT_PUBLISH,
+    )
+
+
 def _queue_for(exchange: str, party: PartyId, role: Role) -> str:
-    return orders_queue(party) if exchange == CONTROL and role is Role.AGGREGATOR else inbox(party)
+    if exchange == CONTROL and role is Role.AGGREGATOR:
+        return orders_queue(party)
+    return peers_queue(party) if exchange == PEERS else inbox(party)
 
 
 def permissions_for(party: PartyId, role: Role) -> Permissions:

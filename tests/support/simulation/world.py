@@ -28,7 +28,7 @@ from hubbub.protocol import influence
 from hubbub.strategies.base import Release, Theta
 from hubbub.transport.base import Verdict
 from hubbub.transport.memory import _Taken
-from hubbub.transport.topology import dead_letter_queue, inbox, received_from, topology_for
+from hubbub.transport.topology import dead_letter_queue, received_from, topology_for
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
@@ -230,13 +230,15 @@ class SimulatedParty:
         """Lose the connection, and find it again later; meanwhile only so many messages may be kept."""
         self.link.up.clear()
         if keeps is not None:
-            self.world.broker.limit(inbox(self.name), keeps)
+            for queue in received_from(self.name, self.role):
+                self.world.broker.limit(queue, keeps)
         if self.process.transport is not None and not self.process.dead:
             self.process.transport.disconnect()
         asyncio.get_running_loop().call_later(for_s, self.mend)
 
     def mend(self) -> None:
-        self.world.broker.lift_limit(inbox(self.name))
+        for queue in received_from(self.name, self.role):
+            self.world.broker.lift_limit(queue)
         self.link.up.set()
         if self.process.transport is not None and not self.process.dead:
             self.process.transport.reconnect(self.process.context)

@@ -240,18 +240,27 @@ def site(private_node: PrivateNode, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("party", [ANNA, ADA, CORA])
-def test_every_role_has_the_rights_that_it_needs_and_no_others(site: Site, hubbub: Hubbub, party: PartyId) -> None:
+@pytest.mark.parametrize(
+    ("party", "queues"),
+    [
+        (ANNA, "hubbub.inbox.anna, hubbub.peers.anna"),
+        (ADA, "hubbub.orders.ada, hubbub.inbox.ada"),
+        (CORA, "hubbub.inbox.cora"),
+    ],
+)
+def test_every_role_has_the_rights_that_it_needs_and_no_others(
+    site: Site, hubbub: Hubbub, party: PartyId, queues: str
+) -> None:
     ended = hubbub("doctor", *site.options(party), "--json")
 
     found = verdicts(ended)
     assert (found["broker"], found["rights"]) == ("ok", "ok"), ended.out
-    assert f"lets {party} in, over no TLS; hubbub.inbox.{party} is there" in find(ended, "broker", "ok")["what"]
+    assert f"lets {party} in, over no TLS; its queues are there: {queues}" in find(ended, "broker", "ok")["what"]
 
 
 @pytest.mark.broker
 def test_rights_beyond_those_generated_are_found(site: Site, hubbub: Hubbub) -> None:
-    site.grant(BERT, "^$", ".*", "^hubbub\\.(inbox|dead)\\.bert$")
+    site.grant(BERT, "^$", ".*", "^hubbub\\.(inbox|peers|dead)\\.bert$")
 
     ended = hubbub("doctor", *site.options(BERT), "--json")
 

@@ -35,6 +35,7 @@ def test_nothing_that_it_must_not_do_is(role: Role) -> None:
     assert Attempt(Deed.PUBLISH, DEFAULT_EXCHANGE) in taboos
     assert Attempt(Deed.CONSUME, "hubbub.inbox.bert") in taboos
     assert Attempt(Deed.CONSUME, "hubbub.orders.bert") in taboos
+    assert Attempt(Deed.CONSUME, "hubbub.peers.bert") in taboos
     assert any(attempt.deed is Deed.DECLARE for attempt in taboos)
 
 

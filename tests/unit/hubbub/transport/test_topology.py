@@ -23,6 +23,7 @@ from hubbub.transport.topology import (
     dead_letter_queue,
     inbox,
     merge,
+    peers_queue,
     permissions_for,
     received_from,
     route,
@@ -81,11 +82,29 @@ def test_orders_to_an_aggregator_do_not_wait_where_clients_can_send() -> None:
     ]
 
 
+def test_what_clients_send_each_other_goes_into_a_queue_that_nothing_else_goes_into() -> None:
+    topology = topology_for(ANNA, Role.CLIENT)
+    bound = {binding.address: binding.queue for binding in topology.bindings}
+
+    assert [address for address, queue in bound.items() if queue == "hubbub.peers.anna"] == [
+        Address("hubbub.peers", ANNA)
+    ]
+    assert bound[route(Role.COORDINATOR, Role.CLIENT, ANNA)] == inbox(ANNA)
+    assert bound[route(Role.AGGREGATOR, Role.CLIENT, ANNA)] == inbox(ANNA)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_no_queue_has_the_name_of_an_exchange(role: Role) -> None:
+    topology = topology_for(ANNA, role)
+
+    assert not {spec.name for spec in topology.queues} & {spec.name for spec in topology.exchanges}
+
+
 @pytest.mark.parametrize("role", Role)
 def test_rejected_messages_have_somewhere_to_go(role: Role) -> None:
     topology = topology_for(ANNA, role)
 
-    dead = topology.queue(inbox(ANNA)).dead_letters
+    (dead,) = {topology.queue(name).dead_letters for name in received_from(ANNA, role)}
 
     assert dead == Address("hubbub.rejected.anna", "anna")
     assert BindingSpec(dead, dead_letter_queue(ANNA)) in topology.bindings
@@ -100,6 +119,8 @@ def test_limits_are_set_by_role() -> None:
         Role.COORDINATOR: (100_000, None, Overflow.REJECT_PUBLISH),
     }
     assert {spec.delivery_limit for spec in inboxes.values()} == {100}
+    peers = topology_for(ANNA, Role.CLIENT).queue(peers_queue(ANNA))
+    assert (peers.max_length, peers.max_bytes, peers.overflow) == (20_000, 4 * 2**30, Overflow.DROP_HEAD)
 
 
 @pytest.mark.parametrize("name", ["", "Anna", "anna.lab", "anna#", "*", "a" * 41])
@@ -123,8 +144,10 @@ def test_merging_keeps_shared_parts_once() -> None:
     assert [spec.name for spec in merged.queues] == [
         "hubbub.dead.anna",
         "hubbub.inbox.anna",
+        "hubbub.peers.anna",
         "hubbub.dead.bert",
         "hubbub.inbox.bert",
+        "hubbub.peers.bert",
     ]
     assert len(merged.bindings) == 8
     assert merge([]) == EMPTY
@@ -151,7 +174,7 @@ WRITES = {
     Role.COORDINATOR: {CONTROL},
 }
 READS = {
-    Role.CLIENT: {"hubbub.inbox.anna"},
+    Role.CLIENT: {"hubbub.inbox.anna", "hubbub.peers.anna"},
     Role.AGGREGATOR: {"hubbub.inbox.anna", "hubbub.orders.anna"},
     Role.COORDINATOR: {"hubbub.inbox.anna"},
 }
@@ -161,7 +184,9 @@ def names_of_a_federation() -> set[str]:
     """Everything that there is to have rights on, with names that are nearly a party's own."""
     roles = {"anna": Role.AGGREGATOR, "anna-b": Role.AGGREGATOR, "bert": Role.CLIENT, "nanna": Role.CLIENT}
     topology = merge(topology_for(PartyId(name), role) for name, role in roles.items())
-    near = {"", "amq.default", "amq.direct", "hubbub", "hubbubXinbox.anna", "hubbub.inbox.anna.x", "x" + SHARES}
+    # Of the party itself whatever a role could have.
+    near = {queue for role in Role for queue in received_from(ANNA, role)}
+    near |= {"", "amq.default", "amq.direct", "hubbub", "hubbubXinbox.anna", "hubbub.inbox.anna.x", "x" + SHARES}
     return near | {spec.name for spec in topology.exchanges} | {spec.name for spec in topology.queues}
 
 
