@@ -39,7 +39,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Self, TypeVar
 
 import aio_pika
@@ -100,8 +99,6 @@ _LOOK_S = 0.2
 _WATCH_S = 1.0
 # A broker looks once in a heartbeat, and twice in vain before it gives a connection up.
 _HEARTBEATS_TO_NOTICE = 3
-# How long a message that is settled may wait to be acknowledged with the next.
-_ACKNOWLEDGE_S = 0.01
 # How many dead letters are on their way to the broker at a time.
 _ASIDE_AT_ONCE = 64
 # Declaring or deleting the queues of a hundred parties.
@@ -798,8 +795,6 @@ class _Subscription:
     """Not set during a pause."""
     keeper: asyncio.Task[None] | None = None
     beside: set[asyncio.Task[None]] = field(default_factory=set)
-    receipts: _Receipts = field(default_factory=lambda: _Receipts())  # noqa: PLW0108  (It is defined below.)
-    """Of the channel of the moment."""
 
     @property
     def is_consuming(self) -> bool:
@@ -827,7 +822,6 @@ class _Subscription:
         try:
             await _despite_loss(self._cancel)
             await self.worker.stop()
-            await self.receipts.send()
         finally:
             for task in self.beside:
                 task.cancel()
@@ -837,7 +831,6 @@ class _Subscription:
             await lost.wait()
             if self.flowing.is_set():
                 log.warning("the subscription to %s ended; subscribing again", self.spec.name)
-            await self.receipts.send()
             if self.channel is not None:
                 await _give_up(self.channel.close)
             await self.flowing.wait()
@@ -863,7 +856,6 @@ class _Subscription:
         lost = asyncio.Event()
         async with asyncio.timeout(_ANSWER_S):
             self.channel = channel = await _open_channel(connection)
-            self.receipts = receipts = _Receipts()
             channel.close_callbacks.add(lambda *_: lost.set())
             # The broker ends a subscription without closing its channel when the queue is deleted.
             underlay = await channel.get_underlay_channel()
@@ -875,7 +867,7 @@ class _Subscription:
                     await channel.close()
                     return None
                 log.warning("%s is still consumed over another connection; standing by", self.spec.name)
-            self.consumer_tag = await queue.consume(partial(self._receive, receipts))
+            self.consumer_tag = await queue.consume(self._receive)
         if channel.is_closed or not self.flowing.is_set():
             lost.set()
         return lost
@@ -887,18 +879,8 @@ class _Subscription:
         """
         self._run(taken.give_back(self.transport.retry_pause.after(taken.deliveries)))
 
-    async def acknowledge(self, taken: _Taken) -> None:
-        """Tell the broker that a message is settled, together with the next ones if these are at hand."""
-        settled = taken.receipts.add(taken)
-        if settled >= self.prefetch // 2 or not self.worker.has_more():
-            await taken.receipts.send()
-        elif settled == 1:
-            # The next handler may take long.
-            self._run(taken.receipts.send_soon())
-
-    async def _receive(self, receipts: _Receipts, message: AbstractIncomingMessage) -> None:
-        taken = _Taken(message, self, receipts)
-        receipts.expect(taken)
+    async def _receive(self, message: AbstractIncomingMessage) -> None:
+        taken = _Taken(message, self)
         if taken.deliveries > self.spec.delivery_limit + 1:
             # Whoever took it never came to say anything: it may be what kills us.
             self._run(taken.settle(reject(DELIVERY_LIMIT_REASON)))
@@ -919,49 +901,9 @@ class _Subscription:
 
 
 @dataclass(slots=True, eq=False)
-class _Receipts:
-    """Acknowledges the messages of one channel, several at once: each time costs a replicated queue a write."""
-
-    unsettled: set[_Taken] = field(default_factory=set)
-    settled: list[_Taken] = field(default_factory=list)
-    sending: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """The broker closes a channel that acknowledges up to a message which is acknowledged already."""
-
-    def expect(self, taken: _Taken) -> None:
-        """Note a message that has no verdict yet; it must not be acknowledged with a later one."""
-        self.unsettled.add(taken)
-
-    def give_up(self, taken: _Taken) -> None:
-        """Forget a message that goes back to the queue."""
-        self.unsettled.discard(taken)
-
-    def add(self, taken: _Taken) -> int:
-        """Note that a message is settled; say how many are to be acknowledged."""
-        self.unsettled.discard(taken)
-        self.settled.append(taken)
-        return len(self.settled)
-
-    async def send_soon(self) -> None:
-        """Acknowledge after a moment, unless it was done meanwhile."""
-        await asyncio.sleep(_ACKNOWLEDGE_S)
-        await self.send()
-
-    async def send(self) -> None:
-        """Acknowledge what is settled: at once, or one by one if something before it is not."""
-        async with self.sending:
-            settled, self.settled = sorted(self.settled, key=lambda each: each.tag), []
-            if settled and all(settled[-1].tag < each.tag for each in self.unsettled):
-                await _despite_loss(partial(settled[-1].message.ack, multiple=True))
-                return
-            for each in settled:
-                await _despite_loss(each.message.ack)
-
-
-@dataclass(slots=True, eq=False)
 class _Taken:
     message: AbstractIncomingMessage
     subscription: _Subscription
-    receipts: _Receipts
 
     @property
     def delivery(self) -> Delivery:
@@ -972,11 +914,6 @@ class _Taken:
     def deliveries(self) -> int:
         earlier = self.message.headers.get("x-delivery-count", 0)
         return 1 + (earlier if isinstance(earlier, int) else 0)
-
-    @property
-    def tag(self) -> int:
-        """Its number on its channel."""
-        return self.message.delivery_tag or 0
 
     def is_stale(self) -> bool:
         try:
@@ -992,13 +929,11 @@ class _Taken:
             return
         if verdict.outcome is Outcome.REJECT and not self.is_stale():
             self.subscription.transport.dead.put(self.subscription.spec, self.message.body, verdict.reason)
-        await self.subscription.acknowledge(self)
+        await _despite_loss(self.message.ack)
 
     async def give_back(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         await _despite_loss(self.message.nack)
-        # Not before the broker was told, or an acknowledgement of later ones could overtake that.
-        self.receipts.give_up(self)
 
 
 @asynccontextmanager

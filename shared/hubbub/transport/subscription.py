@@ -63,10 +63,6 @@ class Worker(Generic[T]):
         """Add a message behind those that wait. The broker's prefetch limit bounds how many there are."""
         self._waiting.put_nowait(taken)
 
-    def has_more(self) -> bool:
-        """Say whether the next message is at hand."""
-        return not self._waiting.empty()
-
     def is_caller(self) -> bool:
         """Say whether the handler itself is asking."""
         return asyncio.current_task() is self._task

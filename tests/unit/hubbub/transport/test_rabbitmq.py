@@ -2,7 +2,6 @@
 
 import asyncio
 from itertools import groupby
-from unittest.mock import Mock
 
 import pytest
 
@@ -11,7 +10,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.transport import rabbitmq
 from hubbub.transport.access import Login
 from hubbub.transport.base import Address
-from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss, _DeadLetters, _Receipts, _Taken
+from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss, _DeadLetters
 from hubbub.transport.topology import inbox, topology_for
 from support.aio import aio
 from support.listening import listening
@@ -203,43 +202,3 @@ async def test_what_is_put_aside_at_a_time_is_limited_in_bytes_too(monkeypatch: 
     await put_aside(broker, [bytes([number]) * 1_000 for number in range(5)])
 
     assert [body[0] for body in broker.taken] == [0, 1]
-
-
-@aio
-async def test_settled_messages_are_acknowledged_at_once_unless_an_earlier_one_is_not() -> None:
-    told: list[tuple[int, bool]] = []
-    receipts, (first, *others) = _Receipts(), [_taken(number, told) for number in range(1, 5)]
-    for taken in (first, *others):
-        receipts.expect(taken)
-
-    assert [receipts.add(taken) for taken in others[:2]] == [1, 2]
-    await receipts.send()
-    receipts.add(first)
-    receipts.add(others[2])
-    await receipts.send()
-    await receipts.send()
-
-    assert told == [(2, False), (3, False), (4, True)]
-
-
-@aio
-async def test_a_message_that_is_settled_is_acknowledged_though_the_next_takes_long() -> None:
-    told: list[tuple[int, bool]] = []
-    receipts, taken = _Receipts(), _taken(1, told)
-    receipts.expect(taken)
-    receipts.add(taken)
-
-    await receipts.send_soon()
-
-    assert told == [(1, True)]
-
-
-def _taken(number: int, told: list[tuple[int, bool]]) -> _Taken:
-    """A message of a channel that notes its acknowledgements."""
-
-    async def acknowledge(*, multiple: bool = False) -> None:
-        told.append((number, multiple))
-
-    taken = Mock(spec=_Taken, tag=number)
-    taken.message.ack = acknowledge
-    return taken
