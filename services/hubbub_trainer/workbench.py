@@ -285,11 +285,11 @@ class Workbench:
 
     def _make_outgoing_again(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None] | None:
         """The same set as before; nothing if the phase's sums were taken in meanwhile."""
-        with self._spaces.open(key.run).lock:
-            begun = drawn.find_set(self._vault, key, phase_name) is not None
-            if not begun or phase_name in self._open_phase(key, phase_name).absorbed:
-                return None
-            return self._make_outgoing(key, phase_name)
+        if drawn.find_set(self._vault, key, phase_name) is None:
+            return None
+        mine = self._open_phase(key, phase_name)
+        with mine.lock:
+            return None if phase_name in mine.absorbed else self._make_outgoing(key, phase_name)
 
     def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
         mine = self._open_phase(key, phase_name)
@@ -388,11 +388,8 @@ class Workbench:
             return Compact(stage, space.group_secret.key_for("masks"))
 
     def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
-        # What is sent again follows from the same state, in another thread.
-        with self._spaces.open(key.run).lock:
-            return self._decode_scores(key) if job.phase == SCORES.name else self._decode_round(key, job)
-
-    def _decode_round(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
+        if job.phase == SCORES.name:
+            return self._decode_scores(key)
         mine, data = self._open_round(key), self._find_round(key)
         transcript = mine.transcript_of(job.phase)
         if differs(transcript, data.sums[job.phase]):
@@ -416,9 +413,10 @@ class Workbench:
         """Recombine what a phase released, and take it in."""
         one, release = next(iter(data.sums[phase].values())), self._read_sums(key, data, phase)
         members = [client for client in data.manifest.clients if client in one.members]
-        mine.client_round.absorb(phase, release, len(members))
-        mine.note_sums(phase, members, release)
-        mine.absorbed.append(phase)
+        with mine.lock:
+            mine.client_round.absorb(phase, release, len(members))
+            mine.note_sums(phase, members, release)
+            mine.absorbed.append(phase)
 
     def _read_sums(self, key: Key, data: Round, phase_name: str) -> Release:
         wire = wire_of(data.manifest, phase_name)

@@ -91,6 +91,8 @@ class OpenRound:
     """The phases whose sums are taken in."""
     transcripts: dict[str, str] = field(default_factory=dict)
     """Of the share sets so far, by phase: what comes later changes none of them."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while sums are taken in, and while a share set is made again in another thread."""
 
     def transcript_of(self, phase: str) -> str:
         """The transcript of a phase's share set; what the set is restricted to is noted too."""

@@ -15,7 +15,7 @@ from hubbub.messages.keys import GroupConfirmed
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import PhaseReleased, PhaseVoided, RoundApplied
 from hubbub.messages.runs import RunEnded, RunJoined
-from hubbub.messages.shares import ShareChunk
+from hubbub.messages.shares import ResendSet, ShareChunk
 from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol.dense import Digits
 from hubbub.strategies.registry import find_strategy
@@ -43,6 +43,8 @@ class Ledger:
     """Who took the model after a round from a peer; what it had not sent yet was lost."""
     overflowed: set[PartyId] = field(default_factory=set)
     """Whose inbox may have lost messages."""
+    damaged: set[PartyId] = field(default_factory=set)
+    """Whose disk may have damaged share sets."""
     trace: list[tuple[float, str]] = field(default_factory=list)
     _once: dict[Hashable, object] = field(default_factory=dict)
 
@@ -71,6 +73,8 @@ class Ledger:
             case ShareChunk() as body:
                 what = (body.set_id, body.vectors, body.transcript, body.weight)
                 self._only("share set", what, envelope.sender, envelope.round, envelope.phase)
+            case ResendSet() if envelope.sender not in self.damaged:
+                self.blame(f"{envelope.sender} has lost a share set that no disk has damaged")
             case SumChunk(members=members):
                 self._watch_sum(envelope, envelope.body)
                 self._watch_verdict(envelope, frozenset(members))

@@ -329,6 +329,7 @@ class World:
                 self.ledger.overflowed.add(PartyId(name))
                 loop.call_later(at_s, self.members[PartyId(name)].cut, for_s, keeps)
             case Damage(party=name, at_s=at_s):
+                self.ledger.damaged.add(PartyId(name))
                 loop.call_later(at_s, self._damage, self.folder / name / "spool")
             case StopBroker(at_s=at_s, for_s=for_s):
                 loop.call_later(at_s, self._stop_broker, for_s)

@@ -323,6 +323,7 @@ async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_withou
         await scene.sealed_shares(scene.aggregators[0], 1, "union")
         await scene.tell(RunEnded(outcome="completed", reason="done", last_round=1))
         await release_by(scene, OTHER_TRANSCRIPT, MANIFEST.clients)
+        await wait_for_state(scene, "run", {})
         (*_, last) = await scene.read_log()
         assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
         assert not (scene.run_folder(ME) / "model.safetensors").exists()
