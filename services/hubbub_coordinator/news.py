@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.telling import Item, tell
@@ -47,6 +47,15 @@ class News:
     def newest_first(self, run: str | None = None) -> Iterator[Item]:
         """All that is held, or all of a run, the last first; what happens meanwhile is left out."""
         return reversed(self._items if run is None else self._by_run.get(run, []))
+
+    def restore(self, archived: Iterable[Item]) -> None:
+        """Have what happened before a restart, beside what the steps tell that were taken again."""
+        found = {item.id: item for item in (*archived, *self._items)}
+        self._items, self._by_run = [found[number] for number in sorted(found)], {}
+        for item in self._items:
+            self._by_run.setdefault(item.run, []).append(item)
+        if len(self._items) > self._kept:
+            self._forget(len(self._items) - self._kept)
 
     def note(self, moment: Moment) -> None:
         """Take in a step."""

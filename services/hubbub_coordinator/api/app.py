@@ -9,7 +9,6 @@ from hubbub import __version__
 from hubbub_coordinator.api import events, export, pages, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, Gate, Tokens
 from hubbub_coordinator.api.body_limit import BodyLimit
-from hubbub_coordinator.api.costs import Costs
 from hubbub_coordinator.api.describing import describe_interface
 from hubbub_coordinator.api.headers import SecurityHeaders
 from hubbub_coordinator.api.heavy import Heavy
@@ -54,7 +53,6 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     app.state.coordinator = coordinator
     app.state.streams = Streams(coordinator.news)
     app.state.heavy = Heavy()
-    app.state.costs = Costs()
     app.state.round_views = RoundViews(app.state.heavy)
     app.state.assets = pages.find_assets()
     for part in (runs, export, events, system, pages):

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from hubbub.ids import PartyId, RunId
+from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
@@ -14,12 +13,12 @@ from hubbub.messages.shares import SignedReceipt
 from hubbub.messages.traffic import Traffic
 from hubbub.protocol.metrics import regression
 from hubbub_coordinator import accounts
-from hubbub_coordinator.api.costs import Costs
+from hubbub_coordinator.accounts import Sums
+from hubbub_coordinator.api.costs import view_costs
 from hubbub_coordinator.api.views import view_round
-from hubbub_coordinator.ended import Folder
+from hubbub_coordinator.archive import fold
 from hubbub_coordinator.phases.round import PhaseRecord, Round, State
 from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
-from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
 from support.parties import sign_receipts
 
 MANIFEST = make_manifest(
@@ -71,10 +70,11 @@ def make_round(number: int, manifest: Manifest = MANIFEST) -> Round:
 def test_all_that_is_shown_of_a_round_is_the_same_after_it_was_folded(state: State) -> None:
     whole = make_round(1)
 
-    folded = Folder(MANIFEST).fold(whole)
+    folded = fold(whole)
 
     assert view_round(state, folded) == view_round(state, whole)
-    assert Costs().view([(state, folded)]) == Costs().view([(state, whole)])
+    assert view_costs(Sums(), [(state, folded)]) == view_costs(Sums(), [(state, whole)])
+    assert accounts.add_up(Sums(), state, folded) == accounts.add_up(Sums(), state, whole)
     assert accounts.account(folded) == accounts.account(whole)
     assert (folded.payload_bits, folded.wire_bytes, folded.metrics) == (
         whole.payload_bits,
@@ -83,54 +83,9 @@ def test_all_that_is_shown_of_a_round_is_the_same_after_it_was_folded(state: Sta
     )
 
 
-def test_no_receipt_stays_and_what_rounds_have_in_common_is_held_once() -> None:
-    folder = Folder(MANIFEST)
-    first, second = (folder.fold(make_round(number, MANIFEST.model_copy())) for number in (1, 2))
+def test_no_receipt_stays() -> None:
+    folded = fold(make_round(1))
 
-    for each in (first, second):
-        assert (each.early, [record.receipts for record in each.records]) == ((), [{}, {}])
-        assert all(report.traffic == () for report in each.applied.values())
-        assert len(each.traffic) == 4, "one row for each party, direction and vector"
-        assert each.manifest is MANIFEST
-    assert first.members is second.members
-    assert first.records[0].holders[ONE] is second.records[1].holders[TWO]
-
-
-def test_a_coordinator_folds_all_rounds_but_the_last_and_after_a_restart_too(tmp_path: Path) -> None:
-    with live_coordinator(tmp_path) as live:
-        run = live.submit(make_run(rounds=3))
-        live.wait_until(run, "completed")
-        before = live.call(find_rounds(live, run))
-        live.stop()
-        live.start()
-        after = live.call(find_rounds(live, run))
-
-    for found in (before, after):
-        assert [bool(data.record.receipts) for _, data in found] == [False, False, True]
-        assert len({id(data.manifest) for _, data in found[:-1]}) == 1
-    assert after == before
-    assert [view_round(*each) for each in after] == [view_round(*each) for each in before]
-
-
-async def find_rounds(live: LiveCoordinator, run: RunId) -> list[tuple[State, Round]]:
-    assert live._federation is not None
-    return live._federation.coordinator.find_rounds(run)
-
-
-def test_what_a_round_cost_is_worked_out_once_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    worked_out: list[int] = []
-    work_out = accounts.costs
-
-    def note(data: Round) -> dict[str, accounts.Cost]:
-        worked_out.append(data.number)
-        return work_out(data)
-
-    monkeypatch.setattr(accounts, "costs", note)
-    known = Costs()
-    over = [(State.RELEASED, make_round(number)) for number in (1, 2)]
-    for open_round in (make_round(3), replace(make_round(3), traffic=())):
-        view = known.view([*over, (State.APPLYING, open_round)])
-
-    assert worked_out == [1, 2, 3, 3]
-    assert view.rounds[3]["signs"].wire_bytes == 0
-    assert set(view.other_strategies["no-union"].rounds) == {1, 2}
+    assert (folded.early, [record.receipts for record in folded.records]) == ((), [{}, {}])
+    assert all(report.traffic == () for report in folded.applied.values())
+    assert len(folded.traffic) == 4, "one row for each party, direction and vector"
