@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from itertools import takewhile
+from typing import Any
 
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, RunId
@@ -21,7 +21,6 @@ from hubbub.messages.traffic import Traffic
 from hubbub.store.base import Archive, EventStore, Note, Snapshot
 from hubbub.store.shapes import Shapes
 from hubbub_coordinator.accounts import Sums, add_up, split_by_party
-from hubbub_coordinator.news import News
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
@@ -138,7 +137,9 @@ class RunArchive:
 
     def read_news(self, most: int) -> list[Item]:
         """What happened in all that is archived, the newest of it, in order."""
-        return [_read_item(body) for _, body in self._store.read_notes(most)]
+        # One text, which is read in a third of the time that many take.
+        texts = ",".join(body for _, body in self._store.read_notes(most))
+        return [_read_item(said) for said in json.loads(f"[{texts}]")]
 
     # Writing --------------------------------------------------------------------------------------------
 
@@ -168,18 +169,13 @@ class RunArchive:
         return self._shapes.dump(EndedRound(state=state, **{name: getattr(folded, name) for name in _FIELDS}))
 
 
-def find_news(news: News, run: RunId, after: int) -> list[Item]:
-    """What has happened in a run after an id, the newest first."""
-    return list(takewhile(lambda item: item.id > after, news.newest_first(run)))
-
-
 def _write_item(item: Item) -> Note:
     said = (item.id, item.at_s, item.run, item.round, item.phase, item.kind, item.party, item.text, item.state)
     return item.id, json.dumps(said, separators=(",", ":"))
 
 
-def _read_item(body: str) -> Item:
-    number, at_s, run, of_round, phase, kind, party, text, state = json.loads(body)
+def _read_item(said: Sequence[Any]) -> Item:
+    number, at_s, run, of_round, phase, kind, party, text, state = said
     return Item(
         id=number,
         at_s=at_s,

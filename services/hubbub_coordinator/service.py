@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import dropwhile, islice
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, SomeRound, find_news
+from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, SomeRound
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
 from hubbub_coordinator.metering import meter
@@ -158,7 +159,7 @@ class Coordinator:
         is_long = live is not None and live.entries >= SNAPSHOT_AFTER
         if not (over or ended or is_long):
             return
-        news = find_news(self.news, run, self._archived_news.get(run, 0))
+        news = self.news.list_unloaded(run, self._archived_news.get(run, 0))
 
         def draw_up() -> Archive:
             return self._archive.draw_up(
@@ -390,9 +391,10 @@ class Coordinator:
         self._next_place = max((place for place, *_ in found), default=-1) + 1
         for _, run, _, key in found:
             self._remember_key(key, run)
-        archived = self._archive.read_news(KEPT + 1)
-        self._archived_news = {RunId(item.run): item.id for item in archived if item.run in live}
-        self.news.restore(archived)
+        # All before the first step that was taken again is archived.
+        for run in live:
+            self._archived_news[run] = min((item.id for item in self.news.list_unloaded(run, 0)), default=1) - 1
+        self.news.restore(partial(self._archive.read_news, KEPT + 1))
         self._check_tombstones()
 
     def _check_tombstones(self) -> None:
