@@ -303,9 +303,7 @@ async def _time_pages(count: int, repeats: int) -> list[PageTime]:
         stack.callback(coordinator.close)
         await coordinator.runner.start()
         stack.push_async_callback(coordinator.runner.stop)
-        # Once all runs are archived, as they are when they end.
-        with suppress(UnexpectedEvent):
-            await coordinator.runner.feed(Key("run", RunId("")), Began(at_s=0.0))
+        await settle(coordinator)
         url = await stack.enter_async_context(answering(coordinator, tokens, listen("127.0.0.1", 0, advice="")))
         places = {"middle": kept[count // 2], "late": kept[min(count - 1, 60)]}
         samples: dict[str, list[float]] = {page: [] for page in PAGES}
@@ -494,9 +492,16 @@ def draw_up_feeding(parties: Parties, count: int) -> Manifest:
     return Manifest.model_validate({**manifest.model_dump(), "scores": "none"})
 
 
+async def settle(coordinator: Coordinator) -> None:
+    """Wait until all has followed from events that were fed, and all is archived that is due."""
+    with suppress(UnexpectedEvent):
+        await coordinator.runner.feed(Key("run", RunId("")), Began(at_s=0.0))
+
+
 async def feed_rounds(coordinator: Coordinator, manifest: Manifest, parties: Parties, count: int) -> None:
     """Begin a run, or go on with it, until so many of its rounds are over: all parties say what they have to."""
     run = Key("run", manifest.run_id)
+    await settle(coordinator)
     if run.run not in coordinator.list_runs():
         await coordinator.submit(manifest)
         everybody = (*manifest.aggregators, *manifest.clients)
@@ -509,6 +514,7 @@ async def feed_rounds(coordinator: Coordinator, manifest: Manifest, parties: Par
     for number in range(coordinator.find_run(run.run)[1].ended + 1, count + 1):
         for event in list_events(manifest, coordinator.now_s()):
             await coordinator.runner.feed(Key("round", run.run, number), event)
+    await settle(coordinator)
 
 
 def list_events(manifest: Manifest, at_s: float) -> Iterator[Event]:

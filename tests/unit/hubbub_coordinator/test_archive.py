@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from benchmarks.interface import draw_up_feeding, feed_rounds, list_events
+from benchmarks.interface import draw_up_feeding, feed_rounds, list_events, settle
 
-from hubbub.errors import UnexpectedEvent
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
@@ -26,7 +25,6 @@ from hubbub_coordinator.accounts import Sums
 from hubbub_coordinator.api.costs import view_costs
 from hubbub_coordinator.api.views import view_round
 from hubbub_coordinator.archive import fold
-from hubbub_coordinator.events import Began
 from hubbub_coordinator.phases.round import PhaseRecord, Round, State
 from hubbub_coordinator.service import SNAPSHOT_AFTER, Coordinator, RunOver
 from hubbub_local.parties import make_parties
@@ -153,12 +151,6 @@ async def coordinator_on(disk: Disk, folder: Path, fate: Fate | None = None) -> 
             coordinator.close()
 
 
-async def has_settled(coordinator: Coordinator) -> None:
-    """Wait until all is archived that is due: an event is taken after that."""
-    with suppress(UnexpectedEvent):
-        await coordinator.runner.feed(Key("round", FED.run_id, 10_000), Began(at_s=0.0))
-
-
 async def ask_all(coordinator: Coordinator) -> list[str]:
     async with client_of(coordinator) as client:
         answers = [await client.get(question) for question in QUESTIONS]
@@ -179,7 +171,7 @@ async def test_every_answer_is_the_same_to_the_byte_after_a_restart(
             await coordinator.runner.feed(Key("round", FED.run_id, 8), event)
         if cancelled:
             await coordinator.cancel(FED.run_id)
-        await has_settled(coordinator)
+        await settle(coordinator)
         before = await ask_all(coordinator)
     async with coordinator_on(disk, tmp_path) as coordinator:
         assert await ask_all(coordinator) == before
@@ -199,10 +191,9 @@ async def test_nothing_that_is_answered_changes_when_it_is_archived(
         disk = Disk()
         async with coordinator_on(disk, tmp_path) as coordinator:
             await feed_rounds(coordinator, FED, PARTIES, 4)
-            await has_settled(coordinator)
             before = await ask_all(coordinator)
     async with coordinator_on(disk, tmp_path) as coordinator:
-        await has_settled(coordinator)
+        await settle(coordinator)
         assert await ask_all(coordinator) == before
         assert {key.round for key in coordinator.runner.machines} == {0, 5}
         assert coordinator._over == {}
@@ -216,7 +207,6 @@ async def test_what_a_restart_replays_and_what_is_in_memory_is_bounded_whatever_
     for count in (3, 150):
         async with coordinator_on(disk, tmp_path) as coordinator:
             await feed_rounds(coordinator, FED, PARTIES, count)
-            await has_settled(coordinator)
             assert len(coordinator.runner.machines) == 2
             assert coordinator._over == {}
             assert coordinator.runner._entries == len(disk.entries)
@@ -229,7 +219,7 @@ async def test_a_run_that_has_ended_leaves_no_entries_and_is_found(tmp_path: Pat
     async with coordinator_on(disk, tmp_path) as coordinator:
         await feed_rounds(coordinator, FED, PARTIES, 2)
         await coordinator.cancel(FED.run_id)
-        await has_settled(coordinator)
+        await settle(coordinator)
         before = coordinator.find_run(FED.run_id), coordinator.find_rounds(FED.run_id)
         with pytest.raises(RunOver):
             await coordinator.pause(FED.run_id)
@@ -261,7 +251,6 @@ async def show_life(folder: Path, instant: int | None) -> list[str]:
             await asyncio.gather(feeding, return_exceptions=True)
     async with coordinator_on(disk, folder) as coordinator:
         await feed_rounds(coordinator, FED, PARTIES, rounds_wanted)
-        await has_settled(coordinator)
         return await ask_all(coordinator)
 
 
