@@ -1,4 +1,4 @@
-"""The coordinator's interface with many who look on, while rounds run; and the list of many runs.
+"""The coordinator with many who look on, while rounds run; with many runs in its list; and after many rounds.
 
 All parties and the interface are in this process, on one core; those who look on are a process on another. The
 same pinning without them stands beside it, run by run in turn.
@@ -15,8 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -24,19 +24,38 @@ from urllib.parse import urlsplit
 
 from benchmarks.crowd import Seen
 from benchmarks.steps import CLIENTS, RHO, SERVERS
-from hubbub.ids import RunId
+from hubbub.crypto.sealing import Kem, SealingKey
+from hubbub.errors import UnexpectedEvent
+from hubbub.ids import RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.shares import Receipt, SignedReceipt, declare
+from hubbub.messages.traffic import Traffic
+from hubbub.protocol.layout import Vector
 from hubbub.runtime.runner import BEGINNING, Moment
 from hubbub.runtime.serving import listen
+from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.store.base import Draft
 from hubbub.store.shapes import Shapes
 from hubbub.store.sqlite import SqliteStore
+from hubbub.strategies.registry import find_strategy
+from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
+from hubbub.trust.signed import sign_run_key
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.api.access import Tokens
-from hubbub_coordinator.events import Began, CancelRequested
+from hubbub_coordinator.events import (
+    Began,
+    CancelRequested,
+    Event,
+    PartyJoined,
+    PartyReady,
+    ReceiptArrived,
+    SumReleased,
+    UpdateApplied,
+)
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
@@ -72,6 +91,8 @@ class Audience:
     runs_listed: int
     pages: int
     """How often each page of the list is asked for."""
+    restarted_after: tuple[int, ...]
+    """Rounds, after which a coordinator is started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +303,7 @@ async def _time_pages(count: int, repeats: int) -> list[PageTime]:
         stack.callback(coordinator.close)
         await coordinator.runner.start()
         stack.push_async_callback(coordinator.runner.stop)
+        await settle(coordinator)
         url = await stack.enter_async_context(answering(coordinator, tokens, listen("127.0.0.1", 0, advice="")))
         places = {"middle": kept[count // 2], "late": kept[min(count - 1, 60)]}
         samples: dict[str, list[float]] = {page: [] for page in PAGES}
@@ -312,7 +334,7 @@ def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
             for number in some:
                 manifest = first.model_copy(update={"nonce": f"{number:032x}"})
                 kept.append(manifest.run_id)
-                drafts += _write_run(shapes, manifest, float(number))
+                drafts += _write_run(shapes, manifest, number)
             last = store.append(drafts)
             for sequence in range(last - len(drafts) + 1, last + 1):
                 store.mark_done(sequence)
@@ -321,11 +343,207 @@ def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
     return kept
 
 
-def _write_run(shapes: Shapes, manifest: Manifest, at_s: float) -> Iterator[Draft]:
+def _write_run(shapes: Shapes, manifest: Manifest, place: int) -> Iterator[Draft]:
     key = Key("run", manifest.run_id)
-    yield Draft(key, BEGINNING, shapes.dump(runs.Run(manifest=manifest)))
-    for event in (Began(at_s=at_s), CancelRequested(at_s=at_s + 1)):
+    yield Draft(key, BEGINNING, shapes.dump(runs.Run(manifest=manifest, place=place)))
+    for event in (Began(at_s=float(place)), CancelRequested(at_s=place + 1.0)):
         yield Draft(key, shapes.name_of(event), shapes.dump(event))
+
+
+# A restart after many rounds -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A coordinator that is started again after so many rounds of one run; times are medians of `repeats`."""
+
+    rounds: int
+    repeats: int
+    process_s: float
+    """From the start of the process until it can answer."""
+    replay_s: float
+    """Of that, what it takes to have all runs again."""
+    replayed: int
+    """Entries of the store."""
+    memory_bytes: int
+    """Resident once it is there."""
+    running_bytes: int
+    """Resident in the process that ran the rounds, at the end of them."""
+
+
+START_AGAIN = """
+import asyncio, json, sys, time
+from pathlib import Path
+from hubbub.transport.memory import MemoryBroker, MemoryTransport
+from hubbub.transport.topology import topology_for
+from hubbub_coordinator.__main__ import Coordinator
+from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import create_app
+from hubbub_local.parties import make_parties
+
+async def main(folder):
+    parties = make_parties(clients=2, servers=2)
+    identity = parties.identities["coordinator"]
+    async with MemoryTransport(MemoryBroker(), topology_for(identity.name, identity.role)) as transport:
+        began_s = time.monotonic()
+        coordinator = Coordinator(identity=identity, roster=parties.roster, transport=transport, folder=folder)
+        await coordinator.start()
+        replay_s = time.monotonic() - began_s
+        create_app(coordinator, Tokens(read="r" * 32, change="c" * 32))
+        status = Path("/proc/self/status").read_text()
+        memory = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+        print(json.dumps([replay_s, memory]), flush=True)
+        await coordinator.runner.stop()
+        coordinator.close()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def measure_restarts(counts: Sequence[int], repeats: int) -> list[Restart]:
+    """Feed a coordinator the events of more and more rounds, and start it again after some of them."""
+    return asyncio.run(_measure_restarts(counts, repeats))
+
+
+async def _measure_restarts(counts: Sequence[int], repeats: int) -> list[Restart]:
+    parties = make_parties(clients=CLIENTS, servers=SERVERS)
+    manifest = draw_up_feeding(parties, max(counts) + 1)
+    found: list[Restart] = []
+    with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
+        for count in counts:
+            async with _on_its_own(parties, Path(folder)) as coordinator:
+                await feed_rounds(coordinator, manifest, parties, count)
+                running_bytes = _read_memory()
+            replayed = _count_entries(Path(folder) / STATE_FILE)
+            starts = [await _start_again(Path(folder)) for _ in range(repeats)]
+            found.append(
+                Restart(
+                    rounds=count,
+                    repeats=repeats,
+                    process_s=statistics.median(each[0] for each in starts),
+                    replay_s=statistics.median(each[1] for each in starts),
+                    replayed=replayed,
+                    memory_bytes=int(statistics.median(each[2] for each in starts)),
+                    running_bytes=running_bytes,
+                )
+            )
+    return found
+
+
+def _count_entries(path: Path) -> int:
+    store = SqliteStore(path)
+    try:
+        return len(store.read())
+    finally:
+        store.close()
+
+
+def _read_memory() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+async def _start_again(folder: Path) -> tuple[float, float, int]:
+    began_s = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", START_AGAIN, str(folder)), cwd=PROJECT, stdout=asyncio.subprocess.PIPE
+    )
+    if process.stdout is None:
+        raise RuntimeError("the coordinator has no pipe")
+    line = await process.stdout.readline()
+    process_s = time.monotonic() - began_s
+    if await process.wait() or not line:
+        raise RuntimeError("the coordinator could not be started again")
+    replay_s, memory_bytes = json.loads(line)
+    return process_s, replay_s, memory_bytes
+
+
+class _Unheard(MemoryTransport):
+    """Nobody is there to whom something could be sent."""
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        del address, body
+
+
+@asynccontextmanager
+async def _on_its_own(parties: Parties, folder: Path) -> AsyncIterator[Coordinator]:
+    identity = next(each for name, each in parties.identities.items() if name == "coordinator")
+    async with _Unheard(MemoryBroker(), topology_for(identity.name, identity.role)) as transport:
+        coordinator = Coordinator(identity=identity, roster=parties.roster, transport=transport, folder=folder)
+        try:
+            await coordinator.start()
+            yield coordinator
+        finally:
+            await coordinator.runner.stop()
+            coordinator.close()
+
+
+def draw_up_feeding(parties: Parties, count: int) -> Manifest:
+    """A run of so many rounds without scores."""
+    manifest = draw_up_manifest(
+        SyntheticTask(1_000),
+        roster=parties.roster,
+        strategy="no-union",
+        rho=RHO,
+        local_steps=1,
+        rounds=count,
+        seed=0,
+    )
+    return Manifest.model_validate({**manifest.model_dump(), "scores": "none"})
+
+
+async def settle(coordinator: Coordinator) -> None:
+    """Wait until all has followed from events that were fed, and all is archived that is due."""
+    with suppress(UnexpectedEvent):
+        await coordinator.runner.feed(Key("run", RunId("")), Began(at_s=0.0))
+
+
+async def feed_rounds(coordinator: Coordinator, manifest: Manifest, parties: Parties, count: int) -> None:
+    """Begin a run, or go on with it, until so many of its rounds are over: all parties say what they have to."""
+    run = Key("run", manifest.run_id)
+    await settle(coordinator)
+    if run.run not in coordinator.list_runs():
+        await coordinator.submit(manifest)
+        everybody = (*manifest.aggregators, *manifest.clients)
+        for name in everybody:
+            public = SealingKey.generate(Kem.X25519).public
+            key = sign_run_key(parties.identities[name], run.run, Kem.X25519, public)
+            await coordinator.runner.feed(run, PartyJoined(at_s=coordinator.now_s(), party=name, run_key=key))
+        for name in everybody:
+            await coordinator.runner.feed(run, PartyReady(at_s=coordinator.now_s(), party=name))
+    for number in range(coordinator.find_run(run.run)[1].ended + 1, count + 1):
+        for event in list_events(manifest, coordinator.now_s()):
+            await coordinator.runner.feed(Key("round", run.run, number), event)
+    await settle(coordinator)
+
+
+def list_events(manifest: Manifest, at_s: float) -> Iterator[Event]:
+    """What a coordinator hears in a round; nobody looks at signatures any more when it is an event."""
+    (phase,) = find_strategy(manifest.strategy).phases
+    parameters = manifest.protocol_parameters
+    vectors = (
+        Vector("signs", parameters.parameters, parameters.signs_modulus),
+        Vector("factors", 1, parameters.factors_modulus),
+        Vector("tags", 3, 2**64),
+    )
+    claims = declare(vectors)
+    up = Traffic(counts_as="signs", direction="up", payload_bits=8, wire_bytes=1)
+    down = Traffic(counts_as="signs", direction="down", payload_bits=8, wire_bytes=1)
+    for client in manifest.clients:
+        for server in manifest.aggregators:
+            receipt = Receipt(
+                aggregator=server, client=client, set_id=SetId("0" * 32), vectors=claims, transcript="0" * 64
+            )
+            signed = SignedReceipt(receipt=receipt, signature="0" * 128)
+            yield ReceiptArrived(at_s=at_s, phase=phase.name, receipt=signed)
+    members = frozenset(manifest.clients)
+    for server in manifest.aggregators:
+        yield SumReleased(
+            at_s=at_s, phase=phase.name, aggregator=server, members=members, vectors=claims, traffic=(down,)
+        )
+    for client in manifest.clients:
+        report = RoundApplied(model_hmac="0" * 64, traffic=(up,))
+        yield UpdateApplied(at_s=at_s, client=client, report=report)
 
 
 def _time_request(url: str, path: str, token: str, total: int) -> float:

@@ -16,7 +16,7 @@ from benchmarks.compact import time_compact
 from benchmarks.deployed import measure_processes
 from benchmarks.footprint import measure_footprints
 from benchmarks.growth import measure_growth
-from benchmarks.interface import measure_load, time_pages
+from benchmarks.interface import measure_load, measure_restarts, time_pages
 from benchmarks.learning import make_contests, time_training
 from benchmarks.machine import describe_machine
 from benchmarks.peers.measuring import Call, call_apart, measure_peers
@@ -167,6 +167,8 @@ def _audience(bench: Bench) -> None:
     bench.report.load = measure_load(audience)
     bench.say(f"A list of {audience.runs_listed:,} runs")
     bench.report.pages = time_pages(audience.runs_listed, audience.pages)
+    bench.say(f"A coordinator that is started again after up to {max(audience.restarted_after):,} rounds")
+    bench.report.restarts = measure_restarts(audience.restarted_after, bench.plan.repeats)
 
 
 PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(

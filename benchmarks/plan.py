@@ -63,7 +63,14 @@ FULL = Plan(
     peers=peers.FULL,
     training=TrainingPlan(repeats=7, lenet_steps=100, alexnet_steps=5),
     audience=Audience(
-        streams=500, requests_per_s=200, parameters=LENET, pairs=31, rounds_per_run=9, runs_listed=10_000, pages=21
+        streams=500,
+        requests_per_s=200,
+        parameters=LENET,
+        pairs=31,
+        rounds_per_run=9,
+        runs_listed=10_000,
+        pages=21,
+        restarted_after=(10, 100, 1_000),
     ),
     rabbitmq=True,
 )

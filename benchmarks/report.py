@@ -8,7 +8,7 @@ from benchmarks.compact import CompactTiming
 from benchmarks.deployed import ProcessRounds
 from benchmarks.footprint import Footprints
 from benchmarks.growth import Growth
-from benchmarks.interface import LoadTimes, PageTime
+from benchmarks.interface import LoadTimes, PageTime, Restart
 from benchmarks.learning import TrainingTime
 from benchmarks.machine import Machine
 from benchmarks.peers.report import PeersReport
@@ -44,6 +44,7 @@ class Report:
     training: list[TrainingTime] = field(default_factory=list)
     load: LoadTimes | None = None
     pages: list[PageTime] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:

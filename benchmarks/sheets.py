@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from benchmarks.interface import LoadTimes, PageTime
+from benchmarks.interface import LoadTimes, PageTime, Restart
 from benchmarks.learning import TrainingTime
 from benchmarks.peers.sheet import lay_out_peers
 from benchmarks.refusals import RefusalRate
@@ -74,6 +74,8 @@ def _lay_out_services(report: Report) -> Iterator[Sheet]:
         yield _lay_out_load(report.load)
     if report.pages:
         yield _lay_out_pages(report.pages)
+    if report.restarts:
+        yield _lay_out_restarts(report.restarts)
 
 
 def _lay_out_steps(title: str, timings: Sequence[Timing]) -> Sheet:
@@ -228,3 +230,25 @@ def _lay_out_pages(pages: Sequence[PageTime]) -> Sheet:
         "on what its event store held."
     )
     return Sheet(f"A page of {pages[0].runs:,} runs", ("page", "time", "slowest"), rows, note)
+
+
+def _lay_out_restarts(restarts: Sequence[Restart]) -> Sheet:
+    first = restarts[0]
+    rows = tuple(
+        (
+            f"{each.rounds:,}",
+            f"{each.replayed:,}",
+            *(show_seconds(each.replay_s), f"{each.replay_s / first.replay_s:.2f}"),
+            *(show_seconds(each.process_s), f"{each.process_s / first.process_s:.2f}"),
+            *(show_bytes(each.memory_bytes), show_bytes(each.running_bytes)),
+        )
+        for each in restarts
+    )
+    note = (
+        f"Medians of {first.repeats} starts, C = {CLIENTS}, S = {SERVERS}. All rounds are of one run, fed as "
+        "events without training; replay is what it takes to have the run again, process from the start of the "
+        "process until it could answer, each also over its first line. Memory is resident, after a restart and in "
+        "the process that had run the rounds; the latter holds the news of up to 20,000 events."
+    )
+    headings = ("rounds", "entries", "replay", "over", "process", "over", "memory", "running")
+    return Sheet("A coordinator that is started again", headings, rows, note)

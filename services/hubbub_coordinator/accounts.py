@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hubbub.ids import PartyId
@@ -11,7 +12,7 @@ from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.scores import SCORES, predict_bits
-from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.phases.round import PhaseRecord, Round, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +151,73 @@ def split_by_party(data: Round) -> dict[tuple[str, PartyId, Direction], tuple[in
         payload_bits, wire_bytes = found.get(key, (0, 0))
         found[key] = (payload_bits + row.payload_bits, wire_bytes + row.wire_bytes)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartySum:
+    """What one party reported in one direction, of all that counts as one thing."""
+
+    counts_as: str
+    party: PartyId
+    direction: Direction
+    payload_bits: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What the rounds of a run come to, from the first to one of them."""
+
+    last: int = 0
+    """The number of the last round that was added."""
+    released: int = 0
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    parties: tuple[PartySum, ...] = ()
+    fedavg_bits: int = 0
+    """Of released rounds, as what follows."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Payload under every strategy."""
+
+
+def add_up(sums: Sums, state: State, data: Round) -> Sums:
+    """Add the next round."""
+    added = Sums(
+        last=data.number, costs={**sums.costs, **_add_costs(sums, data)}, parties=_add_parties(sums, data)
+    )
+    released = state is State.RELEASED
+    others = predict_others(data) if released else {}
+    return replace(
+        added,
+        released=sums.released + released,
+        fedavg_bits=sums.fedavg_bits + (count_fedavg_bits(data) if released else 0),
+        others={name: sums.others.get(name, 0) + others.get(name, 0) for name in {**sums.others, **others}},
+    )
+
+
+def _add_costs(sums: Sums, data: Round) -> dict[str, Cost]:
+    nothing = Cost(payload_bits=0, predicted_bits=0, wire_bytes=0)
+    return {name: _add(sums.costs.get(name, nothing), cost) for name, cost in costs(data).items()}
+
+
+def _add(one: Cost, two: Cost) -> Cost:
+    return Cost(
+        payload_bits=one.payload_bits + two.payload_bits,
+        predicted_bits=one.predicted_bits + two.predicted_bits,
+        wire_bytes=one.wire_bytes + two.wire_bytes,
+    )
+
+
+def _add_parties(sums: Sums, data: Round) -> tuple[PartySum, ...]:
+    rows = {
+        (each.counts_as, each.party, each.direction): (each.payload_bits, each.wire_bytes) for each in sums.parties
+    }
+    for key, (payload_bits, wire_bytes) in split_by_party(data).items():
+        before = rows.get(key, (0, 0))
+        rows[key] = (before[0] + payload_bits, before[1] + wire_bytes)
+    return tuple(
+        PartySum(counts_as=counts_as, party=party, direction=direction, payload_bits=payload, wire_bytes=wire)
+        for (counts_as, party, direction), (payload, wire) in rows.items()
+    )
 
 
 def count_fedavg_bits(data: Round) -> int:

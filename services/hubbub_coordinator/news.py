@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.telling import Item, tell
@@ -24,29 +25,57 @@ class News:
         self._by_run: dict[str, list[Item]] = {}
         """The same, so that nobody who asks about one run looks through all that happened in others."""
         self._forgotten = 0
+        self._load: Callable[[], Iterable[Item]] | None = None
+        """What happened before a restart, until it is loaded."""
         self._listeners: list[Callable[[], None]] = []
 
     @property
     def newest(self) -> int:
         """The id of the last thing that happened; 0 before anything has."""
-        return self._items[-1].id if self._items else self._forgotten
+        items = self._items or self._all()
+        return items[-1].id if items else self._forgotten
 
     @property
     def forgotten(self) -> int:
         """The highest id that is not held any more; 0 if all are."""
+        self._all()
         return self._forgotten
 
     def knows(self, after: int) -> bool:
         """Whether everything is held that happened after this id, and the id can be one of ours."""
-        return self._forgotten <= after <= self.newest
+        return self.forgotten <= after <= self.newest
 
     def since(self, after: int) -> list[Item]:
         """What is held of all that happened after this id."""
-        return self._items[bisect_right(self._items, after, key=lambda item: item.id) :]
+        items = self._all()
+        return items[bisect_right(items, after, key=lambda item: item.id) :]
 
     def newest_first(self, run: str | None = None) -> Iterator[Item]:
         """All that is held, or all of a run, the last first; what happens meanwhile is left out."""
-        return reversed(self._items if run is None else self._by_run.get(run, []))
+        items = self._all()
+        return reversed(items if run is None else self._by_run.get(run, []))
+
+    def restore(self, load: Callable[[], Iterable[Item]]) -> None:
+        """Have what happened before a restart, beside what the steps tell that were taken again.
+
+        It is loaded when somebody asks for it: a start should not wait for that.
+        """
+        self._load = load
+
+    def _all(self) -> list[Item]:
+        if self._load is not None:
+            found = {item.id: item for item in (*self._load(), *self._items)}
+            self._load = None
+            self._items, self._by_run = [found[number] for number in sorted(found)], {}
+            for item in self._items:
+                self._by_run.setdefault(item.run, []).append(item)
+            if len(self._items) > self._kept:
+                self._forget(len(self._items) - self._kept)
+        return self._items
+
+    def list_unloaded(self, run: str, after: int) -> list[Item]:
+        """What has happened in a run after an id, the last first, as far as it need not be loaded."""
+        return list(takewhile(lambda item: item.id > after, reversed(self._by_run.get(run, []))))
 
     def note(self, moment: Moment) -> None:
         """Take in a step."""
@@ -57,6 +86,8 @@ class News:
         self._by_run.setdefault(moment.key.run, []).extend(found)
         # Not one by one: moving the rest each time would cost more than holding a few too many.
         if len(self._items) > self._kept + self._kept // 10:
+            # What was not loaded by now is older than all of these.
+            self._load = None
             self._forget(len(self._items) - self._kept)
         self._call()
 

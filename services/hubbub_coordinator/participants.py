@@ -97,13 +97,13 @@ def _describe(run: Run, last: Last, party: PartyId) -> str:
     state, data = last
     if party in data.manifest.aggregators:
         return "released" if party in data.record.ended else f"holds {_count_held(party, data)} share sets"
-    receipts = data.record.receipts.get(party, {})
-    if party in data.applied and (party in data.reported or not receipts):
+    holders = data.record.delivered.get(party, [])
+    if party in data.applied and (party in data.reported or not holders):
         return f"applied round {data.number}"
-    if receipts:
-        return f"delivered {data.current.name} to {len(receipts)} of {len(data.aggregators)} aggregators"
+    if holders:
+        return f"delivered {data.current.name} to {len(holders)} of {len(data.aggregators)} aggregators"
     return "training or sending" if state is rounds.State.COLLECTING else "was left out"
 
 
 def _count_held(party: PartyId, data: Round) -> int:
-    return sum(party in receipts for receipts in data.record.receipts.values())
+    return sum(party in holders for holders in data.record.delivered.values())

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import dropwhile, islice
 from pathlib import Path
 
@@ -21,24 +22,26 @@ from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
 from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES
 from hubbub.runtime.telemetry import Counters, context
 from hubbub.runtime.tombstones import Tombstones
-from hubbub.store.base import EventStore
+from hubbub.store.base import Archive, EventStore
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub_coordinator.ended import Folder
+from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, SomeRound
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
 from hubbub_coordinator.metering import meter
-from hubbub_coordinator.news import News
+from hubbub_coordinator.news import KEPT, News
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 
 log = logging.getLogger(__name__)
 
 ANY_RUN = RunId("")
+SNAPSHOT_AFTER = 64
+"""Events of a run, after which a snapshot takes their place."""
 
 
 class RunExists(ConfigurationError):
@@ -89,11 +92,16 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self.news = News()
         self._over: dict[Key, Live] = {}
-        self._folders: dict[RunId, Folder] = {}
+        """Machines that are over and not archived yet: a run's last round, until the next begins."""
+        self._due: set[RunId] = set()
+        """Runs of which something is to be archived."""
+        self._archived_news: dict[RunId, int] = {}
+        """Of runs that go on: the id of the last news that is archived."""
         self._pause_when_void = pause_when_void
         self._transport = transport
         self._states: dict[RunId, str] = {}
         """Of all runs, in the order in which they were submitted; by name, which is quicker to look up."""
+        self._next_place = 0
         self._steps: Counter[RunId] = Counter()
         self._submitted: dict[str, RunId] = {}
         """By idempotency key."""
@@ -101,6 +109,7 @@ class Coordinator:
         self._tombstones = Tombstones(folder / TOMBSTONES)
         self._audit = AuditLog(folder / AUDIT_FILE, identity.name)
         self._store = store or SqliteStore(folder / STATE_FILE)
+        self._archive = RunArchive(self._store)
         self.runner = Runner(
             identity=identity,
             roster=roster,
@@ -113,6 +122,7 @@ class Coordinator:
             audit=self._audit,
             observer=meter(self.counters.registry, lambda: self.runner.machines, self._clock, observer),
             witness=self._witness,
+            settled=self._archive_due,
         )
 
     async def start(self) -> None:
@@ -130,16 +140,45 @@ class Coordinator:
         self._steps[ANY_RUN] += 1
         if isinstance(moment.after, runs.State):
             self._states[moment.key.run] = moment.after.value
+            if self.runner.machines[moment.key].entries >= SNAPSHOT_AFTER:
+                self._due.add(moment.key.run)
         elif isinstance(moment.event, Began):
-            self._fold(Key("round", moment.key.run, moment.key.round - 1))
+            # The round before is not asked about as often any more.
+            self._due.add(moment.key.run)
         self.news.note(moment)
 
-    def _fold(self, key: Key) -> None:
-        """Keep of a round only what is asked about it, once the next one has begun; after a restart as well."""
-        live = self._find(key)
-        if live is not None:
-            manifest = self.find_run(key.run)[1].manifest
-            live.data = self._folders.setdefault(key.run, Folder(manifest)).fold(live.data)
+    async def _archive_due(self) -> None:
+        """Move to the archive what is over, and what would make a restart long."""
+        while self._due:
+            await self._archive_run(self._due.pop())
+
+    async def _archive_run(self, run: RunId) -> None:
+        key, known = Key("run", run), self.look_at(run)
+        live, ended = self.runner.machines.get(key), key in self._over
+        over = [number for number in sorted(known.held) if ended or number < known.data.round]
+        is_long = live is not None and live.entries >= SNAPSHOT_AFTER
+        if not (over or ended or is_long):
+            return
+        news = self.news.list_unloaded(run, self._archived_news.get(run, 0))
+
+        def draw_up() -> Archive:
+            return self._archive.draw_up(
+                run,
+                [known.held[number] for number in over],
+                EndedRun(known.state, known.data) if ended else None,
+                [self.runner.snapshot(key)] if is_long else [],
+                news,
+            )
+
+        if not await self.runner.archive(draw_up):
+            return
+        for number in over:
+            self._over.pop(Key("round", run, number))
+        if ended:
+            self._over.pop(key)
+            self._archived_news.pop(run, None)
+        elif news:
+            self._archived_news[run] = news[0].id
 
     async def submit_once(self, manifest: Manifest, key: str) -> tuple[RunId, bool]:
         """Begin a run, unless it was begun under this very key; say whether it was."""
@@ -167,7 +206,13 @@ class Coordinator:
             raise RunExists(f"run {run} was submitted already; a new run needs a new nonce")
         self._states[run] = runs.State.ENROLLING.value
         machine = Key("run", run)
-        data = runs.Run(manifest=manifest, pause_when_void=self._pause_when_void, idempotency_key=key)
+        data = runs.Run(
+            manifest=manifest,
+            pause_when_void=self._pause_when_void,
+            place=self._next_place,
+            idempotency_key=key,
+        )
+        self._next_place += 1
         self.runner.add(machine, data)
         try:
             # Once it is kept the parties will be asked, now or when the broker is back.
@@ -199,9 +244,9 @@ class Coordinator:
         await self._steer(run, ResumeRequested(at_s=self._clock.now_s()))
 
     async def _steer(self, run: RunId, event: CancelRequested | PauseRequested | ResumeRequested) -> None:
-        state, _ = self.find_run(run)
-        if state in runs.OUTCOMES:
-            raise RunOver(f"run {run} is {state.value} already")
+        self.check_run(run)
+        if runs.State(self._states[run]) in runs.OUTCOMES:
+            raise RunOver(f"run {run} is {self._states[run]} already")
         await self.runner.feed_until_kept(Key("run", run), event)
 
     # What the API and the terminal ask ------------------------------------------------------------------
@@ -235,33 +280,44 @@ class Coordinator:
         """How many steps a run and its rounds have taken since this coordinator was started; `ANY_RUN` for all."""
         return self._steps[run]
 
+    def check_run(self, run: RunId) -> None:
+        """Refuse a run that was never submitted."""
+        if run not in self._states:
+            raise UnknownRun(f"there is no run {run}")
+
+    async def look(self, run: RunId) -> KnownRun:
+        """A run at this moment; one that is over is read in a thread."""
+        self.check_run(run)
+        if self._find(Key("run", run)) is None:
+            await asyncio.to_thread(self._archive.find_run, run)
+        return self.look_at(run)
+
+    def look_at(self, run: RunId) -> KnownRun:
+        """The same for whoever can wait for the store."""
+        self.check_run(run)
+        live = self._find(Key("run", run))
+        state, data = (live.state, live.data) if live else self._archive.find_run(run)
+        if not isinstance(state, runs.State) or not isinstance(data, runs.Run):
+            raise LocalError(f"{run} is not a run")
+        return KnownRun(run, state, data, dict(self._find_held(run, data.round)), self._archive)
+
+    def _find_held(self, run: RunId, last: int) -> Iterator[tuple[int, SomeRound]]:
+        """Rounds that are in memory, the last first; all before them are archived."""
+        for number in range(last, 0, -1):
+            live = self._find(Key("round", run, number))
+            if live is not None and isinstance(live.state, rounds.State):
+                yield number, (live.state, live.data)
+            elif number < last:
+                return
+
     def find_run(self, run: RunId) -> tuple[runs.State, runs.Run]:
         """A run's state and data."""
-        live = self._find(Key("run", run))
-        if live is None:
-            raise UnknownRun(f"there is no run {run}")
-        if not isinstance(live.state, runs.State) or not isinstance(live.data, runs.Run):
-            raise LocalError(f"{run} is not a run")
-        return live.state, live.data
+        known = self.look_at(run)
+        return known.state, known.data
 
-    def find_rounds(
-        self, run: RunId, *, after: int = 0, limit: int | None = None
-    ) -> list[tuple[rounds.State, rounds.Round]]:
-        """All rounds of a run so far, or some of them; one that is about to begin is not there yet."""
-        _, data = self.find_run(run)
-        last = data.round if limit is None else min(data.round, after + limit)
-        found = (self.find_round(run, number) for number in range(after + 1, last + 1))
-        return [each for each in found if each]
-
-    def find_last_round(self, run: RunId) -> tuple[rounds.State, rounds.Round] | None:
-        """The round that a run is in, or was in at its end."""
-        _, data = self.find_run(run)
-        return self.find_round(run, data.round)
-
-    def find_round(self, run: RunId, number: int) -> tuple[rounds.State, rounds.Round] | None:
-        """One round, if it has begun."""
-        live = self._find(Key("round", run, number))
-        return (live.state, live.data) if live and isinstance(live.state, rounds.State) else None
+    def find_rounds(self, run: RunId) -> list[SomeRound]:
+        """All rounds of a run so far; one that is about to begin is not there yet."""
+        return self.look_at(run).find_rounds()
 
     def _find(self, key: Key) -> Live | None:
         return self.runner.machines.get(key) or self._over.get(key)
@@ -271,19 +327,20 @@ class Coordinator:
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
         """Check a message against its run's manifest and make its event."""
         del size
-        live = self._find(Key("run", envelope.run))
-        if live is None:
+        if envelope.run not in self._states:
             raise PeerError(RejectReason.UNKNOWN_RUN, f"no run {envelope.run} was submitted here")
-        check_sender(live.data.manifest, envelope)
+        live = self._find(Key("run", envelope.run))
+        data = live.data if live else self._archive.find_run(envelope.run)[1]
+        check_sender(data.manifest, envelope)
         about_run = read_run_event(self.runner.roster, envelope, now_s)
         key = Key("run", envelope.run) if about_run else Key("round", envelope.run, envelope.round)
-        event = about_run or read_round_event(self.runner.roster, live.data.manifest, envelope, now_s)
-        if key in self._over:
+        event = about_run or read_round_event(self.runner.roster, data.manifest, envelope, now_s)
+        if key.round > data.round:
+            raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
+        if key not in self.runner.machines:
             log.info("%s came after the end and changes nothing", envelope.kind)
             self.counters.late(envelope.kind)
             return []
-        if key.round > live.data.round:
-            raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
         return [(key, event)]
 
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
@@ -324,11 +381,21 @@ class Coordinator:
         raise LocalError(f"the coordinator has no job {job!r} for {key}")
 
     def restore(self, machines: Mapping[Key, Live]) -> None:
-        """Know again which runs there were, in the order in which they were submitted."""
-        found = {key: live for key, live in machines.items() if key.kind == "run"}
-        self._states = {key.run: str(live.state.value) for key, live in found.items()}
-        for key, live in found.items():
-            self._remember_key(live.data.idempotency_key, key.run)
+        """Know again which runs there were, in the order in which they were submitted, and what happened."""
+        live = {key.run: live for key, live in machines.items() if key.kind == "run"}
+        found = [
+            (each.place, each.run, each.state.value, each.idempotency_key) for each in self._archive.list_runs()
+        ]
+        found += [(it.data.place, run, str(it.state.value), it.data.idempotency_key) for run, it in live.items()]
+        found.sort(key=lambda each: each[0])
+        self._states = {run: state for _, run, state, _ in found}
+        self._next_place = max((place for place, *_ in found), default=-1) + 1
+        for _, run, _, key in found:
+            self._remember_key(key, run)
+        # All before the first step that was taken again is archived.
+        for run in live:
+            self._archived_news[run] = min((item.id for item in self.news.list_unloaded(run, 0)), default=1) - 1
+        self.news.restore(partial(self._archive.read_news, KEPT + 1))
         self._check_tombstones()
 
     def _check_tombstones(self) -> None:
@@ -345,11 +412,11 @@ class Coordinator:
             self._tombstones.mark_forgotten(run)
 
     def retire(self, key: Key, live: Live) -> bool:
-        """Keep what is over: the API shows it. When a run ends, so does its open round."""
+        """Keep what is over until it is archived: the API shows it. When a run ends, so does its open round."""
         self._over[key] = live
         if key.kind == "run":
+            self._due.add(key.run)
             log.info("run %s is %s: %s", key.run, live.state.value, live.data.reason)
             for other in [each for each in self.runner.machines if each.run == key.run]:
                 self._over[other] = self.runner.drop(other)
-            self._folders.pop(key.run, None)
         return False

@@ -1,8 +1,8 @@
 """What happened, told in sentences: derived from the steps of the coordinator's machines, step by step.
 
-Nothing of it is kept on disk. A step is kept by the runner under a number of the event store, and the same steps
-are taken again after a restart, so the same news comes of them under the same ids. News holds who did what and
-when; nothing that was summed, no key and no digest.
+A step is kept by the runner under a number of the event store, and the same steps are taken again after a restart,
+so the same news comes of them under the same ids. When steps are archived, the news that came of them is kept
+instead. News holds who did what and when; nothing that was summed, no key and no digest.
 """
 
 from __future__ import annotations

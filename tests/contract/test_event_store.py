@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, pairwise
@@ -15,7 +15,7 @@ import pytest
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
-from hubbub.store.base import Draft, Entry, EventStore
+from hubbub.store.base import Archive, Draft, Entry, EventStore, Snapshot
 from hubbub.store.postgres import PostgresStore
 from hubbub.store.sqlite import SqliteStore
 from support.forgetful_store import Disk, ForgetfulStore
@@ -279,6 +279,123 @@ def test_a_number_is_never_given_twice(place: Place, store: EventStore) -> None:
     number = again.append([draft(3)])
     assert number > dropped
     assert not entry_at(again, number).done
+
+
+# Archives -----------------------------------------------------------------------------------------------
+
+RUN_KEY, OLD, NEW = Key("run", RUN), Key("round", RUN, 1), Key("round", RUN, 2)
+ARCHIVE = Archive(
+    run=RUN,
+    over=(Snapshot(OLD, "how it ended", "in short"),),
+    ongoing=(Snapshot(RUN_KEY, "how far it is"),),
+    notes=((7, "seven"), (9, "nine")),
+)
+
+
+def done(number: int, key: Key) -> Draft:
+    return replace(draft(number, key), done=True)
+
+
+def archived_in(store: EventStore) -> tuple[object, ...]:
+    return (
+        drafts_in(store),
+        store.find_over("round", RUN, 1, 9),
+        store.read_ongoing(),
+        store.read_summaries("round"),
+        store.read_notes(10),
+    )
+
+
+def test_what_asks_for_nothing_is_done_at_once(place: Place, store: EventStore) -> None:
+    store.append([done(1, KEY), draft(2)])
+    place.crash(store)
+    assert [each.done for each in place.open().read()] == [True, False]
+
+
+def test_an_archive_takes_the_place_of_its_machines_entries(place: Place, store: EventStore) -> None:
+    other = replace(OLD, run=OTHER_RUN)
+    store.append([done(1, RUN_KEY), done(2, OLD), done(3, OLD), done(4, NEW), draft(5, other)])
+
+    assert store.archive(ARCHIVE) == 3
+
+    assert archived_in(store) == (
+        [draft(4, NEW), draft(5, other)],
+        list(ARCHIVE.over),
+        list(ARCHIVE.ongoing),
+        [Snapshot(OLD, "", "in short")],
+        list(ARCHIVE.notes),
+    )
+    before = archived_in(store)
+    place.crash(store)
+    assert archived_in(place.open()) == before
+
+
+def test_an_entry_is_archived_that_was_marked_done_a_moment_ago(store: EventStore) -> None:
+    store.mark_done(store.append([draft(1, OLD)]))
+    assert store.archive(ARCHIVE) == 1
+    assert store.read() == []
+
+
+@pytest.mark.parametrize("undone", [OLD, NEW, RUN_KEY])
+def test_nothing_is_archived_while_something_of_the_run_is_not_done(
+    place: Place, store: EventStore, undone: Key
+) -> None:
+    """What it told another machine may be archived, and would be told again."""
+    store.append([done(1, RUN_KEY), done(2, OLD), draft(3, undone)])
+    before = archived_in(store)
+    assert store.archive(ARCHIVE) is None
+    assert archived_in(store) == before
+    place.crash(store)
+    assert archived_in(place.open()) == before
+
+
+def test_an_archive_can_be_written_twice_and_a_machine_that_went_on_can_end(store: EventStore) -> None:
+    store.append([done(1, RUN_KEY), done(2, OLD)])
+    store.archive(ARCHIVE)
+    before = archived_in(store)
+    assert store.archive(ARCHIVE) == 0
+    assert archived_in(store) == before
+
+    store.append([done(3, RUN_KEY)])
+    end = Snapshot(RUN_KEY, "its end", "over")
+    assert store.archive(Archive(run=RUN, over=(end,), notes=((9, "another nine"), (11, "eleven")))) == 1
+
+    assert (store.read_ongoing(), store.find_over("run", RUN)) == ([], [end])
+    assert store.read_notes(2) == [(9, "nine"), (11, "eleven")]
+
+
+@pytest.mark.parametrize("forget", [lambda store: store.drop([RUN_KEY]), lambda store: store.drop_run(RUN)])
+def test_a_snapshot_goes_with_its_machine_and_what_is_over_stays(
+    store: EventStore, forget: Callable[[EventStore], None]
+) -> None:
+    store.archive(ARCHIVE)
+    forget(store)
+    assert (store.read_ongoing(), store.find_over("round", RUN, 1, 9)) == ([], list(ARCHIVE.over))
+
+
+def test_an_archive_that_cannot_be_written_whole_is_not_written(place: Place, store: EventStore) -> None:
+    store.append([done(1, RUN_KEY), done(2, OLD)])
+    before = archived_in(store)
+    with pytest.raises(UnicodeEncodeError):
+        store.archive(replace(ARCHIVE, notes=((7, "seven"), (9, "\ud800"))))
+    assert archived_in(store) == before
+    place.crash(store)
+    assert archived_in(place.open()) == before
+
+
+def test_what_is_over_is_found_by_kind_run_and_round_in_order(store: EventStore) -> None:
+    keys = [Key("round", RUN, number) for number in (3, 1, 2, 10)]
+    others = [Key("phase", RUN, 2), Key("round", OTHER_RUN, 2)]
+    store.archive(Archive(run=RUN, over=tuple(Snapshot(key, str(key.round)) for key in (*keys, *others))))
+    assert [each.key.round for each in store.find_over("round", RUN, 2, 9)] == [2, 3]
+    assert store.find_over("round", RUN) == []
+
+
+def test_a_number_is_not_given_again_after_all_was_archived(place: Place, store: EventStore) -> None:
+    last = store.append([done(1, OLD)])
+    store.archive(ARCHIVE)
+    place.crash(store)
+    assert place.open().append([draft(2)]) > last
 
 
 # Use ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
-from hubbub.store.base import Draft, Entry, EventStore
+from hubbub.store.base import Archive, Draft, Entry, EventStore, Note, Snapshot
 from hubbub.transport.base import Address, Transport
 from support.wrapping import Wrapping
 
@@ -85,8 +85,7 @@ class MortalStore(EventStore):
     def append(self, drafts: Sequence[Draft]) -> int:
         what = drafts[-1].kind
         self._die_at(f"before keeping {what}")
-        while self._finished:
-            self._inner.mark_done(self._finished.pop())
+        self._write_finished()
         number = self._inner.append(drafts)
         self._die_at(f"after keeping {what}")
         return number
@@ -94,6 +93,10 @@ class MortalStore(EventStore):
     def _die_at(self, instant: str) -> None:
         if self._fate.is_met_at(instant):
             raise StorageFailed("the party is dead")
+
+    def _write_finished(self) -> None:
+        while self._finished:
+            self._inner.mark_done(self._finished.pop())
 
     def mark_done(self, sequence: int) -> None:
         self._finished.append(sequence)
@@ -108,6 +111,25 @@ class MortalStore(EventStore):
 
     def drop_run(self, run: RunId) -> None:
         self._inner.drop_run(run)
+
+    def archive(self, archive: Archive) -> int | None:
+        self._die_at("before archiving")
+        self._write_finished()
+        dropped = self._inner.archive(archive)
+        self._die_at("after archiving")
+        return dropped
+
+    def read_ongoing(self) -> list[Snapshot]:
+        return self._inner.read_ongoing()
+
+    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
+        return self._inner.find_over(kind, run, first, last)
+
+    def read_summaries(self, kind: str) -> list[Snapshot]:
+        return self._inner.read_summaries(kind)
+
+    def read_notes(self, most: int) -> list[Note]:
+        return self._inner.read_notes(most)
 
     def close(self) -> None:
         """As the dead do it: what was marked as done and not yet written stays undone."""

@@ -21,15 +21,18 @@ from dataclasses import dataclass, field, replace
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
-from hubbub.store.base import Draft, Entry, EventStore
+from hubbub.store.base import Archive, Draft, Entry, EventStore, Note, Snapshot
 
 
 @dataclass(slots=True)
 class Disk:
-    """What is there after a crash: entries by their numbers, and the last number that was given."""
+    """What is there after a crash: entries by their numbers, the last number that was given, and archives."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
     last: int = 0
+    over: dict[Key, Snapshot] = field(default_factory=dict)
+    snapshots: dict[Key, Snapshot] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
 
 
 class ForgetfulStore(EventStore):
@@ -76,6 +79,44 @@ class ForgetfulStore(EventStore):
     def drop_run(self, run: RunId) -> None:
         self._forget(lambda key: key.run == run)
 
+    def archive(self, archive: Archive) -> int | None:
+        for text in dict(archive.notes).values():
+            text.encode()
+        over = {each.key: each for each in archive.over}
+        ongoing = {each.key: each for each in archive.ongoing}
+        with self._lock:
+            self._check_open()
+            self._before_sync()
+            self._sync()
+            if any(entry.key.run == archive.run and not entry.done for entry in self._disk.entries.values()):
+                return None
+            dropped = self._forget_synced(lambda key: key in over or key in ongoing)
+            self._disk.over |= over
+            self._disk.snapshots |= ongoing
+            self._disk.notes = {**dict(archive.notes), **self._disk.notes}
+            return dropped
+
+    def read_ongoing(self) -> list[Snapshot]:
+        self._check_open()
+        return [*self._disk.snapshots.values()]
+
+    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
+        self._check_open()
+        found = [
+            each
+            for key, each in self._disk.over.items()
+            if (key.kind, key.run) == (kind, run) and first <= key.round <= last
+        ]
+        return sorted(found, key=lambda each: (each.key.round, each.key.phase))
+
+    def read_summaries(self, kind: str) -> list[Snapshot]:
+        self._check_open()
+        return [replace(each, body="") for key, each in self._disk.over.items() if key.kind == kind]
+
+    def read_notes(self, most: int) -> list[Note]:
+        self._check_open()
+        return sorted(self._disk.notes.items())[-most:]
+
     def close(self) -> None:
         with self._lock:
             self._check_open()
@@ -91,8 +132,13 @@ class ForgetfulStore(EventStore):
             self._check_open()
             self._before_sync()
             self._sync()
-            for sequence in [each.sequence for each in self._disk.entries.values() if is_over(each.key)]:
-                del self._disk.entries[sequence]
+            self._forget_synced(is_over)
+
+    def _forget_synced(self, is_over: Callable[[Key], bool]) -> int:
+        disk, before = self._disk, len(self._disk.entries)
+        disk.entries = {number: each for number, each in disk.entries.items() if not is_over(each.key)}
+        disk.snapshots = {key: each for key, each in disk.snapshots.items() if not is_over(key)}
+        return before - len(disk.entries)
 
     def _sync(self) -> None:
         self._disk.entries |= {entry.sequence: entry for entry in self._written}
@@ -110,4 +156,6 @@ class ForgetfulStore(EventStore):
 def _entry(sequence: int, draft: Draft) -> Entry:
     # A disk takes bytes: what is no text fails here as it does there.
     draft.body.encode()
-    return Entry(sequence=sequence, key=draft.key, kind=draft.kind, body=draft.body, cause=draft.cause, done=False)
+    return Entry(
+        sequence=sequence, key=draft.key, kind=draft.kind, body=draft.body, cause=draft.cause, done=draft.done
+    )

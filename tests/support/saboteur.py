@@ -12,16 +12,16 @@ from typing import Literal
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
-from hubbub.store.base import Draft, Entry, EventStore
+from hubbub.store.base import Archive, Draft, Entry, EventStore, Note, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a party can be killed: before or after an event is kept, or machines are forgotten."""
+    """Where a party can be killed: before or after an event is kept, or machines are forgotten or archived."""
 
     when: Literal["before", "after"]
     what: str
-    """The event's name; "forgotten"; "beginning", if a machine waits for its first event."""
+    """The event's name; "forgotten"; "archived"; "beginning", if a machine waits for its first event."""
     key: Key
     told: str = ""
     """What the event of a run says, but for the time: there are several of a kind. A round's have their keys."""
@@ -88,6 +88,25 @@ class DoomedStore(EventStore):
 
     def drop_run(self, run: RunId) -> None:
         self._inner.drop_run(run)
+
+    def archive(self, archive: Archive) -> int | None:
+        key = (*archive.over, *archive.ongoing)[0].key
+        self._saboteur.pass_by(Point("before", "archived", key))
+        dropped = self._inner.archive(archive)
+        self._saboteur.pass_by(Point("after", "archived", key))
+        return dropped
+
+    def read_ongoing(self) -> list[Snapshot]:
+        return self._inner.read_ongoing()
+
+    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
+        return self._inner.find_over(kind, run, first, last)
+
+    def read_summaries(self, kind: str) -> list[Snapshot]:
+        return self._inner.read_summaries(kind)
+
+    def read_notes(self, most: int) -> list[Note]:
+        return self._inner.read_notes(most)
 
     def close(self) -> None:
         self._inner.close()

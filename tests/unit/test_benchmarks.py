@@ -47,7 +47,14 @@ TINY = replace(
 )
 
 AUDIENCE = Audience(
-    streams=3, requests_per_s=50, parameters=640, pairs=1, rounds_per_run=2, runs_listed=80, pages=2
+    streams=3,
+    requests_per_s=50,
+    parameters=640,
+    pairs=1,
+    rounds_per_run=2,
+    runs_listed=80,
+    pages=2,
+    restarted_after=(2, 4),
 )
 
 TRAINING = TrainingPlan(repeats=1, lenet_steps=2, alexnet_steps=1)
@@ -96,6 +103,10 @@ def test_the_command_shows_steps_chunk_sizes_and_rounds_and_writes_them_as_json(
     assert seen["requests"] > 0
     assert written["load"]["alone_s"] > 0 < written["load"]["watched_s"]
     assert [(each["runs"], each["seconds"] > 0) for each in written["pages"]] == [(80, True)] * 5
+    assert [(each["rounds"], each["process_s"] > each["replay_s"] > 0) for each in written["restarts"]] == [
+        (2, True),
+        (4, True),
+    ]
     titles = (
         "The compact wire: steps, N = 640",
         "An aggregator with two threads, N = 640",

@@ -10,7 +10,6 @@ from hubbub.runtime.telemetry import WebRefusal
 from hubbub_coordinator.api import events, export, pages, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, Gate, Tokens
 from hubbub_coordinator.api.body_limit import BodyLimit
-from hubbub_coordinator.api.costs import Costs
 from hubbub_coordinator.api.describing import describe_interface
 from hubbub_coordinator.api.headers import SecurityHeaders
 from hubbub_coordinator.api.heavy import Heavy
@@ -55,7 +54,6 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     app.state.coordinator = coordinator
     app.state.streams = Streams(coordinator.news)
     app.state.heavy = Heavy(lambda: coordinator.counters.turned_away(WebRefusal.BUSY))
-    app.state.costs = Costs()
     app.state.round_views = RoundViews(app.state.heavy)
     app.state.assets = pages.find_assets()
     for part in (runs, export, events, system, pages):

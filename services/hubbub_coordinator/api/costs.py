@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
-from hubbub.ids import RunId
-from hubbub.machine.table import is_final
 from hubbub.messages.traffic import Direction
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator import accounts
+from hubbub_coordinator.archive import SomeRound
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import Round
 
@@ -24,10 +23,9 @@ class CostView(BaseModel):
     wire_bytes: int
 
 
-class PartyCostView(BaseModel):
-    """What one party reported of one round, in one direction."""
+class PartyTotalView(BaseModel):
+    """What one party reported in one direction, of all rounds."""
 
-    round: int
     counts_as: str
     party: str
     direction: Direction
@@ -36,17 +34,28 @@ class PartyCostView(BaseModel):
     wire_bytes: int
 
 
+class PartyCostView(PartyTotalView):
+    """What one party reported of one round, in one direction."""
+
+    round: int
+
+
 class StrategyCostView(BaseModel):
-    """What the released rounds would have taken under a strategy."""
+    """What released rounds would have taken under a strategy."""
 
     total_bits: int
     rounds: dict[int, int]
 
 
 class RunCost(BaseModel):
-    """What a run has cost so far, and what others would have cost for its released rounds."""
+    """What a run has cost so far, and what others would have cost for its released rounds.
+
+    Totals are of all rounds; what is by round is of those on this page.
+    """
 
     total: dict[str, CostView]
+    total_by_party: list[PartyTotalView]
+    rounds_released: int
     rounds: dict[int, dict[str, CostView]]
     by_party: list[PartyCostView]
     fedavg_bits: int
@@ -56,72 +65,46 @@ class RunCost(BaseModel):
 
     After a strategy without a union phase, |V| is not known: the most that it can have been is taken.
     """
+    next: int | None
+    """To be sent as `after` for the rounds that follow; null if there are none."""
 
 
-AllRounds = Sequence[tuple[rounds.State, Round]]
-
-_OVER = frozenset(state for state in rounds.State if is_final(rounds.KIND.table, state))
-
-
-class Costs:
-    """What rounds have cost; of those that are over it is worked out once, because it never changes."""
-
-    def __init__(self) -> None:
-        self._costs: dict[tuple[RunId, int], dict[str, CostView]] = {}
-        self._others: dict[tuple[RunId, int], dict[str, int]] = {}
-
-    def of(self, state: rounds.State, data: Round) -> dict[str, CostView]:
-        """What a round has cost so far."""
-        key = (data.run.run, data.number)
-        found = self._costs.get(key) or view_cost(data)
-        if state in _OVER:
-            self._costs[key] = found
-        return found
-
-    def _predict_others(self, data: Round) -> dict[str, int]:
-        """What a released round would have taken under every strategy."""
-        key = (data.run.run, data.number)
-        if key not in self._others:
-            self._others[key] = accounts.predict_others(data)
-        return self._others[key]
-
-    def view(self, all_rounds: AllRounds) -> RunCost:
-        """Costs of all rounds, and their totals."""
-        by_round = {data.number: self.of(state, data) for state, data in all_rounds}
-        released = [data for state, data in all_rounds if state is rounds.State.RELEASED]
-        return RunCost(
-            total=_add_up(list(by_round.values())),
-            rounds=by_round,
-            by_party=view_parties(all_rounds),
-            fedavg_bits=sum(accounts.count_fedavg_bits(data) for data in released),
-            other_strategies=_view_strategies({data.number: self._predict_others(data) for data in released}),
-        )
+def view_costs(sums: accounts.Sums, some_rounds: Sequence[SomeRound], following: int | None = None) -> RunCost:
+    """Totals of all rounds, and costs of some of them, after which there may be others."""
+    released = [data for state, data in some_rounds if state is rounds.State.RELEASED]
+    return RunCost(
+        total={name: _view(cost) for name, cost in sums.costs.items()},
+        total_by_party=[
+            PartyTotalView(
+                counts_as=each.counts_as,
+                party=each.party,
+                direction=each.direction,
+                payload_bits=each.payload_bits,
+                wire_bytes=each.wire_bytes,
+            )
+            for each in sums.parties
+        ],
+        rounds_released=sums.released,
+        rounds={data.number: view_cost(data) for _, data in some_rounds},
+        by_party=view_parties(some_rounds),
+        fedavg_bits=sums.fedavg_bits,
+        other_strategies=_view_strategies(
+            sums.others, {data.number: accounts.predict_others(data) for data in released}
+        ),
+        next=following,
+    )
 
 
 def view_cost(data: Round) -> dict[str, CostView]:
     """A round's cost so far."""
-    return {
-        name: CostView(
-            payload_bits=cost.payload_bits, predicted_bits=cost.predicted_bits, wire_bytes=cost.wire_bytes
-        )
-        for name, cost in accounts.costs(data).items()
-    }
+    return {name: _view(cost) for name, cost in accounts.costs(data).items()}
 
 
-def _add_up(costs: Sequence[dict[str, CostView]]) -> dict[str, CostView]:
-    names = dict.fromkeys(name for each in costs for name in each)
-    return {name: _add([each[name] for each in costs if name in each]) for name in names}
+def _view(cost: accounts.Cost) -> CostView:
+    return CostView(payload_bits=cost.payload_bits, predicted_bits=cost.predicted_bits, wire_bytes=cost.wire_bytes)
 
 
-def _add(costs: Sequence[CostView]) -> CostView:
-    return CostView(
-        payload_bits=sum(cost.payload_bits for cost in costs),
-        predicted_bits=sum(cost.predicted_bits for cost in costs),
-        wire_bytes=sum(cost.wire_bytes for cost in costs),
-    )
-
-
-def view_parties(all_rounds: AllRounds) -> list[PartyCostView]:
+def view_parties(some_rounds: Sequence[SomeRound]) -> list[PartyCostView]:
     """What each party reported of each round."""
     return [
         PartyCostView(
@@ -132,15 +115,17 @@ def view_parties(all_rounds: AllRounds) -> list[PartyCostView]:
             payload_bits=payload_bits,
             wire_bytes=wire_bytes,
         )
-        for _, data in all_rounds
+        for _, data in some_rounds
         for (counts_as, party, direction), (payload_bits, wire_bytes) in accounts.split_by_party(data).items()
     ]
 
 
-def _view_strategies(predicted: Mapping[int, Mapping[str, int]]) -> dict[str, StrategyCostView]:
+def _view_strategies(
+    totals: Mapping[str, int], predicted: Mapping[int, Mapping[str, int]]
+) -> dict[str, StrategyCostView]:
     return {
         name: StrategyCostView(
-            total_bits=sum(bits.get(name, 0) for bits in predicted.values()),
+            total_bits=totals.get(name, 0),
             rounds={number: bits[name] for number, bits in predicted.items() if name in bits},
         )
         for name in STRATEGIES

@@ -72,7 +72,7 @@ async def list_events(
     """What happened: the newest, or what followed on an event."""
     news = coordinator.news
     if run is not None:
-        coordinator.find_run(run)
+        coordinator.check_run(run)
     fits = partial(_fits, run=run, kinds=kind, party=party)
     if after is None:
         newest = list(islice(filter(fits, news.newest_first(run)), limit))
@@ -139,6 +139,6 @@ async def stream_events(
 ) -> Response:
     """What happens, as it happens, until the reader hangs up."""
     if run is not None:
-        coordinator.find_run(run)
+        coordinator.check_run(run)
     streams: Streams = request.app.state.streams
     return EventStream(streams, after=int(last_event_id) if last_event_id else None, run=run or "")

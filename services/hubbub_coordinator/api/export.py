@@ -10,14 +10,16 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from hubbub_coordinator.api.answering import Asked, RunPath
-from hubbub_coordinator.api.costs import AllRounds, Costs, RunCost, view_parties
+from hubbub_coordinator.api.costs import RunCost, view_costs, view_parties
 from hubbub_coordinator.api.heavy import Turns
 from hubbub_coordinator.api.runs import LARGE, RUNS, show_detail
 from hubbub_coordinator.api.views import RoundView, RunDetail, view_round
+from hubbub_coordinator.archive import KnownRun, SomeRound
+from hubbub_coordinator.service import Coordinator
 
 Cell = str | int | float | None
 
@@ -64,7 +66,6 @@ EXPORTED = {
     openapi_extra=LARGE["openapi_extra"],
 )
 async def export_run(
-    request: Request,
     coordinator: Asked,
     turns: Turns,
     run: RunPath,
@@ -72,29 +73,35 @@ async def export_run(
     table: Annotated[TableName, Query(description="Of what, as CSV.")] = TableName.ROUNDS,
 ) -> Response:
     """A run to take away."""
-    costs: Costs = request.app.state.costs
-    all_rounds = coordinator.find_rounds(run)
+    known = await coordinator.look(run)
     if format is Format.CSV:
-        write, name = partial(write_table, table, all_rounds, costs), f"{run[:12]}-{table}.csv"
+        write, name = partial(_write_table_of, known, table), f"{run[:12]}-{table}.csv"
     else:
-        write = partial(_write_document, show_detail(coordinator, run), all_rounds, costs)
-        name = f"{run[:12]}.json"
+        write, name = partial(_write_document, coordinator, known), f"{run[:12]}.json"
     content = await turns.build(write)
     headers = {"Content-Disposition": f'attachment; filename="hubbub-{name}"'}
     media_type = "text/csv" if format is Format.CSV else "application/json"
     return Response(content, headers=headers, media_type=media_type)
 
 
-def _write_document(detail: RunDetail, all_rounds: AllRounds, costs: Costs) -> str:
-    views = [view_round(*each, costs) for each in all_rounds]
-    return RunExport(run=detail, rounds=views, cost=costs.view(all_rounds)).model_dump_json(by_alias=True)
+def _write_document(coordinator: Coordinator, known: KnownRun) -> str:
+    all_rounds = known.find_rounds()
+    return RunExport(
+        run=show_detail(coordinator, known),
+        rounds=[view_round(*each) for each in all_rounds],
+        cost=view_costs(known.add_up(), all_rounds),
+    ).model_dump_json(by_alias=True)
 
 
-def write_table(table: TableName, all_rounds: AllRounds, costs: Costs) -> str:
+def _write_table_of(known: KnownRun, table: TableName) -> str:
+    return write_table(table, known.find_rounds())
+
+
+def write_table(table: TableName, all_rounds: Sequence[SomeRound]) -> str:
     """One table of a run, with a line of headings."""
     text = io.StringIO()
     writer = csv.writer(text)
-    rows = _list_rounds(all_rounds, costs) if table is TableName.ROUNDS else _list_costs(all_rounds)
+    rows = _list_rounds(all_rounds) if table is TableName.ROUNDS else _list_costs(all_rounds)
     for row in rows:
         writer.writerow([_tame(cell) for cell in row])
     return text.getvalue()
@@ -110,12 +117,12 @@ ROUND_COLUMNS = (
 )
 
 
-def _list_rounds(all_rounds: AllRounds, known: Costs) -> Iterable[Sequence[Cell]]:
+def _list_rounds(all_rounds: Sequence[SomeRound]) -> Iterable[Sequence[Cell]]:
     """One in a line; each metric is a column of its own behind the others."""
     names = list(dict.fromkeys(metric.name for _, data in all_rounds for metric in data.manifest.metrics))
     yield (*ROUND_COLUMNS, *(f"metrics.{name}" for name in names))
     for each in all_rounds:
-        view = view_round(*each, known)
+        view = view_round(*each)
         costs = view.cost.values()
         yield (
             *(view.round, view.state, view.reason, view.began_at_s, view.ended_at_s),
@@ -129,7 +136,7 @@ def _list_rounds(all_rounds: AllRounds, known: Costs) -> Iterable[Sequence[Cell]
 COST_COLUMNS = ("round", "counts_as", "party", "direction", "payload_bits", "wire_bytes")
 
 
-def _list_costs(all_rounds: AllRounds) -> Iterable[Sequence[Cell]]:
+def _list_costs(all_rounds: Sequence[SomeRound]) -> Iterable[Sequence[Cell]]:
     yield COST_COLUMNS
     for row in view_parties(all_rounds):
         yield (row.round, row.counts_as, row.party, row.direction, row.payload_bits, row.wire_bytes)

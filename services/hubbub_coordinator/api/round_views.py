@@ -9,14 +9,14 @@ from hubbub.ids import RunId
 from hubbub.machine.table import is_final
 from hubbub_coordinator.api.heavy import Heavy
 from hubbub_coordinator.api.views import RoundView, view_round
+from hubbub_coordinator.archive import KnownRun
 from hubbub_coordinator.phases import round as rounds
-from hubbub_coordinator.phases.round import Round
 
 HELD = 512
 FEW = 5
-"""So many are viewed at once; more of them take their turn among the large views."""
+"""So many that are in memory are viewed at once; all others take their turn among the large views."""
 
-_OVER = frozenset(state for state in rounds.State if is_final(rounds.KIND.table, state))
+_OVER = frozenset(state.value for state in rounds.State if is_final(rounds.KIND.table, state))
 
 
 class RoundViews:
@@ -27,16 +27,23 @@ class RoundViews:
         self._held = held
         self._views: dict[tuple[RunId, int], RoundView] = {}
 
-    async def view(self, found: Sequence[tuple[rounds.State, Round]]) -> list[RoundView]:
-        """View rounds; those that are over once, as long as they are held."""
-        known = [self._views.get((data.run.run, data.number)) for _, data in found]
-        missing = [each for each, view in zip(found, known, strict=True) if view is None]
-        fresh = iter(_view(missing) if len(missing) <= FEW else await self._heavy.build(partial(_view, missing)))
-        views = [view or next(fresh) for view in known]
-        for (state, data), view in zip(found, views, strict=True):
-            if state in _OVER:
-                self._hold((data.run.run, data.number), view)
-        return views
+    async def view(self, known: KnownRun, *, after: int, limit: int) -> list[RoundView]:
+        """View rounds of a run; those that are over once, as long as they are held."""
+        numbers = range(after + 1, min(known.data.round, after + limit) + 1)
+        views = {number: self._views.get((known.run, number)) for number in numbers}
+        missing = [number for number, view in views.items() if view is None]
+        work = partial(_view, known, missing)
+        if set(missing) <= known.held.keys() and len(missing) <= FEW:
+            fresh = work()
+        else:
+            fresh = await self._heavy.build(work)
+        for view in fresh:
+            views[view.round] = view
+        found = [view for view in views.values() if view is not None]
+        for view in found:
+            if view.state in _OVER:
+                self._hold((known.run, view.round), view)
+        return found
 
     def _hold(self, key: tuple[RunId, int], view: RoundView) -> None:
         self._views.pop(key, None)
@@ -45,5 +52,8 @@ class RoundViews:
             del self._views[next(iter(self._views))]
 
 
-def _view(found: Sequence[tuple[rounds.State, Round]]) -> list[RoundView]:
-    return [view_round(*each) for each in found]
+def _view(known: KnownRun, numbers: Sequence[int]) -> list[RoundView]:
+    if not numbers:
+        return []
+    found = known.find_rounds(after=numbers[0] - 1, limit=numbers[-1] - numbers[0] + 1)
+    return [view_round(*each) for each in found if each[1].number in numbers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated
@@ -12,7 +13,7 @@ from pydantic import StringConstraints
 from hubbub.ids import RunId
 from hubbub.messages.manifest import read_manifest
 from hubbub_coordinator.api.answering import Absent, Asked, RunName, RunPath, answer
-from hubbub_coordinator.api.costs import AllRounds, Costs, RunCost
+from hubbub_coordinator.api.costs import RunCost, view_costs
 from hubbub_coordinator.api.describing import MANIFEST_BODY, changing, reading
 from hubbub_coordinator.api.heavy import Turns
 from hubbub_coordinator.api.round_views import RoundViews
@@ -26,6 +27,7 @@ from hubbub_coordinator.api.views import (
     view_round,
     view_run,
 )
+from hubbub_coordinator.archive import KnownRun
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, UnknownRun
 
@@ -68,7 +70,7 @@ async def submit_run(request: Request, coordinator: Asked, idempotency_key: Idem
         run, again = await coordinator.submit(manifest), False
     else:
         run, again = await coordinator.submit_once(manifest, idempotency_key)
-    view, place = _view_run(coordinator, run), {"Location": f"{RUNS}/{run}"}
+    view, place = await _view_run(coordinator, run), {"Location": f"{RUNS}/{run}"}
     if again:
         return answer(view, HTTPStatus.OK, {**place, "Idempotency-Replayed": "true"})
     return answer(view, HTTPStatus.CREATED, place)
@@ -85,7 +87,7 @@ async def list_runs(
     page = coordinator.page_runs(limit=limit, after=after, states=frozenset(state or ()))
     return answer(
         RunPage(
-            items=[_view_run(coordinator, run) for run in page.runs],
+            items=[await _view_run(coordinator, run) for run in page.runs],
             next=page.runs[-1] if page.more else None,
             total=page.total,
         )
@@ -95,7 +97,8 @@ async def list_runs(
 @router.get(f"{RUNS}/{{run}}", response_model=RunDetail, **reading(HTTPStatus.NOT_FOUND))
 async def read_run(coordinator: Asked, run: RunPath) -> Response:
     """A run with its manifest and participants."""
-    return answer(show_detail(coordinator, run))
+    known = await coordinator.look(run)
+    return answer(await asyncio.to_thread(show_detail, coordinator, known))
 
 
 STEERING = changing(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
@@ -105,23 +108,25 @@ STEERING = changing(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 async def cancel_run(coordinator: Asked, run: RunPath) -> Response:
     """End a run."""
     await coordinator.cancel(run)
-    return answer(_view_run(coordinator, run))
+    return answer(await _view_run(coordinator, run))
 
 
 @router.post(f"{RUNS}/{{run}}/pause", response_model=RunView, **STEERING)
 async def pause_run(coordinator: Asked, run: RunPath) -> Response:
     """Open no further round of a run."""
     await coordinator.pause(run)
-    return answer(_view_run(coordinator, run))
+    return answer(await _view_run(coordinator, run))
 
 
 @router.post(f"{RUNS}/{{run}}/resume", response_model=RunView, **STEERING)
 async def resume_run(coordinator: Asked, run: RunPath) -> Response:
     """Go on with a run that was paused."""
     await coordinator.resume(run)
-    return answer(_view_run(coordinator, run))
+    return answer(await _view_run(coordinator, run))
 
 
+Limit = Annotated[int, Query(ge=1, le=500)]
+After = Annotated[int, Query(ge=0, le=MOST_ROUNDS, description="Only rounds after this one.")]
 LARGE = reading(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -130,19 +135,22 @@ async def list_rounds(
     request: Request,
     coordinator: Asked,
     run: RunPath,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    after: Annotated[int, Query(ge=0, le=MOST_ROUNDS, description="Only rounds after this one.")] = 0,
+    limit: Limit = 100,
+    after: After = 0,
 ) -> Response:
     """The rounds of a run with their phases, oldest first: who has delivered, who is missing."""
-    found = coordinator.find_rounds(run, after=after, limit=limit)
-    _, data = coordinator.find_run(run)
+    known = await coordinator.look(run)
     views: RoundViews = request.app.state.round_views
     page = RoundPage(
-        items=await views.view(found),
-        next=after + limit if after + limit < data.round else None,
-        total=data.round,
+        items=await views.view(known, after=after, limit=limit),
+        next=_find_next(known, after, limit),
+        total=known.data.round,
     )
     return answer(page)
+
+
+def _find_next(known: KnownRun, after: int, limit: int) -> int | None:
+    return after + limit if after + limit < known.data.round else None
 
 
 @router.get(f"{RUNS}/{{run}}/rounds/{{number}}", response_model=RoundView, **reading(HTTPStatus.NOT_FOUND))
@@ -150,30 +158,44 @@ async def read_round(
     coordinator: Asked, run: RunPath, number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
 ) -> Response:
     """One round."""
-    coordinator.find_run(run)
-    found = coordinator.find_round(run, number)
+    known = await coordinator.look(run)
+    found = await asyncio.to_thread(known.find_round, number)
     if found is None:
         raise UnknownRun(f"run {run} has no round {number}")
     return answer(view_round(*found))
 
 
 @router.get(f"{RUNS}/{{run}}/cost", response_model=RunCost, **LARGE)
-async def read_cost(request: Request, coordinator: Asked, turns: Turns, run: RunPath) -> Response:
-    """Communication measured and predicted, and what every strategy would have cost."""
-    costs: Costs = request.app.state.costs
-    content = await turns.build(partial(_write_cost, costs, coordinator.find_rounds(run)))
+async def read_cost(
+    coordinator: Asked, turns: Turns, run: RunPath, limit: Limit = 100, after: After = 0
+) -> Response:
+    """Communication measured and predicted, and what every strategy would have cost: in all, and by round."""
+    known = await coordinator.look(run)
+    content = await turns.build(partial(_write_cost, known, after, limit))
     return Response(content, media_type="application/json")
 
 
-def _write_cost(costs: Costs, all_rounds: AllRounds) -> str:
-    return costs.view(all_rounds).model_dump_json()
+def _write_cost(known: KnownRun, after: int, limit: int) -> str:
+    some = known.find_rounds(after=after, limit=limit)
+    return view_costs(known.add_up(), some, _find_next(known, after, limit)).model_dump_json()
 
 
-def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
-    return view_run(run, *coordinator.find_run(run), coordinator.find_last_round(run))
+async def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
+    known = await coordinator.look(run)
+    # Of a run that is over, its last round counts only if it was broken off.
+    wanted = known.state not in runs.OUTCOMES or known.data.round > known.data.ended
+    last = known.data.round if wanted else 0
+    found = known.held.get(last) or (await asyncio.to_thread(known.find_round, last) if last else None)
+    return view_run(run, known.state, known.data, found)
 
 
-def show_detail(coordinator: Coordinator, run: RunId) -> RunDetail:
+def show_detail(coordinator: Coordinator, known: KnownRun) -> RunDetail:
     """A run, in full."""
-    found, last = coordinator.find_run(run), coordinator.find_last_round(run)
-    return view_detail(run, *found, last, roster=coordinator.runner.roster, now_s=coordinator.now_s())
+    return view_detail(
+        known.run,
+        known.state,
+        known.data,
+        known.find_round(known.data.round),
+        roster=coordinator.runner.roster,
+        now_s=coordinator.now_s(),
+    )

@@ -11,7 +11,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.protocol.modes import WireMode
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
-from hubbub_coordinator.api.costs import Costs, CostView, view_cost
+from hubbub_coordinator.api.costs import CostView, view_cost
 from hubbub_coordinator.participants import PartyState, find_place
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
@@ -149,8 +149,8 @@ class RunDetail(RunView):
 # Rounds -------------------------------------------------------------------------------------------------
 
 
-def view_round(state: rounds.State, data: Round, known: Costs | None = None) -> RoundView:
-    """A round, in full; what it cost may be known already."""
+def view_round(state: rounds.State, data: Round) -> RoundView:
+    """A round, in full."""
     return RoundView(
         round=data.number,
         state=state.value,
@@ -166,7 +166,7 @@ def view_round(state: rounds.State, data: Round, known: Costs | None = None) -> 
             _view_phase(phase.name, _find_phase_state(state, record), record, find_combiner(data, phase.name))
             for phase, record in zip(data.phases, data.records, strict=False)
         ],
-        cost=known.of(state, data) if known else view_cost(data),
+        cost=view_cost(data),
         fedavg_bits=accounts.count_fedavg_bits(data),
         applied=[client for client in data.manifest.clients if client in data.applied],
     )

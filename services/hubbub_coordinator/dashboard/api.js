@@ -78,7 +78,8 @@ export function createApi() {
     readMachines: () => read(PATHS.machines),
     listRuns: (query) => read(PATHS.runs, query),
     readRun: (run) => read(PATHS.run, { run }),
-    readCost: (run) => read(PATHS.cost, { run }),
+    // Totals are all that the page shows, whichever rounds come with them.
+    readCost: (run) => read(PATHS.cost, { run, limit: 1 }),
     listRounds: (run, after) => readAllRounds(read, run, after),
     listEvents: (query) => read(PATHS.events, query),
     pause: (run) => post(PATHS.pause, run),

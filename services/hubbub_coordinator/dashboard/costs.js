@@ -25,7 +25,7 @@ function showOthers(cost, detail, about) {
     bits,
   }));
   const aside = byId("others-aside");
-  const rounds = Object.keys(Object.values(cost?.other_strategies ?? {})[0]?.rounds ?? {}).length;
+  const rounds = cost?.rounds_released ?? 0;
   aside.textContent = rounds
     ? `by the formulas of the ${detail?.wire} wire, for the same ${plural(rounds, "released round")}, ` +
       "the same |V| and the same parties"
@@ -84,7 +84,7 @@ function otherRow({ name, bits }, ownName, own, most, reveals) {
 }
 
 function offerKinds(choice, cost) {
-  const kinds = [ALL, ...new Set((cost?.by_party ?? []).map((row) => row.counts_as))];
+  const kinds = [ALL, ...new Set((cost?.total_by_party ?? []).map((row) => row.counts_as))];
   if ([...choice.options].map((option) => option.value).join() === kinds.join()) return;
   const before = choice.value;
   choice.replaceChildren(...kinds.map((kind) => h("option", { value: kind }, kind)));
@@ -92,12 +92,12 @@ function offerKinds(choice, cost) {
 }
 
 function showParties(cost, kind) {
-  const rows = (cost?.by_party ?? []).filter((row) => kind === ALL || row.counts_as === kind);
+  const rows = (cost?.total_by_party ?? []).filter((row) => kind === ALL || row.counts_as === kind);
   const root = byId("parties-cost");
   if (rows.length === 0) return root.replaceChildren(h("p", { class: "none" }, "Nothing has been sent yet."));
   const parties = groupByParty(rows);
   // Nothing goes from aggregator to aggregator on the paper's wire, nor where nothing is secret.
-  const ways = WAYS.filter((way) => way !== "across" || cost.by_party.some((row) => row.direction === way));
+  const ways = WAYS.filter((way) => way !== "across" || cost.total_by_party.some((row) => row.direction === way));
   const line = (name, own) => [
     name,
     ...ways.flatMap((direction) => {

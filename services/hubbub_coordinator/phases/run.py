@@ -97,6 +97,8 @@ class Run:
     reason: str = ""
     failed_party: PartyId | None = None
     """Whose refusal or failure ended the run."""
+    place: int = 0
+    """Among all runs, in the order in which they were submitted."""
     idempotency_key: str = ""
     """Under which it was submitted, so that whoever submits it again for want of an answer is told of this one."""
 

@@ -12,9 +12,10 @@ queue, and one task takes them in order, so a machine is never stepped twice at 
     5. jobs and timers are started, other machines are told
     6. the entry is marked as done, and the delivery that caused it is acknowledged
 
-After a restart the machines are rebuilt from the store by taking the same steps again. Effects of entries that are
-not marked as done are done again, what was told is told once, and each machine resumes its jobs and timers. The
-time since the newest event does not count against a timer: the party was away, or its clock was set.
+After a restart the machines are rebuilt from the store by taking the same steps again, from the last snapshot on
+where there is one. Effects of entries that are not marked as done are done again, what was told is told once, and
+each machine resumes its jobs and timers. The time since the newest event does not count against a timer: the party
+was away, or its clock was set.
 
 Nothing is looked at that its sender, as the roster knows it, has not signed. What a peer did wrong (`PeerError`,
 an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
@@ -52,7 +53,7 @@ from hubbub.errors import (
     UnexpectedEvent,
     Unroutable,
 )
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import (
     CancelTimer,
     CountRefusal,
@@ -78,7 +79,7 @@ from hubbub.runtime.post import LONG_BYTES, Post
 from hubbub.runtime.refusals import RefusalBook
 from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters, context, current_context
-from hubbub.store.base import Draft, Entry, EventStore
+from hubbub.store.base import Archive, Draft, Entry, EventStore, Snapshot
 from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
 from hubbub.transport.topology import peers_queue, received_from
@@ -94,6 +95,8 @@ BEGINNING = "beginning"
 """The kind of the entry that sets a machine up; what it holds is the machine's data."""
 RESUMED = "resumed"
 """The kind of the entry by which a restart moves a machine's timers: when that was, and by how many seconds."""
+NEWEST = Key("newest", RunId(""))
+"""The snapshot of no machine, which says when the newest event happened whose entry may be gone."""
 PAUSE_S = 1.0
 """Between two attempts at what must succeed."""
 STALL_S = 180.0
@@ -141,6 +144,10 @@ class Moment:
 
 Observer = Callable[[Moment], None]
 Fed = tuple[Key, object]
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 class Shell(Protocol):
@@ -207,10 +214,13 @@ class Runner:
         audit: AuditLog,
         observer: Observer = lambda _: None,
         witness: Observer = lambda _: None,
+        settled: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         """`observer` sees a step when all is done that it asks for; `witness` sees it as soon as it is kept.
 
-        A witness sees the steps of all machines that the store knows once more when they are rebuilt.
+        A witness sees the steps of all machines that the store has entries of once more when they are rebuilt.
+        `settled` is called when all is done that an event asked for, before the next is taken: the time to
+        `archive`.
         """
         self.identity = identity
         self.roster = roster
@@ -225,6 +235,7 @@ class Runner:
         self._peer_limits = PeerLimits()
         self._observer = observer
         self._witness = witness
+        self._settled = settled
         self._kinds = kinds
         self._store = store
         self._queues = received_from(identity.name, identity.role)
@@ -380,7 +391,7 @@ class Runner:
             await self._keep_begun()
 
     def _beginning(self, key: Key, data: object) -> Draft:
-        return Draft(key, BEGINNING, self._shapes.dump(data))
+        return Draft(key, BEGINNING, self._shapes.dump(data), done=True)
 
     def feed_soon(self, key: Key, event: object) -> None:
         """Queue an event; nobody waits for it."""
@@ -474,18 +485,18 @@ class Runner:
 
     async def _recover(self) -> None:
         """Take the kept steps again, then do what was not done, and take up what was under way."""
+        snapshots = await asyncio.to_thread(self._store.read_ongoing)
         entries = await asyncio.to_thread(self._store.read)
-        undone: list[tuple[Entry, Step[Any, Any]]] = []
-        for entry in entries:
-            try:
-                result = self._take_again(entry)
-            except LocalError as error:
-                raise LocalError(
-                    f"{self._store.place} cannot be replayed: {error}; it is damaged, or another version wrote it:"
-                    " start that version, or move it away to begin without it, which ends the runs that were open"
-                ) from None
-            if result is not None and not entry.done:
-                undone.append((entry, result))
+        try:
+            for snapshot in snapshots:
+                self._go_on_from(snapshot)
+            taken = [(entry, self._take_again(entry)) for entry in entries]
+        except LocalError as error:
+            raise LocalError(
+                f"{self._store.place} cannot be replayed: {error}; it is damaged, or another version wrote it:"
+                " start that version, or move it away to begin without it, which ends the runs that were open"
+            ) from None
+        undone = [(entry, result) for entry, result in taken if result is not None and not entry.done]
         self._clock.go_on_from(self._newest_s)
         self._shell.restore(self.machines)
         told = {entry.cause for entry in entries if entry.cause}
@@ -499,7 +510,7 @@ class Runner:
                 if self._take_up_again(key, live, away_s):
                     moved.append(key)
         await self._keep_moved(moved, away_s)
-        if entries:
+        if entries or snapshots:
             log.info("rebuilt %d machines from %d events", len(self.machines), len(entries))
 
     def _take_up_again(self, key: Key, live: Live, away_s: float) -> bool:
@@ -515,7 +526,7 @@ class Runner:
     async def _keep_moved(self, moved: Sequence[Key], away_s: float) -> None:
         """Keep by how much timers were moved, so that the next restart finds them where they are."""
         drafts = [
-            Draft(key, RESUMED, json.dumps([self._newest_s + away_s, away_s]))
+            Draft(key, RESUMED, json.dumps([self._newest_s + away_s, away_s]), done=True)
             for key in moved
             if key in self.machines
         ]
@@ -527,13 +538,35 @@ class Runner:
             # Only a second restart in the same phase would miss it.
             log.error("deadlines could not be kept: %s", error)  # noqa: TRY400
         else:
+            self._newest_s += away_s
             for draft in drafts:
-                self._count_entries(self.machines[draft.key], 1)
+                live = self.machines[draft.key]
+                live.moved_s += away_s
+                self._count_entries(live, 1)
+
+    def _kind_of(self, key: Key) -> Kind[Any, Any]:
+        kind = self._kinds.get(key.kind)
+        if kind is None:
+            raise LocalError(f"the store holds a machine {key}, which this service does not have")
+        return kind
+
+    def _go_on_from(self, snapshot: Snapshot) -> None:
+        """Have a machine again as it was when the snapshot was made."""
+        if snapshot.key == NEWEST:
+            self._newest_s = json.loads(snapshot.body)
+            return
+        kind = self._kind_of(snapshot.key)
+        state, moved_s, data = json.loads(snapshot.body)
+        self.machines[snapshot.key] = Live(
+            kind,
+            type(kind.initial)(state),
+            self._shapes.load(kind.data.__name__, data),
+            kept=True,
+            moved_s=moved_s,
+        )
 
     def _take_again(self, entry: Entry) -> Step[Any, Any] | None:
-        kind = self._kinds.get(entry.key.kind)
-        if kind is None:
-            raise LocalError(f"the store holds a machine {entry.key}, which this service does not have")
+        kind = self._kind_of(entry.key)
         if entry.kind == BEGINNING:
             data = self._shapes.load(kind.data.__name__, entry.body)
             self.machines[entry.key] = Live(kind, kind.initial, data, kept=True)
@@ -550,9 +583,6 @@ class Runner:
             return None
         event = self._shapes.load(entry.kind, entry.body)
         result = step(kind.table, live.state, live.data, event)
-        self._newest_s = max(self._newest_s, getattr(event, "at_s", 0.0))
-        if any(isinstance(effect, SetTimer) for effect in result.effects):
-            live.moved_s = 0.0
         self._count_entries(live, 1)
         self._witness(self._enter(entry.sequence, entry.key, live, event, result))
         return result
@@ -597,6 +627,33 @@ class Runner:
         if self._over:
             over, self._over = self._over, []
             await self._surely("forget what is over", lambda: asyncio.to_thread(self._store.drop, over))
+        await self._settled()
+
+    async def archive(self, draw_up: Callable[[], Archive]) -> bool:
+        """Put an archive in the place of entries, as soon as the store takes it; say whether all of it was done.
+
+        It is drawn up in a thread, and again if the store fails. Snapshots in it are those that `snapshot` made.
+        """
+        newest, dropped, gone = Snapshot(NEWEST, json.dumps(self._newest_s)), None, list[Key]()
+
+        def write() -> None:
+            nonlocal dropped, gone
+            archive = draw_up()
+            dropped = self._store.archive(replace(archive, ongoing=(*archive.ongoing, newest)))
+            gone = [record.key for record in archive.ongoing]
+
+        await self._surely("archive what is over", lambda: asyncio.to_thread(write))
+        if dropped is None:
+            return False
+        self._entries -= dropped
+        for key in gone:
+            self.machines[key].entries = 0
+        return True
+
+    def snapshot(self, key: Key) -> Snapshot:
+        """A machine as it is now, for an archive that takes the place of all its entries."""
+        live = self.machines[key]
+        return Snapshot(key, json.dumps([live.state.value, live.moved_s, self._shapes.dump(live.data)]))
 
     async def _keep_begun(self) -> None:
         """Keep machines that were set up and that no event has reached yet."""
@@ -678,6 +735,9 @@ class Runner:
 
     def _enter(self, sequence: int, key: Key, live: Live, event: object, result: Step[Any, Any]) -> Moment:
         """Take a step that is kept, and say what it was."""
+        self._newest_s = max(self._newest_s, getattr(event, "at_s", 0.0))
+        if any(isinstance(effect, SetTimer) for effect in result.effects):
+            live.moved_s = 0.0
         before, earlier = live.state, live.data
         live.state, live.data = result.state, result.data
         return Moment(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)

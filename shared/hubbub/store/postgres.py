@@ -23,17 +23,20 @@ from psycopg import conninfo, errors
 from hubbub.errors import ConfigurationError, StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
+from hubbub.store.archive_tables import ArchiveTables
 from hubbub.store.base import (
     COLUMNS,
     INSERTED,
     VERSION,
+    Archive,
     Draft,
     Entry,
     EventStore,
+    Note,
+    Snapshot,
     entry_of,
-    refuse_later_version,
+    refuse_other_version,
     row_of,
-    row_of_key,
 )
 
 T = TypeVar("T")
@@ -68,13 +71,12 @@ TAKE = "UPDATE hubbub_store SET owner = %s, connection = connection + 1 RETURNIN
 TAKE_AGAIN = "UPDATE hubbub_store SET connection = connection + 1 WHERE owner = %s RETURNING connection"
 HOLD = "SELECT 1 FROM hubbub_store WHERE owner = %s AND connection = %s FOR UPDATE"
 # These two are put together from constants only.
-INSERT = f"INSERT INTO hubbub_events ({INSERTED}) VALUES (%s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
+INSERT = f"INSERT INTO hubbub_events ({INSERTED}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
 SELECT = f"SELECT {COLUMNS} FROM hubbub_events ORDER BY sequence"  # noqa: S608
 LAST = "SELECT coalesce(max(sequence), 0) FROM hubbub_events"
 FINISH = "UPDATE hubbub_events SET done = TRUE WHERE sequence = ANY(%s)"
-DELETE = "DELETE FROM hubbub_events WHERE machine = %s AND run = %s AND round = %s AND phase = %s"
-DELETE_RUN = "DELETE FROM hubbub_events WHERE run = %s"
 DELETE_AFTER = "DELETE FROM hubbub_events WHERE sequence > %s"
+ARCHIVE = ArchiveTables("hubbub_", "%s")
 
 _URL_LOOKS = (
     "the event store's URL must look like postgresql://user:password@host:5432/database;"
@@ -140,14 +142,39 @@ class PostgresStore(EventStore):
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget machines that are over."""
-        rows = [row_of_key(key) for key in keys]
+        over = list(keys)
         with self._lock:
-            self._write(lambda connection: connection.cursor().executemany(DELETE, rows))
+            self._write(lambda connection: ARCHIVE.drop(connection.cursor(), over))
 
     def drop_run(self, run: RunId) -> None:
         """Forget all machines of a run."""
         with self._lock:
-            self._write(lambda connection: connection.execute(DELETE_RUN, (run,)))
+            self._write(lambda connection: ARCHIVE.drop_run(connection.cursor(), run))
+
+    def archive(self, archive: Archive) -> int | None:
+        """Put an archive in the place of its machines' entries, unless something of its run is not done."""
+        with self._lock:
+            return self._write(lambda connection: ARCHIVE.write(connection.cursor(), archive))
+
+    def read_ongoing(self) -> list[Snapshot]:
+        """Snapshots of all machines that go on."""
+        with self._lock:
+            return self._write(lambda connection: ARCHIVE.read_ongoing(connection.cursor()))
+
+    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
+        """Machines of a kind that are over, of one run, from one round to another."""
+        with self._lock:
+            return self._write(lambda connection: ARCHIVE.find_over(connection.cursor(), kind, run, first, last))
+
+    def read_summaries(self, kind: str) -> list[Snapshot]:
+        """All machines of a kind that are over, without their bodies."""
+        with self._lock:
+            return self._write(lambda connection: ARCHIVE.read_summaries(connection.cursor(), kind))
+
+    def read_notes(self, most: int) -> list[Note]:
+        """The notes with the highest numbers, in order."""
+        with self._lock:
+            return self._write(lambda connection: ARCHIVE.read_notes(connection.cursor(), most))
 
     def close(self) -> None:
         """Write what is still to be written, and close; it is closed also if that fails."""
@@ -222,9 +249,10 @@ class PostgresStore(EventStore):
         if _read_setting(connection, "fsync") != "on":
             raise ConfigurationError(f"{self.place} runs with fsync = off and loses what it was given: turn it on")
         if not _read_number(connection, ARE_THERE):
-            connection.execute(TABLES)
+            for table in (TABLES, *ARCHIVE.tables):
+                connection.execute(table)
             connection.execute(FIRST_OWNER, (VERSION,))
-        refuse_later_version(_read_number(connection, "SELECT version FROM hubbub_store"), self.place)
+        refuse_other_version(_read_number(connection, "SELECT version FROM hubbub_store"), self.place)
         number = _read_number(connection, TAKE, self._owner)
         self._last = _read_number(connection, LAST)
         return number

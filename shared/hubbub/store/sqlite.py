@@ -10,17 +10,20 @@ from pathlib import Path
 
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
+from hubbub.store.archive_tables import ArchiveTables
 from hubbub.store.base import (
     COLUMNS,
     INSERTED,
     VERSION,
+    Archive,
     Draft,
     Entry,
     EventStore,
+    Note,
+    Snapshot,
     entry_of,
-    refuse_later_version,
+    refuse_other_version,
     row_of,
-    row_of_key,
 )
 from hubbub.store.state_file import StateFile
 
@@ -32,11 +35,10 @@ CREATE TABLE IF NOT EXISTS events (
 )
 """
 # Statements are put together from constants only.
-INSERT = f"INSERT INTO events ({INSERTED}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+INSERT = f"INSERT INTO events ({INSERTED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 SELECT = f"SELECT {COLUMNS} FROM events ORDER BY sequence"  # noqa: S608
-DELETE = "DELETE FROM events WHERE machine = ? AND run = ? AND round = ? AND phase = ?"
-DELETE_RUN = "DELETE FROM events WHERE run = ?"
 FINISH = "UPDATE events SET done = 1 WHERE sequence = ?"
+ARCHIVE = ArchiveTables("", "?")
 
 
 class SqliteStore(EventStore):
@@ -56,10 +58,12 @@ class SqliteStore(EventStore):
     def _prepare(self) -> None:
         with self._file.transaction() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
-            refuse_later_version(version, str(self._file.path))
-            if version < VERSION:
-                database.execute(SCHEMA)
+            if version == 0:
+                for table in (SCHEMA, *ARCHIVE.tables):
+                    database.execute(table)
                 database.execute(f"PRAGMA user_version = {VERSION}")
+            else:
+                refuse_other_version(version, str(self._file.path))
             # A table of this name that is somebody else's is found out now, not in the middle of a run.
             database.execute(f"{SELECT} LIMIT 0")
 
@@ -103,16 +107,40 @@ class SqliteStore(EventStore):
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget machines that are over, and overwrite what they knew."""
-        self._delete(DELETE, [row_of_key(key) for key in keys])
+        with self._transaction() as database:
+            ARCHIVE.drop(database.cursor(), keys)
+        self._file.overwrite_deleted()
 
     def drop_run(self, run: RunId) -> None:
         """Forget all machines of a run, and overwrite what they knew."""
-        self._delete(DELETE_RUN, [(run,)])
-
-    def _delete(self, statement: str, rows: list[tuple[str | int, ...]]) -> None:
         with self._transaction() as database:
-            database.executemany(statement, rows)
+            ARCHIVE.drop_run(database.cursor(), run)
         self._file.overwrite_deleted()
+
+    def archive(self, archive: Archive) -> int | None:
+        """Put an archive in the place of its machines' entries, unless something of its run is not done."""
+        with self._transaction() as database:
+            return ARCHIVE.write(database.cursor(), archive)
+
+    def read_ongoing(self) -> list[Snapshot]:
+        """Snapshots of all machines that go on."""
+        with self._file.using() as database:
+            return ARCHIVE.read_ongoing(database.cursor())
+
+    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
+        """Machines of a kind that are over, of one run, from one round to another."""
+        with self._file.using() as database:
+            return ARCHIVE.find_over(database.cursor(), kind, run, first, last)
+
+    def read_summaries(self, kind: str) -> list[Snapshot]:
+        """All machines of a kind that are over, without their bodies."""
+        with self._file.using() as database:
+            return ARCHIVE.read_summaries(database.cursor(), kind)
+
+    def read_notes(self, most: int) -> list[Note]:
+        """The notes with the highest numbers, in order."""
+        with self._file.using() as database:
+            return ARCHIVE.read_notes(database.cursor(), most)
 
     def close(self) -> None:
         """Write what is still to be written, and close; it is closed also if that fails."""

@@ -51,10 +51,8 @@ class EmptyCoordinator:
     def page_runs(self, **_: object) -> Page:
         return Page((), more=False, total=0)
 
-    def find_run(self, run: RunId) -> None:
+    async def look(self, run: RunId) -> None:
         raise UnknownRun(f"there is no run {run}")
-
-    find_last_round = find_run
 
     def find_problems(self) -> tuple[str, ...]:
         return ("there is no connection to the broker",)

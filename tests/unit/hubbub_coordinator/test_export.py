@@ -14,7 +14,6 @@ from hubbub.machine.effects import Key
 from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
-from hubbub_coordinator.api.costs import Costs
 from hubbub_coordinator.api.export import TableName, write_table
 from hubbub_coordinator.phases import round as rounds
 from support.aio import aio
@@ -75,9 +74,7 @@ def test_every_metric_is_a_column_which_is_empty_for_a_round_that_was_not_scored
     first = rounds.Round(run=Key("run", manifest.run_id), number=1, manifest=manifest)
     second = replace(first, number=2, is_scored=True, reported=dict.fromkeys(manifest.clients, claims))
 
-    rows = read_table(
-        write_table(TableName.ROUNDS, [(rounds.State.RELEASED, data) for data in (first, second)], Costs())
-    )
+    rows = read_table(write_table(TableName.ROUNDS, [(rounds.State.RELEASED, data) for data in (first, second)]))
 
     assert [(row["metrics.r2"], row["metrics.mse"]) for row in rows] == [("", ""), ("0.5", "4.0")]
 
@@ -105,7 +102,7 @@ async def test_a_reason_that_a_spreadsheet_would_calculate_is_text(tmp_path: Pat
     async with finished(tmp_path) as (scene, _):
         ((_, data),) = scene.coordinator.find_rounds(MANIFEST.run_id)
 
-    text = write_table(TableName.ROUNDS, [(rounds.State.VOID, replace(data, reason=reason))], Costs())
+    text = write_table(TableName.ROUNDS, [(rounds.State.VOID, replace(data, reason=reason))])
 
     (row,) = read_table(text)
     assert row["reason"] == f"'{reason}"

@@ -2,17 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from hubbub_coordinator.api import heavy
-from hubbub_coordinator.api.costs import AllRounds, Costs, RunCost
+from hubbub_coordinator.accounts import Sums
+from hubbub_coordinator.api import heavy, runs
+from hubbub_coordinator.api.costs import RunCost, view_costs
 from hubbub_coordinator.api.heavy import Heavy
 from hubbub_coordinator.api.problems import Busy
+from hubbub_coordinator.archive import SomeRound
 from support.aio import aio
 from support.coordinator_scene import MANIFEST, client_of, scene_of
 
@@ -27,15 +29,14 @@ class Held:
         self.gate = threading.Event()
         self._begun = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        view = Costs.view
 
-        def hold(costs: Costs, all_rounds: AllRounds) -> RunCost:
+        def hold(sums: Sums, some: Sequence[SomeRound], following: int | None) -> RunCost:
             self.threads.append(threading.current_thread())
             self._loop.call_soon_threadsafe(self._begun.set)
             self.gate.wait()
-            return view(costs, all_rounds)
+            return view_costs(sums, some, following)
 
-        monkeypatch.setattr(Costs, "view", hold)
+        monkeypatch.setattr(runs, "view_costs", hold)
 
     async def has_begun(self) -> None:
         await self._begun.wait()

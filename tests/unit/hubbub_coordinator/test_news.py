@@ -520,7 +520,7 @@ async def test_after_a_restart_the_same_has_happened_under_the_same_ids(
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
             await play(scene)
-        before = coordinator.news.since(0)
+            before = coordinator.news.since(0)
         async with scene.start() as coordinator:
             scene.clock.at_s += 99.0
             assert coordinator.news.since(0)[: len(before)] == before

@@ -19,7 +19,7 @@ from hubbub.transport.topology import inbox
 from hubbub_coordinator.api import views
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
-from hubbub_coordinator.api.costs import Costs
+from hubbub_coordinator.api.costs import view_costs
 from hubbub_coordinator.api.runs import show_detail
 from hubbub_coordinator.events import Began, PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -49,8 +49,9 @@ def show(coordinator: Coordinator) -> Shown:
     """All that the interface tells of all runs."""
     shown: Shown = []
     for run in coordinator.list_runs():
-        all_rounds = coordinator.find_rounds(run)
-        shown += [show_detail(coordinator, run), Costs().view(all_rounds)]
+        known = coordinator.look_at(run)
+        all_rounds = known.find_rounds()
+        shown += [show_detail(coordinator, known), view_costs(known.add_up(), all_rounds)]
         shown += [views.view_round(*each) for each in all_rounds]
     return shown
 

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,18 +11,26 @@ from hubbub_coordinator.api import round_views
 from hubbub_coordinator.api.heavy import Heavy
 from hubbub_coordinator.api.round_views import FEW, RoundViews
 from hubbub_coordinator.api.views import HeadlineView, RoundView, view_round, view_run
+from hubbub_coordinator.archive import KnownRun, RunArchive
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round, State
 from hubbub_coordinator.phases.run import Run
 from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_scene import REPORT
+from support.forgetful_store import Disk, ForgetfulStore
 
 MANIFEST = make_manifest(clients=3, servers=2)
-ENDED = [
-    (State.VOID, Round(run=Key("run", MANIFEST.run_id), number=number, manifest=MANIFEST, reason="too few"))
+RUN = Key("run", MANIFEST.run_id)
+ENDED = {
+    number: (State.VOID, Round(run=RUN, number=number, manifest=MANIFEST, reason="too few"))
     for number in range(1, FEW + 3)
-]
+}
+
+
+def known_with(held: Mapping[int, tuple[State, Round]]) -> KnownRun:
+    data = Run(manifest=MANIFEST, round=len(ENDED))
+    return KnownRun(MANIFEST.run_id, runs.State.RUNNING, data, held, RunArchive(ForgetfulStore(Disk())))
 
 
 def test_a_phase_says_who_combines_it_where_somebody_does() -> None:
@@ -102,20 +111,21 @@ def viewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_a_round_that_is_over_is_viewed_once(viewed: list[int]) -> None:
     views = RoundViews(Heavy())
 
-    first = await views.view(ENDED)
-    again = await views.view(ENDED[1:4])
+    first = await views.view(known_with(ENDED), after=0, limit=100)
+    again = await views.view(known_with(ENDED), after=1, limit=3)
 
-    assert [view.round for view in first] == [data.number for _, data in ENDED]
+    assert [view.round for view in first] == [*ENDED]
     assert again == first[1:4]
-    assert viewed == [data.number for _, data in ENDED]
+    assert viewed == [*ENDED]
 
 
 @aio
 async def test_a_round_that_goes_on_is_viewed_anew(viewed: list[int]) -> None:
-    views, (_, data) = RoundViews(Heavy()), ENDED[2]
+    views, (_, data) = RoundViews(Heavy()), ENDED[3]
 
-    await views.view([(State.COLLECTING, data)])
-    (view,) = await views.view([(State.VOIDING, replace(data, reason="late"))])
+    await views.view(known_with({3: (State.COLLECTING, data)}), after=2, limit=1)
+    late = replace(data, reason="late")
+    (view,) = await views.view(known_with({3: (State.VOIDING, late)}), after=2, limit=1)
 
     assert (view.state, view.reason) == ("voiding", "late")
     assert viewed == [3, 3]
@@ -123,9 +133,9 @@ async def test_a_round_that_goes_on_is_viewed_anew(viewed: list[int]) -> None:
 
 @aio
 async def test_what_was_asked_for_last_is_held(viewed: list[int]) -> None:
-    views, (first, second, third, *_) = RoundViews(Heavy(), held=2), ENDED
+    views = RoundViews(Heavy(), held=2)
 
-    for each in (first, second, first, third, first, second):
-        await views.view([each])
+    for number in (1, 2, 1, 3, 1, 2):
+        await views.view(known_with(ENDED), after=number - 1, limit=1)
 
     assert viewed == [1, 2, 3, 2]

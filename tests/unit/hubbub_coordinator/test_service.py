@@ -14,6 +14,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
 from hubbub.messages.shares import SetReceived, SignedReceipt
+from hubbub_coordinator.api.views import RoundView, view_round
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.wording import tell_refusal
 from support.aio import aio
@@ -213,13 +214,14 @@ async def test_what_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.open_round()
         await scene.finish()
-        before = scene.coordinator.find_run(MANIFEST.run_id), scene.coordinator.find_rounds(MANIFEST.run_id)
+        before = scene.coordinator.find_run(MANIFEST.run_id), view_rounds(scene)
         await scene.say(CLIENT, PartyFailed(code=Code.INTERNAL))
         await scene.say(CLIENT, REPORT, round_number=1)
         await scene.coordinator.submit(ANOTHER)
         await scene.parties[CLIENT].hear(RunProposed, 2)
-        assert before == (
-            scene.coordinator.find_run(MANIFEST.run_id),
-            scene.coordinator.find_rounds(MANIFEST.run_id),
-        )
+        assert before == (scene.coordinator.find_run(MANIFEST.run_id), view_rounds(scene))
         assert scene.dead() == []
+
+
+def view_rounds(scene: Scene) -> list[RoundView]:
+    return [view_round(*each) for each in scene.coordinator.find_rounds(MANIFEST.run_id)]

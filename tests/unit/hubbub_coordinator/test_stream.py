@@ -41,7 +41,7 @@ class Reporter:
         self.counters = Counters()
         self._sequence = 0
 
-    def find_run(self, run: RunId) -> None:
+    def check_run(self, run: RunId) -> None:
         if run not in {ONE, TWO}:
             raise UnknownRun(f"there is no run {run}")
 

@@ -1,7 +1,7 @@
 """A runner that died is rebuilt from its store: where it was, with all that follows from what had happened."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,7 +19,7 @@ from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.runtime import runner
 from hubbub.runtime.runner import BEGINNING, Fed, Live, Moment
-from hubbub.store.base import Draft, Entry
+from hubbub.store.base import Archive, Draft, Entry
 from hubbub.transport.memory import MemoryBroker
 from hubbub.transport.topology import dead_letter_queue, inbox
 from support.aio import aio
@@ -41,6 +41,7 @@ from support.probe import (
     Rang,
     SetUp,
     State,
+    Unlisted,
     probe,
 )
 
@@ -79,9 +80,23 @@ EVENTS = st.one_of(
 )
 
 
-async def take_and_restart(fed: Sequence[Fed]) -> None:
+def archive_all(service: Probe) -> Callable[[], Awaitable[None]]:
+    """Puts snapshots in the place of all entries."""
+
+    async def archive() -> None:
+        kept = [key for key, live in service.runner.machines.items() if live.kept]
+        await service.runner.archive(
+            lambda: Archive(run=MANIFEST.run_id, ongoing=tuple(map(service.runner.snapshot, kept)))
+        )
+
+    return archive
+
+
+async def take_and_restart(fed: Sequence[Fed], *, archived: bool) -> None:
     disk = Disk()
     async with probe(ProbeShell(job_gate=asyncio.Event()), store=ForgetfulStore(disk)) as service:
+        if archived:
+            service.runner._settled = archive_all(service)
         for key, event in fed:
             with suppress(UnexpectedEvent):
                 await service.runner.feed(key, event)
@@ -96,11 +111,65 @@ async def take_and_restart(fed: Sequence[Fed]) -> None:
         assert {key for key, _ in service.runner._timers} == {key for key, data in known.items() if data.alarm_s}
         assert len(service.runner._jobs) == sum(bool(data.job) for data in known.values())
 
+    assert not archived or len(disk.entries) <= 2, "what the restart itself added"
 
-@given(st.lists(st.tuples(st.sampled_from([KEY, OTHER]), EVENTS), max_size=8))
+
+@pytest.mark.parametrize("archived", [False, True], ids=["from events", "from snapshots"])
+@given(fed=st.lists(st.tuples(st.sampled_from([KEY, OTHER]), EVENTS), max_size=8))
 @settings(max_examples=60)
-def test_machines_timers_and_jobs_are_what_they_were_after_any_events(fed: Sequence[Fed]) -> None:
-    asyncio.run(take_and_restart(fed))
+def test_machines_timers_and_jobs_are_what_they_were_after_any_events(
+    archived: bool,  # noqa: FBT001  (A parameter of the test.)
+    fed: Sequence[Fed],
+) -> None:
+    asyncio.run(take_and_restart(fed, archived=archived))
+
+
+@aio
+async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> None:
+    disk = Disk()
+    async with probe(store=ForgetfulStore(disk)) as service:
+        await service.runner.feed(KEY, Go())
+        service.runner._settled = archive_all(service)
+        await service.runner.feed(KEY, Go())
+        await service.runner.feed(KEY, Rang(at_s=5.0))
+        await has_settled(service)
+        service.runner._settled = runner._nothing
+        await service.runner.feed(KEY, Go())
+        assert service.runner._entries == 1
+        before = machines(service)
+    for _ in range(2):
+        async with again(disk) as service:
+            assert machines(service) == before
+            assert service.runner._newest_s == 5.0
+            assert service.runner._entries == 1
+
+
+@aio
+async def test_nothing_is_archived_of_a_run_while_an_effect_of_it_is_not_done() -> None:
+    disk, bug = Disk(), KeyError("a bug")
+
+    def fail(effect: Note | Keep) -> None:
+        del effect
+        raise bug
+
+    async with probe(ProbeShell(effect=fail), store=ForgetfulStore(disk)) as service:
+        await service.runner.set_up(OTHER, Data())
+        service.runner._settled = archive_all(service)
+        with pytest.raises(KeyError):
+            await service.runner.feed(KEY, Go((Note("bug"), Tell(OTHER, Go()))))
+        await has_settled(service)
+        before = machines(service)
+    assert [entry.key for entry in disk.entries.values() if entry.kind == "Go"] == [KEY, OTHER]
+    async with again(disk) as service:
+        await has_settled(service)
+        assert service.shell.done == ["bug"]
+        assert machines(service) == before, "what was told is told once"
+
+
+async def has_settled(service: Probe) -> None:
+    """Wait until all that was fed is settled: the next to be fed waits for that."""
+    with suppress(UnexpectedEvent):
+        await service.runner.feed(KEY, Unlisted())
 
 
 @aio

@@ -962,7 +962,7 @@ async def test_a_bug_in_an_effect_puts_the_message_aside_and_holds_nothing_else_
         assert service.shell.done == ["after", "job x"]
         await service.runner.feed(KEY, Go())
         assert [(entry.kind, entry.done) for entry in service.store.read()] == [
-            *((BEGINNING, False), ("Go", False), ("Done", True), ("Go", False)),
+            *((BEGINNING, True), ("Go", False), ("Done", True), ("Go", False)),
         ], "the first is not done; the last is only noted as done"
     assert "a bug: <Envelope run-joined" in caplog.text
     assert "a bug: Note of probe" in caplog.text

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 import psycopg
@@ -15,7 +16,7 @@ import pytest
 from hubbub.errors import ConfigurationError, StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
-from hubbub.store.base import Draft
+from hubbub.store.base import Archive, Draft, Snapshot
 from hubbub.store.postgres import PostgresStore
 from support.private_postgres import PrivatePostgres, server_programs
 
@@ -241,6 +242,20 @@ def test_what_is_dropped_stays_dropped_when_the_connection_broke(far_store: Post
     assert bodies(far_store) == []
 
 
+@pytest.mark.parametrize("fault", [Line.lose_the_order, Line.lose_the_answer])
+def test_an_archive_is_there_once_when_the_connection_broke(
+    far_store: PostgresStore, line: Line, fault: Callable[[Line], None]
+) -> None:
+    far_store.append([replace(draft("first"), done=True)])
+    fault(line)
+    snapshot = Snapshot(KEY, "how far it is")
+    far_store.archive(Archive(run=KEY.run, ongoing=(snapshot,), notes=((1, "one"),)))
+    found = bodies(far_store), far_store.read_ongoing(), far_store.read_notes(2)
+    assert found == ([], [snapshot], [(1, "one")])
+    far_store.append([draft("second")])
+    assert bodies(far_store) == ["second"]
+
+
 # A server that dies and comes back ----------------------------------------------------------------------
 
 
@@ -330,10 +345,13 @@ def test_a_user_who_may_not_create_tables_is_a_clear_error(server: PrivatePostgr
         PostgresStore(url)
 
 
-def test_tables_of_a_later_version_are_refused(server: PrivatePostgres, schema: str, store: PostgresStore) -> None:
+@pytest.mark.parametrize("version", [1, 3], ids=["earlier", "later"])
+def test_tables_of_another_version_are_refused(
+    server: PrivatePostgres, schema: str, store: PostgresStore, version: int
+) -> None:
     store.append([draft("first")])
-    server.execute(f"UPDATE {schema}.hubbub_store SET version = 2")  # noqa: S608  (A name of ours.)
-    with pytest.raises(ConfigurationError, match="has version 2, and this Hubbub knows 1 at most"):
+    server.execute(f"UPDATE {schema}.hubbub_store SET version = {version}")  # noqa: S608  (A name of ours.)
+    with pytest.raises(ConfigurationError, match=f"has version {version}, and this Hubbub knows 2 alone"):
         PostgresStore(url_of(server, schema))
     assert bodies(store) == ["first"], "who was refused has taken nothing over"
 

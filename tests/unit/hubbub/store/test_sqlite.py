@@ -270,11 +270,14 @@ def test_damage_in_the_middle_of_a_file_is_found_when_it_is_opened(path: Path) -
         SqliteStore(path)
 
 
-def test_a_store_of_a_later_version_is_refused_and_left_alone(store: SqliteStore, path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 3], ids=["earlier", "later"])
+def test_a_store_of_another_version_is_refused_and_left_alone(
+    store: SqliteStore, path: Path, version: int
+) -> None:
     store.append([draft("first")])
-    store._file._database.execute("PRAGMA user_version = 2")
+    store._file._database.execute(f"PRAGMA user_version = {version}")
     with pytest.raises(
-        ConfigurationError, match=r"events\.sqlite has version 2, and this Hubbub knows 1 at most: .*"
+        ConfigurationError, match=rf"events\.sqlite has version {version}, and this Hubbub knows 2 alone: .*"
     ):
         SqliteStore(path)
     assert bodies(store) == ["first"]
