@@ -24,16 +24,14 @@ from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub.protocol import ring, signs
-from hubbub.protocol.compact import accumulate_chunk
 from hubbub.protocol.dense import Digits, from_words, pack_dense, pack_words, to_words
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import Chunk, Vector, plan_chunks
-from hubbub.protocol.totals import begin_total
+from hubbub.protocol.layout import DENSE, Chunk, Vector, plan_chunks
+from hubbub.protocol.sharing import accumulate_chunk, begin_total
 from hubbub.strategies.base import Phase
-from hubbub.strategies.wire import PhaseWire
+from hubbub.strategies.phase_plan import PhaseWire
 from hubbub.trust.seals import Stage
-from hubbub_aggregator.summing import Adding, check_chunk
-from hubbub_trainer.dealing import Compact
+from hubbub_aggregator.spooled_shares import Adding, check_chunk
+from hubbub_trainer.round_jobs import Compact
 
 SHARE_AND_ADD = "sharing plus adding, everybody"
 """The row that stands for all of it: every client deals, every aggregator adds, one of them combines."""

@@ -16,7 +16,7 @@ from hubbub.errors import ProtocolError
 from hubbub.ids import Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub_coordinator.api.views import RoundView, RunView
-from hubbub_local.parties import make_parties
+from hubbub_local.federation import make_parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 

@@ -28,23 +28,20 @@ from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
 from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.base import Message
 from hubbub.messages.codec import decode, encode
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunKeys, RunReady
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, PhaseReleased
-from hubbub.messages.runs import RunJoined, RunProposed
+from hubbub.messages.rounds import ClosePhase, MaskedChunk, PhaseReleased
+from hubbub.messages.runs import RunJoined, RunKeys, RunProposed, RunReady
 from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareSeed, declare
-from hubbub.messages.sums import MaskedChunk
-from hubbub.protocol.compact import unmask
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Piece, Vector
 from hubbub.protocol.metrics import Metric
 from hubbub.protocol.ring import word_type
-from hubbub.runtime.post import sign
+from hubbub.protocol.sharing import unmask
+from hubbub.runtime.publisher import sign
 from hubbub.strategies.base import Theta
-from hubbub.strategies.wire import wire_of
+from hubbub.strategies.phase_plan import wire_of
 from hubbub.transport.base import ACK, Address, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, route, topology_for
@@ -52,10 +49,10 @@ from hubbub.trust.seals import Place, RunSeals, ShareKey, Stage, derive_share_ke
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_local.attribution import AttributingLoop
-from hubbub_local.parties import Parties, make_parties
-from hubbub_trainer.dealing import Compact
+from hubbub_local.federation import Parties, make_parties
 from hubbub_trainer.learning.synthetic import SyntheticLearner
 from hubbub_trainer.planning import draw_up_manifest
+from hubbub_trainer.round_jobs import Compact
 
 M = TypeVar("M", bound=Message)
 

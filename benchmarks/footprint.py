@@ -22,7 +22,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import inbox, topology_for
-from hubbub_local.parties import Parties, make_parties
+from hubbub_local.federation import Parties, make_parties
 
 PATIENCE_S = 900.0
 REPEATS = 3

@@ -30,8 +30,7 @@ from hubbub.ids import RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.shares import Receipt, SignedReceipt, declare
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, declare
 from hubbub.protocol.layout import Vector
 from hubbub.runtime.runner import BEGINNING, Moment
 from hubbub.runtime.serving import listen
@@ -60,9 +59,8 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
 from hubbub_coordinator.serving import answering
-from hubbub_local.federation import Federation, start_federation
-from hubbub_local.parties import Parties, make_parties
-from hubbub_local.timing import Stopwatch
+from hubbub_local.demo_screen import Stopwatch
+from hubbub_local.federation import Federation, Parties, make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 
@@ -379,7 +377,7 @@ from hubbub.transport.topology import topology_for
 from hubbub_coordinator.__main__ import Coordinator
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
-from hubbub_local.parties import make_parties
+from hubbub_local.federation import make_parties
 
 async def main(folder):
     parties = make_parties(clients=2, servers=2)

@@ -25,7 +25,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.transport.rabbitmq import declare_topology
 from hubbub.transport.topology import merge, topology_for
 from hubbub.trust.identity import PRIVATE_SUFFIX, write_identity
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties
 
 MODULES: Mapping[Role, str] = MappingProxyType(
     {Role.COORDINATOR: "hubbub_coordinator", Role.AGGREGATOR: "hubbub_aggregator", Role.CLIENT: "hubbub_trainer"}

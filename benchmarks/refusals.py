@@ -19,15 +19,14 @@ from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunReady
+from hubbub.messages.runs import RunReady
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import declare_topology
 from hubbub.transport.topology import inbox, route, topology_for
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
-from hubbub_local.federation import Connect
-from hubbub_local.parties import make_parties
+from hubbub_local.federation import Connect, make_parties
 
 MESSAGES = 4_000
 """As many as an aggregator's inbox holds, or nearly."""

@@ -19,8 +19,8 @@ from hubbub.protocol import compression, ring, sharing, signs
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Phase
-from hubbub_aggregator.summing import add_chunk, check_chunk
-from hubbub_trainer.dealing import deal_chunk, recombine_chunks
+from hubbub_aggregator.spooled_shares import add_chunk, check_chunk
+from hubbub_trainer.round_jobs import deal_chunk, recombine_chunks
 
 CLIENTS = 5
 SERVERS = 2

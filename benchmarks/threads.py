@@ -21,8 +21,7 @@ from benchmarks.compact import PhaseSteps
 from hubbub.crypto.sealing import ChunkKey
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.protocol.layout import Payload
-from hubbub_aggregator.opening import Room
-from hubbub_aggregator.summing import Adding
+from hubbub_aggregator.spooled_shares import Adding, Room
 
 _RAW_BYTES = 2**22
 _RAW_PARTS = 8

@@ -23,16 +23,14 @@ from benchmarks.steps import CLIENTS, RHO, SERVERS
 from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, share_overhead
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
-from hubbub.messages.rounds import ClosePhase
+from hubbub.messages.rounds import ClosePhase, SumChunk
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt
-from hubbub.messages.sums import SumChunk
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub_coordinator.phases import round as rounds
-from hubbub_local.federation import start_federation
-from hubbub_local.parties import make_parties
+from hubbub_local.federation import make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 
@@ -51,7 +49,7 @@ TRUST = (
     "hubbub.crypto.signing.SigningKey.sign",
     "hubbub.trust.signed.verify",
     "hubbub.messages.codec._covered",
-    "hubbub.crypto.group.Transcript.note",
+    "hubbub.crypto.key_derivation.Transcript.note",
     "hubbub_trainer.workspace.Workspace.model_hmac",
 )
 LEARNING = (

@@ -21,11 +21,10 @@ from rich.table import Table
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub.secure_sum import SecureSum
 from hubbub_coordinator.phases.run import State
-from hubbub_local.federation import start_federation
-from hubbub_local.parties import make_parties
-from hubbub_trainer.kept_model import read_kept_model
+from hubbub_local.federation import make_parties, start_federation
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.planning import draw_up_manifest
+from hubbub_trainer.saved_model import read_kept_model
 
 HOSPITALS, SERVERS, CODES = 5, 2, 2_000
 MIDDLE_AGE = 50  # Ages are counted from here, so that the sum of their squares stays small.

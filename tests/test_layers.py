@@ -95,22 +95,20 @@ def layer(package: str, *allowed: str, banned: frozenset[str] = frozenset()) -> 
 
 
 LAYERS = (
-    layer("hubbub.codes", banned=IMPURE),
-    layer("hubbub.errors", "hubbub.codes", banned=IMPURE),
+    layer("hubbub.errors", banned=IMPURE),
     layer("hubbub.ids", banned=IMPURE),
     layer("hubbub.disk"),
-    layer("hubbub.protocol", "numpy", "hubbub.errors", "hubbub.protocol", banned=IMPURE),
-    layer("hubbub.parameters", "hubbub.errors", "hubbub.protocol", banned=IMPURE),
+    layer("hubbub.protocol", "numpy", "hubbub.errors", "hubbub.ids", "hubbub.protocol", banned=IMPURE),
+    layer("hubbub.parameters", "hubbub.errors", "hubbub.ids", "hubbub.protocol", banned=IMPURE),
     layer("hubbub.secure_sum", "numpy", "hubbub.errors", "hubbub.protocol", "hubbub.crypto", banned=IMPURE),
-    layer("hubbub.machine", "hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.machine", banned=IMPURE),
+    layer("hubbub.machine", "hubbub.errors", "hubbub.ids", "hubbub.machine", banned=IMPURE),
     layer(
         "hubbub.strategies",
-        *("numpy", "hubbub.errors", "hubbub.parameters", "hubbub.protocol", "hubbub.strategies"),
+        *("numpy", "hubbub.errors", "hubbub.ids", "hubbub.parameters", "hubbub.protocol", "hubbub.strategies"),
         banned=IMPURE,
     ),
     layer(
         "hubbub.messages",
-        "hubbub.codes",
         *("pydantic", "hubbub.errors", "hubbub.ids", "hubbub.parameters", "hubbub.protocol", "hubbub.messages"),
         banned=IMPURE,
     ),
@@ -128,7 +126,7 @@ LAYERS = (
     layer(
         "hubbub.runtime",
         *("pydantic", "pydantic_settings", "prometheus_client", "starlette", "uvicorn", "httptools"),
-        *("hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.disk"),
+        *("hubbub.errors", "hubbub.ids", "hubbub.disk"),
         *(
             "hubbub.machine",
             "hubbub.messages",
@@ -140,7 +138,7 @@ LAYERS = (
     ),
     layer(
         "hubbub.policy",
-        *("pydantic", "hubbub.codes", "hubbub.errors", "hubbub.ids", "hubbub.messages", "hubbub.runtime"),
+        *("pydantic", "hubbub.errors", "hubbub.ids", "hubbub.messages", "hubbub.runtime"),
         *("hubbub.strategies", "hubbub.trust"),
     ),
 )
@@ -246,7 +244,7 @@ def test_every_service_has_machines() -> None:
 # Who may catch everything, and why.
 CATCHES_ALL = {
     "hubbub.runtime.runner": "a poison message never stops a service, nor a failed job its machine",
-    "hubbub_trainer.learning.finding": "importing a user's own code may raise anything, which is said in one line",
+    "hubbub_trainer.learning.registry": "importing a user's code may raise anything, which is said in one line",
     "hubbub_trainer.learning.torch_learner": "a user's own code may raise anything, and it stays in the log",
     "hubbub_trainer.task_runner": "whatever the owner's task raises, nobody else is told",
     "hubbub_trainer.tracking": "whatever a tracker does, the run goes on",

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from hubbub.codes import Code
+from hubbub.errors import Code
 from hubbub.ids import Role
-from hubbub.messages.base import Claim, Message
 from hubbub.messages.codec import KINDS
+from hubbub.messages.envelope import Claim, Message
 from hubbub.messages.manifest import Digest
-from hubbub_coordinator.wording import MEANINGS
+from hubbub_coordinator.reasons import MEANINGS
 
 PROJECT = Path(__file__).parents[1]
 SAID = [kind for kind in KINDS.values() if kind.senders & {Role.CLIENT, Role.AGGREGATOR}]

@@ -15,7 +15,7 @@ from hubbub.protocol.dense import (
     words_type,
 )
 from hubbub.protocol.ring import sample
-from hubbub.protocol.totals import begin_total
+from hubbub.protocol.sharing import begin_total
 
 MODULI = (2, 3, 5, 6, 7, 11, 17, 21, 32, 201, 255, 256, 257, 1000, 2**16, 2**31 + 1, 2**32 - 1, 2**32)
 

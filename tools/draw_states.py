@@ -7,9 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hubbub.machine.draw import draw
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import Table
+from hubbub.machine.table import Kind, Table, draw
 from hubbub_aggregator import events as aggregator_events
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_coordinator import events as coordinator_events

@@ -14,7 +14,7 @@ from dense_vectors import dense_files
 from message_vectors import key_for, message_files
 from share_vectors import share_files
 
-from hubbub.crypto.group import GroupSecret, Transcript
+from hubbub.crypto.key_derivation import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError
 from hubbub.ids import RunId

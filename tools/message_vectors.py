@@ -12,9 +12,9 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS, decode, encode, signed_part
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import read_manifest
+from hubbub.messages.rounds import Release
 from hubbub.messages.shares import Receipt
-from hubbub.messages.sums import Release
-from hubbub.runtime.post import authenticate, sign
+from hubbub.runtime.publisher import authenticate, sign
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import build_roster
 from hubbub.trust.signed import sign_receipt, sign_release, sign_run_key

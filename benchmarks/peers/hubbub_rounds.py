@@ -29,15 +29,14 @@ from benchmarks.steps import RHO, SERVERS
 from hubbub import __version__
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.compression import count_kept, top_binary
+from hubbub.protocol.fixed_point import SignedFixedPoint
 from hubbub.protocol.metrics import Metric, Scores
-from hubbub.protocol.reals import SignedFixedPoint
 from hubbub.strategies.base import Theta
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
 from hubbub_local.attribution import AttributingLoop, Attribution
-from hubbub_local.federation import Connect, start_federation
-from hubbub_local.parties import Parties, make_parties
+from hubbub_local.federation import Connect, Parties, make_parties, start_federation
 from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.planning import draw_up_manifest
 

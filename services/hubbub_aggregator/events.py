@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, SetId
-from hubbub.messages.shares import Receipt
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import Receipt, Traffic
 from hubbub.protocol.layout import Vector
 
 

@@ -10,13 +10,11 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase
-from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, SignedReceipt
-from hubbub.messages.sums import PartialChunk, Release
-from hubbub.messages.traffic import share_wire_bytes
+from hubbub.messages.rounds import ClosePhase, PartialChunk, Release
+from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, SignedReceipt, share_wire_bytes
 from hubbub.protocol.layout import Vector, check_payload
-from hubbub.runtime.intake import check_members
-from hubbub.strategies.wire import PhaseWire, admit, wire_of
+from hubbub.runtime.message_checks import check_members
+from hubbub.strategies.phase_plan import PhaseWire, admit, wire_of
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_receipt, check_release
 from hubbub_aggregator.events import ChunkArrived, CloseOrdered, PartialArrived

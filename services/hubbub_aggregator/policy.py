@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from hubbub.codes import Code, Objection
+from hubbub.errors import Code, Objection
 from hubbub.messages.manifest import MINIMUM, Manifest
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above
 from hubbub.strategies.registry import STRATEGIES

@@ -7,23 +7,20 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.errors import Code, ConfigurationError, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, VoidPhase
-from hubbub.messages.runs import RunEnded, RunProposed
+from hubbub.messages.rounds import ClosePhase, PartialChunk, VoidPhase
+from hubbub.messages.runs import RunEnded, RunKey, RunKeys, RunProposed
 from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, SignedReceipt
-from hubbub.messages.sums import PartialChunk
 from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_sender
+from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.wire import phases_of, wire_of
+from hubbub.strategies.phase_plan import phases_of, wire_of
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -41,13 +38,12 @@ from hubbub_aggregator.events import (
 )
 from hubbub_aggregator.intake import read_order, read_partial, read_share
 from hubbub_aggregator.journal import Journal
-from hubbub_aggregator.opening import ChunkDamaged, name_partial
+from hubbub_aggregator.phase_jobs import Workbench, drop_keys, fix_keys
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
 from hubbub_aggregator.policy import AggregatorPolicy
-from hubbub_aggregator.sum_keys import drop_keys, fix_keys
-from hubbub_aggregator.workbench import Workbench
+from hubbub_aggregator.spooled_shares import ChunkDamaged, name_partial
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from hubbub.ids import Role
 from hubbub_cli.services import ConfigFile
 
 if TYPE_CHECKING:
-    from hubbub_cli.findings import Findings
-    from hubbub_cli.patient import Patient
+    from hubbub_cli.doctor_target import Findings, Patient
 
 EXIT_ILL = 1
 
@@ -63,9 +62,12 @@ def doctor(
 
     Exit code 0 if nothing is wrong, 1 otherwise.
     """
-    from hubbub_cli import check_network  # noqa: PLC0415  (Help should not wait for it.)
-    from hubbub_cli.findings import print_findings, write_findings  # noqa: PLC0415
-    from hubbub_cli.patient import admit  # noqa: PLC0415
+    from hubbub_cli import doctor_checks  # noqa: PLC0415  (Help should not wait for it.)
+    from hubbub_cli.doctor_target import (  # noqa: PLC0415
+        admit,
+        print_findings,
+        write_findings,
+    )
     from hubbub_cli.quiet import without_log_lines  # noqa: PLC0415
 
     options = {
@@ -79,7 +81,7 @@ def doctor(
     patient = admit(role, options, config, os.environ)
     with without_log_lines():
         found = _examine(patient, options, config)
-        check_network.check_coordinator(patient, url, token_file, ca_file, found)
+        doctor_checks.check_coordinator(patient, url, token_file, ca_file, found)
     if as_json:
         typer.echo(json.dumps(write_findings(found), indent=2))
     else:
@@ -90,24 +92,23 @@ def doctor(
 
 def _examine(patient: Patient, options: Mapping[str, str | None], config: Path | None) -> Findings:
     """Look at all but the coordinator."""
-    from hubbub_cli import check_learning, check_network, check_party  # noqa: PLC0415  (As above.)
-    from hubbub_cli.findings import Findings  # noqa: PLC0415
-    from hubbub_cli.patient import check_settings  # noqa: PLC0415
+    from hubbub_cli import doctor_checks  # noqa: PLC0415  (As above.)
+    from hubbub_cli.doctor_target import Findings, check_settings  # noqa: PLC0415
 
     found = Findings()
-    check_party.check_versions(patient, found)
+    doctor_checks.check_versions(patient, found)
     check_settings(patient, options, config, found)
-    who = check_party.check_identity(patient, found)
-    everybody = check_party.check_roster(patient, who, found)
+    who = doctor_checks.check_identity(patient, found)
+    everybody = doctor_checks.check_roster(patient, who, found)
     if patient.role in {Role.CLIENT, Role.AGGREGATOR}:
-        check_party.check_policy(patient, everybody, found)
-    check_party.check_folder(patient, found)
+        doctor_checks.check_policy(patient, everybody, found)
+    doctor_checks.check_folder(patient, found)
     if patient.role is Role.CLIENT:
-        check_learning.check_tasks(patient, found)
-        check_learning.check_data(patient, found)
-    check_network.check_broker(patient, who, everybody, found)
+        doctor_checks.check_tasks(patient, found)
+        doctor_checks.check_data(patient, found)
+    doctor_checks.check_broker(patient, who, everybody, found)
     if patient.role is Role.COORDINATOR:
-        check_network.check_tokens(patient, found)
+        doctor_checks.check_tokens(patient, found)
     return found
 
 

@@ -103,7 +103,7 @@ def new_federation(
 
 def _choose_task(name: str) -> Task:
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.shelf import choose_task  # noqa: PLC0415
+    from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
 
     return choose_task(name, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None)
 

@@ -257,7 +257,7 @@ def new_manifest(
     from hubbub.trust.roster import read_roster  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub.trust.succession import read_endorsement  # noqa: PLC0415
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.shelf import choose_task  # noqa: PLC0415
+    from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
     from hubbub_trainer.planning import draw_up_manifest  # noqa: PLC0415
 
     manifest = draw_up_manifest(

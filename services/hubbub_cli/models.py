@@ -14,7 +14,7 @@ from hubbub.errors import ConfigurationError
 from hubbub_cli.suggestions import one_of
 
 if TYPE_CHECKING:
-    from hubbub_trainer.learning.exporting import Arrays
+    from hubbub_trainer.learning.export import Arrays
 
 models = typer.Typer(help="Models: what completed runs left at a trainer.", no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """List the models that runs left here, the last first."""
-    from hubbub_trainer.kept_model import choose_model, find_models  # noqa: PLC0415  (It imports numpy.)
+    from hubbub_trainer.saved_model import choose_model, find_models  # noqa: PLC0415  (It imports numpy.)
 
     kept = [choose_model(folder, run) for run in find_models(folder)]
     if as_json:
@@ -64,10 +64,10 @@ def export_model(
     ] = SAFETENSORS,
 ) -> None:
     """Write a model by the names of its parameters, readable without Hubbub."""
-    from hubbub_trainer.kept_model import choose_model  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.exporting import name_tensors  # noqa: PLC0415
-    from hubbub_trainer.learning.shelf import choose_task  # noqa: PLC0415
+    from hubbub_trainer.learning.export import name_tensors  # noqa: PLC0415
+    from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
+    from hubbub_trainer.saved_model import choose_model  # noqa: PLC0415  (Help should not wait for numpy.)
 
     kept = choose_model(folder, run)
     loaded = choose_task(
@@ -87,7 +87,7 @@ def _write(out: Path, arrays: Arrays, form: str, labels: dict[str, str]) -> None
     if form == SAFETENSORS:
         content = save(arrays, labels)
     else:
-        from hubbub_trainer.learning.torch_export import write_state_dict  # noqa: PLC0415  (It imports torch.)
+        from hubbub_trainer.learning.export import write_state_dict  # noqa: PLC0415  (It imports torch.)
 
         content = write_state_dict(arrays)
     try:

@@ -196,7 +196,7 @@ def _read_manifest(path: Path) -> Manifest:
 def _show_manifest(question: _Question, console: Console) -> None:
     """The manifest for whoever must judge it; its free texts are escaped, since their author is not trusted."""
     from hubbub.policy import tell_strategy  # noqa: PLC0415
-    from hubbub.strategies.blocks import REVEALS  # noqa: PLC0415
+    from hubbub.strategies.unions import REVEALS  # noqa: PLC0415
 
     manifest = question.manifest
     grid = Table.grid(padding=(0, 2))

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol.modes import WireMode
+from hubbub.ids import WireMode
 from hubbub_cli.quiet import without_log_lines
 from hubbub_cli.run_options import LocalSteps, Rho, Wire
 from hubbub_cli.suggestions import one_of

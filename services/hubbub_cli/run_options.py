@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from hubbub.protocol.modes import WireMode
+from hubbub.ids import WireMode
 from hubbub_cli.suggestions import check_strategy, complete_strategy, one_of
 
 Strategy = Annotated[

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hubbub_cli.answers import Participant, Round, Run, RunDetail, read
 from hubbub_cli.client import Json
-from hubbub_cli.wording import count, show_bytes, show_date, show_duration, show_metric
+from hubbub_cli.formatting import count, show_bytes, show_date, show_duration, show_metric
 
 SHOWN_ROUNDS = 10
 SHOWN_METRICS = 2

@@ -1,17 +1,60 @@
-"""`hubbub run`: begin runs, look at them, steer them, through the coordinator's REST interface."""
+"""`hubbub run export`: a run's data into a file, whole or not at all.
+
+`hubbub run`: begin runs, look at them, steer them, through the coordinator's REST interface.
+"""
 
 from __future__ import annotations
 
 import json
 import secrets
 import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
 from hubbub.errors import ConfigurationError
+from hubbub_cli.client import Client
+from hubbub_cli.run_lookup import RUNS, find_run
+
+
+async def export(client: Client, run: str, wanted: Mapping[str, object], out: Path | None) -> int:
+    """Write an export to a file or to standard output; how many bytes it has."""
+    path = f"{RUNS}/{await find_run(client, run)}/export"
+    async with client.download(path, wanted) as pieces:
+        if out is not None:
+            with _replacing(out) as stream:
+                return await _copy(pieces, stream)
+        size = await _copy(pieces, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return size
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write beside the file first, so that half an export never stands under its name."""
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        try:
+            with draft.open("wb") as stream:
+                yield stream
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+
+
+async def _copy(pieces: AsyncIterator[bytes], stream: BinaryIO) -> int:
+    size = 0
+    async for piece in pieces:
+        size += stream.write(piece)
+    return size
+
 
 if TYPE_CHECKING:
     from hubbub_cli.client import Json
@@ -39,7 +82,7 @@ runs = typer.Typer(help="Runs: begin, watch and steer them at a coordinator.", n
 
 def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """For the shell."""
-    from hubbub_cli.asking import LATEST, name_runs  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.run_lookup import LATEST, name_runs  # noqa: PLC0415  (Help should not wait for httpx.)
 
     given = context.params
     found = name_runs(given.get("url") or DEFAULT_URL, given.get("token_file"), given.get("ca_file"))
@@ -85,7 +128,7 @@ def submit_run(
 ) -> None:
     """Begin a run from a manifest; takes the change token."""
     from hubbub_cli.answers import Run, read  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.asking import RUNS, ask, find_door  # noqa: PLC0415
+    from hubbub_cli.run_lookup import RUNS, ask, find_door  # noqa: PLC0415
     from hubbub_cli.watch import watch_run  # noqa: PLC0415
 
     door, content = find_door(url, token_file, ca_file), _read_manifest(manifest)
@@ -123,11 +166,11 @@ def list_runs(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """List runs, the newest first."""
-    from hubbub_cli import asking  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli import run_lookup  # noqa: PLC0415  (Help should not wait for httpx.)
     from hubbub_cli.run_report import print_runs  # noqa: PLC0415
 
-    door = asking.find_door(url, token_file, ca_file)
-    found, total = asking.ask(door, lambda client: asking.list_runs(client, state or (), limit))
+    door = run_lookup.find_door(url, token_file, ca_file)
+    found, total = run_lookup.ask(door, lambda client: run_lookup.list_runs(client, state or (), limit))
     if as_json:
         _print_json({"items": found, "total": total})
     else:
@@ -143,8 +186,7 @@ def show_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Show a run: its parties, its last rounds, what it has cost."""
-    from hubbub_cli.asking import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.client import Client  # noqa: PLC0415
+    from hubbub_cli.run_lookup import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
     from hubbub_cli.run_report import SHOWN_ROUNDS, print_run  # noqa: PLC0415
 
     async def look(client: Client) -> tuple[Json, list[Json]]:
@@ -175,7 +217,7 @@ def watch_run(
     Exit code 0 if it completed, 1 if it failed or was cancelled. Ctrl-C leaves the run as it is.
     """
     from hubbub_cli import watch  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.asking import ask, find_door, find_run  # noqa: PLC0415
+    from hubbub_cli.run_lookup import ask, find_door, find_run  # noqa: PLC0415
 
     door = find_door(url, token_file, ca_file)
     wanted = ask(door, lambda client: find_run(client, run))
@@ -225,8 +267,7 @@ def cancel_run(
 
 
 def _steer(action: str, run: str, url: str, token_file: Path | None, ca_file: Path | None) -> Json:
-    from hubbub_cli.asking import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.client import Client  # noqa: PLC0415
+    from hubbub_cli.run_lookup import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
 
     async def act(client: Client) -> Json:
         answer, _ = await client.post(f"{RUNS}/{await find_run(client, run)}/{action}")
@@ -253,7 +294,7 @@ def forget_run(
 
     Secrets, events and what was received are removed. The run is never joined again, and a trainer's ledger stays.
     """
-    from hubbub.runtime.forgetting import forget_run as forget  # noqa: PLC0415  (Help should not wait for it.)
+    from hubbub.runtime.state_folder import forget_run as forget  # noqa: PLC0415  (Help should not wait for it.)
     from hubbub_trainer.workspace import clean_up  # noqa: PLC0415  (It imports numpy.)
 
     forgotten = forget(folder, run)
@@ -272,8 +313,8 @@ def export_run(
     ca_file: CaFile = None,
 ) -> None:
     """Write all that is known of a run, for other programs."""
-    from hubbub_cli.asking import ask, find_door  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.export import export  # noqa: PLC0415
+    from hubbub_cli.run_lookup import ask, find_door  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.runs import export  # noqa: PLC0415
 
     if table is not None and form == "json":
         raise ConfigurationError("--table chooses among CSV tables, and JSON holds all of them: add --format csv")

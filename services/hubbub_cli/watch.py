@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.live import Live
 
 from hubbub_cli.answers import SHOWN_DIGITS, Event, Round, RunDetail, read
-from hubbub_cli.asking import RUNS, ask
 from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorUnreachable, Door
+from hubbub_cli.formatting import show_date
+from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch_view import Picture, draw, name_place
-from hubbub_cli.wording import show_date
 
 EVENTS = "/api/v1/events"
 PAGE = 200

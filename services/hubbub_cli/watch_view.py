@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub_cli.answers import Event, Participant, Round, RunDetail
+from hubbub_cli.formatting import show_bytes, show_clock, show_duration
 from hubbub_cli.run_report import describe_metrics, describe_waiting, style_of
-from hubbub_cli.wording import show_bytes, show_clock, show_duration
 
 KEPT_EVENTS = 200
 BAR_COLUMNS = 24

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hubbub.ids import PartyId
-from hubbub.messages.traffic import Direction
+from hubbub.messages.shares import Direction
 from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
 from hubbub.strategies.registry import STRATEGIES, find_strategy

@@ -17,15 +17,15 @@ from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.machine.table import is_final
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import Traffic
 from hubbub.store.base import Archive, EventStore, Note, Snapshot
 from hubbub.store.shapes import Shapes
 from hubbub_coordinator.accounts import Sums, add_up, split_by_party
+from hubbub_coordinator.event_feed import Item, NewsKind
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
 from hubbub_coordinator.phases.run import Run
-from hubbub_coordinator.telling import Item, NewsKind
 
 RUNS_HELD = 64
 """Of those that are over, for whoever asks about one again and again."""

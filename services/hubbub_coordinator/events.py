@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
-from hubbub.messages.keys import RunKey
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.shares import SignedReceipt, VectorClaim
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.runs import RunKey
+from hubbub.messages.shares import SignedReceipt, Traffic, VectorClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
     OrderRefused,
@@ -15,7 +14,7 @@ from hubbub.messages.rounds import (
     RoundScored,
     ScoreClaim,
 )
-from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
+from hubbub.messages.runs import PartyFailed, RunJoined, RunReady, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_receipt, check_run_key

@@ -17,11 +17,10 @@ from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_sender, find_disagreements
+from hubbub.runtime.message_checks import check_sender, find_disagreements
 from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
-from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES
+from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES, Tombstones
 from hubbub.runtime.telemetry import Counters, context
-from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.base import Archive, EventStore
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.registry import find_strategy
@@ -30,10 +29,10 @@ from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, SomeRound
+from hubbub_coordinator.event_feed import KEPT, News
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
-from hubbub_coordinator.metering import meter
-from hubbub_coordinator.news import KEPT, News
+from hubbub_coordinator.metrics import meter
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 

@@ -15,19 +15,15 @@ from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
-from hubbub.strategies.blocks import REVEALS
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.unions import REVEALS
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.board import Board
-from hubbub_local.federation import Federation, start_federation
-from hubbub_local.parties import Parties, make_parties
+from hubbub_local.demo_screen import Board, show
+from hubbub_local.federation import Federation, Parties, make_parties, start_federation
 from hubbub_local.report import draw_report, write_report
-from hubbub_local.screen import show
 from hubbub_trainer.learning.datasets import default_cache_folder
-from hubbub_trainer.learning.finding import is_place, try_task
-from hubbub_trainer.learning.installed import require
-from hubbub_trainer.learning.registry import TASKS_IN_TORCH, load_task
-from hubbub_trainer.learning.shelf import Shelf, choose_task
+from hubbub_trainer.learning.extras import require
+from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.workspaces import TaskLoader

@@ -1,4 +1,6 @@
-"""A coordinator, aggregators and trainers in this process, over one transport each.
+"""Throw-away parties for a federation in one process: identities and a roster that nobody keeps.
+
+A coordinator, aggregators and trainers in this process, over one transport each.
 
 The services are the very ones that run as processes of their own; only the transport and the folder differ.
 """
@@ -11,11 +13,12 @@ import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from hubbub.crypto.sealing import Kem
 from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
@@ -23,17 +26,43 @@ from hubbub.runtime.runner import Moment, Observer
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, topology_for
+from hubbub.trust.identity import Identity, new_identity
+from hubbub.trust.roster import Roster, build_roster
 from hubbub_aggregator.phases import membership
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_local.parties import Parties
 from hubbub_trainer.phases import standing
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.task_runner import Progress
 from hubbub_trainer.workspaces import TaskLoader
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Everybody's identity, and the roster that they make."""
+
+    roster: Roster
+    identities: Mapping[PartyId, Identity] = field(repr=False)
+
+
+def make_parties(*, clients: int, servers: int, kem: Kem = Kem.X25519) -> Parties:
+    """A coordinator, client-1 to client-C and aggregator-1 to aggregator-S, each an organisation of its own."""
+    roles = {
+        "coordinator": Role.COORDINATOR,
+        **{f"aggregator-{number}": Role.AGGREGATOR for number in range(1, servers + 1)},
+        **{f"client-{number}": Role.CLIENT for number in range(1, clients + 1)},
+    }
+    return gather([new_identity(name, role, name) for name, role in roles.items()], kem=kem)
+
+
+def gather(identities: list[Identity], *, kem: Kem = Kem.X25519) -> Parties:
+    """Build the roster of some identities."""
+    roster = build_roster([identity.public() for identity in identities], kem=kem)
+    return Parties(roster, {identity.name: identity for identity in identities})
+
 
 Connect = Callable[[PartyId, Topology], Transport]
 

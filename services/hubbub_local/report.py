@@ -11,8 +11,7 @@ from rich.text import Text
 
 from hubbub.messages.manifest import Manifest
 from hubbub_coordinator.accounts import Account
-from hubbub_local.board import show_bytes, show_metric
-from hubbub_local.timing import Durations
+from hubbub_local.demo_screen import Durations, show_bytes, show_metric
 
 Json = dict[str, object]
 

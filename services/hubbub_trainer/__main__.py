@@ -1,6 +1,6 @@
 """`python -m hubbub_trainer`: a trainer as a process; settings are HUBBUB_TRAINER_*."""
 
-from hubbub.runtime.leaving import leave_when_told
+from hubbub.runtime.process import leave_when_told
 
 if __name__ == "__main__":
     # Before all that follows: importing it takes seconds on a busy machine.
@@ -19,9 +19,7 @@ from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
 from hubbub.runtime.settings import ProbedSettings
 from hubbub_trainer.learning.datasets import default_cache_folder
-from hubbub_trainer.learning.finding import find_task, try_task
-from hubbub_trainer.learning.registry import load_task
-from hubbub_trainer.learning.shelf import Shelf, list_places
+from hubbub_trainer.learning.registry import Shelf, find_task, list_places, load_task, try_task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.tracking import open_tracking

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.shares import Traffic
 from hubbub.messages.snapshots import Voucher
-from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 
 

@@ -8,17 +8,15 @@ from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKeys
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundOpened
-from hubbub.messages.runs import RunEnded
+from hubbub.messages.rounds import MaskedChunk, Release, RoundOpened, SumChunk
+from hubbub.messages.runs import GroupConfirmed, GroupContribution, RunEnded, RunKeys
+from hubbub.messages.shares import share_wire_bytes
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import MaskedChunk, Release, SumChunk
-from hubbub.messages.traffic import share_wire_bytes
 from hubbub.protocol.layout import check_payload
-from hubbub.runtime.intake import check_members
+from hubbub.runtime.message_checks import check_members
 from hubbub.strategies.base import Phase
-from hubbub.strategies.wire import PhaseWire, admit_release, phases_of, wire_of
+from hubbub.strategies.phase_plan import PhaseWire, admit_release, phases_of, wire_of
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_release, check_run_keys, digest_run_keys
 from hubbub_trainer.events import (

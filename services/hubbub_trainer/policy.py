@@ -7,15 +7,14 @@ from typing import Annotated, ClassVar, Self, get_args
 
 from pydantic import Field, field_validator
 
-from hubbub.codes import Code, Objection
+from hubbub.errors import Code, Objection
 from hubbub.messages.manifest import MINIMUM, Manifest, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
-from hubbub.protocol.blocks import MAX_BLOCK
 from hubbub.protocol.metrics import ScoreWeights
-from hubbub.protocol.unions import MAX_Q
-from hubbub.strategies.blocks import REVEALS
+from hubbub.protocol.unions import MAX_BLOCK, MAX_Q
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.unions import REVEALS
 from hubbub.trust.roster import Roster
 
 

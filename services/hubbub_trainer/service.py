@@ -10,27 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+from hubbub.errors import Code, ConfigurationError, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import Role, RunId
 from hubbub.machine.effects import Effect, Job, Key, Persist
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupContribution, RunKey
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunProposed
+from hubbub.messages.rounds import MaskedChunk, SumChunk, VoidNotice
+from hubbub.messages.runs import GroupContribution, RunKey, RunProposed
 from hubbub.messages.shares import ResendSet
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
-from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_sender
+from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live, Observer
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub_trainer import group, snapshots, succession
-from hubbub_trainer.drawn import find_set, recall_contribution
+from hubbub_trainer import snapshots, workspace, workspaces
 from hubbub_trainer.events import (
     GroupAgreed,
     InitialModel,
@@ -41,7 +38,6 @@ from hubbub_trainer.events import (
     SumArrived,
     VoidAnnounced,
 )
-from hubbub_trainer.handover import Handover
 from hubbub_trainer.intake import (
     read_about_run,
     read_masked,
@@ -58,8 +54,10 @@ from hubbub_trainer.phases.catchup import CatchUp
 from hubbub_trainer.phases.round import Round
 from hubbub_trainer.phases.standing import Enrolment, VoidCaps
 from hubbub_trainer.policy import Policy
+from hubbub_trainer.round_jobs import Sleep, Workbench, name_sum, place_of
+from hubbub_trainer.run_secrets import find_set, recall_contribution
+from hubbub_trainer.snapshots import Handover
 from hubbub_trainer.task_runner import Progress, TaskRunner
-from hubbub_trainer.workbench import Sleep, Workbench, name_sum, place_of
 from hubbub_trainer.workspace import has_model
 from hubbub_trainer.workspaces import TaskLoader, Workspaces
 
@@ -244,7 +242,7 @@ class Trainer(Participant):
         """Spool what arrives, and keep the ledger."""
         match effect:
             case standing.KeepContribution():
-                self._spool.write(key, group.name_part(effect.client), payload)
+                self._spool.write(key, workspace.name_part(effect.client), payload)
             case standing.NoteVoid():
                 self._ledger.note_void(effect.models, run=key.run, number=effect.number)
             case rounds.SpoolSum():
@@ -315,8 +313,8 @@ class Trainer(Participant):
         space, manifest = self._spaces.open(key.run), self._manifest_of(key.run)
         if space.group is None:
             return  # Likewise: it is erased when all is done, and a power cut may bring back files beside it.
-        salt = succession.derive_salt(space.group_secret, number)
-        succession.keep(space.folder, self.runner.identity, manifest, salt, space.theta)
+        salt = workspaces.derive_salt(space.group_secret, number)
+        workspaces.keep(space.folder, self.runner.identity, manifest, salt, space.theta)
 
     async def _deal_contribution(self, key: Key) -> None:
         seals, _ = self._seal_of(key)
@@ -404,7 +402,7 @@ class Trainer(Participant):
     def _agree(self, key: Key, manifest: Manifest) -> GroupAgreed:
         seals, _ = self._seal_of(key)
         me = self.runner.identity.name
-        agreed = group.agree(self._vault, self._spool, seals, me=me, run=key, manifest=manifest)
+        agreed = workspace.agree(self._vault, self._spool, seals, me=me, run=key, manifest=manifest)
         if not self._joined(key, Enrolment).lacks_model:
             self._spaces.open(key.run).group = agreed
         return GroupAgreed(confirmation=agreed.confirmation())

@@ -3,31 +3,38 @@
 The history of mean factors goes with the model, since the next step depends on both. What a run begins with is
 the snapshot after round 0. It is sent only where a predecessor left it, and then every chunk begins with the salt
 of its commitment, which travels in no other way.
+
+Models that pass between clients: ours to a peer that has lost sums or lacks it, and a peer's to us.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from hubbub.crypto.group import GroupSecret
-from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import PartyId, Role
+from hubbub.crypto.key_derivation import GroupSecret
+from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks, snapshot_bytes
-from hubbub.protocol import influence
-from hubbub.protocol.influence import History
-from hubbub.runtime.post import Post
+from hubbub.protocol import aggregate
+from hubbub.protocol.aggregate import History
+from hubbub.runtime.publisher import Post
 from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Theta
-from hubbub.trust.seals import RunSeals
-from hubbub_trainer.succession import SALT_BYTES, commit
+from hubbub.trust.seals import RunSeals, Stage
+from hubbub_trainer import workspace
+from hubbub_trainer.events import SnapshotSent
+from hubbub_trainer.phases.catchup import TakeSnapshot
+from hubbub_trainer.phases.standing import SendSnapshot
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
+from hubbub_trainer.workspaces import SALT_BYTES, Workspaces, commit
 
 FLOAT = np.dtype("<f4")
 
@@ -42,7 +49,7 @@ def chunk_size(manifest: Manifest, number: int, index: int) -> int:
 
 def cut(manifest: Manifest, theta: Theta, history: History, *, number: int) -> Iterator[bytes]:
     """Cut model and history, as they are after a round, into chunks."""
-    content = np.ascontiguousarray(theta, dtype=FLOAT).tobytes() + influence.pack(history, number)
+    content = np.ascontiguousarray(theta, dtype=FLOAT).tobytes() + aggregate.pack(history, number)
     for start in range(0, len(content), manifest.chunk_bytes):
         yield content[start : start + manifest.chunk_bytes]
 
@@ -53,7 +60,7 @@ def join(manifest: Manifest, chunks: Iterable[bytes], *, number: int) -> tuple[T
     if len(content) != snapshot_bytes(manifest, number):
         raise PeerError(RejectReason.WRONG_LENGTH, f"a snapshot has {len(content)} bytes")
     end = manifest.parameters * FLOAT.itemsize
-    return np.frombuffer(content[:end], dtype=FLOAT).astype(np.float32), influence.unpack(content[end:])
+    return np.frombuffer(content[:end], dtype=FLOAT).astype(np.float32), aggregate.unpack(content[end:])
 
 
 def place_of(key: Key) -> Key:
@@ -111,3 +118,71 @@ def take(space: Workspace, theta: Theta, history: History, voucher: Voucher) -> 
     if not hmac.compare_digest(found, voucher.model_hmac):
         raise PeerError(RejectReason.DIFFERENT_MODEL, "the snapshot is not the model that was vouched for")
     space.advance(voucher.round, theta, np.zeros_like(theta), None, history)
+
+
+class Handover:
+    """Sends snapshots, and takes them."""
+
+    def __init__(
+        self,
+        *,
+        spaces: Workspaces,
+        spool: Spool,
+        vault: Vault,
+        post: Post,
+        manifest_of: Callable[[RunId], Manifest],
+        seal_of: Callable[[Key], tuple[RunSeals, Stage]],
+    ) -> None:
+        self._spaces = spaces
+        self._spool = spool
+        self._vault = vault
+        self._post = post
+        self._manifest_of = manifest_of
+        self._seal_of = seal_of
+
+    async def send(self, run: Key, job: SendSnapshot) -> SnapshotSent:
+        """Send the model of a round, unless it has moved on since: then the client will ask again."""
+        left = job.again
+        space, manifest = await asyncio.to_thread(self._spaces.open, run.run), self._manifest_of(run.run)
+        theta, history = space.theta, space.history
+        # In this order: the number goes up before model and history change.
+        if space.applied <= job.number:
+            salt = b"" if job.number else self._recall_salt(manifest)
+            seals, _ = self._seal_of(run)
+            await send(self._post, seals, manifest, theta, history, number=job.number, to=job.client, salt=salt)
+            left = True
+        return SnapshotSent(client=job.client, left=left)
+
+    def _recall_salt(self, manifest: Manifest) -> bytes:
+        left = self._spaces.recall_left(manifest)
+        if left is None:
+            raise LocalError("there is no predecessor's model here to send")
+        return left[0]
+
+    def take(self, key: Key, job: TakeSnapshot) -> None:
+        """Make a peer's model ours, if it is the one that was vouched for or committed to."""
+        if job.voucher is None:
+            self._inherit(key, job.client)
+        else:
+            self._catch_up(key, job.client, job.voucher)
+
+    def _inherit(self, key: Key, client: PartyId) -> None:
+        """Begin with the model that a predecessor's client has sent us."""
+        manifest = self._manifest_of(key.run)
+        self._spaces.begin_with(manifest, check_initial(manifest, self._read(key, client, 0)))
+
+    def _catch_up(self, key: Key, client: PartyId, voucher: Voucher) -> None:
+        """Make a peer's model ours; one that we have come past meanwhile is left alone."""
+        space, number = self._spaces.open(key.run), voucher.round
+        with space.lock:
+            if space.applied < number and space.group_secret.round <= number:
+                chunks = self._read(key, client, number)
+                theta, history = join(self._manifest_of(key.run), chunks, number=number)
+                take(space, theta, history, voucher)
+            workspace.step(self._vault, key.run, number + 1, space)
+
+    def _read(self, key: Key, client: PartyId, number: int) -> list[bytes]:
+        manifest = self._manifest_of(key.run)
+        seals, _ = self._seal_of(key)
+        place = place_of(key)
+        return read(self._spool, place, seals, manifest, client=client, number=number)

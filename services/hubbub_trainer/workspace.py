@@ -1,4 +1,7 @@
-"""What a trainer computes with in a run: the task, the model, the accumulator. It stays on this machine."""
+"""What a trainer computes with in a run: the task, the model, the accumulator. It stays on this machine.
+
+The group secret at one client: put together from everybody's parts, and a step further with every round.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import math
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,22 +22,26 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from hubbub.crypto.group import GroupSecret, Transcript
-from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.key_derivation import ClientSecret, GroupSecret, Transcript
 from hubbub.disk import sync_folder, write_whole
 from hubbub.errors import LocalError, StorageDamaged, StorageFailed
-from hubbub.ids import PartyId
-from hubbub.protocol import influence
+from hubbub.ids import PartyId, RunId
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest
+from hubbub.protocol import aggregate
+from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.fields import BYTE_BITS
-from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.metrics import Scores
-from hubbub.protocol.residues import WORD_MODULUS
+from hubbub.protocol.packing import BYTE_BITS, WORD_MODULUS
 from hubbub.protocol.ring import word_type
+from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub.store.state_file import Vault
 from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
 from hubbub.strategies.scores import ScoreRound
-from hubbub_trainer.kept_model import FILE, KeptModel
+from hubbub.trust.seals import RunSeals
 from hubbub_trainer.learning.task import HasBuffers, Learner
+from hubbub_trainer.run_secrets import recall_contribution
+from hubbub_trainer.saved_model import FILE, KeptModel
 
 Array = Theta | NDArray[np.float64]
 
@@ -56,7 +63,7 @@ def digest(theta: Theta) -> str:
 
 def model_hmac(group: GroupSecret, model_sha256: str, history: History) -> str:
     """Digest model and history under the group's key of the present round: no server can tell what they are."""
-    state = bytes.fromhex(model_sha256) + influence.pack(history, len(history))
+    state = bytes.fromhex(model_sha256) + aggregate.pack(history, len(history))
     return hmac.digest(group.key_for("model"), state, "sha256").hex()
 
 
@@ -460,3 +467,43 @@ def _digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 def _digest_json(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def name_part(client: PartyId) -> ChunkRef:
+    """Where a client's part of the group secret is spooled."""
+    return ChunkRef(client, "part", 0)
+
+
+def agree(
+    vault: Vault, spool: Spool, seals: RunSeals, *, me: PartyId, run: Key, manifest: Manifest
+) -> GroupSecret:
+    """Open all parts, put them together, and keep the secret."""
+
+    def part_of(client: PartyId) -> bytes:
+        if client == me:
+            return recall_contribution(vault, run.run)
+        return seals.open_contribution(client, spool.read(run, name_part(client)))
+
+    contributions = [part_of(client) for client in manifest.clients]
+    run_keys = [seals.public(client) for client in manifest.clients]
+    group = GroupSecret.agree(contributions, run=run.run, run_keys=run_keys)
+    vault.put(run.run, "group", group.to_bytes())
+    return group
+
+
+def recall(vault: Vault, run: RunId) -> GroupSecret | None:
+    """The group secret as it was kept last, once it is agreed on."""
+    kept = vault.get(run, "group")
+    return None if kept is None else GroupSecret.from_bytes(kept)
+
+
+def step(vault: Vault, run: RunId, number: int, space: Workspace | None) -> None:
+    """Go on to the keys of a round, on disk too: nobody derives those before it again."""
+    with space.lock if space else nullcontext():
+        kept = vault.get(run, "group")
+        if kept is None:
+            return
+        group = space.group_secret if space else GroupSecret.from_bytes(kept)
+        if group.round < number:
+            group.advance_to(number)
+            vault.put(run, "group", group.to_bytes())

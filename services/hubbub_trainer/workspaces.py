@@ -1,7 +1,12 @@
-"""The workspaces of all runs: made of the model that a run begins with, or taken up again from disk."""
+"""A model that outlives its run: kept with its salt when the run is completed, and taken up by a successor.
+
+The workspaces of all runs: made of the model that a run begins with, or taken up again from disk.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -10,19 +15,67 @@ from typing import Protocol
 
 import numpy as np
 
-from hubbub.crypto.secret import ClientSecret
-from hubbub.errors import LocalError, StorageDamaged
+from hubbub.crypto.key_derivation import ClientSecret, GroupSecret
+from hubbub.disk import sync_folder, write_whole
+from hubbub.errors import LocalError, StorageDamaged, StorageFailed
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Theta
-from hubbub_trainer import group, succession
-from hubbub_trainer.drawn import fix_examples, keep_source, recall_client_secret, recall_source
+from hubbub.trust.identity import Identity
+from hubbub.trust.succession import endorse
+from hubbub_trainer import workspace
 from hubbub_trainer.events import Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.source import digest_source
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.workspace import Workspace, clean_up, digest, has_model
+from hubbub_trainer.run_secrets import fix_examples, keep_source, recall_client_secret, recall_source
+from hubbub_trainer.saved_model import read_kept_model
+from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT, Workspace, clean_up, digest, has_model
+
+SALT_BYTES = 32
+
+
+def commit(salt: bytes, theta: Theta) -> str:
+    """What names a model to whoever has it, and tells nothing to others."""
+    digest = hashlib.sha256(salt)
+    digest.update(np.ascontiguousarray(theta, dtype="<f4").data)
+    return digest.hexdigest()
+
+
+def derive_salt(group: GroupSecret, last_round: int) -> bytes:
+    """The salt of a run's last model: the same for all clients, and the keys of no round tell it."""
+    group.advance_to(last_round + 1)
+    return group.key_for("successor")
+
+
+def keep(folder: Path, identity: Identity, manifest: Manifest, salt: bytes, theta: Theta) -> None:
+    """Keep what a successor needs beside the model: the salt for us, our endorsement for everybody."""
+    endorsed = endorse(identity, manifest, commit(salt, theta))
+    try:
+        write_whole(folder / SALT, lambda file: file.write(json.dumps({"salt": salt.hex()}).encode()))
+        write_whole(folder / ENDORSEMENT, lambda file: file.write(endorsed.model_dump_json(indent=2).encode()))
+        sync_folder(folder)
+    except OSError as error:
+        raise StorageFailed(f"{folder} takes no more: {error.strerror}") from None
+
+
+def recall(folder: Path) -> tuple[bytes, Theta] | None:
+    """The salt and the model that a run left here, if it was completed here."""
+    try:
+        salt = bytes.fromhex(json.loads((folder / SALT).read_text("utf-8"))["salt"])
+        theta = read_kept_model(folder).theta
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageFailed(f"the model that {folder} should hold cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise LocalError(
+            f"{folder} does not hold the model that its run ended with any more: bring back {SALT} and {MODEL}, "
+            "or move the folder away to be sent the model by a peer"
+        ) from None
+    return salt, np.ascontiguousarray(theta, dtype=np.float32)
+
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +161,7 @@ class Workspaces:
 
     def recall_left(self, manifest: Manifest) -> tuple[bytes, Theta] | None:
         """The salt and the model that a run's predecessor left here, if we were in it."""
-        return succession.recall(self.folder_of(manifest.predecessor.run)) if manifest.predecessor else None
+        return recall(self.folder_of(manifest.predecessor.run)) if manifest.predecessor else None
 
     def _make(self, manifest: Manifest, task: Task, theta: Theta | None = None) -> Workspace:
         """Make a workspace of the model that a run begins with, or of the one that was kept since."""
@@ -118,7 +171,7 @@ class Workspaces:
             # It came from a peer, and is kept.
             theta = np.zeros(manifest.parameters, dtype=np.float32)
         index = manifest.clients.index(self._me)
-        agreed = group.recall(self._vault, manifest.run_id)
+        agreed = workspace.recall(self._vault, manifest.run_id)
         learner = task.learner(index=index, clients=len(manifest.clients), seed=manifest.seed)
         space = Workspace(
             folder=self.folder_of(manifest.run_id),
@@ -168,7 +221,7 @@ class Workspaces:
                 f"the model that this run goes on from has {theta.size} parameters here, the manifest says "
                 f"{manifest.parameters}: draw it up for the predecessor's task"
             )
-        return succession.commit(salt, theta)
+        return commit(salt, theta)
 
     def _client_secret(self, run: RunId, index: int) -> ClientSecret:
         if self._demo_seed is not None:

@@ -1,11 +1,15 @@
 """Names of runs, parties and share sets, as types of their own.
 
 They are plain strings on the wire; a distinct type for each keeps one from being passed for another.
+
+How secret shares travel, by name: nothing that takes long to import.
 """
+
+from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import NewType
+from typing import Literal, NewType
 
 RunId = NewType("RunId", str)
 """The SHA-256 of a manifest, as 64 hexadecimal digits."""
@@ -32,3 +36,7 @@ class Role(StrEnum):
 def is_party_id(text: str) -> bool:
     """Say whether `text` can name a party (and so a queue and a file)."""
     return re.fullmatch(PARTY_ID_PATTERN, text) is not None
+
+
+WireMode = Literal["compact", "paper"]
+"""How secret shares travel: `paper` as Beguier et al. count them, `compact` seeded, masked and dense."""

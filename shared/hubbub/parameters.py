@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol import blocks, signs
+from hubbub.ids import WireMode
+from hubbub.protocol import signs, unions
+from hubbub.protocol.aggregate import FactorBounds
 from hubbub.protocol.compression import AlphaRule, count_kept
-from hubbub.protocol.fixed_point import FixedPoint
-from hubbub.protocol.influence import FactorBounds
-from hubbub.protocol.modes import WireMode
-from hubbub.protocol.reals import SignedFixedPoint
+from hubbub.protocol.fixed_point import FixedPoint, SignedFixedPoint
 from hubbub.protocol.sharing import check_servers
 from hubbub.protocol.unions import check_q
 
@@ -70,7 +69,7 @@ class Parameters:
         check_q(self.q)
         # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows, no bounds.
         _ = self.kept, self.signs_modulus, self.fixed_point, self.factor_bounds
-        blocks.check_block(self.block, self.kept)
+        unions.check_block(self.block, self.kept)
         if self.block > 1 and self.feedback == "paper":
             raise ConfigurationError(
                 "with blocks nothing is said outside of V, so that feedback = paper means nothing: choose lost"
@@ -84,7 +83,7 @@ class Parameters:
     @property
     def blocks(self) -> int:
         """The blocks that SecUnion's marks are for, ⌈N/b⌉; N where indices are chosen one by one."""
-        return blocks.count_blocks(self.parameters, self.block)
+        return unions.count_blocks(self.parameters, self.block)
 
     @property
     def kept_blocks(self) -> int:
@@ -99,7 +98,7 @@ class Parameters:
     @property
     def pluses_modulus(self) -> int:
         """C + 1, the ring in which signs are added where everybody speaks."""
-        return blocks.modulus(self.clients)
+        return unions.modulus(self.clients)
 
     @property
     def signs_modulus(self) -> int:

@@ -13,11 +13,10 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import ConfigurationError
+from hubbub.errors import Code, ConfigurationError, Objection
 from hubbub.ids import RUN_ID_PATTERN, RunId
 from hubbub.messages.manifest import MINIMUM, Digest, Manifest, Name, describe
-from hubbub.runtime.intake import find_disagreements
+from hubbub.runtime.message_checks import find_disagreements
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.trust.roster import Roster
 

@@ -32,8 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, DataError, FalseSum
 from hubbub.protocol import sharing
-from hubbub.protocol.fixed_point import MAX_MODULUS_BITS
-from hubbub.protocol.reals import SignedFixedPoint
+from hubbub.protocol.fixed_point import MAX_MODULUS_BITS, SignedFixedPoint
 from hubbub.protocol.ring import RandomStream, Residues
 
 

@@ -18,12 +18,11 @@ import pytest
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.codec import decode
-from hubbub.messages.sums import MaskedChunk, SumChunk
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import pack_chunk
+from hubbub.messages.rounds import MaskedChunk, SumChunk
+from hubbub.protocol.layout import DENSE, pack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.state_folder import STATE_FILE
-from hubbub.strategies.wire import wire_of
+from hubbub.strategies.phase_plan import wire_of
 from hubbub.trust.seals import Place as StreamPlace
 from hubbub.trust.seals import Stage, mask_stream, share_stream
 from hubbub_trainer.learning.synthetic import SyntheticTask

@@ -9,27 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, SetId
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.rounds import (
     ClosePhase,
+    MaskedChunk,
     OrderRefused,
     PhaseReleased,
     PhaseVoided,
     RoundApplied,
+    SumChunk,
+    VoidNotice,
     VoidPhase,
 )
 from hubbub.messages.shares import SetReceived
-from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.protocol.ring import Residues
 from hubbub.trust.comparison import DifferenceKind, compare
 from hubbub.trust.signed import sign_receipt
 from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.wording import tell_declined, tell_failure
+from hubbub_coordinator.reasons import tell_declined, tell_failure
 from hubbub_trainer.phases import catchup
 from support.aio import aio
 from support.builders import make_claims
@@ -251,7 +251,7 @@ async def test_without_the_rule_a_misled_victim_goes_on_scoring_models_that_are_
     tmp_path: Path, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule is that a client compares the transcript of a release with its own. It is switched off here."""
-    monkeypatch.setattr("hubbub_trainer.workbench.differs", lambda *_: False)
+    monkeypatch.setattr("hubbub_trainer.round_jobs.differs", lambda *_: False)
     manifest = draw_up(rounds=3, strategy="no-union", wire=wire)
     async with corrupt_federation(manifest, tmp_path, {CORRUPT: tell_the_victim}) as scene:
         state, run = await scene.run()

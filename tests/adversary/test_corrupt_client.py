@@ -10,20 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, SetId
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey
-from hubbub.messages.rounds import ClosePhase, RoundOpened
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed
+from hubbub.messages.envelope import Envelope, Message
+from hubbub.messages.rounds import ClosePhase, RoundOpened, SumChunk, VoidNotice
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    PartyFailed,
+    RunEnded,
+    RunJoined,
+    RunKey,
+    RunProposed,
+)
 from hubbub.messages.shares import SetReceived, ShareChunk
-from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub_aggregator.journal import Verdict
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.wording import tell_failure
+from hubbub_coordinator.reasons import tell_failure
 from support.aio import aio
 from support.builders import TRANSCRIPT, make_claims, make_receipt, make_run_key, make_sum_chunk
 from support.corrupt_party import Rewrite, Scene, corrupt_federation, draw_up, is_said, say

@@ -14,21 +14,18 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
 from hubbub.crypto.sealing import SealingKey
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import decode, encode
-from hubbub.messages.keys import GroupContribution, RunKey, RunReady
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped, SumChunk
+from hubbub.messages.runs import GroupContribution, PartyFailed, RunEnded, RunJoined, RunKey, RunReady, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk, SignedReceipt
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import SumChunk
 from hubbub.protocol.metrics import Metric, Scores
-from hubbub.protocol.residues import residue_type
-from hubbub.runtime.post import sign
+from hubbub.protocol.packing import residue_type
+from hubbub.runtime.publisher import sign
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_receipt, sign_run_key

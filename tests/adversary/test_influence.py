@@ -21,9 +21,9 @@ from hubbub.strategies.base import Theta
 from hubbub.strategies.secure import SecureRound
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
-from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workbench import Workbench
+from hubbub_trainer.round_jobs import Workbench
+from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import Learnt, OpenRound, Workspace, digest
 from support.aio import aio
 from support.builders import make_manifest

@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 from hubbub.errors import FalseSum, PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.rounds import MaskedChunk, RoundApplied, SumChunk, VoidNotice
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
 from hubbub.parameters import Parameters
-from hubbub.protocol.compact import unmask
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import Vector, plan_chunks
-from hubbub.protocol.residues import residue_type
+from hubbub.protocol.layout import DENSE, Vector, plan_chunks
+from hubbub.protocol.packing import residue_type
 from hubbub.protocol.ring import Residues
+from hubbub.protocol.sharing import unmask
 from hubbub.strategies.base import ClientRound, Release
 from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.phases import round as rounds

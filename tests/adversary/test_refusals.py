@@ -13,22 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import FalseSum, PeerError, RejectReason
+from hubbub.errors import Code, FalseSum, PeerError, RejectReason
 from hubbub.ids import Role
 from hubbub.machine.effects import Failed, Publish, Tell
 from hubbub.machine.table import Step, To
 from hubbub.messages.codec import KINDS, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import MaskedChunk, SumChunk
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release
 from hubbub.strategies.verified import VerifiedRound
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.wording import tell_failure
+from hubbub_coordinator.reasons import tell_failure
 from hubbub_trainer.events import RoundBroken
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Theta, Training
 from hubbub_trainer.phases.round import TRANSITIONS, Round, State

@@ -15,14 +15,13 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from hubbub.codes import Code
+from hubbub.errors import Code
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupContribution
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
+from hubbub.messages.rounds import SumChunk
+from hubbub.messages.runs import GroupContribution, RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.sums import SumChunk
 from hubbub.policy import NO_LIMIT
 from hubbub.protocol.compression import top_binary
 from hubbub.protocol.metrics import Scores

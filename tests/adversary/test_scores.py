@@ -18,8 +18,7 @@ from hubbub.ids import PartyId
 from hubbub.machine.table import Step
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundScored
-from hubbub.messages.sums import MaskedChunk, SumChunk
+from hubbub.messages.rounds import ClosePhase, MaskedChunk, PhaseReleased, RoundScored, SumChunk
 from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release, Theta
@@ -137,7 +136,7 @@ def clients_tell_their_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
         return end(data, data.own_metrics)
 
     monkeypatch.setattr(trainer_rounds, "_end_scored", tell_own)
-    monkeypatch.setattr("hubbub_trainer.workbench.differs", lambda *_: False)
+    monkeypatch.setattr("hubbub_trainer.round_jobs.differs", lambda *_: False)
 
 
 @pytest.mark.usefixtures("coordinator_looks_away", "clients_tell_their_own_score")

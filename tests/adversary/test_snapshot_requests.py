@@ -16,8 +16,8 @@ from hubbub.machine.effects import Effect, Key
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
-from hubbub.runtime import edge, runner
-from hubbub.runtime.edge import Refusal
+from hubbub.runtime import message_checks, runner
+from hubbub.runtime.message_checks import Refusal
 from hubbub.transport.topology import peers_queue
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -152,12 +152,12 @@ async def test_of_a_flood_the_most_is_dropped_unread_and_other_clients_are_still
     read = Counter[str]()
 
     def admit_and_count(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:
-        admitted = edge.admit(identity, roster, frame)
+        admitted = message_checks.admit(identity, roster, frame)
         read[admitted.sender] += isinstance(admitted, Envelope) and admitted.kind == SnapshotRequested.kind
         return admitted
 
-    monkeypatch.setattr(edge, "PEERS_MAX_LENGTH", 50)
-    monkeypatch.setattr(edge, "PEER_PER_S", 0)
+    monkeypatch.setattr(message_checks, "PEERS_MAX_LENGTH", 50)
+    monkeypatch.setattr(message_checks, "PEER_PER_S", 0)
     monkeypatch.setattr(runner, "admit", admit_and_count)
     async with cohort(tmp_path) as scene:
         await play_round(scene, 1)

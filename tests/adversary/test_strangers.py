@@ -17,10 +17,10 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS, PREFIX, decode, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.rounds import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.shares import DenseShareChunk, ResendSet, SetReceived, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
-from hubbub.runtime.post import sign
+from hubbub.runtime.publisher import sign
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import ACK, DeadLetter, Delivery, Handler, Transport, Verdict, reject
 from hubbub.transport.rabbitmq import RabbitMqTransport

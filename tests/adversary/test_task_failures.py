@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hubbub.ids import PartyId
-from hubbub.messages.base import Message
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import PartyFailed

@@ -9,7 +9,7 @@ import pytest
 
 from hubbub.protocol.metrics import ScoreSheet
 from hubbub.protocol.ring import Residues
-from hubbub_trainer.learning.finding import find_task, try_task
+from hubbub_trainer.learning.registry import find_task, try_task
 from hubbub_trainer.learning.task import Learner, Task, Theta
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hubbub.crypto.sealing import Kem, seal_overhead
 from hubbub.errors import MalformedMessage
-from hubbub.messages.base import Message
 from hubbub.messages.codec import decode, encode
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunRefused
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
@@ -25,8 +25,7 @@ from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_local.federation import Federation, start_federation
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Federation, Parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest

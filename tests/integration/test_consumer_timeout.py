@@ -19,8 +19,8 @@ import pytest
 from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import SumChunk
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.sums import SumChunk
 from hubbub.runtime import runner, spool
 from hubbub.runtime.runner import Moment
 from hubbub.transport.base import ACK, Delivery, Handler, Transport, Verdict

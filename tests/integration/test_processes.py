@@ -14,14 +14,13 @@ import pytest
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId, SetId
-from hubbub.messages.base import Message
 from hubbub.messages.codec import encode
-from hubbub.messages.envelope import Envelope
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import VoidNotice
 from hubbub.messages.shares import SetRefused, ShareChunk, declare
-from hubbub.messages.sums import VoidNotice
 from hubbub.protocol.layout import Vector
-from hubbub.runtime.post import sign
+from hubbub.runtime.publisher import sign
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import route
 from hubbub.trust.identity import new_identity

@@ -24,7 +24,7 @@ from hubbub.protocol.layout import Vector, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.protocol.sharing import accumulate, recombine, split
 from hubbub.strategies.registry import find_strategy
-from hubbub_trainer.dealing import deal_chunk
+from hubbub_trainer.round_jobs import deal_chunk
 from support.plain_ring import ByteStream
 from support.statistics import against_each_other, against_uniform, bound, joint_counts
 

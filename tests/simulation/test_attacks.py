@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hubbub.crypto.group import Transcript
+from hubbub.crypto.key_derivation import Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, SetId

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.crypto.group import GroupSecret
+from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import PhaseVoided, RoundDropped
+from hubbub.messages.rounds import PhaseVoided, RoundDropped, SumChunk
 from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
-from hubbub.messages.sums import SumChunk
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
 from hubbub_trainer.learning.synthetic import SyntheticTask

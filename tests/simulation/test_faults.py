@@ -15,15 +15,14 @@ from typing import get_args
 import pytest
 
 from hubbub.disk import sync_folder
-from hubbub.ids import PartyId, Role, SetId
+from hubbub.ids import PartyId, Role, SetId, WireMode
 from hubbub.machine.effects import Key
-from hubbub.protocol.modes import WireMode
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.spool import Spool
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Phase
 from hubbub.transport.topology import inbox, route, topology_for
-from hubbub_trainer import drawn
+from hubbub_trainer import run_secrets
 from support.simulation.network import WatchedBroker
 from support.simulation.operations import (
     Crash,
@@ -187,7 +186,7 @@ def test_a_client_that_draws_a_second_share_set_after_a_crash_is_found(monkeypat
         del vault, key, phase, content
         return SetId(secrets.token_hex(16)), secrets.token_bytes(32)
 
-    monkeypatch.setattr(drawn, "recall_outbox", draw_anew)
+    monkeypatch.setattr(run_secrets, "recall_outbox", draw_anew)
     # The seventh is its first share.
     crash = Crash("client-1", "after", "publish", 7, down_s=1.0, power=True)
     ledger = play(replace(UNDISTURBED, strategy="no-union", operations=(crash,)))

@@ -15,7 +15,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import ShareChunk
-from hubbub.runtime.overlap import overlapping
+from hubbub.runtime.publisher import overlapping
 from hubbub_trainer.workspace import digest
 from support.builders import client_names, make_manifest
 from support.plain_federation import PlainFederation
@@ -137,7 +137,7 @@ def play_out(strategy: str, tell: Callable[[], Story]) -> tuple[Manifest, Story,
     manifest = manifest_for(strategy, story)
     undisturbed = History(seed=1, strategy=strategy, min_clients=3, operations=())
     # One message at a time, so that a client can vanish between two chunks of a set.
-    with patch("hubbub_trainer.workbench.overlapping", partial(overlapping, 1)):
+    with patch("hubbub_trainer.round_jobs.overlapping", partial(overlapping, 1)):
         return manifest, story, play_run(undisturbed, manifest, TASK, story)
 
 

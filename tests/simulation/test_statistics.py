@@ -15,7 +15,7 @@ from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
-from hubbub_trainer.kept_model import read_kept_model
+from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest

@@ -32,14 +32,12 @@ from hubbub.trust.succession import EndorsedModel, read_endorsement
 from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import Connect, start_federation
-from hubbub_local.parties import Parties, gather, make_parties
-from hubbub_trainer.kept_model import read_kept_model
+from hubbub_local.federation import Connect, Parties, gather, make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
-from hubbub_trainer.succession import commit, recall
+from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
-from hubbub_trainer.workspaces import TaskLoader
+from hubbub_trainer.workspaces import TaskLoader, commit, recall
 from support.aio import aio
 from support.held_task import HeldTask, Silence
 from support.plain_run import run_plainly

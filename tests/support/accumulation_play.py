@@ -6,7 +6,7 @@ from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import CountRefusal, Effect, Key, Publish
 from hubbub.machine.table import step
-from hubbub.messages.base import Message
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused
 from hubbub.messages.shares import Receipt, declare

@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, Role, RunId, SetId
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunKey, RunKeys, RunReady
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, PhaseReleased, VoidPhase
-from hubbub.messages.runs import RunEnded, RunJoined, RunProposed
+from hubbub.messages.rounds import ClosePhase, PhaseReleased, SumChunk, VoidPhase
+from hubbub.messages.runs import RunEnded, RunJoined, RunKey, RunKeys, RunProposed, RunReady
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt, VectorClaim, declare
-from hubbub.messages.sums import SumChunk
 from hubbub.protocol import ring
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues

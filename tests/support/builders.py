@@ -3,17 +3,16 @@
 import hashlib
 from collections.abc import Sequence
 
-from hubbub.codes import Code
 from hubbub.crypto.sealing import Kem, SealingKey
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, RunId, SetId, is_party_id
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import CohortMember, Manifest, default_min_clients
 from hubbub.messages.rounds import (
     ClosePhase,
+    MaskedChunk,
     OrderRefused,
+    PartialChunk,
     PhaseReleased,
     PhaseVoided,
     RoundApplied,
@@ -21,9 +20,22 @@ from hubbub.messages.rounds import (
     RoundOpened,
     RoundScored,
     ScoreClaim,
+    SumChunk,
+    VoidNotice,
     VoidPhase,
 )
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    PartyFailed,
+    RunEnded,
+    RunJoined,
+    RunKey,
+    RunKeys,
+    RunProposed,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import (
     DenseShareChunk,
     Receipt,
@@ -32,12 +44,11 @@ from hubbub.messages.shares import (
     SetRefused,
     ShareChunk,
     ShareSeed,
+    Traffic,
     VectorClaim,
     declare,
 )
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
-from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk, VoidNotice
-from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.trust.signed import sign_run_key
 from support.parties import COORDINATOR, identity_of, make_parties, sign_receipts

@@ -13,14 +13,13 @@ from hubbub.errors import PeerError
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupContribution
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunProposed
+from hubbub.messages.rounds import MaskedChunk, PartialChunk
+from hubbub.messages.runs import GroupContribution, RunProposed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed
-from hubbub.messages.sums import MaskedChunk, PartialChunk
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream
-from hubbub.strategies.wire import wire_of
+from hubbub.strategies.phase_plan import wire_of
 from hubbub.trust.seals import (
     Place as StreamPlace,
 )

@@ -10,13 +10,12 @@ from functools import partial
 from typing import TypeVar
 
 from hubbub.ids import PartyId, Role
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.rounds import MaskedChunk, Release, RoundApplied
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
-from hubbub.messages.sums import MaskedChunk, Release
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream
+from hubbub.strategies.phase_plan import PhaseWire, wire_of
 from hubbub.strategies.registry import find_strategy
-from hubbub.strategies.wire import PhaseWire, wire_of
 from hubbub.trust.seals import Place, mask_stream, share_stream
 from hubbub.trust.signed import sign_release
 from support import compact_words

@@ -16,11 +16,9 @@ from pathlib import Path
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, PhaseReleased
+from hubbub.messages.rounds import ClosePhase, MaskedChunk, PartialChunk, PhaseReleased, Release
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, SignedReceipt, declare
-from hubbub.messages.sums import MaskedChunk, PartialChunk, Release
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import Chunk, plan_chunks
+from hubbub.protocol.layout import DENSE, Chunk, plan_chunks
 from hubbub.transport.memory import MemoryBroker
 from hubbub.trust.seals import Stage, share_stream
 from hubbub.trust.signed import check_release, sign_release

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from hubbub.protocol import dense
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.expansion import expand_bits, expand_words
 from hubbub.protocol.layout import Chunk, Piece, Vector
 from hubbub.protocol.ring import RandomStream
+from hubbub.protocol.sharing import expand_bits, expand_words
 from hubbub.trust.seals import Place
 
 Words: TypeAlias = NDArray[np.uint64]

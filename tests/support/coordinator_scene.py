@@ -8,11 +8,10 @@ from pathlib import Path
 import httpx
 
 from hubbub.ids import PartyId, Role
-from hubbub.messages.base import Message
-from hubbub.messages.keys import RunKeys, RunReady
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundApplied, RoundOpened
-from hubbub.messages.runs import RunEnded, RunJoined, RunProposed
+from hubbub.messages.runs import RunEnded, RunJoined, RunKeys, RunProposed, RunReady
 from hubbub.messages.shares import SetReceived, SignedReceipt
 from hubbub.runtime.runner import Moment
 from hubbub.transport.memory import MemoryBroker, MemoryTransport

@@ -10,18 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret
 from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.base import Message
 from hubbub.messages.codec import decode
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, PhaseVoided, RoundApplied, RoundOpened, VoidPhase
-from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    RunJoined,
+    RunKey,
+    RunKeys,
+    RunProposed,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt, VectorClaim, declare
 from hubbub.policy import ANY, NO_LIMIT
 from hubbub.protocol.layout import pack_chunk, plan_chunks
@@ -35,8 +42,7 @@ from hubbub.trust.audit import Entry, read_log
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
-from hubbub_local.federation import Connect
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Connect, Parties
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer

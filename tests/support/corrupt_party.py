@@ -22,15 +22,15 @@ from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import MaskedChunk, SumChunk
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.sums import MaskedChunk, SumChunk
 from hubbub.protocol.layout import pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
-from hubbub.runtime.intake import role_of
-from hubbub.runtime.post import sign
+from hubbub.runtime.message_checks import role_of
+from hubbub.runtime.publisher import sign
 from hubbub.runtime.runner import Moment
+from hubbub.strategies.phase_plan import wire_of
 from hubbub.strategies.verified import VerifiedRound
-from hubbub.strategies.wire import wire_of
 from hubbub.transport.base import Address, Handler, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, dead_letter_queue, route
@@ -43,8 +43,7 @@ from hubbub_coordinator.events import DeadlinePassed
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_local.federation import Federation, start_federation
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Federation, Parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.service import Trainer

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hubbub.ids import PartyId, Role
-from hubbub_cli.findings import Verdict
+from hubbub_cli.doctor_target import Verdict
 from support.command_line import Ended
 from support.party_files import PartyFiles
 

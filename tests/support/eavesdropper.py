@@ -24,11 +24,10 @@ from hubbub.errors import PeerError
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupContribution
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunProposed
+from hubbub.messages.rounds import SumChunk
+from hubbub.messages.runs import GroupContribution, RunProposed
 from hubbub.messages.shares import ShareChunk
-from hubbub.messages.sums import SumChunk
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.trust.identity import Identity
@@ -40,7 +39,7 @@ from hubbub.trust.seals import (
     _sum_info,
     _sum_key_info,
 )
-from hubbub_aggregator.summing import assemble
+from hubbub_aggregator.spooled_shares import assemble
 from support.recorder import EVERYBODY, Place, add_residues
 
 SEALED_KEY_BYTES = seal_overhead(Kem.X25519) + CHUNK_KEY_BYTES

@@ -13,16 +13,14 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, WireMode
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
-from hubbub.protocol.modes import WireMode
 from hubbub.runtime.telemetry import log_as_json
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_local.federation import start_federation
-from hubbub_local.parties import make_parties
+from hubbub_local.federation import make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest

@@ -19,17 +19,15 @@ import numpy as np
 
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.base import Message
 from hubbub.messages.codec import decode
-from hubbub.messages.keys import RunKeys, RunReady
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, PhaseReleased
-from hubbub.messages.runs import RunJoined, RunProposed
+from hubbub.messages.rounds import ClosePhase, PhaseReleased, SumChunk
+from hubbub.messages.runs import RunJoined, RunKeys, RunProposed, RunReady
 from hubbub.messages.shares import SetReceived, ShareChunk, declare
-from hubbub.messages.sums import SumChunk
 from hubbub.protocol.layout import Chunk, Payload, Piece, Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import MAX_MODULUS, Residues
-from hubbub.runtime.post import Post
+from hubbub.runtime.publisher import Post
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, inbox, topology_for

@@ -10,8 +10,8 @@ from typing import Any
 from hubbub.ids import PartyId
 from hubbub.messages.codec import MAGIC, PREFIX, covered
 from hubbub.messages.envelope import FORMAT_VERSION
-from hubbub.runtime.post import DOMAIN
-from hubbub_local.parties import Parties
+from hubbub.runtime.publisher import DOMAIN
+from hubbub_local.federation import Parties
 
 STRANGE_NUMBERS = (0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**53, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308)
 STRANGE_TEXTS = (

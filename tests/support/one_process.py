@@ -9,8 +9,7 @@ from pathlib import Path
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import start_federation
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties, start_federation
 from hubbub_trainer.learning.registry import load_task
 
 LEAST_S, ROUND_S = 60.0, 3.0

@@ -25,7 +25,7 @@ from hubbub_coordinator.api.access import (
     Tokens,
 )
 from hubbub_coordinator.api.pages import find_assets
-from hubbub_coordinator.news import News
+from hubbub_coordinator.event_feed import News
 from hubbub_coordinator.service import Coordinator
 from hubbub_coordinator.serving import answering
 

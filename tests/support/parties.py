@@ -11,16 +11,16 @@ from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.crypto.signing import SigningKey
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import Release, SumChunk
+from hubbub.messages.runs import RunKey
 from hubbub.messages.shares import Receipt, SignedReceipt
-from hubbub.messages.sums import Release, SumChunk
-from hubbub.runtime.post import sign
+from hubbub.runtime.publisher import sign
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster, build_roster
 from hubbub.trust.seals import RunSeals
 from hubbub.trust.signed import sign_receipt, sign_release
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties
 
 COORDINATOR = PartyId("coordinator")
 

@@ -14,7 +14,7 @@ from hubbub.policy import NO_LIMIT
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import new_identity, write_identity
 from hubbub_coordinator.api.access import Tokens
-from hubbub_local.parties import Parties, gather
+from hubbub_local.federation import Parties, gather
 
 
 @dataclass(frozen=True, slots=True)

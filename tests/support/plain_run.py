@@ -1,6 +1,6 @@
 """The plaintext federation of a manifest, with the very seeds that the demo's trainers derive."""
 
-from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.key_derivation import ClientSecret
 from hubbub.messages.manifest import Manifest
 from hubbub_trainer.learning.task import Task
 from support.plain_federation import Method, PlainFederation

@@ -19,11 +19,9 @@ from pydantic import PlainSerializer, PlainValidator
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, SetTimer
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
-from hubbub.messages.base import Message
+from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.codec import encode
-from hubbub.messages.envelope import Envelope
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.runtime.clock import Clock
 from hubbub.runtime.runner import Fed, Live, Moment, Runner

@@ -30,7 +30,7 @@ from hubbub.trust.roster import Roster
 from hubbub_coordinator.api.costs import RunCost
 from hubbub_coordinator.api.views import RoundView, RunView
 from hubbub_coordinator.phases.run import OUTCOMES
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 from support.mortal import Fate, environment_for, read_diary

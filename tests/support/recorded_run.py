@@ -26,8 +26,7 @@ from hubbub.runtime.runner import Moment, Runner
 from hubbub.runtime.telemetry import log_as_json
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_local.federation import Connect, Federation, start_federation
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Connect, Federation, Parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest

@@ -14,19 +14,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hubbub.crypto.group import GroupSecret
+from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.crypto.sealing import ChunkKey, SealingKey
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.parameters import Parameters
-from hubbub.protocol import blocks
+from hubbub.protocol import unions
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues, residue_type
 from hubbub.strategies.base import ClientInput, ClientRound
-from hubbub.strategies.blocks import BlockRound
-from hubbub.strategies.marks import SIGNS, Signs
 from hubbub.strategies.secure import SecureRound, SecureStrategy
+from hubbub.strategies.unions import SIGNS, BlockRound, Signs
 from hubbub.strategies.verified import VerifiedRound
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -34,8 +33,8 @@ from hubbub.transport.topology import Topology
 from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub_local.federation import Connect
 from hubbub_trainer.events import GroupAgreed, SharesSent
+from hubbub_trainer.round_jobs import Workbench
 from hubbub_trainer.service import Trainer
-from hubbub_trainer.workbench import Workbench
 from support.fault_proxy import FaultProxy
 from support.wrapping import Wrapping
 
@@ -197,9 +196,9 @@ def chosen_by(mine: ClientRound) -> Signs:
         return mine._signs
     assert isinstance(mine, BlockRound)
     parameters = mine._parameters
-    inside = blocks.indices_in(np.flatnonzero(mine._marks), parameters.block, parameters.parameters)
+    inside = unions.indices_in(np.flatnonzero(mine._marks), parameters.block, parameters.parameters)
     chosen = np.zeros(parameters.parameters, dtype=np.int8)
-    chosen[inside] = blocks.speak(mine._wanted, inside)
+    chosen[inside] = unions.speak(mine._wanted, inside)
     return chosen
 
 

@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from hubbub.crypto.signing import verify
 from hubbub.ids import PartyId, Role, RunId
-from hubbub.messages.base import Message
 from hubbub.messages.codec import covered, decode, encode
-from hubbub.messages.envelope import Envelope
-from hubbub.runtime.post import DOMAIN, sign
+from hubbub.messages.envelope import Envelope, Message
+from hubbub.runtime.publisher import DOMAIN, sign
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import received_from, route, topology_for

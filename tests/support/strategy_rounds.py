@@ -11,8 +11,8 @@ from hubbub.crypto.stream import AesCtrRows, AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import tags
+from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues, check_residues, residue_type
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta

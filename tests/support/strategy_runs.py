@@ -15,9 +15,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, WireMode
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.protocol.modes import WireMode
 from hubbub.runtime.runner import Moment
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Transport

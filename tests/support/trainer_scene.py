@@ -13,20 +13,26 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret
 from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import ConfigurationError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened
-from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
+from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened, SumChunk, VoidNotice
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    RunJoined,
+    RunKey,
+    RunKeys,
+    RunProposed,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import ShareChunk, declare
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, Voucher
-from hubbub.messages.sums import SumChunk, VoidNotice
-from hubbub.protocol.influence import NO_HISTORY
+from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.strategies.base import Theta
 from hubbub.strategies.registry import find_phase
@@ -35,7 +41,7 @@ from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import dead_letter_queue, peers_queue, topology_for
 from hubbub.trust.audit import Entry, read_log
 from hubbub.trust.seals import RunSeals, Stage
-from hubbub_aggregator.summing import add_chunk
+from hubbub_aggregator.spooled_shares import add_chunk
 from hubbub_trainer import snapshots
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy

@@ -11,15 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 from hubbub.ids import Role
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import Stay, is_final
+from hubbub.machine.table import Kind, Stay, is_final
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Moment, Observer, Runner
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_coordinator.phases import round as coordinator_round
 from hubbub_coordinator.phases import run as coordinator_run
-from hubbub_local.federation import start_federation
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties, start_federation
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.phases import catchup, enrolment
 from hubbub_trainer.phases import round as trainer_round

@@ -11,9 +11,9 @@ from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, Conclusion, Phase, Release, Restriction
-from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
+from hubbub.strategies.unions import SIGNS
 
 NO_UNION = STRATEGIES["no-union"].inner
 NAME = "two-phases"

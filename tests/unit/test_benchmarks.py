@@ -31,7 +31,7 @@ from rich.console import Console
 from hubbub.messages.manifest import CHUNK_BYTES
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.strategies.base import Phase
-from hubbub_trainer.dealing import recombine_chunks
+from hubbub_trainer.round_jobs import recombine_chunks
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS
 from hubbub.messages.manifest import Manifest
@@ -31,8 +30,8 @@ from hubbub_cli.main import app
 from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api.app import create_routes
 from hubbub_coordinator.phases.run import State
+from hubbub_coordinator.reasons import MEANINGS
 from hubbub_coordinator.service import Coordinator
-from hubbub_coordinator.wording import MEANINGS
 from hubbub_trainer.__main__ import TrainerSettings
 from support.builders import make_manifest
 from support.parties import COORDINATOR, identity_of, roster_of

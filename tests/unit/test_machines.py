@@ -18,14 +18,12 @@ from hypothesis.strategies import SearchStrategy
 
 from hubbub.errors import LocalError, UnexpectedEvent
 from hubbub.machine.effects import Failed, Job, Key, SetTimer
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Stay, Step, Table, To, step
-from hubbub.messages.keys import RunKey
+from hubbub.machine.table import STAY, Kind, Stay, Step, Table, To, step
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
+from hubbub.messages.runs import RunKey
+from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
 from hubbub.messages.snapshots import Voucher
-from hubbub.messages.traffic import Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.store.shapes import Shapes
 from support.builders import make_bodies, make_claims, make_manifest, make_receipt, make_run_key, make_vectors

@@ -10,7 +10,7 @@ import pytest
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.protocol.dense import Word, pack_dense, unpack_dense, word_of
-from hubbub.protocol.totals import begin_total
+from hubbub.protocol.sharing import begin_total
 from support import plain_dense
 from support.plain_aes import counter_stream
 

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.codec import KINDS, decode, encode
-from hubbub.messages.keys import RunKeys
 from hubbub.messages.manifest import read_manifest
+from hubbub.messages.rounds import Release
+from hubbub.messages.runs import RunKeys
 from hubbub.messages.shares import SignedReceipt
-from hubbub.messages.sums import Release
-from hubbub.runtime.post import authenticate
+from hubbub.runtime.publisher import authenticate
 from hubbub.trust.roster import Roster, verify_roster
 from hubbub.trust.signed import check_receipt, check_release, check_run_keys
 from hubbub.trust.succession import find_unendorsed

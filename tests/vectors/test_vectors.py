@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hubbub.crypto.group import GroupSecret, Transcript
+from hubbub.crypto.key_derivation import GroupSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import RunId

@@ -28,8 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason, StorageDamaged
+from hubbub.errors import Code, PeerError, RejectReason, StorageDamaged
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import (
     CancelTimer,
@@ -45,10 +44,17 @@ from hubbub.machine.effects import (
     Tell,
     TellOwner,
 )
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
+from hubbub.messages.rounds import (
+    ClosePhase,
+    OrderRefused,
+    PartialChunk,
+    PhaseReleased,
+    PhaseVoided,
+    VoidNotice,
+    VoidPhase,
+)
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import (
     MAX_RESENDS,
@@ -58,10 +64,9 @@ from hubbub.messages.shares import (
     SetRefused,
     ShareChunk,
     ShareSeed,
+    count_arrivals,
     declare,
 )
-from hubbub.messages.sums import PartialChunk, VoidNotice
-from hubbub.messages.traffic import count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
     AnswerOverdue,

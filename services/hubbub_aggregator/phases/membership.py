@@ -20,17 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hubbub.codes import Objection
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
-from hubbub.messages.keys import RunKey, RunReady
+from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest, describe_run
-from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
+from hubbub.messages.runs import RunJoined, RunKey, RunProposed, RunReady, RunRefused
+from hubbub.strategies.phase_plan import phases_of
 from hubbub.strategies.scores import SCORES
-from hubbub.strategies.wire import phases_of
 from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
 
 

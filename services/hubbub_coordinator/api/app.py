@@ -8,15 +8,13 @@ from starlette.types import ASGIApp
 from hubbub import __version__
 from hubbub.runtime.telemetry import WebRefusal
 from hubbub_coordinator.api import events, export, pages, runs, system
-from hubbub_coordinator.api.access import DESCRIPTION_PATH, Gate, Tokens
-from hubbub_coordinator.api.body_limit import BodyLimit
-from hubbub_coordinator.api.describing import describe_interface
-from hubbub_coordinator.api.headers import SecurityHeaders
-from hubbub_coordinator.api.heavy import Heavy
-from hubbub_coordinator.api.problems import answer_with_problems
+from hubbub_coordinator.api.access import DESCRIPTION_PATH, BodyLimit, Gate, Tokens
+from hubbub_coordinator.api.dependencies import Heavy
+from hubbub_coordinator.api.events import Streams
+from hubbub_coordinator.api.openapi import describe_interface
+from hubbub_coordinator.api.problems import SecurityHeaders, answer_with_problems
 from hubbub_coordinator.api.remembering import Remembering
-from hubbub_coordinator.api.round_views import RoundViews
-from hubbub_coordinator.api.stream import Streams
+from hubbub_coordinator.api.views import RoundViews
 from hubbub_coordinator.service import Coordinator
 
 DESCRIPTION = (

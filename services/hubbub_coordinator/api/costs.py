@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
-from hubbub.messages.traffic import Direction
+from hubbub.messages.shares import Direction
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator import accounts
 from hubbub_coordinator.archive import SomeRound

@@ -1,7 +1,15 @@
-"""Routes about what happens: as a list, and live."""
+"""News as it happens, to hundreds who read it at once: server-sent events.
+
+Nothing is put into queues for anybody. Each reader has a place in the list of news and, when it is woken, writes
+all that comes after it; one that reads slowly waits for its own connection alone, and finds more next time.
+Readers are woken together, a moment after something happened: all that happens in it is one write for each.
+
+Routes about what happens: as a list, and live.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -9,12 +17,166 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import PARTY_ID_PATTERN
-from hubbub_coordinator.api.answering import Absent, Asked, RunName, answer
-from hubbub_coordinator.api.describing import SCHEMAS, reading
-from hubbub_coordinator.api.stream import MEDIA_TYPE, EventStream, Streams
-from hubbub_coordinator.telling import Item, NewsKind
+from hubbub_coordinator.api.dependencies import Absent, Asked, RunName, answer
+from hubbub_coordinator.api.openapi import SCHEMAS, reading
+from hubbub_coordinator.event_feed import Item, News, NewsKind
+
+KEEP_ALIVE_S = 15.0
+"""After which a stream that was silent says that it is there; at most half as much again, since all are looked at
+together."""
+KEEP_ALIVE = b": keep-alive\n\n"
+RESET = b"event: reset\ndata: {}\n\n"
+MEDIA_TYPE = "text/event-stream"
+
+WAKE_S = 0.05
+WAKE_S_PER_READER = 0.004
+"""The more there are who read, the more it costs to wake them: 10 are woken ten times a second, 500 in two."""
+WOKEN_AT_ONCE = 50
+"""Rounds go on in between."""
+MOST_AT_ONCE = 500
+"""Of news in one write, so that a reader with much to catch up on waits for its connection in between."""
+
+
+MOST_SHARED = 64
+"""Places for which what was written is held until there is more news."""
+
+
+class Streams:
+    """Everybody who reads along."""
+
+    def __init__(self, news: News) -> None:
+        self.news = news
+        self._readers: set[asyncio.Event] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._keeper: asyncio.TimerHandle | None = None
+        self._written: dict[tuple[int, str], tuple[bytes, int]] = {}
+        news.listen(self._note)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def admit(self) -> asyncio.Event:
+        """Take in a reader; the event is set when there may be something for it, as at its beginning."""
+        reader = asyncio.Event()
+        reader.set()
+        self._readers.add(reader)
+        if self._keeper is None:
+            self._keep_awake()
+        return reader
+
+    def _keep_awake(self) -> None:
+        """Look after those to whom nothing happens: one timer for all, and none where nobody reads."""
+        self._keeper = None
+        if self._readers and not self.news.over:
+            self._wake_some(list(self._readers))
+            self._keeper = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._keep_awake)
+
+    def dismiss(self, reader: asyncio.Event) -> None:
+        """Wake a reader no more."""
+        self._readers.discard(reader)
+
+    def _note(self) -> None:
+        """Something happened: wake everybody in a moment."""
+        self._written.clear()
+        if self.news.over:
+            self._wake()
+        elif self._readers and self._timer is None:
+            delay_s = WAKE_S + WAKE_S_PER_READER * len(self._readers)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake_some(list(self._readers))
+
+    def _wake_some(self, readers: list[asyncio.Event]) -> None:
+        for reader in readers[:WOKEN_AT_ONCE]:
+            reader.set()
+        if len(readers) > WOKEN_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._wake_some, readers[WOKEN_AT_ONCE:])
+
+    def write(self, after: int, run: str) -> tuple[bytes, int]:
+        """What comes after a place, of one run or (if it is empty) of all, and the place after that.
+
+        Readers that were woken together mostly stand at the same place: what is written for one is for all.
+        """
+        found = self._written.get((after, run))
+        if found is None:
+            found = self._write(after, run)
+            if len(self._written) < MOST_SHARED:
+                self._written[after, run] = found
+        return found
+
+    def _write(self, after: int, run: str) -> tuple[bytes, int]:
+        reset = b"" if self.news.knows(after) else RESET
+        items = self.news.since(self.news.forgotten if reset else after)[:MOST_AT_ONCE]
+        frames = b"".join(item.frame for item in items if not run or item.run == run)
+        return reset + frames, items[-1].id if items else self.news.newest
+
+
+class EventStream(Response):
+    """An answer that goes on until the reader hangs up or the coordinator ends."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, streams: Streams, *, after: int | None, run: str) -> None:
+        self._streams = streams
+        self._run = run
+        self._place = streams.news.newest if after is None else after
+        self._silent_since_s = 0.0
+        self.status_code = HTTPStatus.OK
+        self.background = None
+        # Where it begins: whoever is cut off before the first event can go on from there.
+        self.init_headers({"Last-Event-ID": str(self._place), "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write until the end."""
+        del scope
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        reader = self._streams.admit()
+        gone = asyncio.create_task(_wait_until_gone(receive))
+        gone.add_done_callback(partial(_let_go, reader))
+        try:
+            await self._send(send, KEEP_ALIVE)
+            while not gone.done() and not self._streams.news.over:
+                await self._send_next(reader, send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._streams.dismiss(reader)
+            gone.cancel()
+
+    async def _send_next(self, reader: asyncio.Event, send: Send) -> None:
+        """Wait for something to write, and say from time to time that we are here."""
+        await reader.wait()
+        reader.clear()
+        text, self._place = self._streams.write(self._place, self._run)
+        if self._place < self._streams.news.newest:
+            reader.set()
+        if text:
+            await self._send(send, text)
+        elif asyncio.get_running_loop().time() >= self._silent_since_s + KEEP_ALIVE_S:
+            await self._send(send, KEEP_ALIVE)
+
+    async def _send(self, send: Send, text: bytes) -> None:
+        await send({"type": "http.response.body", "body": text, "more_body": True})
+        self._silent_since_s = asyncio.get_running_loop().time()
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _let_go(reader: asyncio.Event, gone: asyncio.Task[None]) -> None:
+    """Wake a reader that has hung up, or whose request cannot be read any further."""
+    if not gone.cancelled():
+        gone.exception()
+    reader.set()
+
 
 MOST_EVENTS = 1_000
 LARGEST_ID = 2**63

@@ -13,9 +13,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from hubbub_coordinator.api.answering import Asked, RunPath
 from hubbub_coordinator.api.costs import RunCost, view_costs, view_parties
-from hubbub_coordinator.api.heavy import Turns
+from hubbub_coordinator.api.dependencies import Asked, RunPath, Turns
 from hubbub_coordinator.api.runs import LARGE, RUNS, show_detail
 from hubbub_coordinator.api.views import RoundView, RunDetail, view_round
 from hubbub_coordinator.archive import KnownRun, SomeRound

@@ -12,14 +12,13 @@ from pydantic import StringConstraints
 
 from hubbub.ids import RunId
 from hubbub.messages.manifest import read_manifest
-from hubbub_coordinator.api.answering import Absent, Asked, RunName, RunPath, answer
 from hubbub_coordinator.api.costs import RunCost, view_costs
-from hubbub_coordinator.api.describing import MANIFEST_BODY, changing, reading
-from hubbub_coordinator.api.heavy import Turns
-from hubbub_coordinator.api.round_views import RoundViews
+from hubbub_coordinator.api.dependencies import Absent, Asked, RunName, RunPath, Turns, answer
+from hubbub_coordinator.api.openapi import MANIFEST_BODY, changing, reading
 from hubbub_coordinator.api.views import (
     RoundPage,
     RoundView,
+    RoundViews,
     RunDetail,
     RunPage,
     RunView,

@@ -12,12 +12,11 @@ from pydantic import BaseModel, Field
 
 from hubbub import __version__
 from hubbub.ids import Role
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import Stay, is_final
+from hubbub.machine.table import Kind, Stay, is_final
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.api.access import HEALTH_PATH, READY_PATH, Right
-from hubbub_coordinator.api.answering import Asked, answer
-from hubbub_coordinator.api.describing import problems, reading
+from hubbub_coordinator.api.dependencies import Asked, answer
+from hubbub_coordinator.api.openapi import problems, reading
 from hubbub_coordinator.api.problems import problem
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs

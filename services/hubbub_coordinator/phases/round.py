@@ -38,8 +38,7 @@ from hubbub.machine.effects import (
     SetTimer,
     Tell,
 )
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
     ClosePhase,
@@ -51,8 +50,7 @@ from hubbub.messages.rounds import (
     ScoreClaim,
     VoidPhase,
 )
-from hubbub.messages.shares import ShareChunk, SignedReceipt, VectorClaim
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import ShareChunk, SignedReceipt, Traffic, VectorClaim
 from hubbub.strategies.base import Phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
@@ -70,7 +68,7 @@ from hubbub_coordinator.events import (
     UpdateDropped,
     VoidConfirmed,
 )
-from hubbub_coordinator.wording import tell_declined
+from hubbub_coordinator.reasons import tell_declined
 
 FEWEST_TO_DISAGREE = 2
 

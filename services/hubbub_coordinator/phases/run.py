@@ -19,11 +19,9 @@ from typing import Literal
 
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
-from hubbub.messages.keys import RunKey, RunKeys
+from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest, describe_run
-from hubbub.messages.runs import RunEnded, RunProposed
+from hubbub.messages.runs import RunEnded, RunKey, RunKeys, RunProposed
 from hubbub.protocol.metrics import format_value, reaches
 from hubbub_coordinator.events import (
     Began,
@@ -39,7 +37,7 @@ from hubbub_coordinator.events import (
     RoundEnded,
     RoundVerdict,
 )
-from hubbub_coordinator.wording import tell_failure, tell_refusal
+from hubbub_coordinator.reasons import tell_failure, tell_refusal
 
 PROPOSAL_INTERVAL_S = 2.0
 LEAST_AGREEMENT_S = 600.0

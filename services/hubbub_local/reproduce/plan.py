@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol.modes import WireMode
+from hubbub.ids import WireMode
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_local.demo import DemoOptions
 from hubbub_local.reproduce.paper import TABLES, PaperTable

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hubbub.errors import ConfigurationError
-from hubbub.strategies.blocks import REVEALS
+from hubbub.strategies.unions import REVEALS
 from hubbub_local.figures import Panel, Points, draw_plot, show_seconds, write_table
 from hubbub_local.reproduce.plan import METHODS, PAPERS, Method, Settings, list_changes
 from hubbub_local.reproduce.records import Results, RunRecord

@@ -14,8 +14,8 @@ from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_local.attribution import AttributingLoop, Attribution
-from hubbub_local.board import show_bytes
 from hubbub_local.demo import draw_up
+from hubbub_local.demo_screen import show_bytes
 from hubbub_local.experiment import run_to_target
 from hubbub_local.figures import require_matplotlib
 from hubbub_local.reproduce.measured import MeasuredTask

@@ -6,8 +6,8 @@ Here is what needs no torch. `alexnet_training` has the rest and is imported whe
 from typing import TYPE_CHECKING
 
 from hubbub_trainer.learning.datasets import COLOUR
+from hubbub_trainer.learning.extras import require
 from hubbub_trainer.learning.image_task import ImageTask, Shapes, count_parameters
-from hubbub_trainer.learning.installed import require
 
 if TYPE_CHECKING:
     from hubbub_trainer.learning.alexnet_training import AlexnetLearner

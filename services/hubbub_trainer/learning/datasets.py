@@ -8,9 +8,8 @@ from types import MappingProxyType
 
 from hubbub.errors import DataError
 from hubbub_trainer.learning.cifar10 import FOLDER_NAME, holds_cifar10, load_cifar10, read_cifar10_folder
-from hubbub_trainer.learning.digits import load_digits_images
 from hubbub_trainer.learning.fetching import FetchError
-from hubbub_trainer.learning.images import ImageData, read_image_folder
+from hubbub_trainer.learning.images import ImageData, load_digits_images, read_image_folder
 from hubbub_trainer.learning.mnist import load_mnist
 
 Announce = Callable[[str], None]

@@ -6,8 +6,8 @@ Here is what needs no torch. `lenet_training` has the rest and is imported when 
 from typing import TYPE_CHECKING
 
 from hubbub_trainer.learning.datasets import GREY
+from hubbub_trainer.learning.extras import require
 from hubbub_trainer.learning.image_task import ImageTask, Shapes, count_parameters
-from hubbub_trainer.learning.installed import require
 
 if TYPE_CHECKING:
     from hubbub_trainer.learning.lenet_training import LenetLearner

@@ -1,17 +1,35 @@
 """The tasks that exist, by the names that manifests carry.
 
 To add one, write a class that keeps to `task.Task` and give it a line in `load_task`. Nothing else changes.
+
+Finding a task of the operator's own: in `package.module:Name`, in `path/to/file.py` or `path/to/file.py:Name`.
+
+What is found there is imported, so it is looked for only where this machine's operator says: a name that comes in
+a manifest is never taken for a place.
+
+The tasks that are to be had on this machine: those that come with Hubbub, and those of the operator's own.
 """
 
-from collections.abc import Callable
-from pathlib import Path
+from __future__ import annotations
 
-from hubbub.errors import ConfigurationError
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeGuard
+
+from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.protocol.metrics import check_metrics
 from hubbub_trainer.learning.alexnet import AlexnetTask
 from hubbub_trainer.learning.batches import Partition
 from hubbub_trainer.learning.lenet import LenetTask
+from hubbub_trainer.learning.source import note_source
 from hubbub_trainer.learning.synthetic import DEFAULT_PARAMETERS, SyntheticTask
-from hubbub_trainer.learning.task import Task
+from hubbub_trainer.learning.task import CanBeTried, Task, check_scores
 
 TASKS_IN_TORCH = frozenset({LenetTask.name, AlexnetTask.name})
 KNOWN_TASKS = "lenet, alexnet, synthetic, synthetic:N (with N parameters)"
@@ -48,3 +66,188 @@ def load_task(
             )
         return SyntheticTask(int(parameters) if separator else DEFAULT_PARAMETERS)
     raise ConfigurationError(f"there is no task {name!r}; there are: {KNOWN_TASKS}")
+
+
+log = logging.getLogger(__name__)
+
+USUAL_NAMES = ("Task", "task")
+"""What is taken from a file if no name is given, and it has no class of its own that is a task."""
+
+
+def is_place(text: str) -> bool:
+    """Whether this says where a task is, and is no name of one."""
+    where, _, name = text.partition(":")
+    return where.endswith(".py") or (bool(name) and not name.isdecimal())
+
+
+def find_task(place: str, *, data: str) -> Task:
+    """Import a task; `data` is for the task to make sense of."""
+    where, _, name = place.partition(":")
+    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    found = _pick(module, name, place)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            log.exception("%s could not be made", place)
+            raise ConfigurationError(f"{place} could not be made: {type(error).__name__}: {error}") from None
+    task = _as_task(found, place, data)
+    note_source(task, found, module)
+    return task
+
+
+def _as_task(found: Any, place: str, data: str) -> Task:
+    if _is_task(found):
+        check_metrics(found.metrics)
+        return found
+    if _is_torch_task(type(found)):
+        from hubbub_trainer.learning.torch_learner import OwnTask  # noqa: PLC0415  (It imports torch.)
+
+        return OwnTask(found, data=data)
+    raise ConfigurationError(
+        f"{place} is no task: make it a class that has TorchTask as its base, or an object with the methods and "
+        "properties of hubbub_trainer.learning.task.Task"
+    )
+
+
+def try_task(task: Task) -> None:
+    """Train a step and evaluate, as the only client of a run, so that a task that cannot is found by its owner.
+
+    In a run its failure would stay unnoticed by everybody who does not read this trainer's log.
+    """
+    try:
+        theta = task.initial_model(0)
+        learner = task.learner(index=0, clients=1, seed=0)
+        if isinstance(learner, CanBeTried):
+            learner.try_out(theta)
+        else:
+            learner.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+            check_scores(task.metrics, learner.evaluate(theta))
+    except HubbubError as error:
+        raise _say_tried(task, str(error)) from None
+    except Exception as error:
+        log.exception("the task %s failed", task.name)
+        raise _say_tried(task, f"{type(error).__name__}: {error}") from None
+
+
+def _say_tried(task: Task, why: str) -> ConfigurationError:
+    return ConfigurationError(f"the task {task.name!r} was tried on one batch, and failed: {why}")
+
+
+def _is_task(found: Any) -> TypeGuard[Task]:
+    return all(
+        hasattr(found, each) for each in ("name", "metrics", "count_parameters", "initial_model", "learner")
+    )
+
+
+def _is_torch_task(found: object) -> bool:
+    """By name, so that nothing imports torch which has no need of it."""
+    return isinstance(found, type) and any(
+        (base.__module__, base.__name__) == ("hubbub_trainer.learning.torch_task", "TorchTask")
+        for base in found.__mro__[1:]
+    )
+
+
+def _pick(module: ModuleType, name: str, place: str) -> Any:
+    if name:
+        if not hasattr(module, name):
+            known = ", ".join(_list_tasks(module)) or "none that is a task"
+            raise ConfigurationError(f"{place} does not exist: the module has {known}")
+        return getattr(module, name)
+    tasks = _list_tasks(module)
+    if len(tasks) > 1:
+        raise ConfigurationError(f"{place} has several tasks: say which, as {place}:{tasks[0]}")
+    found = [*tasks, *(each for each in USUAL_NAMES if hasattr(module, each))]
+    if not found:
+        raise ConfigurationError(
+            f"{place} has no class that has TorchTask as its base: name what to take, {place}:NAME"
+        )
+    return getattr(module, found[0])
+
+
+def _list_tasks(module: ModuleType) -> list[str]:
+    """The classes that were written in this module, in order."""
+    return [
+        name for name, each in vars(module).items() if _is_torch_task(each) and each.__module__ == module.__name__
+    ]
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        # As `python -m` would find it: from where the command is given, too.
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001  (The operator's own code may raise anything.)
+        raise _say_why(name, error) from None
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}")
+    # A name of its own for each file: two may be called the same.
+    name = f"hubbub_task_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise ConfigurationError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    # Beside the file may be what it imports.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001  (As above.)
+        del sys.modules[name]
+        raise _say_why(str(path), error) from None
+    return module
+
+
+def _say_why(place: str, error: Exception) -> ConfigurationError:
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return ConfigurationError(
+            f"{place} needs torch, which is not installed here: pip install 'hubbub[trainer]'"
+        )
+    log.error("%s could not be imported", place, exc_info=error)
+    return ConfigurationError(f"{place} could not be imported: {type(error).__name__}: {error}")
+
+
+def choose_task(wanted: str, *, data: str, cache_folder: Path, announce: Callable[[str], None]) -> Task:
+    """Load what an operator asks for: a task of ours by its name, or one of their own by its place."""
+    if is_place(wanted):
+        return find_task(wanted, data=data)
+    return load_task(wanted, data=data, cache_folder=cache_folder, announce=announce)
+
+
+class Shelf:
+    """Finds the task that a manifest names. That comes from others, so nothing in it is taken for a place."""
+
+    def __init__(self, own: Sequence[Task], load: Callable[[str], Task]) -> None:
+        self._own = {task.name: task for task in own}
+        self._load = load
+        if len(self._own) < len(own):
+            raise ConfigurationError(
+                f"two tasks have the same name, of {', '.join(task.name for task in own)}: give one another name"
+            )
+        taken = [name for name in self._own if self._is_ours(name)]
+        if taken:
+            raise ConfigurationError(
+                f"there is a task {taken[0]!r} in Hubbub itself: give yours another name, in its attribute `name`"
+            )
+
+    def __call__(self, name: str) -> Task:
+        """Load a task by name."""
+        return self._own[name] if name in self._own else self._load(name)
+
+    def _is_ours(self, name: str) -> bool:
+        try:
+            self._load(name)
+        except ConfigurationError:
+            return False
+        return True
+
+
+def list_places(text: str) -> list[str]:
+    """The places in a setting, separated by commas."""
+    return [place.strip() for place in text.split(",") if place.strip()]

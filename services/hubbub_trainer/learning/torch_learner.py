@@ -1,4 +1,9 @@
-"""A user's PyTorch task as the trainer knows tasks: flat vectors in, flat vectors out.
+"""What goes on from round to round at one client: the optimiser's state and the model's buffers, as one vector.
+
+The trainer keeps it with the model and gives it back; it never leaves the machine. It is written as safetensors,
+in which no code can hide, behind its length in bytes, and filled up to whole float32 values.
+
+A user's PyTorch task as the trainer knows tasks: flat vectors in, flat vectors out.
 
 One thing at a time in the whole process: torch's generator is the process's own, so two that trained at once would
 draw from each other, and a user's code need not be safe for threads.
@@ -17,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.protocol.metrics import Metric, Scores
-from hubbub_trainer.learning import torch_memory
 from hubbub_trainer.learning.batches import order_batches
-from hubbub_trainer.learning.exporting import Arrays
+from hubbub_trainer.learning.export import Arrays
 from hubbub_trainer.learning.task import (
     ProgressCallback,
     TaskFailed,
@@ -46,6 +51,59 @@ from hubbub_trainer.learning.torch_task import (
     metrics_of,
     name_of,
 )
+
+_LENGTH_BYTES = 8
+_WORD_BYTES = 4
+_TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
+
+
+def name_buffer(name: str) -> str:
+    """What a buffer is called in it."""
+    return f"{_BUFFER}.{name}"
+
+
+def pack(model: nn.Module, optimiser: torch.optim.Optimizer) -> Theta | None:
+    """Write down what the next round goes on with; None if there is nothing."""
+    found = {name_buffer(name): each for name, each in model.named_buffers()}
+    for place, state in optimiser.state_dict()["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                found[f"{_TENSOR}.{place}.{key}"] = value
+            elif isinstance(value, (int, float)):
+                found[f"{_NUMBER}.{place}.{key}"] = torch.tensor(float(value), dtype=torch.float64)
+            elif value is not None:
+                raise TypeError(
+                    f"the optimiser keeps {key!r} as {type(value).__name__}, which cannot be written down"
+                )
+    if not found:
+        return None
+    content = save({name: each.detach().cpu().contiguous().clone() for name, each in found.items()})
+    padding = bytes(-len(content) % _WORD_BYTES)
+    return np.frombuffer(len(content).to_bytes(_LENGTH_BYTES, "little") + content + padding, dtype="<f4").copy()
+
+
+def unpack(memory: Theta | None) -> dict[str, Tensor]:
+    """Read what was written down."""
+    if memory is None:
+        return {}
+    content = memory.tobytes()
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    found: dict[str, Tensor] = load(content[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    return found
+
+
+def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
+    """Give an optimiser back what it knew."""
+    state: dict[int, dict[str, object]] = {}
+    for name, value in kept.items():
+        kind, _, rest = name.partition(".")
+        if kind == _BUFFER:
+            continue
+        place, _, key = rest.partition(".")
+        state.setdefault(int(place), {})[key] = value if kind == _TENSOR else value.item()
+    if state:
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
 
 log = logging.getLogger(__name__)
 
@@ -227,10 +285,10 @@ class TorchLearner:
         order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
         with _own_code("in training"), _seeded(seed):
             torch.set_num_threads(self._task.threads)
-            kept = torch_memory.unpack(memory)
+            kept = unpack(memory)
             self._load(theta, kept)
             optimiser = self._task.optimiser(each for _, each in _trained(self._model))
-            torch_memory.restore(optimiser, kept)
+            restore(optimiser, kept)
             self._model.train()
             interval = report_interval_steps(steps)
             for done, rows in enumerate(order, start=1):
@@ -240,7 +298,7 @@ class TorchLearner:
             trained = _flatten(self._model)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
-            return Training(theta=trained, memory=torch_memory.pack(self._model, optimiser))
+            return Training(theta=trained, memory=pack(self._model, optimiser))
 
     def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int) -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -293,7 +351,7 @@ class TorchLearner:
         size, total = self._task.evaluation_batch_size, _Total()
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
-            self._load(theta, torch_memory.unpack(memory))
+            self._load(theta, unpack(memory))
             self._model.eval()
             for start in range(0, samples, size):
                 rows = np.arange(start, min(start + size, samples))
@@ -303,8 +361,8 @@ class TorchLearner:
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
         """The model's buffers, as training left them."""
-        kept = torch_memory.unpack(memory)
-        found = {name: kept.get(torch_memory.name_buffer(name), each) for name, each in self._buffers.items()}
+        kept = unpack(memory)
+        found = {name: kept.get(name_buffer(name), each) for name, each in self._buffers.items()}
         return {name: each.cpu().numpy() for name, each in found.items()}
 
     def _precision(self) -> torch.autocast:
@@ -314,7 +372,7 @@ class TorchLearner:
         _put(self._model, theta)
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
-                buffer.copy_(kept.get(torch_memory.name_buffer(name), self._buffers[name]))
+                buffer.copy_(kept.get(name_buffer(name), self._buffers[name]))
 
 
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

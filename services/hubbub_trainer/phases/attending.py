@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell, TellOwner
 from hubbub.machine.table import Step, To

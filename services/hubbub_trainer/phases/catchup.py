@@ -20,8 +20,7 @@ from enum import Enum
 
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Failed, Job, Key, Persist, Publish, SetTimer, Tell
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotRequested, Voucher, count_chunks
 from hubbub_trainer.events import (

@@ -30,8 +30,7 @@ The table is here; its handlers are in `phases/joining.py` and `phases/attending
 from __future__ import annotations
 
 from hubbub.machine.effects import Effect, Failed
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Table, To
+from hubbub.machine.table import STAY, Kind, Table, To
 from hubbub_trainer.events import (
     CaughtUp,
     ContributionArrived,

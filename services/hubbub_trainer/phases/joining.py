@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Publish, Record, Tell
 from hubbub.machine.table import Step, To
-from hubbub.messages.keys import GroupConfirmed, RunReady
 from hubbub.messages.manifest import describe_run
-from hubbub.messages.runs import PartyFailed, RunJoined, RunProposed, RunRefused
+from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunJoined, RunProposed, RunReady, RunRefused
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_trainer.events import (
     ContributionArrived,

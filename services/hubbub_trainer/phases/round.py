@@ -37,23 +37,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hubbub.codes import Code
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import Step, Table, To
+from hubbub.machine.table import Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim
+from hubbub.messages.rounds import (
+    MaskedChunk,
+    RoundApplied,
+    RoundDropped,
+    RoundScored,
+    ScoreClaim,
+    SumChunk,
+    VoidNotice,
+)
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import MAX_RESENDS
-from hubbub.messages.sums import MaskedChunk, SumChunk, VoidNotice
-from hubbub.messages.traffic import Traffic, count_arrivals
+from hubbub.messages.shares import MAX_RESENDS, Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import Phase
+from hubbub.strategies.phase_plan import wire_of
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
-from hubbub.strategies.wire import wire_of
 from hubbub_trainer.events import (
     Closed,
     Concluded,

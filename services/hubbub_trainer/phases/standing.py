@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hubbub.codes import Objection
+from hubbub.errors import Objection
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist, Publish, Record
-from hubbub.messages.keys import RunKey, RunReady
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
+from hubbub.messages.runs import PartyFailed, RunJoined, RunKey, RunReady, RunRefused
 from hubbub.messages.snapshots import Voucher
 
 

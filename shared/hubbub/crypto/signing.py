@@ -1,8 +1,12 @@
-"""Identity keys: who a party is, for as long as the roster says so.
+"""One unambiguous byte string for several values: what is signed, sealed or hashed together.
+
+Identity keys: who a party is, for as long as the roster says so.
 
 What is signed is bound to this protocol and to a domain, so that a signature given for one purpose is none for
 another.
 """
+
+from __future__ import annotations
 
 from functools import lru_cache
 from typing import NoReturn
@@ -10,8 +14,26 @@ from typing import NoReturn
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from hubbub.crypto.framing import bind
 from hubbub.errors import ConfigurationError, LocalError
+
+Part = bytes | str | int
+
+
+def bind(*parts: Part) -> bytes:
+    """Join parts, each after its length in 8 bytes, so that no two lists of parts give the same bytes."""
+    pieces: list[bytes] = []
+    for part in parts:
+        encoded = _encode(part)
+        pieces += (len(encoded).to_bytes(8, "big"), encoded)
+    return b"".join(pieces)
+
+
+def _encode(part: Part) -> bytes:
+    """Integers are of a fixed width; who reads the parts knows which of them are integers."""
+    if isinstance(part, bytes):
+        return part
+    return part.encode() if isinstance(part, str) else part.to_bytes(8, "big")
+
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -32,12 +54,12 @@ class SigningKey:
         self._key = key
 
     @classmethod
-    def generate(cls) -> "SigningKey":
+    def generate(cls) -> SigningKey:
         """Draw a key from the operating system."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "SigningKey":
+    def from_bytes(cls, raw: bytes) -> SigningKey:
         """Take up a key that was kept."""
         if len(raw) != KEY_BYTES:
             raise ConfigurationError(

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
 
-from hubbub.crypto.framing import Part, bind
+from hubbub.crypto.signing import Part, bind
 from hubbub.errors import ConfigurationError, LocalError
 
 KEY_BYTES = 32

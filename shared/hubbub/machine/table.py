@@ -9,6 +9,14 @@ lead to. Two rules hold everywhere:
    does a handler that raises: the caller still holds the state and data it had.
 
 The same table is read by the engine, by the test that walks every pair, and by `draw`.
+
+A kind of machine: its table, where it begins, what it knows, and what it takes up again after a restart.
+
+A machine is rebuilt by taking its kept events again. That gives its state and data back, but not what was under
+way when the party died: jobs that ran in threads and timers that were set. `resume` says, from state and data
+alone, which of these the machine waits for.
+
+A table as a Mermaid state diagram.
 """
 
 from __future__ import annotations
@@ -76,3 +84,34 @@ def step(table: Table[S, D], state: S, data: D, event: object) -> Step[S, D]:
 def is_final(table: Table[S, D], state: S) -> bool:
     """A state with an empty row: the machine is over, and the runner retires it."""
     return not table[state]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[S, D]):
+    """What a runner must know to set a machine up, or to rebuild it."""
+
+    table: Table[S, D]
+    initial: S
+    data: type[D]
+    resume: Callable[[S, D], tuple[Effect, ...]]
+
+    @property
+    def events(self) -> frozenset[type]:
+        """Every type of event that some state takes."""
+        return frozenset(event for row in self.table.values() for event in row)
+
+
+def draw(table: Table[S, D], initial: S) -> str:
+    """Draw every move that can change the state or do something; list apart what is ignored where."""
+    lines = ["stateDiagram-v2", f"    [*] --> {initial.name}"]
+    ignored: list[str] = []
+    for state, row in table.items():
+        for event, move in row.items():
+            if isinstance(move, Stay):
+                ignored.append(f"%% {state.name} ignores {event.__name__}")
+                continue
+            targets = (each for each in table if each in move.targets)
+            lines.extend(f"    {state.name} --> {target.name}: {event.__name__}" for target in targets)
+        if is_final(table, state):
+            lines.append(f"    {state.name} --> [*]")
+    return "\n".join([*lines, *(f"    {line}" for line in ignored)]) + "\n"

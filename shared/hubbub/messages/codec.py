@@ -22,25 +22,36 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from hubbub.errors import MalformedMessage, RejectReason
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
-from hubbub.messages.base import Claim, Message
-from hubbub.messages.envelope import FORMAT_VERSION, Envelope
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKeys, RunReady
+from hubbub.messages.envelope import FORMAT_VERSION, Claim, Envelope, Message
 from hubbub.messages.manifest import describe
 from hubbub.messages.rounds import (
     ClosePhase,
+    MaskedChunk,
     OrderRefused,
+    PartialChunk,
     PhaseReleased,
     PhaseVoided,
     RoundApplied,
     RoundDropped,
     RoundOpened,
     RoundScored,
+    SumChunk,
+    VoidNotice,
     VoidPhase,
 )
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    PartyFailed,
+    RunEnded,
+    RunJoined,
+    RunKeys,
+    RunProposed,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import DenseShareChunk, ResendSet, SetReceived, SetRefused, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk, VoidNotice
 
 C = TypeVar("C", bound=Claim)
 Buffer = bytes | memoryview

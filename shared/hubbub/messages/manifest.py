@@ -18,13 +18,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
-from hubbub.messages.base import Claim
+from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId, WireMode
+from hubbub.messages.envelope import Claim
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Feedback, Parameters
 from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
-from hubbub.protocol.modes import WireMode
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
 ScoreMode = Literal["sum", "none"]

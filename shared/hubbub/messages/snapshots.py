@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from hubbub.messages.base import CLIENT, Claim, Message
+from hubbub.messages.envelope import CLIENT, Claim, Message
 from hubbub.messages.manifest import Digest, Manifest, Name
 
 RoundNumber = Annotated[int, Field(ge=1, lt=2**31)]

@@ -1,17 +1,35 @@
 """What clients do with the sums: check that they are possible, then step (Beguier et al., Alg. 2, last line).
 
 θ' = θ + U with U = (α/M)·(D/M), where M is the number of members whose shares are in the sums; in the paper
-M = C. The mean factor α/M is clamped before (`hubbub.protocol.influence`). All clients must hold the same θ
+M = C. The mean factor α/M is clamped before (`hubbub.protocol.aggregate`). All clients must hold the same θ
 to the bit, so U is one fixed sequence of elementwise float32 operations: IEEE 754 fixes each of them, and numpy
 fuses none.
+
+Bounded influence: the mean factor of a round is clamped by the means of the rounds before it.
+
+A client gives one sign an index, but nothing ties its factor to those of the others: alone, it could make the step
+U = (mean α)·(mean D) as large as alpha_max allows. So every client clamps the mean factor at
+
+    κ · (lower median of the clamped, non-zero means of the released rounds so far)
+
+and at least at a floor, so that tiny steps at one time do not freeze the model for good. The first round, which
+has none before it, has a bound of its own. No entry of U is larger than the clamped mean.
+
+All clients must compute the same bits. The means are 64-bit floats, and every operation on them is one that
+IEEE 754 fixes.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import LocalError
+from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.fixed_point import FixedPoint
 
 
@@ -57,3 +75,64 @@ def are_sums_possible(
     largest_sign = max(int(signs_sum.max(initial=0)), -int(signs_sum.min(initial=0)))
     largest_factor = members * fixed_point.to_ring(fixed_point.alpha_max)
     return (largest_sign <= members) & (0 <= factors_sum <= largest_factor)
+
+
+History = tuple[float, ...]
+"""The clamped, non-zero means of the released rounds of a run, in order. As secret as the sums."""
+
+NO_HISTORY: History = ()
+MEAN = np.dtype("<f8")
+
+
+@dataclass(frozen=True, slots=True)
+class Clamped:
+    """The factor that a round is applied with. It follows from the sums, so it does not print."""
+
+    factor: float = field(repr=False)
+    """The mean, or the bound where the mean is above it."""
+    scale: float = field(repr=False)
+    """The factor's share of the mean: 1 unless it was clamped."""
+    history: History = field(repr=False)
+    """With this round in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactorBounds:
+    """κ, the bound of the first round and the least bound of the others."""
+
+    kappa: float
+    first: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.kappa < math.inf:
+            raise ConfigurationError(f"kappa is {self.kappa}; choose a finite number of at least 1")
+        if not 0 < self.floor <= self.first < math.inf:
+            raise ConfigurationError(
+                f"factor_floor is {self.floor} and first_factor_bound is {self.first}; both must be finite and "
+                "above 0, and the floor at most the first bound"
+            )
+
+    def clamp(self, mean: float, history: History) -> Clamped:
+        """Clamp a round's mean factor; `history` is that of the rounds before it."""
+        factor = min(mean, self._bound(history))
+        scale = factor / mean if factor < mean else 1.0
+        return Clamped(factor, scale, (*history, factor) if factor > 0 else history)
+
+    def _bound(self, history: History) -> float:
+        if not history:
+            return self.first
+        return max(self.floor, self.kappa * median_low(history))
+
+
+def pack(history: History, places: int) -> bytes:
+    """Encode a history in so many places, zeros after its end: the length does not tell how many means it has."""
+    padded = np.zeros(places, dtype=MEAN)
+    padded[: len(history)] = history
+    return padded.tobytes()
+
+
+def unpack(packed: bytes) -> History:
+    """Decode what `pack` encoded."""
+    means: Sequence[float] = np.frombuffer(packed, dtype=MEAN).tolist()
+    return tuple(mean for mean in means if mean)

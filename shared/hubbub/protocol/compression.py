@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, ConfigurationError
-from hubbub.protocol.residues import BLOCK
+from hubbub.protocol.packing import BLOCK
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 AlphaRule = Literal["norm", "mean"]

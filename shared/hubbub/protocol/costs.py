@@ -15,10 +15,10 @@ Tags are not in the paper. They are counted apart from the vectors that they ver
 from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol import blocks, signs, tags
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.modes import WireMode
-from hubbub.protocol.residues import element_bits
+from hubbub.ids import WireMode
+from hubbub.protocol import signs, tags, unions
+from hubbub.protocol.layout import DENSE
+from hubbub.protocol.packing import element_bits
 
 FLOAT_BITS = 32
 SEED_BITS = 256
@@ -88,7 +88,7 @@ def tags_bits(kind: tags.Kind, q: int, heads: Headcount, wire: WireMode = "paper
 
 def pluses_bits(n: int, heads: Headcount, wire: WireMode = "paper") -> int:
     """Sum of Signs where everybody speaks about all n indices: 2·S·C·n·⌈log2(C + 1)⌉."""
-    return secure_sum_bits(n, blocks.modulus(heads.cohort), heads, wire) + seeds_bits(heads, wire)
+    return secure_sum_bits(n, unions.modulus(heads.cohort), heads, wire) + seeds_bits(heads, wire)
 
 
 def partial_sec_union_bits(parameters: int, heads: Headcount, wire: WireMode = "paper") -> int:

@@ -21,10 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
-from hubbub.protocol.fields import BYTE_BITS, SLACK, UNSIGNED, WORD_BITS, Bytes
-from hubbub.protocol.packing import block_elements, check_padding, read_bytes, read_elements, write_elements
-from hubbub.protocol.radix import Radix, container_bits
-from hubbub.protocol.residues import Residues, check_modulus, element_bits, residue_type
+from hubbub.protocol.packing import (
+    BYTE_BITS,
+    SLACK,
+    UNSIGNED,
+    WORD_BITS,
+    Bytes,
+    Radix,
+    Residues,
+    block_elements,
+    check_modulus,
+    check_padding,
+    container_bits,
+    element_bits,
+    read_bytes,
+    read_elements,
+    residue_type,
+    write_elements,
+)
 from hubbub.protocol.ring import reduce_words, word_type
 
 MAX_LOSS_PERCENT = 3

@@ -1,4 +1,8 @@
-"""How the vectors of a phase are cut into chunks.
+"""The two ways in which residues become bytes: whole bits each, as the paper counts them, or dense.
+
+What a chunk holds and what a formula counts follow from the encoding alone, so both ends cut vectors alike.
+
+How the vectors of a phase are cut into chunks.
 
 A phase moves a few vectors over different rings side by side: the signs over Z_{2C+1} and, in the same
 messages, the factor over Z_{2^32}. Both ends cut them alike from their lengths and rings alone, so a chunk
@@ -10,11 +14,99 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
-from hubbub.protocol import residues
-from hubbub.protocol.encoding import ALIGNMENT, WHOLE_BITS, Encoding
-from hubbub.protocol.residues import Residues
+from hubbub.protocol import dense, packing
+from hubbub.protocol.packing import BYTE_BITS, Residues
+
+ALIGNMENT = 64
+"""Residues: this many of any width end on a whole 64-bit word."""
+
+
+class Encoding(Protocol):
+    """A way to write residues."""
+
+    def bits(self, n: int, m: int) -> int:
+        """Payload of n residues."""
+
+    def size(self, n: int, m: int) -> int:
+        """Bytes that n residues take, the last one padded."""
+
+    def fitting(self, room: int, m: int) -> int:
+        """How many residues, ending on a whole byte, fit into so many bytes."""
+
+    def pack(self, x: Residues, m: int) -> bytes:
+        """Write residues."""
+
+    def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
+        """Read n residues, or refuse with `PeerError` what cannot have been written."""
+
+    def check(self, data: bytes | memoryview, n: int, m: int) -> None:
+        """Refuse what cannot be a share of n residues."""
+
+
+class WholeBits:
+    """⌈log2 m⌉ bits each (Beguier et al., section 2.3.2)."""
+
+    def bits(self, n: int, m: int) -> int:
+        """n·⌈log2 m⌉."""
+        return n * packing.element_bits(m)
+
+    def size(self, n: int, m: int) -> int:
+        """In bytes."""
+        return packing.packed_bytes(n, m)
+
+    def fitting(self, room: int, m: int) -> int:
+        """A multiple of 64; residues of 64 bits each end on a whole word."""
+        aligned = 1 if m == packing.WORD_MODULUS else ALIGNMENT
+        return room * 8 // packing.element_bits(m) // aligned * aligned
+
+    def pack(self, x: Residues, m: int) -> bytes:
+        """One after another."""
+        return packing.pack(x, m)
+
+    def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
+        """One after another."""
+        return packing.unpack(data, n, m)
+
+    def check(self, data: bytes | memoryview, n: int, m: int) -> None:
+        """By reading it."""
+        packing.unpack(data, n, m)
+
+
+class Dense:
+    """⌈n/g⌉·w bits: within a few percent of log2 m each."""
+
+    def bits(self, n: int, m: int) -> int:
+        """⌈n/g⌉·w."""
+        return dense.dense_bits(n, m)
+
+    def size(self, n: int, m: int) -> int:
+        """In bytes."""
+        return dense.dense_bytes(n, m)
+
+    def fitting(self, room: int, m: int) -> int:
+        """A multiple of 8·g: eight words end on a whole byte."""
+        word = dense.word_of(m)
+        return room // word.bits * BYTE_BITS * word.digits
+
+    def pack(self, x: Residues, m: int) -> bytes:
+        """In words."""
+        return dense.pack_dense(x, m)
+
+    def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
+        """In words."""
+        return dense.unpack_dense(data, n, m)
+
+    def check(self, data: bytes | memoryview, n: int, m: int) -> None:
+        """By its length and end: any word may be a share."""
+        dense.read_frame(data, n, m)
+
+
+WHOLE_BITS: Encoding = WholeBits()
+DENSE: Encoding = Dense()
+
 
 MIN_CHUNK_BYTES = ALIGNMENT * 4
 """So many elements of the widest ring."""
@@ -39,7 +131,7 @@ class Vector:
     @property
     def payload_bits(self) -> int:
         """Elements times bits per element, the number that the paper's formulas count."""
-        return self.length * residues.element_bits(self.modulus)
+        return self.length * packing.element_bits(self.modulus)
 
 
 @dataclass(frozen=True, slots=True)

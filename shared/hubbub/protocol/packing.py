@@ -1,4 +1,23 @@
-"""Residues as bits: exactly ⌈log2 m⌉ per element, one after another.
+"""Residues mod m, for any m from 2 to 2^32 and for m = 2^64: what they are and how many bits they take.
+
+A residue is an integer from 0 to m - 1, in a `uint32`; mod 2^64 it is a `uint64`, and arithmetic wraps by itself.
+
+Bit fields of one width, from one per word to end to end in bytes.
+
+Field i holds bits w·i to w·(i + 1) of the byte string. Every P = 8/gcd(w, 8) fields start on a byte again, so
+that field j of every group is found at the same place: a word at byte ⌊w·j / 8⌋ of its group, and w·j mod 8
+bits into that. Such words are read and written for all groups at once, through an array whose elements lie a
+group's bytes apart, at any address, and overlap where a group is shorter than a word. Where written words
+overlap they hold the same bits, so that their order does not matter.
+
+Numbers from their digits in some base, for many numbers at once.
+
+Digits lie side by side in memory, in 8, 16 or 32 bits each, the lowest first. A lane of up to 64 bits holds
+several, and they become one number by steps that work on all lanes: neighbours a and b in the halves of a lane
+become a + base·b in the whole, then pairs become a + base²·b, then fours a + base⁴·b. The way back divides by
+base⁴, base² and base.
+
+Residues as bits: exactly ⌈log2 m⌉ per element, one after another.
 
 Bit i of the stream is bit i mod 8 of byte ⌊i / 8⌋, and an element starts with its lowest bit; the last byte
 is padded with zeros. A vector's packed form is the integer Σ x[i]·2^(b·i), little-endian.
@@ -14,15 +33,256 @@ Unpacking runs the same steps backwards. 64 elements always fill b whole words, 
 that.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import gcd
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import PeerError, RejectReason
-from hubbub.protocol.fields import BYTE_BITS, SLACK, UNSIGNED, WORD_BITS, Bytes, join_fields, part_fields
-from hubbub.protocol.radix import container_bits, merge_lanes, split_lanes
-from hubbub.protocol.residues import Residues, check_residues, element_bits, packed_bytes, residue_type
+from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
+
+Residues: TypeAlias = NDArray[np.unsignedinteger]
+"""A vector over Z_m; the modulus travels beside it."""
+
+MIN_MODULUS = 2
+MAX_MODULUS = 2**32
+WORD_MODULUS = 2**64
+"""The one ring above 2^32."""
+
+BLOCK = 2**16
+"""Elements worked on at once: few enough to stay in cache, enough to hide the cost of a numpy call."""
+
+
+def check_modulus(m: int) -> None:
+    """Refuse a modulus that residues in 32 bits cannot serve, other than 2^64."""
+    if not is_modulus(m):
+        raise ConfigurationError(
+            f"the modulus is {m}; choose one from {MIN_MODULUS} to {MAX_MODULUS}, or {WORD_MODULUS}"
+        )
+
+
+def is_modulus(m: int) -> bool:
+    """Tell whether there is a ring Z_m here."""
+    return MIN_MODULUS <= m <= MAX_MODULUS or m == WORD_MODULUS
+
+
+def residue_type(m: int) -> np.dtype[np.unsignedinteger]:
+    """Return the type of residues mod m."""
+    return np.dtype(np.uint64 if m == WORD_MODULUS else np.uint32)
+
+
+def check_residues(x: Residues, m: int) -> None:
+    """Refuse a vector that is not over Z_m: shares of it would add up to something else."""
+    check_modulus(m)
+    kind = residue_type(m)
+    if x.ndim != 1 or x.dtype != kind:
+        raise LocalError(f"a vector over Z_{m} is one-dimensional and {kind}, not {x.ndim}-dimensional {x.dtype}")
+    if x.size and int(x.max()) >= m:
+        raise LocalError(f"a value in a vector over Z_{m} is {m} or more; reduce it first")
+
+
+def element_bits(m: int) -> int:
+    """⌈log2 m⌉, the bits that one residue takes (Beguier et al., section 2.3.2)."""
+    check_modulus(m)
+    return (m - 1).bit_length()
+
+
+def packed_bytes(n: int, m: int) -> int:
+    """Count the bytes that n residues take when packed; the last byte may be padded."""
+    if n < 0:
+        raise ConfigurationError(f"a vector cannot have {n} elements")
+    return (n * element_bits(m) + 7) // 8
+
+
+WORD_BITS = 64
+BYTE_BITS = 8
+
+SLACK = 16
+"""Bytes that are read or written after the last field; what they hold matters to nobody."""
+
+# Little-endian by name: the bytes are the same on every machine.
+UNSIGNED: dict[int, np.dtype[np.unsignedinteger]] = {
+    8: np.dtype("u1"),
+    16: np.dtype("<u2"),
+    32: np.dtype("<u4"),
+    64: np.dtype("<u8"),
+}
+
+Bytes = NDArray[np.uint8]
+Fields = NDArray[np.unsignedinteger]
+
+
+def join_fields(fields: Fields, out: Bytes, width: int) -> None:
+    """Write fields of `width` bits end to end; their words hold no other bits, and are overwritten.
+
+    The width is from 8 bits to a word, the number of fields a multiple of P, and `out` longer than they are by
+    `SLACK`.
+    """
+    if width in UNSIGNED:
+        out[: fields.size * width // BYTE_BITS].view(UNSIGNED[width])[:] = fields
+        return
+    _fill_up(fields, width)
+    kind, period = fields.dtype.type, _period(width)
+    for lane in range(period):
+        at, shift = divmod(lane * width, BYTE_BITS)
+        row = fields[lane::period]
+        if shift:
+            # The byte begins with the end of the field before.
+            row = row << kind(shift) | fields[lane - 1 :: period] >> kind(width - shift)
+        words_at(out, at, row.size, width * period // BYTE_BITS, fields.dtype)[:] = row
+
+
+def part_fields(data: Bytes, fields: Fields, width: int) -> None:
+    """Undo `join_fields`: fill all of `fields`, one to a word. `data` is longer than they are by `SLACK`."""
+    if width in UNSIGNED:
+        fields[:] = data[: fields.size * width // BYTE_BITS].view(UNSIGNED[width])
+        return
+    kind, word_bytes, period = fields.dtype.type, fields.dtype.itemsize, _period(width)
+    stride = width * period // BYTE_BITS
+    for lane in range(period):
+        at, shift = divmod(lane * width, BYTE_BITS)
+        row = words_at(data, at, fields.size // period, stride, fields.dtype)
+        if shift:
+            row = row >> kind(shift)
+        rest = word_bytes * BYTE_BITS - shift
+        if rest < width:
+            # The field runs on into the next word.
+            row |= words_at(data, at + word_bytes, row.size, stride, fields.dtype) << kind(rest)
+        fields[lane::period] = row
+    fields &= kind((1 << width) - 1)
+
+
+def _period(width: int) -> int:
+    """P: so many fields end on a byte."""
+    return BYTE_BITS // gcd(width, BYTE_BITS)
+
+
+def _fill_up(fields: Fields, width: int) -> None:
+    """Put into the free bits of every word what comes after its field."""
+    filled, following = width, 1
+    while filled < fields.dtype.itemsize * BYTE_BITS:
+        fields[:-following] |= fields[following:] << fields.dtype.type(filled)
+        filled, following = 2 * filled, 2 * following
+
+
+def words_at(data: Bytes, at: int, count: int, stride: int, kind: np.dtype[np.unsignedinteger]) -> Fields:
+    """View words that begin `stride` bytes apart, the first at byte `at`."""
+    return np.ndarray((count,), dtype=kind, buffer=data.data, offset=at, strides=(stride,))
+
+
+@cache
+def container_bits(bits: int) -> int:
+    """The smallest of 8, 16, 32 and 64 that is not below `bits`."""
+    return next(size for size in UNSIGNED if bits <= size)
+
+
+def merge_lanes(lanes: Fields, base: int, digit_bits: int) -> None:
+    """Make one number of the digits in each lane, in place."""
+    size = digit_bits
+    while size < BYTE_BITS * lanes.itemsize:
+        wide = lanes.view(UNSIGNED[2 * size])
+        kind, factor = wide.dtype.type, base ** (size // digit_bits)
+        # A lane is a + 2^size·b; this leaves a + factor·b.
+        upper = wide >> kind(size)
+        upper *= kind(2**size - factor)
+        wide -= upper
+        size *= 2
+
+
+def split_lanes(lanes: Fields, base: int, digit_bits: int) -> None:
+    """Undo `merge_lanes`."""
+    size = BYTE_BITS * lanes.itemsize // 2
+    while size >= digit_bits:
+        wide = lanes.view(UNSIGNED[2 * size])
+        kind, factor = wide.dtype.type, base ** (size // digit_bits)
+        upper = wide >> kind(factor.bit_length() - 1) if factor & (factor - 1) == 0 else wide // kind(factor)
+        upper *= kind(2**size - factor)
+        wide += upper
+        size //= 2
+
+
+@dataclass(frozen=True)
+class Radix:
+    """Numbers of so many digits in this base, each digit in `digit_bits`."""
+
+    base: int
+    digits: int
+    digit_bits: int
+
+    @cached_property
+    def number_bytes(self) -> int:
+        """From one number's digits to the next one's."""
+        return self.digits * self.digit_bits // BYTE_BITS
+
+    @cached_property
+    def lane_bits(self) -> int:
+        """The narrowest lane that holds a number's digits, or the widest there is."""
+        return container_bits(min(self.digits * self.digit_bits, WORD_BITS))
+
+    def view(self, raw: Bytes, numbers: int) -> NDArray[np.unsignedinteger]:
+        """The digits of so many numbers as an array."""
+        return raw[: numbers * self.number_bytes].view(UNSIGNED[self.digit_bits])
+
+    def merge(self, raw: Bytes, out: Fields) -> None:
+        """Make numbers of the digits in `raw`, which is longer than they are by `fields.SLACK`."""
+        if self.digits == 1:
+            out[:] = self.view(raw, out.size)
+            return
+        *lower, highest = self._lanes
+        values = self._merge_lane(raw, out.size, *highest)
+        for first, held in reversed(lower):
+            values *= values.dtype.type(self.base**self._lane_digits)
+            values += self._merge_lane(raw, out.size, first, held)
+        out[:] = values
+
+    def split(self, numbers: Fields, raw: Bytes) -> None:
+        """Undo `merge`; all numbers must have no more digits than there is room for."""
+        if self.digits == 1:
+            self.view(raw, numbers.size)[:] = numbers
+            return
+        rest: Fields = numbers.astype(UNSIGNED[self.lane_bits])
+        if self.digits <= self._lane_digits:
+            split_lanes(rest, self.base, self.digit_bits)
+            join_fields(rest, raw, self.digits * self.digit_bits)
+            return
+        whole = rest.dtype.type(self.base**self._lane_digits)
+        parts = []
+        for first, _ in self._lanes:
+            quotients = rest // whole
+            parts.append((first, rest - quotients * whole))
+            rest = quotients
+        # The highest first: what it writes beyond its number is overwritten by the lowest of the next.
+        for first, lanes in reversed(parts):
+            split_lanes(lanes, self.base, self.digit_bits)
+            self._lanes_at(raw, first, numbers.size)[:] = lanes
+
+    @cached_property
+    def _lane_digits(self) -> int:
+        return self.lane_bits // self.digit_bits
+
+    @cached_property
+    def _lanes(self) -> list[tuple[int, int]]:
+        """The first digit of each lane that a number takes, and how many digits are in it."""
+        firsts = range(0, self.digits, self._lane_digits)
+        return [(first, min(self._lane_digits, self.digits - first)) for first in firsts]
+
+    def _lanes_at(self, raw: Bytes, first: int, numbers: int) -> Fields:
+        """The lanes that begin with this digit of every number, and go on with whatever follows."""
+        at = first * self.digit_bits // BYTE_BITS
+        return words_at(raw, at, numbers, self.number_bytes, UNSIGNED[self.lane_bits])
+
+    def _merge_lane(self, raw: Bytes, numbers: int, first: int, held: int) -> Fields:
+        lanes = self._lanes_at(raw, first, numbers).copy()
+        if held < self._lane_digits:
+            lanes &= lanes.dtype.type((1 << held * self.digit_bits) - 1)
+        merge_lanes(lanes, self.base, self.digit_bits)
+        return lanes
+
 
 _WORD = UNSIGNED[WORD_BITS]
 

@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.fields import UNSIGNED
-from hubbub.protocol.packing import pack, unpack
-from hubbub.protocol.radix import container_bits
-from hubbub.protocol.residues import (
+from hubbub.protocol.packing import (
     BLOCK,
     MAX_MODULUS,
+    UNSIGNED,
     Residues,
     check_modulus,
     check_residues,
+    container_bits,
     element_bits,
+    pack,
     packed_bytes,
     residue_type,
+    unpack,
 )
 
 __all__ = [

@@ -7,12 +7,67 @@
 Any S - 1 of a client's shares are independent and uniform, whatever X_i is (lemma 1 of the paper's appendix):
 they tell nothing. Each step treats every element alone, so a vector may be split, accumulated and recombined
 chunk by chunk.
+
+Words from a stream that several parties can repeat: masks, and shares that travel as seeds.
+
+All of them must get the same vector, so what a stream becomes is part of the protocol:
+
+    m = 2     the next ⌈n / 8⌉ bytes, of which bit i mod 8 of byte ⌊i / 8⌋ is element i
+    other m   ⌈n/g⌉ little-endian numbers of 8, 16, 32 or 64 bits, the smallest that hold the w bits of a word
+              (`dense`); each is a word mod 2^w
+
+Bits that no word or element takes are ignored. Every word is uniform if the stream is, and no byte is rejected.
+
+A vector over Z_m that is added to piece by piece: values, packed vectors, expanded streams.
+
+It is all the arithmetic of compact mode, for any length and in any order of the additions:
+
+    client        its values, plus its mask, minus the shares that travel as seeds: the full share
+    aggregator    one full share or expanded seed of every member: its partial sum
+    combiner      the aggregators' partial sums: the masked sum
+    client        the masked sum, minus the members' masks: the sum
+
+It is kept as words mod 2^w (`dense`), which overflow as they should, so that adding is one pass over few numbers.
+Bits are kept packed: over Z_2 addition, and subtraction, is XOR.
+
+SecureSum with seeds and masks: Alg. 1 of Beguier et al. for less traffic, chunk by chunk.
+
+    client i    M_i = PRG(group secret; i), R_{i,j} = PRG(seed_{i,j}) for all servers j but one,
+                and that one's R_{i,f} = X_i + M_i - Σ_j R_{i,j}                                share_masked
+    server j    R_j = Σ_i R_{i,j}, over what it was sent or expands itself                      accumulate_chunk
+    combiner    Y = Σ_j R_j = Σ_i (X_i + M_i)                                                   accumulate_chunk
+    client      Z = Y - Σ_i M_i = Σ_i X_i                                                       unmask
+
+X_i and all that follows are vectors of words mod 2^w, each of which holds g residues mod m (`dense`). The
+residues of a sum are the sums of the residues if these stay below m; where m is a power of two they may wrap.
+
+Any S - 1 of a client's shares are, to whoever cannot tell AES from random, independent and uniform, and so is Y to
+whoever lacks the group secret. Every piece of every vector has a stream of its own, so chunks come in any order.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from hubbub.errors import ConfigurationError
-from hubbub.protocol.dense import Digits, check_digits
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.dense import (
+    Digits,
+    Words,
+    check_digits,
+    count_words,
+    dense_bytes,
+    from_words,
+    pack_words,
+    read_frame,
+    read_words,
+    to_words,
+    words_type,
+)
+from hubbub.protocol.layout import DENSE, Chunk, Payload, Piece, Vector, split_payload
+from hubbub.protocol.packing import BYTE_BITS, Bytes, block_elements
 from hubbub.protocol.ring import RandomStream, Residues, add_into, residue_type, sample, subtract_into
 
 MIN_SERVERS = 2
@@ -51,3 +106,181 @@ def check_servers(servers: int) -> None:
     """Refuse S < 2: a single server would be given the secret itself."""
     if servers < MIN_SERVERS:
         raise ConfigurationError(f"secret sharing needs at least {MIN_SERVERS} servers, not {servers}")
+
+
+def expand_words(stream: RandomStream, n: int, m: int) -> Iterator[tuple[slice, Words]]:
+    """Make the stream's next bytes the words of n elements, block by block; the next one overwrites it."""
+    kind, total = words_type(m), count_words(n, m)
+    size = block_elements(BYTE_BITS * kind.itemsize)
+    buffer = np.empty(min(total, size), dtype=kind)
+    for start in range(0, total, size):
+        block = buffer[: min(size, total - start)]
+        stream.fill(block.view(np.uint8))
+        yield slice(start, start + block.size), block
+
+
+def expand_bits(stream: RandomStream, n: int) -> Bytes:
+    """Make the stream's next bytes n elements of Z_2, packed; the padding is zero."""
+    packed = np.empty(-(-n // BYTE_BITS), dtype=np.uint8)
+    stream.fill(packed)
+    last_bits = n % BYTE_BITS
+    if last_bits:
+        packed[-1] &= np.uint8((1 << last_bits) - 1)
+    return packed
+
+
+class Total(ABC):
+    """A running sum of vectors of n elements mod m; zero at first. It does not print."""
+
+    def __init__(self, n: int, m: int) -> None:
+        self._n, self._m = n, m
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<secret>, n={self._n}, m={self._m})"
+
+    def add(self, x: Digits) -> None:
+        """Add a vector that is at hand, of any unsigned type."""
+        if x.size != self._n:
+            raise LocalError(f"a vector of {x.size} elements cannot be added to {self._n}")
+        self._add(x)
+
+    @abstractmethod
+    def _add(self, x: Digits) -> None: ...
+
+    @abstractmethod
+    def add_packed(self, data: bytes | bytearray | memoryview) -> None:
+        """Add what `pack` has written elsewhere; anything else is refused as the sender's fault, and not added."""
+
+    @abstractmethod
+    def add_expanded(self, stream: RandomStream) -> None:
+        """Add the vector that the stream's next bytes stand for."""
+
+    @abstractmethod
+    def subtract_expanded(self, stream: RandomStream) -> None:
+        """Subtract the vector that the stream's next bytes stand for."""
+
+    @abstractmethod
+    def pack(self) -> bytes:
+        """Write the sum as words."""
+
+    @abstractmethod
+    def values(self) -> tuple[Digits, bool]:
+        """The sum, in the narrowest type that holds residues mod m, and whether residues can have it; a copy."""
+
+
+def begin_total(n: int, m: int) -> Total:
+    """Begin with zeros."""
+    return _Bits(n, m) if m == 2 else _Words(n, m)  # noqa: PLR2004 - the ring of bits.
+
+
+class _Words(Total):
+    def __init__(self, n: int, m: int) -> None:
+        super().__init__(n, m)
+        self._words = np.zeros(count_words(n, m), dtype=words_type(m))
+
+    def _add(self, x: Digits) -> None:
+        self._words += to_words(x, self._m)
+
+    def add_packed(self, data: bytes | bytearray | memoryview) -> None:
+        for place, words in read_words(data, self._n, self._m):
+            self._words[place] += words
+
+    def add_expanded(self, stream: RandomStream) -> None:
+        for place, words in expand_words(stream, self._n, self._m):
+            self._words[place] += words
+
+    def subtract_expanded(self, stream: RandomStream) -> None:
+        for place, words in expand_words(stream, self._n, self._m):
+            self._words[place] -= words
+
+    def pack(self) -> bytes:
+        return pack_words(self._words, self._m)
+
+    def values(self) -> tuple[Digits, bool]:
+        return from_words(self._words, self._n, self._m)
+
+
+class _Bits(Total):
+    def __init__(self, n: int, m: int) -> None:
+        super().__init__(n, m)
+        self._packed = np.zeros(dense_bytes(n, m), dtype=np.uint8)
+
+    def _add(self, x: Digits) -> None:
+        check_digits(x, self._m)
+        # numpy packs bytes fifty times as fast as wider types.
+        self._packed ^= np.packbits(x.astype(np.uint8, copy=False), bitorder="little")
+
+    def add_packed(self, data: bytes | bytearray | memoryview) -> None:
+        self._packed ^= read_frame(data, self._n, self._m)
+
+    def add_expanded(self, stream: RandomStream) -> None:
+        self._packed ^= expand_bits(stream, self._n)
+
+    def subtract_expanded(self, stream: RandomStream) -> None:
+        self.add_expanded(stream)
+
+    def pack(self) -> bytes:
+        return self._packed.tobytes()
+
+    def values(self) -> tuple[Digits, bool]:
+        return np.unpackbits(self._packed, count=self._n, bitorder="little"), True
+
+
+Streams = Callable[[Vector], RandomStream]
+"""The stream of one vector's piece in a chunk: begun anew each time it is asked for."""
+
+
+def share_masked(
+    chunk: Chunk,
+    vectors: Sequence[Vector],
+    values: Sequence[Digits],
+    *,
+    mask: Streams,
+    seeded: Sequence[Streams],
+) -> bytes:
+    """The one share of a chunk that is sent in full, packed; `seeded` are the others."""
+    totals = _begin(chunk, vectors)
+    for piece, total in zip(chunk, totals, strict=True):
+        vector = vectors[piece.vector]
+        total.add(values[piece.vector][piece.elements])
+        total.add_expanded(mask(vector))
+        for streams in seeded:
+            total.subtract_expanded(streams(vector))
+    return _pack(totals)
+
+
+def accumulate_chunk(
+    chunk: Chunk, vectors: Sequence[Vector], *, full: Sequence[Callable[[], Payload]], seeded: Sequence[Streams]
+) -> bytes:
+    """Add one chunk of shares, or of sums, that were sent in full or follow from seeds, and pack the sum."""
+    totals = _begin(chunk, vectors)
+    for read in full:
+        for total, (_, part) in zip(totals, split_payload(chunk, vectors, read(), DENSE), strict=True):
+            total.add_packed(part)
+    for streams in seeded:
+        for total, piece in zip(totals, chunk, strict=True):
+            total.add_expanded(streams(vectors[piece.vector]))
+    return _pack(totals)
+
+
+def unmask(
+    chunk: Chunk, vectors: Sequence[Vector], payload: bytes, masks: Sequence[Streams]
+) -> Iterator[tuple[Piece, Digits, bool]]:
+    """Take the members' masks off a chunk of the sum; residues come in the narrowest type.
+
+    With each piece comes whether residues can have such a sum (`dense`).
+    """
+    parts = split_payload(chunk, vectors, payload, DENSE)
+    for total, (piece, part) in zip(_begin(chunk, vectors), parts, strict=True):
+        total.add_packed(part)
+        for streams in masks:
+            total.subtract_expanded(streams(vectors[piece.vector]))
+        yield piece, *total.values()
+
+
+def _begin(chunk: Chunk, vectors: Sequence[Vector]) -> list[Total]:
+    return [begin_total(piece.stop - piece.start, vectors[piece.vector].modulus) for piece in chunk]
+
+
+def _pack(totals: Sequence[Total]) -> bytes:
+    return b"".join(total.pack() for total in totals)

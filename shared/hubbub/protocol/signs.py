@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hubbub.errors import LocalError
 from hubbub.protocol.dense import Digits, check_digits
-from hubbub.protocol.residues import check_modulus
+from hubbub.protocol.packing import check_modulus
 from hubbub.protocol.ring import word_type
 
 Signs: TypeAlias = NDArray[np.int8] | NDArray[np.int16] | NDArray[np.int32]

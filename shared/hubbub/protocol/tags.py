@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError
 from hubbub.protocol.dense import Digits, is_power_of_two
-from hubbub.protocol.fields import BYTE_BITS
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.residues import MAX_MODULUS, WORD_MODULUS
+from hubbub.protocol.packing import BYTE_BITS, MAX_MODULUS, WORD_MODULUS
 from hubbub.protocol.ring import word_type
 
 NAME = "tags"

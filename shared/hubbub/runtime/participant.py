@@ -8,26 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import Code, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.machine.effects import Effect, Job, Key, Persist
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import is_final
+from hubbub.machine.table import Kind, is_final
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunKey
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed
+from hubbub.messages.runs import PartyFailed, RunEnded, RunKey, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
-from hubbub.runtime.intake import check_manifest, role_of
+from hubbub.runtime.message_checks import check_manifest, role_of
 from hubbub.runtime.runner import Fed, Live, Observer, Runner
 from hubbub.runtime.spool import Spool
-from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES
+from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES, Tombstones
 from hubbub.runtime.telemetry import Counters
-from hubbub.runtime.tombstones import Tombstones
 from hubbub.store.sqlite import SqliteStore
-from hubbub.store.state_file import StateFile
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import StateFile, Vault
 from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity

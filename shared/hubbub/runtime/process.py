@@ -1,4 +1,10 @@
-"""A service as a process of its own: settings, logs, broker, signals, and a clear last line if it cannot start."""
+"""The end of a service that is told to stop before it has begun.
+
+The first process of a container is not ended by a signal that it has no handler for. Until the event loop has its
+own, and that is after all imports, SIGTERM would be lost, and whoever sent it would wait, lose patience and kill.
+
+A service as a process of its own: settings, logs, broker, signals, and a clear last line if it cannot start.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TypeVar
 
 from prometheus_client import disable_created_metrics
@@ -26,6 +33,19 @@ from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, read_roster
+
+
+def leave_when_told() -> None:
+    """From now on end at once, and well, at SIGTERM and SIGINT; until something else is set to handle them."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    # Nothing was begun that must be put in order. An exception could end in some library's `except`.
+    os._exit(0)
+
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from hubbub.codes import Code
 from hubbub.errors import (
+    Code,
     HubbubError,
     LocalError,
     PeerError,
@@ -68,17 +68,21 @@ from hubbub.machine.effects import (
     Tell,
     TellOwner,
 )
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import Step, is_final, step
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
+from hubbub.machine.table import Kind, Step, is_final, step
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.edge import PeerLimits, Refusal, admit, describe_dropped, describe_flood, is_dropped
-from hubbub.runtime.gauges import Gauges, Reading
-from hubbub.runtime.post import LONG_BYTES, Post
-from hubbub.runtime.refusals import RefusalBook
+from hubbub.runtime.message_checks import (
+    PeerLimits,
+    Refusal,
+    RefusalBook,
+    admit,
+    describe_dropped,
+    describe_flood,
+    is_dropped,
+)
+from hubbub.runtime.publisher import LONG_BYTES, Post
 from hubbub.runtime.storage_watch import StorageWatch
-from hubbub.runtime.telemetry import Counters, context, current_context
+from hubbub.runtime.telemetry import Counters, Gauges, Reading, context, current_context
 from hubbub.store.base import Archive, Draft, Entry, EventStore, Snapshot
 from hubbub.store.shapes import Shapes
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject

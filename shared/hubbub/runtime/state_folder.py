@@ -1,12 +1,33 @@
-"""A party's folder of state: one process at a time, and empty only on a first start."""
+"""A party's folder of state: one process at a time, and empty only on a first start.
+
+Which runs a party has ever taken part in: a run is joined once, whatever happens in between.
+
+The same manifest run twice would give two sums that subtract to one client's difference. So the id of a run stays
+at every party for ever, also across restarts.
+
+Forgets one run in the folder of an aggregator or a trainer that is not running.
+
+For a run that nobody will ever end: its coordinator is gone, or has lost its store. The tombstone stays, as does
+an aggregator's journal, so that the run is never joined again and nothing of it is released a second time. Nothing
+is sent and nothing is signed.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from hubbub.errors import ConfigurationError
+from hubbub.disk import sync_folder
+from hubbub.errors import ConfigurationError, StorageFailed
+from hubbub.ids import RunId
+from hubbub.machine.effects import Key
+from hubbub.runtime.spool import Spool
+from hubbub.store.sqlite import SqliteStore
+from hubbub.store.state_file import StateFile, Vault
+from hubbub.trust.audit import AuditLog, read_log
 
 STATE_FILE = "state.sqlite"
 """Events, secrets and, at an aggregator, the journal."""
@@ -33,3 +54,128 @@ def lock_folder(folder: Path) -> int:
             f"another process is running in {folder}; a party has one active instance: stop it first"
         ) from None
     return handle
+
+
+ENDED = b"ended\n"
+FORGOTTEN = b"forgotten\n"
+
+
+class Tombstones:
+    """A folder with a file for each run; one that has ended, or that its owner gave up, is marked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        # The process before us may have died between writing a stone and syncing the folder.
+        sync_folder(folder)
+
+    def __contains__(self, run: RunId) -> bool:
+        return (self._folder / run).exists()
+
+    def __iter__(self) -> Iterator[RunId]:
+        return (RunId(path.name) for path in sorted(self._folder.iterdir()))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._folder.iterdir())
+
+    def find_open(self) -> list[RunId]:
+        """List the runs that have neither ended nor been given up."""
+        return [run for run in self if not self._read(run)]
+
+    def has_ended(self, run: RunId) -> bool:
+        """Whether we know how the run ended."""
+        return self._read(run) == ENDED
+
+    def _read(self, run: RunId) -> bytes:
+        try:
+            return (self._folder / run).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def add(self, run: RunId) -> None:
+        """Remember a run for ever; it is on disk when this returns."""
+        if run not in self:
+            self._write(run, b"")
+
+    def mark_ended(self, run: RunId) -> None:
+        """Remember also that the run is over."""
+        self._write(run, ENDED)
+
+    def mark_forgotten(self, run: RunId) -> None:
+        """Remember also that the party's owner gave the run up: how it ends is not known here."""
+        self._write(run, FORGOTTEN)
+
+    def _write(self, run: RunId, word: bytes) -> None:
+        try:
+            handle = os.open(self._folder / run, os.O_CREAT | os.O_WRONLY, 0o600)
+            try:
+                os.write(handle, word)
+                os.ftruncate(handle, len(word))
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise StorageFailed(f"{self._folder} takes no more: {error.strerror}") from None
+
+
+SPOOL = "spool"
+FEWEST_DIGITS = 4
+
+
+def forget_run(folder: Path, name: str) -> RunId:
+    """Remove the secrets, the events and the spool of the run whose id begins so, and return the id."""
+    if not (folder / SPOOL).is_dir():
+        raise ConfigurationError(
+            f"{folder} is not the folder of an aggregator or a trainer that was started before"
+        )
+    with _locked(folder):
+        tombstones = Tombstones(folder / TOMBSTONES)
+        run = _find_run(tombstones, name)
+        if tombstones.has_ended(run):
+            raise ConfigurationError(f"run {run} has ended here: nothing of it is left to forget")
+        # First of all: whatever happens from here on, the run is not taken up again.
+        tombstones.mark_forgotten(run)
+        _drop_state(folder, run)
+        Spool(folder / SPOOL).drop_run(Key("run", run))
+        _record(folder, run)
+    return run
+
+
+def _find_run(tombstones: Tombstones, name: str) -> RunId:
+    found = [run for run in tombstones if run.startswith(name)] if len(name) >= FEWEST_DIGITS else []
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"{len(found) or 'no'} runs that were joined here begin with {name!r}: give the run's id, or "
+            f"{FEWEST_DIGITS} or more of its first digits"
+        )
+    return found[0]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = lock_folder(folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _drop_state(folder: Path, run: RunId) -> None:
+    file = StateFile(folder / STATE_FILE)
+    try:
+        SqliteStore(file).drop_run(run)
+        Vault(file).forget(run)
+    finally:
+        file.close()
+
+
+def _record(folder: Path, run: RunId) -> None:
+    """Close the run in the audit log too: beside those of others it would look cut off."""
+    path = folder / AUDIT_FILE
+    audit = AuditLog(path, read_log(path).party)
+    try:
+        if not audit.runs.get(run, False):
+            audit.append("ended", run=run, outcome="forgotten")
+    finally:
+        audit.close()

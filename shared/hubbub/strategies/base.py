@@ -30,6 +30,8 @@ How other protocols fit
     *EaSTLy* has one phase. With threshold sharing, `deal` makes Shamir shares over a prime field, `combine` adds
     them and `recombine` interpolates. With Paillier, `deal` encrypts to a key that the clients share, elements are
     ciphertexts cut into 32-bit residues, and a gathering multiplies them.
+
+What every strategy that compresses with TopBinary has in common (Beguier et al., section 3.1).
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import BadUpdate, PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import sharing
+from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.protocol.tags import CoefficientsIn, Kind
@@ -275,3 +277,32 @@ def admit_up_to(largest: Sequence[Vector], declared: Sequence[Vector]) -> None:
                 RejectReason.WRONG_RING,
                 f"{have.name} is over Z_{have.modulus} where the manifest asks for Z_{limit.modulus}",
             )
+
+
+def check_length(parameters: Parameters, mine: ClientInput) -> None:
+    """Refuse an update of another length than the run has."""
+    if mine.update.shape != (parameters.parameters,):
+        raise BadUpdate(
+            f"the update has shape {mine.update.shape} where the run has {parameters.parameters} parameters"
+        )
+
+
+def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
+    """X = U + δ: what a client wants to say, of the length that the run has."""
+    check_length(parameters, mine)
+    # What overflows here is refused by the compression, as infinity.
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted: Theta = mine.update + mine.accumulator
+    return wanted
+
+
+def speak(mine: ClientInput, wanted: Theta) -> Theta:
+    """What a client's contribution is computed from: X, or zeros if it has nothing to say."""
+    return np.zeros_like(wanted) if mine.silent else wanted
+
+
+def require(found: T | None) -> T:
+    """The next model, or what else is there once the round's sums are."""
+    if found is None:
+        raise BadUpdate("a round is concluded after its sums were absorbed, not before")
+    return found

@@ -29,10 +29,12 @@ from hubbub.strategies.base import (
     Release,
     Restriction,
     Theta,
+    add_up,
     admit_exactly,
     admit_up_to,
+    require,
+    speak,
 )
-from hubbub.strategies.compressed import add_up, require, speak
 
 FLOATS = 2**32
 """A 32-bit float travels as its bits, a residue of this ring."""

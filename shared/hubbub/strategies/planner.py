@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from hubbub.errors import ConfigurationError
+from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs, leakage, tags, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.metrics import CLASSIFICATION, ScoreSheet
-from hubbub.protocol.modes import WireMode
 from hubbub.strategies import scores
 
 ServersLearn = Literal["nothing", "indices"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hubbub.errors import LocalError
+from hubbub.ids import WireMode
 from hubbub.protocol import costs, metrics
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.metrics import Scores, ScoreSheet
-from hubbub.protocol.modes import WireMode
 from hubbub.strategies.base import Conclusion, Phase, Release, Restriction
 
 SCORES = Phase(metrics.NAME, tagged="integers")

@@ -26,12 +26,22 @@ from hubbub.strategies.base import (
     Release,
     Restriction,
     Theta,
+    add_up,
     admit_exactly,
     admit_up_to,
+    require,
+    speak,
 )
-from hubbub.strategies.blocks import Blocks
-from hubbub.strategies.compressed import add_up, require, speak
-from hubbub.strategies.marks import SIGNS, Directions, Found, PartialSecUnion, PlaintextUnion, SecUnion, Union
+from hubbub.strategies.unions import (
+    SIGNS,
+    Blocks,
+    Directions,
+    Found,
+    PartialSecUnion,
+    PlaintextUnion,
+    SecUnion,
+    Union,
+)
 
 
 class SecureRound:

@@ -5,9 +5,9 @@ histogram. A round releases their sum and the model becomes it, whatever it was 
 averaged or carried over. `sum` adds all N numbers. `sparse-sum` first agrees on V, the indices where anybody has
 something other than zero, and adds the numbers on V alone.
 
-Numbers are fixed point mod 2^λ (`hubbub.protocol.reals`), from -alpha_max to alpha_max, and what was sent is added
-exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary digits: every whole number up to
-16,777,216. Who needs more digits puts the high and the low ones of a number at two indices.
+Numbers are fixed point mod 2^λ (`hubbub.protocol.fixed_point`), from -alpha_max to alpha_max, and what was sent
+is added exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary digits: every whole
+number up to 16,777,216. Who needs more digits puts the high and the low ones of a number at two indices.
 
 No refusal may depend on a client's own numbers, for it would tell others of them. So what is out of range is
 clipped, what is no number (NaN) is 0, and of more than k = ⌊ρ·N⌋ non-zeros `sparse-sum` keeps the k largest. How
@@ -29,8 +29,8 @@ from hubbub.parameters import Parameters
 from hubbub.protocol import compression, costs, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
+from hubbub.protocol.fixed_point import Units
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.reals import Units
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
@@ -40,9 +40,10 @@ from hubbub.strategies.base import (
     Theta,
     admit_exactly,
     admit_up_to,
+    check_length,
+    require,
 )
-from hubbub.strategies.compressed import check_length, require
-from hubbub.strategies.marks import Found, PartialSecUnion
+from hubbub.strategies.unions import Found, PartialSecUnion
 
 UNION = PartialSecUnion()
 VALUES = Phase("values", tagged="integers")

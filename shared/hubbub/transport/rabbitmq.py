@@ -72,10 +72,9 @@ from hubbub.transport.base import (
     reject,
 )
 from hubbub.transport.definitions import queue_arguments
-from hubbub.transport.rights import Attempt, Deed
 from hubbub.transport.subscription import RetryPause, Worker, check_outside, describe_occupied
 from hubbub.transport.token_bucket import TokenBucket
-from hubbub.transport.topology import QueueSpec, Topology
+from hubbub.transport.topology import Attempt, Deed, QueueSpec, Topology
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, StringConstraints, ValidationError
 
-from hubbub.crypto.framing import bind
+from hubbub.crypto.signing import bind
 from hubbub.disk import sync_folder
 from hubbub.errors import ConfigurationError, LocalError, StorageFailed
 from hubbub.ids import PartyId, RunId, is_party_id
-from hubbub.messages.base import Claim
+from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import describe
 
 FORMAT = 2

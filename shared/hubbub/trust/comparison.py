@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
-from hubbub.messages.base import Claim
+from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import Manifest, describe, read_manifest
 from hubbub.trust.audit import Log
 

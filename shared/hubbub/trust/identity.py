@@ -17,12 +17,11 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
-from hubbub.crypto.framing import bind
-from hubbub.crypto.signing import SigningKey
+from hubbub.crypto.signing import SigningKey, bind
 from hubbub.disk import create_file, is_open_to_others, sync_folder
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
-from hubbub.messages.base import Claim
+from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import Name, describe
 from hubbub.trust.roster import PROOF_DOMAIN, PublicIdentity, what_is_proven
 

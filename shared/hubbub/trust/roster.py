@@ -17,12 +17,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import StringConstraints, ValidationError, model_validator
 
-from hubbub.crypto.framing import bind
 from hubbub.crypto.sealing import Kem
-from hubbub.crypto.signing import check_public_key, verify
+from hubbub.crypto.signing import bind, check_public_key, verify
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
-from hubbub.messages.base import Claim
+from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import MINIMUM, Name, describe
 
 PROOF_DOMAIN = "public identity"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hubbub.crypto.framing import bind
 from hubbub.crypto.sealing import (
     CHUNK_KEY_BYTES,
     ChunkKey,
@@ -20,10 +19,11 @@ from hubbub.crypto.sealing import (
     seal,
     seal_overhead,
 )
+from hubbub.crypto.signing import bind
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
-from hubbub.messages.keys import RunKey
+from hubbub.messages.runs import RunKey
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_run_key
 

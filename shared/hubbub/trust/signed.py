@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
-from hubbub.crypto.framing import bind
 from hubbub.crypto.sealing import Kem, check_public_key
-from hubbub.crypto.signing import verify
+from hubbub.crypto.signing import bind, verify
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
-from hubbub.messages.keys import RunKey, RunKeys
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.rounds import Release
+from hubbub.messages.runs import RunKey, RunKeys
 from hubbub.messages.shares import Receipt, SignedReceipt
-from hubbub.messages.sums import Release
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from hubbub.crypto.framing import bind
+from hubbub.crypto.signing import bind
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
 from hubbub.ids import Role, RunId
-from hubbub.messages.base import Claim
+from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import (
     CohortMember,
     Count,

@@ -11,12 +11,10 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import PhaseReleased, PhaseVoided, RoundApplied
-from hubbub.messages.runs import RunEnded, RunJoined
+from hubbub.messages.rounds import PhaseReleased, PhaseVoided, RoundApplied, SumChunk, VoidNotice
+from hubbub.messages.runs import GroupConfirmed, RunEnded, RunJoined
 from hubbub.messages.shares import ResendSet, ShareChunk
-from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol.dense import Digits
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hubbub.protocol.modes import WireMode
+from hubbub.ids import WireMode
 
 Place = Literal["commit", "file", "publish", "ack"]
 """Where a party can die: at a commit, at a change to a file or its sync, when it sends, when it acknowledges."""

@@ -24,7 +24,7 @@ from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import Voucher
-from hubbub.protocol import influence
+from hubbub.protocol import aggregate
 from hubbub.strategies.base import Release, Theta
 from hubbub.transport.base import Verdict
 from hubbub.transport.memory import _Taken
@@ -33,14 +33,14 @@ from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, RunExists, UnknownRun
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SharesSent
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.phases.round import Round
 from hubbub_trainer.policy import Policy
+from hubbub_trainer.round_jobs import Workbench
 from hubbub_trainer.service import Trainer
-from hubbub_trainer.workbench import Workbench
 from hubbub_trainer.workspace import Learnt, Workspace, digest
 from support.damage import flip, full_slots
 from support.recorder import Said
@@ -459,7 +459,7 @@ class World:
             theta: Theta,
             accumulator: Theta,
             memory: Theta | None,
-            history: influence.History,
+            history: aggregate.History,
         ) -> None:
             advance(space, number, theta, accumulator, memory, history)
             ledger.note_model(_current_party(), number, digest(theta))
@@ -469,7 +469,7 @@ class World:
             ledger.idle[_current_party(), number] = not learnt.update.any()
             keep_update(space, number, learnt)
 
-        def take_watched(space: Workspace, theta: Theta, history: influence.History, voucher: Voucher) -> None:
+        def take_watched(space: Workspace, theta: Theta, history: aggregate.History, voucher: Voucher) -> None:
             take(space, theta, history, voucher)
             ledger.caught_up.add((_current_party(), voucher.round))
 

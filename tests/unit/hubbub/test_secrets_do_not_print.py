@@ -13,9 +13,8 @@ import pytest
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from hubbub.crypto.group import GroupSecret, Transcript
+from hubbub.crypto.key_derivation import ClientSecret, GroupSecret, Transcript
 from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey
-from hubbub.crypto.secret import ClientSecret
 from hubbub.crypto.signing import SigningKey
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream
 from hubbub.ids import PartyId, Role
@@ -27,7 +26,7 @@ from hubbub.runtime.process import Party
 from hubbub.runtime.runner import _Turn
 from hubbub.runtime.settings import ServiceSettings
 from hubbub.secure_sum import Share
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub.strategies.base import ClientInput, Conclusion, Release
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.access import Access, Login
@@ -35,7 +34,7 @@ from hubbub.transport.base import DeadLetter, Delivery
 from hubbub.trust.identity import Identity
 from hubbub.trust.seals import RunSeals, TagCoefficients
 from hubbub_coordinator.api.access import Tokens
-from hubbub_local.parties import Parties
+from hubbub_local.federation import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Training
 from hubbub_trainer.workspace import OpenRound, Workspace

@@ -6,16 +6,13 @@ from typing import TypedDict
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import CancelTimer, CountRefusal, Effect, Failed, Publish, Record, SetTimer, Tell
 from hubbub.messages.manifest import CohortMember
-from hubbub.messages.rounds import PhaseReleased, PhaseVoided, VoidPhase
+from hubbub.messages.rounds import PhaseReleased, PhaseVoided, VoidNotice, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import MAX_RESENDS, Receipt, ResendSet, SetRefused, ShareChunk, declare
-from hubbub.messages.sums import VoidNotice
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import MAX_RESENDS, Receipt, ResendSet, SetRefused, ShareChunk, Traffic, declare
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
     AnswerOverdue,

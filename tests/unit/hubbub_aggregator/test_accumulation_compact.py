@@ -5,15 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Failed, Publish, Record, Tell
-from hubbub.messages.rounds import PhaseReleased, VoidPhase
+from hubbub.messages.rounds import PartialChunk, PhaseReleased, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
-from hubbub.messages.sums import PartialChunk
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import DenseShareChunk, ShareSeed, Traffic, declare
 from hubbub_aggregator.events import (
     ChunkBroken,
     ChunkChecked,

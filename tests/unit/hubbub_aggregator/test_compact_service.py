@@ -11,17 +11,23 @@ from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, VoidPhase
+from hubbub.messages.rounds import (
+    ClosePhase,
+    MaskedChunk,
+    OrderRefused,
+    PartialChunk,
+    PhaseReleased,
+    SumChunk,
+    VoidPhase,
+)
 from hubbub.messages.runs import PartyFailed, RunEnded
-from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, declare
-from hubbub.messages.sums import MaskedChunk, PartialChunk, SumChunk
-from hubbub.messages.traffic import Traffic
-from hubbub.strategies.wire import PhaseWire
+from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, Traffic, declare
+from hubbub.strategies.phase_plan import PhaseWire
 from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub.trust.signed import sign_release
-from hubbub_aggregator import opening
-from hubbub_aggregator.opening import Openings
+from hubbub_aggregator import spooled_shares
 from hubbub_aggregator.phases.accumulation import CheckChunk
+from hubbub_aggregator.spooled_shares import Openings
 from support import plain_dense
 from support.aggregator_scene import OTHER as PAPER_OTHER
 from support.aggregator_scene import running_scene
@@ -516,7 +522,7 @@ async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
         return check(self, key, wire, job)
 
     monkeypatch.setattr(Openings, "check", check_watched)
-    monkeypatch.setattr(opening, "AT_ONCE_BYTES", 2**19 if at_once else 0)
+    monkeypatch.setattr(spooled_shares, "AT_ONCE_BYTES", 2**19 if at_once else 0)
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.play_round(1)
 

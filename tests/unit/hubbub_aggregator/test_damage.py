@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import PhaseReleased

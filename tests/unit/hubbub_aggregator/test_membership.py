@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
 from hubbub.machine.table import Step, step
-from hubbub.messages.keys import RunReady
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.messages.runs import RunJoined, RunRefused
+from hubbub.messages.runs import RunJoined, RunReady, RunRefused
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed

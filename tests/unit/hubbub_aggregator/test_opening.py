@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from hubbub_aggregator.opening import Room
+from hubbub_aggregator.spooled_shares import Room
 
 
 def test_a_thread_is_given_the_same_memory_again_and_more_if_it_needs_more() -> None:

@@ -10,19 +10,16 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import LocalError, RejectReason, StorageFailed
-from hubbub.messages.base import Message
-from hubbub.messages.keys import RunKeys, RunReady
-from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
+from hubbub.errors import Code, LocalError, RejectReason, StorageFailed
+from hubbub.messages.envelope import Message
+from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, SumChunk, VoidPhase
+from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunKeys, RunProposed, RunReady, RunRefused
 from hubbub.messages.shares import SetReceived
-from hubbub.messages.sums import SumChunk
 from hubbub.protocol.layout import Vector
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.topology import DELIVERY_LIMIT
+from hubbub_aggregator.phase_jobs import Workbench
 from hubbub_aggregator.service import Aggregator
-from hubbub_aggregator.workbench import Workbench
 from support.aggregator_scene import (
     ANOTHER,
     CLIENTS,

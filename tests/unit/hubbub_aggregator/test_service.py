@@ -7,23 +7,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
 from hubbub.crypto.sealing import SealingKey
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, VoidPhase
-from hubbub.messages.runs import RunJoined, RunProposed, RunRefused
+from hubbub.messages.rounds import (
+    ClosePhase,
+    OrderRefused,
+    PhaseReleased,
+    PhaseVoided,
+    SumChunk,
+    VoidNotice,
+    VoidPhase,
+)
+from hubbub.messages.runs import RunJoined, RunKey, RunKeys, RunProposed, RunReady, RunRefused
 from hubbub.messages.shares import (
     SetReceived,
     SetRefused,
     ShareChunk,
     declare,
 )
-from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol.layout import Vector
 from hubbub.trust.seals import RunSeals
 from hubbub.trust.signed import check_receipt

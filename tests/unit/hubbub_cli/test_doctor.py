@@ -13,8 +13,8 @@ import pytest
 
 from hubbub.ids import PartyId
 from hubbub.transport.definitions import BrokerUser, make_definitions
-from hubbub_cli import check_network
-from hubbub_cli.findings import Findings, Verdict
+from hubbub_cli import doctor_checks
+from hubbub_cli.doctor_target import Findings, Verdict
 from support.command_line import Hubbub
 from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES, client_options, find, verdicts
 from support.live_coordinator import LiveCoordinator, live_coordinator
@@ -203,7 +203,7 @@ def test_a_coordinator_that_is_away_or_refuses(live: LiveCoordinator, hubbub: Hu
 def test_a_clock_that_is_off(ahead_s: float, verdict: Verdict, text: str) -> None:
     found = Findings()
 
-    check_network._compare_clocks(ahead_s, found)
+    doctor_checks._compare_clocks(ahead_s, found)
 
     assert found.all[0].verdict is verdict
     assert text in found.all[0].what

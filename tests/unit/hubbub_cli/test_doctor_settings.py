@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hubbub.ids import PartyId
-from hubbub_cli import check_network
+from hubbub_cli import doctor_checks
 from support.command_line import Hubbub
 from support.doctor_scene import ADA, ANNA, client_options, find, verdicts
 from support.party_files import PartyFiles
@@ -43,7 +43,7 @@ def write_config(path: Path, files: PartyFiles, party: PartyId, **more: str) -> 
 def test_settings_are_taken_from_the_file_that_the_service_reads(
     files: PartyFiles, hubbub: Hubbub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_network, "CONNECT_S", 0.5)
+    monkeypatch.setattr(doctor_checks, "CONNECT_S", 0.5)
     config = write_config(tmp_path / "ada.toml", files, ADA)
 
     ended = hubbub("doctor", "--role", "aggregator", "--config", config, "--json")
@@ -80,7 +80,7 @@ def test_settings_of_several_roles_need_a_choice(hubbub: Hubbub, monkeypatch: py
 def test_a_file_of_settings_tells_whose_they_are(
     files: PartyFiles, hubbub: Hubbub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_network, "CONNECT_S", 0.5)
+    monkeypatch.setattr(doctor_checks, "CONNECT_S", 0.5)
     config = write_config(tmp_path / "trainer.toml", files, ANNA, data="digits")
 
     ended = hubbub("doctor", "--config", config, "--json")

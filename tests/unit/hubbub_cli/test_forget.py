@@ -9,8 +9,8 @@ import numpy as np
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool
-from hubbub.runtime.tombstones import Tombstones
-from hubbub.store.vault import Vault
+from hubbub.runtime.state_folder import Tombstones
+from hubbub.store.state_file import Vault
 from hubbub.trust.audit import AuditLog
 from hubbub_trainer.fingerprint import Fingerprint
 from hubbub_trainer.ledger import Ledger

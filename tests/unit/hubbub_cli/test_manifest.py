@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, read_manifest
-from hubbub.runtime.intake import find_disagreements
+from hubbub.runtime.message_checks import find_disagreements
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.succession import endorse
 from hubbub_cli.main import app
-from hubbub_local.parties import gather
+from hubbub_local.federation import gather
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.workspace import digest
 from support.builders import make_manifest

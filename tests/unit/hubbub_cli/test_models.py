@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hubbub.errors import HubbubError
 from hubbub_cli.main import app
-from hubbub_trainer.kept_model import FILE, KeptModel
+from hubbub_trainer.saved_model import FILE, KeptModel
 
 RUN = "ab" * 32
 TASK = """

@@ -12,9 +12,9 @@ import pytest
 
 from hubbub.protocol.metrics import format_value
 from hubbub_cli.answers import Run, read
+from hubbub_cli.formatting import show_metric
 from hubbub_cli.run_report import describe_metrics, print_runs
 from hubbub_cli.runs import State
-from hubbub_cli.wording import show_metric
 from hubbub_coordinator.phases import run as runs
 from support.command_line import Hubbub
 from support.live_coordinator import LiveCoordinator, live_coordinator, make_run

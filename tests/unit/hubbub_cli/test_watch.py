@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 from hubbub_cli.answers import Event, Participant, Round, RunDetail, read
-from hubbub_cli.asking import RUNS, ask
 from hubbub_cli.client import Client, Door
+from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch import EVENTS, _show_lines
 from hubbub_cli.watch_view import Picture, draw
 from support.command_line import CODE, Hubbub, start_hubbub

@@ -17,10 +17,9 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.telemetry import Counters
-from hubbub_coordinator.api.access import Right, Tokens, read_tokens
-from hubbub_coordinator.api.body_limit import MAX_BODY_BYTES
-from hubbub_coordinator.api.headers import SECURITY_HEADERS
-from hubbub_coordinator.news import News
+from hubbub_coordinator.api.access import MAX_BODY_BYTES, Right, Tokens, read_tokens
+from hubbub_coordinator.api.problems import SECURITY_HEADERS
+from hubbub_coordinator.event_feed import News
 from hubbub_coordinator.service import Coordinator, Page, UnknownRun
 from support.aio import aio
 from support.front import Front

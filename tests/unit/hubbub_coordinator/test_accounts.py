@@ -5,16 +5,14 @@ from typing import get_args
 
 import pytest
 
-from hubbub.ids import PartyId
+from hubbub.ids import PartyId, WireMode
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.shares import SignedReceipt, VectorClaim, declare
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import SignedReceipt, Traffic, VectorClaim, declare
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.metrics import CLASSIFICATION
-from hubbub.protocol.modes import WireMode
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.accounts import Cost, account, costs, predict, predict_others, split_by_party, union_size
 from hubbub_coordinator.phases.round import PhaseRecord, Round

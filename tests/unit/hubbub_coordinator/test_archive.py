@@ -14,8 +14,7 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.shares import SignedReceipt
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import SignedReceipt, Traffic
 from hubbub.protocol.metrics import regression
 from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -27,7 +26,7 @@ from hubbub_coordinator.api.views import view_round
 from hubbub_coordinator.archive import fold
 from hubbub_coordinator.phases.round import PhaseRecord, Round, State
 from hubbub_coordinator.service import SNAPSHOT_AFTER, Coordinator, RunOver
-from hubbub_local.parties import make_parties
+from hubbub_local.federation import make_parties
 from support.aio import aio
 from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
 from support.coordinator_scene import StillClock, client_of

@@ -4,14 +4,13 @@ import re
 from html.parser import HTMLParser
 from typing import cast, get_args
 
-from hubbub.messages.traffic import Direction
+from hubbub.messages.shares import Direction
 from hubbub_coordinator.api import pages
 from hubbub_coordinator.api.app import create_routes
-from hubbub_coordinator.news import News
-from hubbub_coordinator.participants import PartyState
+from hubbub_coordinator.event_feed import News, NewsKind
 from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.progress import PartyState
 from hubbub_coordinator.service import Coordinator
-from hubbub_coordinator.telling import NewsKind
 
 FILES = {path.name: path.read_text(encoding="utf-8") for path in sorted(pages.DASHBOARD.iterdir())}
 SCRIPTS = {name: text for name, text in FILES.items() if name.endswith(".js")}

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from hubbub_coordinator.accounts import Sums
-from hubbub_coordinator.api import heavy, runs
+from hubbub_coordinator.api import dependencies, runs
 from hubbub_coordinator.api.costs import RunCost, view_costs
-from hubbub_coordinator.api.heavy import Heavy
+from hubbub_coordinator.api.dependencies import Heavy
 from hubbub_coordinator.api.problems import Busy
 from hubbub_coordinator.archive import SomeRound
 from support.aio import aio
@@ -59,7 +59,7 @@ async def test_while_one_is_built_in_a_thread_others_are_sent_away_and_all_else_
         held = Held(monkeypatch)
         first = asyncio.create_task(client.get(f"{RUN}/cost"))
         await held.has_begun()
-        monkeypatch.setattr(heavy, "WAIT_S", 0.0)
+        monkeypatch.setattr(dependencies, "WAIT_S", 0.0)
         refused = [await client.get(f"{RUN}/{view}") for view in ("cost?again", "export", "export?format=csv")]
         healthy, run = await client.get("/healthz"), await client.get(RUN)
         metrics = await client.get("/metrics")
@@ -107,10 +107,10 @@ async def test_who_goes_away_leaves_the_turn_to_what_is_still_built(monkeypatch:
     gone = asyncio.create_task(turns.build(work))
     await begun.wait()
     gone.cancel()
-    monkeypatch.setattr(heavy, "WAIT_S", 0.0)
+    monkeypatch.setattr(dependencies, "WAIT_S", 0.0)
     with pytest.raises(Busy):
         await turns.build(work)
-    monkeypatch.setattr(heavy, "WAIT_S", 60.0)
+    monkeypatch.setattr(dependencies, "WAIT_S", 60.0)
     gate.set()
 
     await turns.build(lambda: None)

@@ -10,8 +10,7 @@ from hubbub.machine.effects import Key
 from hubbub.machine.table import step
 from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
 from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.runtime.runner import Live, Moment
 from hubbub_coordinator.events import (
@@ -23,7 +22,7 @@ from hubbub_coordinator.events import (
     UpdateApplied,
     VoidConfirmed,
 )
-from hubbub_coordinator.metering import Metering, Waits
+from hubbub_coordinator.metrics import Metering, Waits
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import Round, State

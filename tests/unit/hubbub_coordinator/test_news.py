@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import step
+from hubbub.machine.table import Kind, step
 from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.runtime.runner import Moment
+from hubbub_coordinator.event_feed import MAX_TEXT_CHARACTERS, Item, News, NewsKind, tell
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -41,11 +40,9 @@ from hubbub_coordinator.events import (
     UpdateDropped,
     VoidConfirmed,
 )
-from hubbub_coordinator.news import News
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.telling import MAX_TEXT_CHARACTERS, Item, NewsKind, tell
-from hubbub_coordinator.wording import MEANINGS
+from hubbub_coordinator.reasons import MEANINGS
 from support.aio import aio
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
 from support.coordinator_scene import CLIENT, MANIFEST, REPORT, Scene, running_scene, scene_of

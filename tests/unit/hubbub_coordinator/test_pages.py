@@ -12,8 +12,8 @@ import pytest
 from hubbub_coordinator.api import pages
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
-from hubbub_coordinator.api.headers import SECURITY_HEADERS
-from hubbub_coordinator.news import News
+from hubbub_coordinator.api.problems import SECURITY_HEADERS
+from hubbub_coordinator.event_feed import News
 from hubbub_coordinator.service import Coordinator
 from support.aio import aio
 

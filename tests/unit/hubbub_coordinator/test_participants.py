@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.codes import Code
+from hubbub.errors import Code
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.protocol.metrics import CLASSIFICATION
-from hubbub_coordinator.participants import PartyState, find_place
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
-from hubbub_coordinator.wording import tell_failure
+from hubbub_coordinator.progress import PartyState, find_place
+from hubbub_coordinator.reasons import tell_failure
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
 from support.coordinator_scene import REPORT
 

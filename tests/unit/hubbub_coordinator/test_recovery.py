@@ -10,9 +10,8 @@ import pytest
 from hubbub.errors import ConfigurationError, HubbubError, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.keys import RunKeys, RunReady
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundOpened, VoidPhase
-from hubbub.messages.runs import RunEnded, RunJoined, RunProposed
+from hubbub.messages.runs import RunEnded, RunJoined, RunKeys, RunProposed, RunReady
 from hubbub.messages.shares import SetReceived
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.topology import inbox

@@ -22,8 +22,7 @@ from hubbub.machine.effects import (
 from hubbub.machine.table import Step, step
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
 from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, RoundScored, ScoreClaim, VoidPhase
-from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from hubbub_coordinator.events import (

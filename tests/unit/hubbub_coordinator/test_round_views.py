@@ -7,10 +7,9 @@ from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
-from hubbub_coordinator.api import round_views
-from hubbub_coordinator.api.heavy import Heavy
-from hubbub_coordinator.api.round_views import FEW, RoundViews
-from hubbub_coordinator.api.views import HeadlineView, RoundView, view_round, view_run
+from hubbub_coordinator.api import views
+from hubbub_coordinator.api.dependencies import Heavy
+from hubbub_coordinator.api.views import FEW, HeadlineView, RoundView, RoundViews, view_round, view_run
 from hubbub_coordinator.archive import KnownRun, RunArchive
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round, State
@@ -103,7 +102,7 @@ def viewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(data.number)
         return view_round(state, data)
 
-    monkeypatch.setattr(round_views, "view_round", view)
+    monkeypatch.setattr(views, "view_round", view)
     return numbers
 
 

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import UnexpectedEvent
+from hubbub.errors import Code, UnexpectedEvent
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import step
-from hubbub.messages.keys import RunKeys
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.messages.runs import RunEnded, RunProposed
+from hubbub.messages.runs import RunEnded, RunKeys, RunProposed
 from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.events import (
     Began,

@@ -5,18 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import ConfigurationError, RejectReason
+from hubbub.errors import Code, ConfigurationError, RejectReason
 from hubbub.ids import PartyId
-from hubbub.messages.base import Message
-from hubbub.messages.keys import RunKey, RunKeys, RunReady
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunProposed, RunRefused
+from hubbub.messages.runs import (
+    PartyFailed,
+    RunEnded,
+    RunJoined,
+    RunKey,
+    RunKeys,
+    RunProposed,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import SetReceived, SignedReceipt
 from hubbub_coordinator.api.views import RoundView, view_round
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.wording import tell_refusal
+from hubbub_coordinator.reasons import tell_refusal
 from support.aio import aio
 from support.builders import TRANSCRIPT, make_cohort, make_manifest, make_run_key
 from support.coordinator_scene import (

@@ -19,7 +19,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import MachineOver, RunnerStopped
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
-from hubbub_coordinator.news import News
+from hubbub_coordinator.event_feed import News
 from hubbub_coordinator.service import Coordinator, RunExists, RunOver, UnknownRun
 from support.aio import aio
 from support.builders import make_manifest

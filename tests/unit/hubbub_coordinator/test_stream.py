@@ -16,9 +16,9 @@ from hubbub.machine.effects import Key
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.serving import listen
 from hubbub.runtime.telemetry import Counters
-from hubbub_coordinator.api import stream
+from hubbub_coordinator.api import events
+from hubbub_coordinator.event_feed import News
 from hubbub_coordinator.events import Began
-from hubbub_coordinator.news import News
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, UnknownRun
 from hubbub_coordinator.serving import answering
@@ -146,7 +146,7 @@ async def scene(reporter: Reporter | None = None) -> AsyncIterator[tuple[Reporte
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "WAKE_S", 0.001)
+    monkeypatch.setattr(events, "WAKE_S", 0.001)
 
 
 @aio
@@ -269,7 +269,7 @@ async def test_a_slow_reader_holds_nobody_up_and_finds_everything_later() -> Non
         slow.open.set()
         await slow.has(1_500)
         assert slow.ids == quick.ids == reporter.ids()
-        assert max(chunk.count(b"\n\n") for chunk in slow.chunks) == stream.MOST_AT_ONCE
+        assert max(chunk.count(b"\n\n") for chunk in slow.chunks) == events.MOST_AT_ONCE
 
 
 @aio
@@ -293,9 +293,9 @@ async def test_what_happens_in_a_moment_is_one_write_for_all_and_made_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []
-    write = stream.Streams._write
+    write = events.Streams._write
 
-    def count(self: stream.Streams, after: int, run: str) -> tuple[bytes, int]:
+    def count(self: events.Streams, after: int, run: str) -> tuple[bytes, int]:
         made.append(after)
         return write(self, after, run)
 
@@ -303,7 +303,7 @@ async def test_what_happens_in_a_moment_is_one_write_for_all_and_made_once(
         readers = [Reader(app, last_id="0") for _ in range(120)]
         for reader in readers:
             await reader.begins()
-        monkeypatch.setattr(stream.Streams, "_write", count)
+        monkeypatch.setattr(events.Streams, "_write", count)
         reporter.report(count=20)
         for reader in readers:
             await reader.has(20)
@@ -315,7 +315,7 @@ async def test_what_happens_in_a_moment_is_one_write_for_all_and_made_once(
 
 @aio
 async def test_a_silent_stream_says_from_time_to_time_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "KEEP_ALIVE_S", 0.3)
+    monkeypatch.setattr(events, "KEEP_ALIVE_S", 0.3)
     async with scene() as (reporter, app):
         reader = Reader(app, query=f"run={TWO}")
         loop = asyncio.get_running_loop()

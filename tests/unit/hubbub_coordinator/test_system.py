@@ -8,9 +8,9 @@ import pytest
 from hubbub import __version__
 from hubbub.messages.manifest import Manifest
 from hubbub.strategies.registry import STRATEGIES
+from hubbub_coordinator.event_feed import NewsKind
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.telling import NewsKind
 from support.aio import aio
 from support.coordinator_scene import MANIFEST, TOKENS, client_of, running_scene
 from support.parties import roster_of

@@ -9,7 +9,7 @@ from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, Round
-from hubbub_coordinator.waiting import find_awaited, find_combiner
+from hubbub_coordinator.progress import find_awaited, find_combiner
 from support.builders import make_manifest
 from support.coordinator_scene import REPORT
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
-from hubbub_coordinator.wording import tell_declined, tell_failure, tell_refusal
+from hubbub_coordinator.reasons import tell_declined, tell_failure, tell_refusal
 
 CLINIC = PartyId("clinic-a")
 

@@ -15,9 +15,8 @@ from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import start_federation
-from hubbub_local.parties import Parties, make_parties
-from hubbub_trainer.learning.shelf import Shelf
+from hubbub_local.federation import Parties, make_parties, start_federation
+from hubbub_trainer.learning.registry import Shelf
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.learning.torch_learner import OwnTask

@@ -14,10 +14,8 @@ from hubbub_coordinator.accounts import Account, Cost
 from hubbub_coordinator.events import ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import PhaseRecord
-from hubbub_local.board import Board, show_bytes
+from hubbub_local.demo_screen import Board, Durations, show, show_bytes
 from hubbub_local.report import draw_report, write_report
-from hubbub_local.screen import show
-from hubbub_local.timing import Durations
 from support.aio import aio
 from support.builders import make_manifest, make_receipt
 from support.parties import sign_receipts

@@ -9,7 +9,7 @@ import pytest
 from hubbub.machine.effects import Key
 from hubbub.runtime.runner import Moment
 from hubbub_coordinator.accounts import Account
-from hubbub_local.timing import Durations, Stopwatch
+from hubbub_local.demo_screen import Durations, Stopwatch
 from hubbub_trainer.events import Evaluated, Trained
 from hubbub_trainer.phases.round import State
 from support.builders import make_manifest

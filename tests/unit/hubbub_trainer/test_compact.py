@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
 from hubbub.crypto.sealing import CHUNK_OVERHEAD
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied
+from hubbub.messages.rounds import MaskedChunk, RoundApplied
+from hubbub.messages.rounds import Release as Claim
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
-from hubbub.messages.sums import MaskedChunk
-from hubbub.messages.sums import Release as Claim
 from hubbub.protocol import signs
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
@@ -32,7 +30,7 @@ from hubbub_trainer.events import SumArrived
 from hubbub_trainer.intake import read_masked, read_sum
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.round import Round
-from hubbub_trainer.workbench import Workbench
+from hubbub_trainer.round_jobs import Workbench
 from hubbub_trainer.workspace import OpenRound, digest
 from support import compact_round, compact_words
 from support.aio import aio

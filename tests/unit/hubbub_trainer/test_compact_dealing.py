@@ -8,12 +8,11 @@ import pytest
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, RunId
-from hubbub.protocol.compact import accumulate_chunk
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import MIN_CHUNK_BYTES, Chunk, Vector, plan_chunks
+from hubbub.protocol.layout import DENSE, MIN_CHUNK_BYTES, Chunk, Vector, plan_chunks
+from hubbub.protocol.sharing import accumulate_chunk
 from hubbub.trust.seals import Place, Stage, share_stream
-from hubbub_trainer.dealing import Compact
+from hubbub_trainer.round_jobs import Compact
 
 CLIENTS = [PartyId(f"client-{number}") for number in range(1, 4)]
 SEEDED = PartyId("aggregator-2")

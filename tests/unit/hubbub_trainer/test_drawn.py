@@ -9,9 +9,9 @@ from hubbub.errors import LocalError
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.protocol.layout import Vector
-from hubbub.store.vault import Vault
-from hubbub_trainer.dealing import digest_content
-from hubbub_trainer.drawn import drop_outboxes, recall_outbox
+from hubbub.store.state_file import Vault
+from hubbub_trainer.round_jobs import digest_content
+from hubbub_trainer.run_secrets import drop_outboxes, recall_outbox
 
 KEY = Key("round", RunId("a" * 64), 1)
 CONTENT, OTHER_CONTENT = b"c" * 32, b"d" * 32

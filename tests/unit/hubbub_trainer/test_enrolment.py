@@ -6,15 +6,13 @@ from itertools import permutations
 
 import pytest
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import PeerError, RejectReason, UnexpectedEvent
+from hubbub.errors import Code, Objection, PeerError, RejectReason, UnexpectedEvent
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell, TellOwner
 from hubbub.machine.table import step
-from hubbub.messages.base import Message
-from hubbub.messages.keys import GroupConfirmed, RunReady
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest, describe_run
-from hubbub.messages.runs import PartyFailed, RunJoined, RunRefused
+from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunJoined, RunReady, RunRefused
 from hubbub.messages.snapshots import ModelVouched, Voucher
 from hubbub_trainer.events import (
     CaughtUp,

@@ -5,9 +5,9 @@ import pytest
 from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
+from hubbub.messages.rounds import VoidNotice
 from hubbub.messages.shares import declare
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
-from hubbub.messages.sums import VoidNotice
 from hubbub.protocol.layout import Vector
 from hubbub_trainer.events import PeerVouched, SnapshotArrived, SnapshotAsked, SumArrived
 from hubbub_trainer.intake import read_request, read_snapshot, read_sum, read_void, read_vouchers

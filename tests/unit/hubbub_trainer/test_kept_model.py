@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hubbub.errors import DataError
-from hubbub_trainer.kept_model import FILE, KeptModel, choose_model, find_models, read_kept_model
+from hubbub_trainer.saved_model import FILE, KeptModel, choose_model, find_models, read_kept_model
 
 THETA = np.arange(6, dtype=np.float32)
 MODEL = KeptModel(

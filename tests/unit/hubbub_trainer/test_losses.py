@@ -11,9 +11,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
-from hubbub.crypto.group import GroupSecret
-from hubbub.errors import RejectReason
+from hubbub.crypto.key_derivation import GroupSecret
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
@@ -22,22 +21,22 @@ from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
-from hubbub.protocol.influence import NO_HISTORY
+from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import pack_chunk, plan_chunks
-from hubbub.protocol.residues import residue_type
-from hubbub.runtime.overlap import overlapping
+from hubbub.protocol.packing import residue_type
+from hubbub.runtime.publisher import overlapping
 from hubbub.runtime.runner import Moment
 from hubbub.runtime.spool import Spool
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Transport
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
-from hubbub_trainer.handover import Handover
-from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as rounds
+from hubbub_trainer.saved_model import read_kept_model
+from hubbub_trainer.snapshots import Handover
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import aio, until
 from support.builders import make_manifest, make_sum_chunk, make_vectors
@@ -436,7 +435,7 @@ async def test_nothing_more_is_sent_of_a_round_that_was_overtaken(tmp_path: Path
         slow.append(SlowShares(inner))
         return slow[-1]
 
-    with patch("hubbub_trainer.workbench.overlapping", partial(overlapping, 1)):
+    with patch("hubbub_trainer.round_jobs.overlapping", partial(overlapping, 1)):
         async with joined(tmp_path) as scene:
             await scene.restart(wrap=slow_down)
             await scene.open_round(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code
+from hubbub.errors import Code
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundDropped
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused

@@ -18,28 +18,34 @@ import numpy as np
 import pytest
 
 from hubbub import disk
-from hubbub.codes import Code
-from hubbub.crypto.group import GroupSecret
+from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, Kem, seal_overhead
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunReady
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    PartyFailed,
+    RunEnded,
+    RunJoined,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime import runner, spool
 from hubbub.runtime.state_folder import STATE_FILE
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub.transport.base import Transport
 from hubbub.transport.topology import DELIVERY_LIMIT
 from hubbub_trainer import workspace
-from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.task_runner import MOST_BEGINNINGS
 from hubbub_trainer.workspace import digest
 from support.aio import aio

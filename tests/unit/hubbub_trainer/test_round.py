@@ -5,18 +5,15 @@ from itertools import permutations
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, Tell
 from hubbub.machine.table import step
-from hubbub.messages.base import Message
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim
+from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim, SumChunk, VoidNotice
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import MAX_RESENDS
-from hubbub.messages.sums import SumChunk, VoidNotice
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import MAX_RESENDS, Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified

@@ -12,28 +12,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.keys import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened
-from hubbub.messages.runs import PartyFailed, RunEnded, RunRefused
+from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened, SumChunk, VoidNotice
+from hubbub.messages.runs import (
+    GroupConfirmed,
+    GroupContribution,
+    PartyFailed,
+    RunEnded,
+    RunKey,
+    RunKeys,
+    RunReady,
+    RunRefused,
+)
 from hubbub.messages.shares import ShareChunk, VectorClaim
-from hubbub.messages.sums import SumChunk, VoidNotice
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.metrics import Scores
 from hubbub.protocol.ring import Residues
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub.strategies.registry import find_phase
-from hubbub_trainer import drawn
-from hubbub_trainer.dealing import recombine_chunks
-from hubbub_trainer.kept_model import read_kept_model
+from hubbub_trainer import run_secrets
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
 from hubbub_trainer.policy import Policy
+from hubbub_trainer.round_jobs import recombine_chunks
+from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
 from support.builders import SIGNATURE, WRAPPED_KEY, make_manifest, make_run_key, make_vectors
@@ -85,7 +91,7 @@ async def test_what_was_drawn_for_a_round_is_nowhere_in_the_file_once_it_is_over
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn_so_far: list[bytes] = []
-    recall = drawn.recall_outbox
+    recall = run_secrets.recall_outbox
 
     def note(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
         set_id, secret = recall(vault, key, phase, content)
@@ -96,7 +102,7 @@ async def test_what_was_drawn_for_a_round_is_nowhere_in_the_file_once_it_is_over
     def state_files() -> list[bytes]:
         return [path.read_bytes() for path in (tmp_path / ME).glob("state.sqlite*")]
 
-    monkeypatch.setattr(drawn, "recall_outbox", note)
+    monkeypatch.setattr(run_secrets, "recall_outbox", note)
     async with joined_scene(tmp_path) as scene:
         for number in (1, 2):
             await scene.play_good_round(number)

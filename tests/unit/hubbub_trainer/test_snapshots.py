@@ -8,26 +8,25 @@ from typing import Self, cast
 import numpy as np
 import pytest
 
-from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret
-from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, ClientSecret, GroupSecret
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks
-from hubbub.protocol.influence import NO_HISTORY, History
-from hubbub.runtime.post import Post
+from hubbub.protocol.aggregate import NO_HISTORY, History
+from hubbub.runtime.publisher import Post
 from hubbub.runtime.spool import Spool
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Condition, Handler, Transport
 from hubbub.trust.seals import Stage
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SnapshotSent
-from hubbub_trainer.handover import Handover
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.standing import SendSnapshot
+from hubbub_trainer.snapshots import Handover
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from hubbub_trainer.workspaces import Workspaces
 from support.aio import aio

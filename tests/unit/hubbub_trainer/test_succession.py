@@ -13,26 +13,24 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hubbub.codes import Code
-from hubbub.crypto.group import GroupSecret
-from hubbub.errors import LocalError, RejectReason
+from hubbub.crypto.key_derivation import GroupSecret
+from hubbub.errors import Code, LocalError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.keys import GroupConfirmed, RunReady
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
+from hubbub.messages.runs import GroupConfirmed, RunEnded, RunJoined, RunReady, RunRefused
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
-from hubbub.protocol.influence import NO_HISTORY
+from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.base import Theta
 from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
 from hubbub_trainer import snapshots
-from hubbub_trainer.kept_model import KeptModel, read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.standing import Enrolment, State
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.succession import SALT_BYTES, commit, derive_salt, recall
+from hubbub_trainer.saved_model import KeptModel, read_kept_model
 from hubbub_trainer.workspace import digest, model_hmac
+from hubbub_trainer.workspaces import SALT_BYTES, commit, derive_salt, recall
 from support.aio import aio
 from support.builders import client_names, make_cohort, make_manifest
 from support.parties import roster_of

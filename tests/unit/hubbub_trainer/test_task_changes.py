@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import Vault
 from hubbub_trainer.learning import source
-from hubbub_trainer.learning.finding import find_task
+from hubbub_trainer.learning.registry import find_task
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspaces import Workspaces

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.key_derivation import ClientSecret
 from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key

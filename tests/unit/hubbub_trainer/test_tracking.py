@@ -21,7 +21,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunEnded
-from hubbub.messages.traffic import Traffic
+from hubbub.messages.shares import Traffic
 from hubbub.runtime.process import Party
 from hubbub.runtime.runner import Moment, Observer
 from hubbub.transport.memory import MemoryBroker, MemoryTransport

@@ -11,21 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.codes import Code
-from hubbub.crypto.group import Transcript
-from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.key_derivation import ClientSecret, Transcript
 from hubbub.crypto.stream import AesCtrStream
-from hubbub.errors import StorageDamaged, StorageFailed
+from hubbub.errors import Code, StorageDamaged, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.parameters import Parameters
-from hubbub.protocol.influence import NO_HISTORY
+from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, Conclusion, Release, Restriction, Theta
-from hubbub.strategies.marks import Found
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.unions import Found
 from hubbub_trainer import workspace
-from hubbub_trainer.kept_model import read_kept_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import (
     Learnt,
     OpenRound,

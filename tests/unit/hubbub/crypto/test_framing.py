@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.crypto.framing import Part, bind
+from hubbub.crypto.signing import Part, bind
 
 PARTS = st.lists(st.binary(max_size=20), max_size=4)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.crypto import group
-from hubbub.crypto.group import CONTRIBUTION_BYTES, GroupSecret, Transcript
+from hubbub.crypto import key_derivation
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret, Transcript
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.ids import RunId
 from support import plain_group
@@ -109,13 +109,13 @@ def test_after_a_step_nothing_of_the_old_round_is_left() -> None:
 def test_a_step_leaves_no_second_copy_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[bytearray] = []
     secret = agree()
-    expand = group._expand
+    expand = key_derivation._expand
 
     def watch(key: bytearray, info: bytes) -> bytearray:
         made.append(expand(key, info))
         return made[-1]
 
-    monkeypatch.setattr(group, "_expand", watch)
+    monkeypatch.setattr(key_derivation, "_expand", watch)
 
     secret.step()
 

@@ -1,6 +1,6 @@
 from itertools import combinations
 
-from hubbub.crypto.secret import ClientSecret
+from hubbub.crypto.key_derivation import ClientSecret
 from hubbub.ids import RunId
 
 RUN, OTHER_RUN = RunId("0" * 64), RunId("1" * 64)

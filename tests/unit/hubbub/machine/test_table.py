@@ -6,9 +6,8 @@ from enum import Enum, auto
 import pytest
 
 from hubbub.errors import LocalError, PeerError, RejectReason, UnexpectedEvent
-from hubbub.machine.draw import draw
 from hubbub.machine.effects import Effect, Key
-from hubbub.machine.table import STAY, Step, Table, To, is_final, step
+from hubbub.machine.table import STAY, Step, Table, To, draw, is_final, step
 from support.builders import make_manifest
 
 

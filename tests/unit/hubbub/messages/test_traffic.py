@@ -1,8 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from hubbub.messages.shares import VectorClaim, declare
-from hubbub.messages.traffic import Traffic, count_arrivals, count_payload, share_wire_bytes
+from hubbub.messages.shares import Traffic, VectorClaim, count_arrivals, count_payload, declare, share_wire_bytes
 from hubbub.protocol.costs import Headcount, no_union_bits
 from hubbub.protocol.layout import Vector, chunk_payload_bytes, plan_chunks
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.errors import BadUpdate, ConfigurationError
-from hubbub.protocol import blocks
+from hubbub.protocol import unions
 from support.plain_federation import choose_blocks
 
 SMALL = st.lists(st.integers(-4, 4), min_size=1, max_size=60)
@@ -19,11 +19,11 @@ SMALL = st.lists(st.integers(-4, 4), min_size=1, max_size=60)
 def test_a_block_has_the_sum_of_its_squares(values: list[int], block: int) -> None:
     x = np.array(values, np.float32)
 
-    found = blocks.squared_norms(x, block)
+    found = unions.squared_norms(x, block)
 
     expected = [sum(v * v for v in values[start : start + block]) for start in range(0, len(values), block)]
     assert found.tolist() == expected
-    assert blocks.count_blocks(x.size, block) == len(expected)
+    assert unions.count_blocks(x.size, block) == len(expected)
 
 
 @pytest.mark.parametrize("block", [2, 3, 16, 1000, 1024])
@@ -33,7 +33,7 @@ def test_norms_are_exact_over_many_stretches(block: int) -> None:
 
     expected = [int((x[start : start + block].astype(np.int64) ** 2).sum()) for start in range(0, x.size, block)]
 
-    assert blocks.squared_norms(x, block).tolist() == expected
+    assert unions.squared_norms(x, block).tolist() == expected
 
 
 @given(SMALL, st.integers(1, 20), st.data())
@@ -41,9 +41,9 @@ def test_the_largest_are_chosen_and_ties_go_to_the_lower_block(
     values: list[int], block: int, data: st.DataObject
 ) -> None:
     x = np.array(values, np.float32)
-    count = data.draw(st.integers(1, blocks.count_blocks(x.size, block)))
+    count = data.draw(st.integers(1, unions.count_blocks(x.size, block)))
 
-    chosen = blocks.choose_blocks(x, block, count)
+    chosen = unions.choose_blocks(x, block, count)
 
     assert np.flatnonzero(chosen).tolist() == choose_blocks(x, block, count)
     assert set(chosen.tolist()) <= {0, 1}
@@ -51,29 +51,29 @@ def test_the_largest_are_chosen_and_ties_go_to_the_lower_block(
 
 def test_a_block_of_zeros_is_never_chosen() -> None:
     x = np.zeros(20, np.float32)
-    assert not blocks.choose_blocks(x, 4, 5).any()
+    assert not unions.choose_blocks(x, 4, 5).any()
 
     x[9] = np.float32(1e-45)  # The smallest float32: its square is no float32, and not lost all the same.
-    assert np.flatnonzero(blocks.choose_blocks(x, 4, 5)).tolist() == [2]
+    assert np.flatnonzero(unions.choose_blocks(x, 4, 5)).tolist() == [2]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_is_refused(value: float) -> None:
     with pytest.raises(BadUpdate, match="NaN or infinity"):
-        blocks.choose_blocks(np.array([1, value, 3], np.float32), 2, 1)
+        unions.choose_blocks(np.array([1, value, 3], np.float32), 2, 1)
 
 
 def test_the_largest_floats_do_not_overflow() -> None:
     x = np.array([3e38, 3e38, 3e38, -3e38, 3e38], np.float32)
 
-    assert blocks.choose_blocks(x, 2, 1).tolist() == [1, 0, 0]
+    assert unions.choose_blocks(x, 2, 1).tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
     ("active", "expected"), [([], []), ([0], [0, 1, 2, 3]), ([0, 2], [0, 1, 2, 3, 8, 9]), ([2], [8, 9])]
 )
 def test_v_is_every_index_of_every_active_block(active: list[int], expected: list[int]) -> None:
-    found = blocks.indices_in(np.array(active, np.int64), 4, 10)
+    found = unions.indices_in(np.array(active, np.int64), 4, 10)
 
     assert found.tolist() == expected
     assert found.dtype == np.int64
@@ -82,20 +82,20 @@ def test_v_is_every_index_of_every_active_block(active: list[int], expected: lis
 def test_everybody_speaks_at_every_index_and_a_zero_is_a_plus() -> None:
     x = np.array([5, -0.5, 0, -0.0, 2], np.float32)
 
-    spoken = blocks.speak(x, np.array([0, 1, 2, 3], np.int64))
+    spoken = unions.speak(x, np.array([0, 1, 2, 3], np.int64))
 
     assert spoken.tolist() == [1, -1, 1, 1]
     assert spoken.dtype == np.int8
-    assert blocks.to_ring(spoken).tolist() == [1, 0, 1, 1]
+    assert unions.to_ring(spoken).tolist() == [1, 0, 1, 1]
 
 
 def test_alpha_is_over_v_alone() -> None:
     x = np.array([3, 100, -4, 0], np.float32)
     support = np.array([0, 2], np.int64)
 
-    assert blocks.scale(x, support) == pytest.approx(math.sqrt(12.5))
-    assert blocks.scale(x, support, rule="mean") == 3.5
-    assert blocks.scale(x, support[:0]) == blocks.scale(np.zeros(4, np.float32), support) == 0.0
+    assert unions.scale(x, support) == pytest.approx(math.sqrt(12.5))
+    assert unions.scale(x, support, rule="mean") == 3.5
+    assert unions.scale(x, support[:0]) == unions.scale(np.zeros(4, np.float32), support) == 0.0
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])
@@ -104,32 +104,32 @@ def test_the_number_of_pluses_tells_the_sum_of_the_members_signs(members: int) -
     drawn = np.random.default_rng(members).choice(np.array([-1, 1], np.int8), size=(members, 200))
     total = np.zeros(200, np.uint32)
     for spoken in drawn:
-        total = (total + blocks.to_ring(spoken)) % np.uint32(blocks.modulus(5))
+        total = (total + unions.to_ring(spoken)) % np.uint32(unions.modulus(5))
 
-    found = blocks.from_ring(total, members)
+    found = unions.from_ring(total, members)
 
     np.testing.assert_array_equal(found, drawn.sum(axis=0))
     assert found.dtype == np.int32
 
 
 def test_more_pluses_than_members_are_more_than_the_members_signs_can_be() -> None:
-    assert blocks.from_ring(np.array([0, 3, 4], np.uint32), 3).tolist() == [-3, 3, 5]
-    assert blocks.from_ring(np.array([], np.uint32), 3).size == 0
+    assert unions.from_ring(np.array([0, 3, 4], np.uint32), 3).tolist() == [-3, 3, 5]
+    assert unions.from_ring(np.array([], np.uint32), 3).size == 0
 
 
 @pytest.mark.parametrize("block", [0, -1, 1025])
 def test_a_block_outside_of_1_to_1024_is_refused(block: int) -> None:
     with pytest.raises(ConfigurationError, match=f"block is {block}; .* from 1 to 1024"):
-        blocks.check_block(block, 10_000)
+        unions.check_block(block, 10_000)
 
 
 def test_a_client_must_be_able_to_choose_a_whole_block() -> None:
-    blocks.check_block(16, 16)
+    unions.check_block(16, 16)
 
     with pytest.raises(ConfigurationError, match="keeps 15 indices, less than one block of 16: take a larger rho"):
-        blocks.check_block(16, 15)
+        unions.check_block(16, 15)
 
 
 def test_a_block_of_one_counts_every_index() -> None:
-    assert blocks.count_blocks(61_706, 1) == 61_706
-    assert blocks.count_blocks(61_706, 16) == math.ceil(Fraction(61_706, 16)) == 3_857
+    assert unions.count_blocks(61_706, 1) == 61_706
+    assert unions.count_blocks(61_706, 16) == math.ceil(Fraction(61_706, 16)) == 3_857

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.protocol.compact import Streams, accumulate_chunk, share_masked, unmask
-from hubbub.protocol.encoding import DENSE
-from hubbub.protocol.layout import Vector, plan_chunks
+from hubbub.protocol.layout import DENSE, Vector, plan_chunks
 from hubbub.protocol.ring import Residues, residue_type, sample
+from hubbub.protocol.sharing import Streams, accumulate_chunk, share_masked, unmask
 from support import plain_ring
 from support.statistics import against_uniform, bound, joint_counts
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hubbub.errors import BadUpdate, ConfigurationError
 from hubbub.protocol.compression import TopBinary, accumulate_error, count_kept, top_binary, top_k
-from hubbub.protocol.residues import BLOCK
+from hubbub.protocol.packing import BLOCK
 
 # Few distinct values, so that ties and zeros are the rule.
 coarse = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, -2.0])

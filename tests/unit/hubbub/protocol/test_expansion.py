@@ -7,8 +7,8 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError
 from hubbub.protocol import packing
 from hubbub.protocol.dense import word_of
-from hubbub.protocol.expansion import expand_bits, expand_words
 from hubbub.protocol.ring import RandomStream
+from hubbub.protocol.sharing import expand_bits, expand_words
 from support import plain_dense
 from support.plain_ring import ByteStream
 from support.statistics import against_uniform, bound, joint_counts

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hubbub.protocol.fields import SLACK, join_fields, part_fields
+from hubbub.protocol.packing import SLACK, join_fields, part_fields
 from support import plain_ring
 
 COUNT = 64

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError
-from hubbub.protocol.influence import FactorBounds, pack, unpack
+from hubbub.protocol.aggregate import FactorBounds, pack, unpack
 
 BOUNDS = FactorBounds(kappa=4.0, first=0.1, floor=0.001)
 means = st.floats(0, 1e6, allow_subnormal=True)

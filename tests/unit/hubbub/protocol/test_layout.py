@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
-from hubbub.protocol.encoding import WHOLE_BITS
 from hubbub.protocol.layout import (
     MIN_CHUNK_BYTES,
+    WHOLE_BITS,
     Piece,
     Vector,
     check_payload,

@@ -3,8 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hubbub.protocol.fields import SLACK, UNSIGNED
-from hubbub.protocol.radix import Radix, container_bits, merge_lanes, split_lanes
+from hubbub.protocol.packing import SLACK, UNSIGNED, Radix, container_bits, merge_lanes, split_lanes
 
 COUNT = 100
 

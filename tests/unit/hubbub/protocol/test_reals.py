@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.reals import SignedFixedPoint
+from hubbub.protocol.fixed_point import SignedFixedPoint
 
 FIVE = SignedFixedPoint.for_cohort(5, 1000.0)
 

@@ -12,7 +12,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.protocol import tags
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.residues import residue_type
+from hubbub.protocol.packing import residue_type
 from support import plain_tags
 from support.plain_tags import Table
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, PeerError, RejectReason
 from hubbub.protocol import dense, ring
-from hubbub.protocol.totals import begin_total
+from hubbub.protocol.sharing import begin_total
 from support import plain_dense, plain_ring
 
 MODULI = [

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub.codes import Code
-from hubbub.errors import RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.messages.base import Message
 from hubbub.messages.codec import PREFIX, decode, encode, signed_part
-from hubbub.messages.envelope import Envelope
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.rounds import PhaseReleased
 from hubbub.messages.runs import RunRefused
-from hubbub.runtime.post import sign
+from hubbub.runtime.publisher import sign
 from hubbub.runtime.runner import Fed
 from support.aio import aio
 from support.builders import make_bodies, make_claims, make_manifest

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hubbub.runtime import edge
-from hubbub.runtime.edge import PeerLimits
+from hubbub.runtime import message_checks
+from hubbub.runtime.message_checks import PeerLimits
 from hubbub.transport.base import Delivery
 from hubbub_trainer.policy import Policy
 
@@ -26,8 +26,8 @@ def test_all_snapshots_of_the_largest_model_that_a_peer_sends_in_a_run_pass_at_o
 def test_one_sender_is_limited_in_messages_and_bytes_and_another_is_not(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edge, "PEERS_MAX_LENGTH", 100)
-    monkeypatch.setattr(edge, "PEERS_MAX_BYTES", 50 * 2**20)
+    monkeypatch.setattr(message_checks, "PEERS_MAX_LENGTH", 100)
+    monkeypatch.setattr(message_checks, "PEERS_MAX_BYTES", 50 * 2**20)
     limits = PeerLimits()
     anna, bert = (Delivery(bytes(size), redelivered=False, user=user) for user in ("anna", "bert"))
 

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import ConfigurationError
+from hubbub.errors import Code, ConfigurationError
 from hubbub.ids import RunId
 from hubbub.messages.rounds import VoidPhase
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
-from hubbub.runtime.forgetting import forget_run
-from hubbub.runtime.state_folder import STATE_FILE, lock_folder
+from hubbub.runtime.state_folder import STATE_FILE, forget_run, lock_folder
 from hubbub.trust.audit import read_log
 from support.aggregator_scene import CLIENTS, MANIFEST, scene_of
 from support.aio import aio

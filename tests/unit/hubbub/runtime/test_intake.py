@@ -2,10 +2,10 @@ import pytest
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
-from hubbub.messages.base import Message
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunProposed
-from hubbub.runtime.intake import check_manifest, check_sender, find_disagreements, role_of
+from hubbub.runtime.message_checks import check_manifest, check_sender, find_disagreements, role_of
 from hubbub.transport.topology import FLOWS
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import build_roster

@@ -4,7 +4,7 @@ import gc
 import pytest
 
 from hubbub.errors import LocalError, TransportError
-from hubbub.runtime.overlap import overlapping
+from hubbub.runtime.publisher import overlapping
 from support.aio import aio
 
 

@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code, Objection
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.errors import Code, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Job, Key, Persist
-from hubbub.machine.kind import Kind
-from hubbub.machine.table import STAY, Step, Table, To
-from hubbub.messages.base import Message
-from hubbub.messages.envelope import Envelope
-from hubbub.messages.keys import GroupConfirmed, RunKey
+from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
-from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed
+from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunEnded, RunKey, RunProposed
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import Fed, Live
 from hubbub.runtime.state_folder import STATE_FILE

@@ -8,7 +8,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode, encode
 from hubbub.messages.shares import ShareChunk
-from hubbub.runtime.post import Parcel, Post, authenticate, sign
+from hubbub.runtime.publisher import Parcel, Post, authenticate, sign
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, topology_for

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub.codes import Code
-from hubbub.errors import LocalError, StorageFailed, UnexpectedEvent
+from hubbub.errors import Code, LocalError, StorageFailed, UnexpectedEvent
 from hubbub.ids import Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, Publish, Record, SetTimer, Tell
 from hubbub.messages.envelope import Envelope

@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 from pydantic import JsonValue
 
-from hubbub.codes import Code
 from hubbub.errors import (
     BrokerUnreachable,
+    Code,
     FalseSum,
     LocalError,
     PeerError,
@@ -35,7 +35,7 @@ from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
 from hubbub.runtime import runner
-from hubbub.runtime.post import authenticate
+from hubbub.runtime.publisher import authenticate
 from hubbub.runtime.runner import BEGINNING, MachineOver, RunnerStopped
 from hubbub.runtime.telemetry import JsonFormatter
 from hubbub.transport import base

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.codes import Code
-from hubbub.errors import StorageDamaged, StorageFailed
+from hubbub.errors import Code, StorageDamaged, StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.runtime.spool import ChunkRef, Spool

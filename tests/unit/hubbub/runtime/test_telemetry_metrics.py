@@ -9,11 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from hubbub.errors import BrokerUnreachable, StorageFailed
-from hubbub.ids import Role
+from hubbub.ids import Role, WireMode
 from hubbub.machine.effects import Publish
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunProposed
-from hubbub.protocol.modes import WireMode
 from hubbub.runtime import runner
 from hubbub.runtime.runner import Fed
 from hubbub.transport.topology import inbox

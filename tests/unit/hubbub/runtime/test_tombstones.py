@@ -8,7 +8,7 @@ import pytest
 
 from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
-from hubbub.runtime.tombstones import Tombstones
+from hubbub.runtime.state_folder import Tombstones
 
 RUN = RunId("ab" * 32)
 

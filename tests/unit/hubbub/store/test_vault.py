@@ -11,8 +11,7 @@ from hubbub.errors import StorageFailed
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.store.sqlite import SqliteStore
-from hubbub.store.state_file import StateFile, open_database
-from hubbub.store.vault import Vault
+from hubbub.store.state_file import StateFile, Vault, open_database
 
 RUN, OTHER_RUN = RunId("ab" * 32), RunId("cd" * 32)
 SECRET = b"open-sesame-12345678901234567890"

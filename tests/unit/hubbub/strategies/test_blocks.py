@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import BadUpdate, PeerError, RejectReason
+from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs
+from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.costs import Headcount
-from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.modes import WireMode
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Theta
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from support.plain_federation import Method, choose_blocks, draw_marks

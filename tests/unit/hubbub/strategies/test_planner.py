@@ -1,9 +1,9 @@
 import pytest
 
 from hubbub.errors import ConfigurationError
+from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
 from hubbub.protocol import leakage
-from hubbub.protocol.modes import WireMode
 from hubbub.strategies.planner import LEVELS, Question, ServersLearn, plan
 from hubbub.strategies.registry import STRATEGIES
 

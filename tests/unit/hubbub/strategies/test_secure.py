@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import BadUpdate, ConfigurationError, PeerError, RejectReason
 from hubbub.parameters import Parameters
+from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.costs import Headcount, no_union_bits
-from hubbub.protocol.influence import NO_HISTORY, History
 from hubbub.protocol.layout import Vector
 from hubbub.strategies import secure
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Strategy, Theta
-from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES, find_strategy
+from hubbub.strategies.unions import SIGNS
 from support.plain_federation import Method, draw_marks
 from support.strategy_rounds import (
     N,

@@ -7,8 +7,8 @@ import pytest
 
 from hubbub.parameters import Parameters
 from hubbub.strategies.base import ClientInput
-from hubbub.strategies.marks import SIGNS
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.unions import SIGNS
 from support.strategy_rounds import N, absorb, draw, make_input, play, setting
 
 THETA = draw(99)

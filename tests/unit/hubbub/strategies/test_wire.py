@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from hubbub.protocol.encoding import DENSE, WHOLE_BITS
-from hubbub.strategies.wire import wire_of
+from hubbub.protocol.layout import DENSE, WHOLE_BITS
+from hubbub.strategies.phase_plan import wire_of
 from support.builders import make_manifest
 
 

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from hubbub.ids import PartyId, Role
-from hubbub.transport.rights import DEFAULT_EXCHANGE, Attempt, Deed, find_duties, find_taboos
-from hubbub.transport.topology import permissions_for
+from hubbub.transport.topology import DEFAULT_EXCHANGE, Attempt, Deed, find_duties, find_taboos, permissions_for
 
 ANNA, BERT = PartyId("anna"), PartyId("bert")
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from hubbub.crypto.framing import bind
+from hubbub.crypto.signing import bind
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest

@@ -8,7 +8,7 @@ import pytest
 from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId, SetId
-from hubbub.messages.keys import RunKey, RunKeys
+from hubbub.messages.runs import RunKey, RunKeys
 from hubbub.messages.shares import Receipt, SignedReceipt
 from hubbub.trust.signed import (
     check_receipt,

@@ -10,7 +10,7 @@ import pytest
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Endorsement, Manifest, Predecessor
-from hubbub.runtime.intake import find_disagreements
+from hubbub.runtime.message_checks import find_disagreements
 from hubbub.trust.identity import new_identity
 from hubbub.trust.roster import Roster, build_roster
 from hubbub.trust.succession import EndorsedModel, endorse, find_unendorsed, gather, read_endorsement

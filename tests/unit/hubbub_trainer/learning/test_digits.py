@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from hubbub.errors import DataError
-from hubbub_trainer.learning import digits
-from hubbub_trainer.learning.digits import enlarge, load_digits_images
+from hubbub_trainer.learning import images
+from hubbub_trainer.learning.images import enlarge, load_digits_images
 
 
 def test_all_digits_are_there_split_four_to_one() -> None:
@@ -19,7 +19,7 @@ def test_all_digits_are_there_split_four_to_one() -> None:
 
 
 def test_table_read_past_scikit_learn_is_the_one_it_gives_out() -> None:
-    assert np.array_equal(digits._read_table(), digits._import_table())
+    assert np.array_equal(images._read_table(), images._import_table())
 
 
 def test_enlarging_keeps_even_shades_exactly() -> None:
@@ -42,7 +42,7 @@ def test_enlarging_a_ramp_gives_a_ramp() -> None:
 
 
 def test_missing_scikit_learn_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "find_spec", lambda _name: None)
+    monkeypatch.setattr(images, "find_spec", lambda _name: None)
 
     with pytest.raises(DataError, match=r"pip install 'hubbub\[demo\]'"):
         load_digits_images()

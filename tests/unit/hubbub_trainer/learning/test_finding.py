@@ -10,8 +10,7 @@ import pytest
 
 from hubbub.errors import ConfigurationError
 from hubbub_trainer.__main__ import TrainerSettings, _stock_shelf
-from hubbub_trainer.learning.finding import find_task, is_place, try_task
-from hubbub_trainer.learning.shelf import Shelf, choose_task
+from hubbub_trainer.learning.registry import Shelf, choose_task, find_task, is_place, try_task
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.learning.torch_learner import OwnTask

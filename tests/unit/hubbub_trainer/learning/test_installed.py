@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from hubbub.errors import ConfigurationError
-from hubbub_trainer.learning.finding import find_task
-from hubbub_trainer.learning.installed import require
-from hubbub_trainer.learning.registry import TASKS_IN_TORCH, load_task
+from hubbub_trainer.learning.extras import require
+from hubbub_trainer.learning.registry import TASKS_IN_TORCH, find_task, load_task
 
 
 def test_what_is_missing_is_named_with_who_wants_it_and_what_brings_it() -> None:
@@ -27,7 +26,7 @@ def test_what_is_there_is_no_matter() -> None:
 def test_task_without_torch_is_refused_before_its_data_are_looked_for(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub_trainer.learning.installed.find_spec", lambda _: None)
+    monkeypatch.setattr("hubbub_trainer.learning.extras.find_spec", lambda _: None)
     task = load_task(name, data=str(tmp_path), cache_folder=tmp_path)
 
     with pytest.raises(ConfigurationError, match=rf"task {name} needs torch.*'hubbub\[trainer\]'"):

@@ -1,0 +1,250 @@
+"""What `hubbub doctor` finds, as a table for people and as JSON for programs.
+
+What `hubbub doctor` looks at: a party's settings, from the same places as its service takes them.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hubbub.errors import ConfigurationError
+from hubbub.ids import Role
+from hubbub.runtime.settings import ServiceSettings, load_settings
+from hubbub.trust.identity import read_identity
+from hubbub_cli.formatting import count
+
+
+class Verdict(StrEnum):
+    """How something is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    SKIPPED = "skipped"
+
+
+STYLES: Mapping[Verdict, str] = MappingProxyType(
+    {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red", Verdict.SKIPPED: "dim"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at, what was found and, unless it is well, how to mend it."""
+
+    check: str
+    verdict: Verdict
+    what: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was found so far."""
+
+    all: list[Finding] = field(default_factory=list)
+
+    def praise(self, check: str, what: str) -> None:
+        """Note that something is as it should be."""
+        self.all.append(Finding(check, Verdict.OK, what))
+
+    def warn(self, check: str, what: str, mend: str) -> None:
+        """Note what works, but not for long or not well."""
+        self.all.append(Finding(check, Verdict.WARNING, what, mend))
+
+    def complain(self, check: str, what: str, mend: str) -> None:
+        """Note what keeps a party from working, or from being safe."""
+        self.all.append(Finding(check, Verdict.PROBLEM, what, mend))
+
+    def skip(self, check: str, why: str) -> None:
+        """Note what could not be looked at."""
+        self.all.append(Finding(check, Verdict.SKIPPED, why))
+
+    def count(self, verdict: Verdict) -> int:
+        """How many there are of a kind."""
+        return sum(finding.verdict is verdict for finding in self.all)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.count(Verdict.PROBLEM)
+
+
+def write_findings(findings: Findings) -> dict[str, object]:
+    """The findings for programs."""
+    return {"ok": findings.is_well, "checks": [asdict(finding) for finding in findings.all]}
+
+
+def print_findings(findings: Findings, console: Console) -> None:
+    """The findings for people: a row for each, what to do under those that need something."""
+    console.print(_draw(findings.all))
+    problems, warnings = findings.count(Verdict.PROBLEM), findings.count(Verdict.WARNING)
+    told = f"{count(problems, 'problem')}, {count(warnings, 'warning')}"
+    style = "bold red" if problems else "yellow" if warnings else "green"
+    well = "nothing is wrong" + (" with what was looked at" if findings.count(Verdict.SKIPPED) else "")
+    console.print(told if problems or warnings else well, style=style, highlight=False)
+
+
+def _draw(findings: Sequence[Finding]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("check", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("what was found, and what to do", overflow="fold")
+    shown = ""
+    for finding in findings:
+        text = Text(finding.what, "dim" if finding.verdict is Verdict.SKIPPED else "")
+        if finding.mend:
+            text.append(f"\n-> {finding.mend}", "bold")
+        name = "" if finding.check == shown else finding.check
+        table.add_row(name, Text(finding.verdict.value, STYLES[finding.verdict]), text)
+        shown = finding.check
+    return table
+
+
+PREFIXES: Mapping[Role, str] = MappingProxyType(
+    {
+        Role.CLIENT: "HUBBUB_TRAINER_",
+        Role.AGGREGATOR: "HUBBUB_AGGREGATOR_",
+        Role.COORDINATOR: "HUBBUB_COORDINATOR_",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """Who is looked at: its role, if it is known, and all that is set, by the names of the settings."""
+
+    role: Role | None
+    settings: Mapping[str, str] = field(repr=False)
+    """A URL of the broker may hold a password."""
+
+    def path(self, name: str) -> Path | None:
+        """A setting that names a file or folder."""
+        text = self.settings.get(name)
+        return None if not text else Path(text)
+
+    def variable(self, name: str) -> str:
+        """How to set a setting, for messages."""
+        option = f"--{name.replace('_', '-')}"
+        if name not in OPTIONS:
+            return f"{PREFIXES[self.role]}{name.upper()}" if self.role else name
+        return f"{option} ({PREFIXES[self.role]}{name.upper()})" if self.role else option
+
+
+OPTIONS = frozenset({"identity", "roster", "policy", "amqp_url", "folder", "data"})
+"""Settings that can be given as options, too."""
+
+
+def admit(
+    role: Role | None, options: Mapping[str, str | None], config: Path | None, environment: Mapping[str, str]
+) -> Patient:
+    """Gather what is set: options win over the environment, and that wins over a file."""
+    given = {name: value for name, value in options.items() if value is not None}
+    named = _read_file(config)
+    role = role or _guess_role({**named, **given}, environment)
+    if role is None:
+        return Patient(None, {**named, **given})
+    prefix = PREFIXES[role]
+    set_there = {
+        name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)
+    }
+    other = set_there.pop("config_file", None)
+    if config is None and other:
+        named = _read_file(Path(other))
+    return Patient(role, {**named, **set_there, **given})
+
+
+def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Role | None:
+    """By the identity that is named on the command line, or by whose settings are in the environment."""
+    if "identity" in given:
+        try:
+            return read_identity(Path(given["identity"])).role
+        except ConfigurationError:
+            # What is wrong with it is found later.
+            return None
+    found = [role for role, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in environment)]
+    if len(found) > 1:
+        roles = ", ".join(role.value for role in found)
+        raise ConfigurationError(f"there are settings for several roles ({roles}): choose one with --role")
+    return found[0] if found else None
+
+
+def _read_file(file: Path | None) -> dict[str, str]:
+    """Take what can be read; what is wrong with the file the settings' own check tells."""
+    if file is None:
+        return {}
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+    return {name: str(value) for name, value in content.items()}
+
+
+def check_settings(
+    patient: Patient, options: Mapping[str, str | None], config: Path | None, found: Findings
+) -> None:
+    """Read the settings exactly as the service does, with the options in their place."""
+    if patient.role is None and config is not None:
+        what = f"{config} does not tell whose settings it holds: it names no identity that can be read"
+        found.complain("settings", what, "correct it; with --role it is said what is wrong with the rest")
+        return
+    if patient.role is None:
+        found.skip("settings", "of which party? Choose it with --role, or name its --identity or its --config")
+        return
+    prefix = PREFIXES[patient.role]
+    if config is None and not any(name.startswith(prefix) for name in os.environ):
+        found.skip("settings", f"no variable {prefix}* is set, and no --config is named")
+        return
+    fields = _settings_of(patient.role).model_fields
+    extra = {
+        f"{prefix}{name.upper()}": value for name, value in options.items() if value is not None and name in fields
+    }
+    if config is not None:
+        extra[f"{prefix}CONFIG_FILE"] = str(config)
+    try:
+        with _environment(extra):
+            load_settings(_settings_of(patient.role))
+    except ConfigurationError as error:
+        found.complain("settings", str(error), f"correct them in the environment ({prefix}*) or in the file")
+    else:
+        found.praise("settings", f"complete: the {patient.role.value} would start with them")
+
+
+def _settings_of(role: Role) -> type[ServiceSettings]:
+    from hubbub_aggregator.settings import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
+    from hubbub_coordinator.__main__ import CoordinatorSettings  # noqa: PLC0415
+    from hubbub_trainer.__main__ import TrainerSettings  # noqa: PLC0415
+
+    models: dict[Role, type[ServiceSettings]] = {
+        Role.CLIENT: TrainerSettings,
+        Role.AGGREGATOR: AggregatorSettings,
+        Role.COORDINATOR: CoordinatorSettings,
+    }
+    return models[role]
+
+
+@contextmanager
+def _environment(extra: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while."""
+    before = {name: os.environ.get(name) for name in extra}
+    os.environ.update(extra)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,174 @@
+"""The coordinator's own metrics: how long phases and rounds take, what they cost, and how long somebody waits.
+
+All of it is read from the steps of its machines, so what is counted is what was kept. Byte counts and training
+times are the parties' own reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hubbub.machine.effects import Key
+from hubbub.protocol.costs import Headcount
+from hubbub.runtime.clock import Clock
+from hubbub.runtime.runner import Live, Moment, Observer
+from hubbub.runtime.telemetry import SECONDS
+from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
+from hubbub_coordinator.accounts import predict
+from hubbub_coordinator.events import RoundVerdict
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.progress import Waiting, find_awaited
+
+VERDICTS = {
+    rounds.State.RELEASED: RoundVerdict.RELEASED,
+    rounds.State.VOID: RoundVerdict.VOID,
+    rounds.State.CONTRADICTED: RoundVerdict.CONTRADICTED,
+}
+
+
+class Metering:
+    """An observer that counts, and passes on what it sees."""
+
+    def __init__(self, registry: CollectorRegistry, observer: Observer) -> None:
+        self._registry = registry
+        self._observer = observer
+        self._phases = self._count("phases", "What a phase came to, of all aggregators.", "phase", "outcome")
+        self._collecting = self._time(
+            "phase_collecting_seconds", "From the opening of a phase until its member set was closed.", "phase"
+        )
+        self._releasing = self._time(
+            "phase_releasing_seconds", "From the closing of a member set until all its sums were out.", "phase"
+        )
+        self._rounds = self._time("round_seconds", "From the opening of a round to its verdict.", "outcome")
+        self._metrics = Gauge(
+            "hubbub_metric",
+            "What the clients' scores came to in the last round that was scored, by the metric's name.",
+            ("name",),
+            registry=self._registry,
+        )
+        self._payload = self._count(
+            "reported_payload_bytes",
+            "Elements times bits per element, in bytes, of all parties in rounds that have ended.",
+            *("counts_as", "direction"),
+        )
+        self._wire = self._count(
+            "reported_wire_bytes",
+            "Encoded bytes that reached their recipients, first deliveries only, in rounds that have ended.",
+            *("counts_as", "direction"),
+        )
+        self._predicted = self._count(
+            "predicted_payload_bytes",
+            "What the formula of the run's wire mode says that the payload of released rounds comes to.",
+            "counts_as",
+        )
+        self._disagreements = self._count(
+            "model_disagreements", "Rounds after which clients held different models, which ends their run."
+        )
+        for verdict in RoundVerdict:
+            self._rounds.labels(verdict.value)
+
+    def _count(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"hubbub_{name}", help_text, labels, registry=self._registry)
+
+    def _time(self, name: str, help_text: str, *labels: str) -> Histogram:
+        return Histogram(f"hubbub_{name}", help_text, labels, registry=self._registry, buckets=SECONDS)
+
+    def __call__(self, moment: Moment) -> None:
+        """Count what a step of a round has changed."""
+        if isinstance(moment.data, Round) and isinstance(moment.earlier, Round):
+            self._note_phases(moment.earlier, moment.data)
+            verdict = VERDICTS.get(moment.after) if isinstance(moment.after, rounds.State) else None
+            if verdict is not None:
+                self._note_end(moment.data, verdict)
+        self._observer(moment)
+
+    def _note_phases(self, earlier: Round, data: Round) -> None:
+        for place, record in enumerate(data.records):
+            before = earlier.records[place] if place < len(earlier.records) else None
+            phase = data.phases[place].name
+            if record.closed_at_s is not None and (before is None or before.closed_at_s is None):
+                self._collecting.labels(phase).observe(record.closed_at_s - record.opened_at_s)
+            if _is_released(record) and not (before and _is_released(before)):
+                self._phases.labels(phase, RoundVerdict.RELEASED.value).inc()
+                self._releasing.labels(phase).observe((record.released_at_s or 0) - (record.closed_at_s or 0))
+
+    def _note_end(self, data: Round, verdict: RoundVerdict) -> None:
+        if data.ended_at_s is not None:
+            self._rounds.labels(verdict.value).observe(data.ended_at_s - data.began_at_s)
+        if data.records and not _is_released(data.record):
+            self._phases.labels(data.current.name, verdict.value).inc()
+        known = _known_names(data)
+        for _, row in data.traffic:
+            name = row.counts_as if row.counts_as in known else "other"
+            self._payload.labels(name, row.direction).inc(row.payload_bits / 8)
+            self._wire.labels(name, row.direction).inc(row.wire_bytes)
+        if verdict is RoundVerdict.RELEASED:
+            for name, bits in predict(data).items():
+                self._predicted.labels(name).inc(bits / 8)
+        for metric in data.manifest.metrics:
+            if metric.name in data.metrics:
+                self._metrics.labels(metric.name).set(data.metrics[metric.name])
+        if len({report.model_hmac for report in data.applied.values()}) > 1:
+            self._disagreements.inc()
+
+
+def _known_names(data: Round) -> frozenset[str]:
+    """What traffic can count as; a report may say anything, and must not make labels without number."""
+    everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
+    strategy = find_strategy(data.manifest.strategy)
+    return frozenset({*strategy.predict_bits(data.manifest.protocol_parameters, everybody, 0), SCORES.name})
+
+
+def _is_released(record: PhaseRecord) -> bool:
+    return record.released_at_s is not None
+
+
+class Waits(Collector):
+    """For how many parties runs wait, and how long the most patient has waited; read when somebody asks."""
+
+    def __init__(self, machines: Callable[[], Mapping[Key, Live]], clock: Clock) -> None:
+        self._machines = machines
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """Look at all runs that have not ended."""
+        waits = [wait for wait in self._find() if wait.parties]
+        longest_s = max((self._clock.now_s() - wait.since_s for wait in waits), default=0.0)
+        yield GaugeMetricFamily(
+            "hubbub_parties_awaited",
+            "Parties that runs wait for, added up over runs.",
+            value=sum(len(wait.parties) for wait in waits),
+        )
+        yield GaugeMetricFamily(
+            "hubbub_longest_wait_seconds",
+            "How long the run that has waited longest has waited for somebody; 0 if none waits.",
+            value=max(0.0, longest_s),
+        )
+
+    def _find(self) -> Iterator[Waiting]:
+        machines = dict(self._machines())
+        for key, live in machines.items():
+            if isinstance(live.state, runs.State) and isinstance(live.data, runs.Run):
+                yield find_awaited(live.state, live.data, _last_round(machines, key, live.data))
+
+
+def _last_round(machines: Mapping[Key, Live], run: Key, data: runs.Run) -> tuple[rounds.State, Round] | None:
+    live = machines.get(Key("round", run.run, data.round))
+    if live is None or not isinstance(live.state, rounds.State) or not isinstance(live.data, Round):
+        return None
+    return live.state, live.data
+
+
+def meter(
+    registry: CollectorRegistry, machines: Callable[[], Mapping[Key, Live]], clock: Clock, observer: Observer
+) -> Observer:
+    """Have the coordinator's metrics in a registry; gives the observer that counts them."""
+    registry.register(Waits(machines, clock))
+    return Metering(registry, observer)

@@ -1,0 +1,186 @@
+"""For whom a run waits, and since when.
+
+Where each party of a run is just now, as far as the coordinator can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hubbub.ids import PartyId
+from hubbub.strategies.phase_plan import wire_of
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.phases.round import Round
+from hubbub_coordinator.phases.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who has yet to do what, and since when they are waited for."""
+
+    parties: tuple[PartyId, ...]
+    what: str
+    since_s: float
+
+
+NOBODY = Waiting((), "", 0.0)
+
+
+Last = tuple[rounds.State, rounds.Round] | None
+"""The round that a run is in, if there is one."""
+
+
+def find_awaited(state: runs.State, run: runs.Run, last: Last) -> Waiting:
+    """For whom a run waits just now; nobody if it is over, or paused."""
+    match state:
+        case runs.State.ENROLLING:
+            return Waiting(_without(run, run.joined), "to join", run.began_at_s)
+        case runs.State.AGREEING:
+            return Waiting(_without(run, run.ready), "to check the keys", run.agreeing_since_s)
+        case runs.State.RUNNING if last is not None:
+            return _find_awaited_in_round(*last)
+    return NOBODY
+
+
+def _without(run: runs.Run, there: Collection[PartyId]) -> tuple[PartyId, ...]:
+    return tuple(party for party in run.parties if party not in there)
+
+
+def _find_awaited_in_round(state: rounds.State, data: rounds.Round) -> Waiting:
+    if not data.records:
+        return NOBODY
+    record, phase = data.record, data.current.name
+    match state:
+        case rounds.State.COLLECTING:
+            return Waiting(data.missing(), f"to deliver {phase}", record.opened_at_s)
+        case rounds.State.RELEASING:
+            return Waiting(_find_unreleased(data), f"to release {phase}", record.closed_at_s or record.opened_at_s)
+        case rounds.State.VOIDING:
+            late = tuple(server for server in data.manifest.aggregators if server not in record.ended)
+            return Waiting(late, f"to void {phase}", record.closed_at_s or record.opened_at_s)
+        case rounds.State.APPLYING:
+            late = tuple(client for client in data.manifest.clients if client not in data.applied)
+            return Waiting(late, "to apply the sum", record.released_at_s or record.opened_at_s)
+        case rounds.State.REPORTING:
+            return Waiting(
+                find_unreported(data), "to report the scores", record.released_at_s or record.opened_at_s
+            )
+    return NOBODY
+
+
+def find_unreported(data: rounds.Round) -> tuple[PartyId, ...]:
+    """Who has applied a round and has yet to say what its scores come to."""
+    late = data.applied.keys() - data.reported.keys()
+    return tuple(client for client in data.manifest.clients if client in late)
+
+
+def _find_unreleased(data: rounds.Round) -> tuple[PartyId, ...]:
+    """Whose sum is not out; of a combiner it cannot be before it has the others'."""
+    late = tuple(server for server in data.aggregators if server not in data.record.ended)
+    others = tuple(server for server in late if server != find_combiner(data, data.current.name))
+    return others or late
+
+
+def find_combiner(data: rounds.Round, phase: str) -> PartyId | None:
+    """Who adds up the sums of all aggregators in a phase; nobody where each sends its own to the clients."""
+    wire = wire_of(data.manifest, phase)
+    return wire.combiner(data.number) if wire.compact else None
+
+
+class PartyState(StrEnum):
+    """What a party does."""
+
+    ASKED = "asked"
+    JOINED = "joined"
+    TRAINING = "training"
+    SENDING = "sending"
+    DELIVERED = "delivered"
+    ADDING = "adding"
+    RELEASED = "released"
+    APPLIED = "applied"
+    LEFT_OUT = "left-out"
+    """Its shares are not in the sum of this round: it keeps its update for the next."""
+    MISSING = "missing"
+    """It was waited for in vain, or is waited for since more than half of the time that its phase may take."""
+    FAILED = "failed"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a party is, in a word and in a few."""
+
+    state: PartyState
+    status: str
+
+
+def find_place(state: runs.State, run: Run, last: Last, party: PartyId, now_s: float) -> Place:
+    """Where a party is, in its run and in the round that is open."""
+    status = _describe(run, last, party)
+    if party == run.failed_party:
+        return Place(PartyState.FAILED, run.reason.removeprefix(f"{party} "))
+    if party not in run.joined:
+        return Place(PartyState.ASKED, status)
+    if state in {runs.State.ENROLLING, runs.State.AGREEING}:
+        return Place(PartyState.JOINED, status)
+    if state is not runs.State.RUNNING or last is None or not last[1].records:
+        return Place(PartyState.IDLE, status)
+    waiting = find_awaited(state, run, last)
+    if party in waiting.parties and now_s - waiting.since_s > run.manifest.phase_timeout_s / 2:
+        return Place(PartyState.MISSING, status)
+    find = _place_aggregator if party in run.manifest.aggregators else _place_client
+    return Place(find(*last, party), status)
+
+
+def _place_aggregator(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if state is rounds.State.COLLECTING or (party not in data.aggregators and state is not rounds.State.VOIDING):
+        return PartyState.IDLE
+    if state is rounds.State.VOIDING:
+        return PartyState.IDLE if party in data.record.ended else PartyState.ADDING
+    return PartyState.RELEASED if party in data.record.ended else PartyState.ADDING
+
+
+def _place_client(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if data.scoring and party in data.awaited and party not in data.reported:
+        return _place_scorer(state, data, party)
+    if party in data.applied:
+        return PartyState.APPLIED
+    if data.members and party not in data.members:
+        return PartyState.LEFT_OUT
+    if party not in data.missing():
+        return PartyState.DELIVERED
+    if state is not rounds.State.COLLECTING:
+        return PartyState.MISSING
+    if data.record.receipts.get(party):
+        return PartyState.SENDING
+    # Once the first phase is over they send by themselves, as soon as they have decoded it.
+    return PartyState.SENDING if data.phase else PartyState.TRAINING
+
+
+def _place_scorer(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+    if party not in data.missing():
+        return PartyState.DELIVERED
+    return PartyState.SENDING if state is rounds.State.COLLECTING else PartyState.MISSING
+
+
+def _describe(run: Run, last: Last, party: PartyId) -> str:
+    if party not in run.joined:
+        return "asked to join"
+    if last is None or not last[1].records:
+        return "joined"
+    state, data = last
+    if party in data.manifest.aggregators:
+        return "released" if party in data.record.ended else f"holds {_count_held(party, data)} share sets"
+    holders = data.record.delivered.get(party, [])
+    if party in data.applied and (party in data.reported or not holders):
+        return f"applied round {data.number}"
+    if holders:
+        return f"delivered {data.current.name} to {len(holders)} of {len(data.aggregators)} aggregators"
+    return "training or sending" if state is rounds.State.COLLECTING else "was left out"
+
+
+def _count_held(party: PartyId, data: Round) -> int:
+    return sum(party in holders for holders in data.record.delivered.values())

@@ -1,0 +1,308 @@
+"""How long rounds take, and what of that is training and evaluation, where all parties share one process.
+
+No client tells anybody how long it took. Whoever runs all of them sees it in their steps.
+
+What a spectator of a run knows: kept up to date from the steps and the progress of its parties.
+
+The show in a terminal: a live picture where there is one, plain lines where the output is piped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hubbub.ids import PartyId, RunId
+from hubbub.messages.manifest import Manifest
+from hubbub.protocol.metrics import format_value
+from hubbub.runtime.runner import Moment
+from hubbub_coordinator.accounts import Account, account
+from hubbub_coordinator.events import PartyJoined, ReceiptArrived
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_trainer.events import Evaluated, Trained
+
+Place = tuple[RunId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """Where a round's time went: the slowest client's training, its evaluation, and all the rest."""
+
+    training_s: float
+    evaluation_s: float
+    protocol_s: float
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Observes trainers, and keeps the slowest of each round."""
+
+    _training_s: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    _evaluation_s: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
+
+    def observe(self, moment: Moment) -> None:
+        """Take in a step of a trainer."""
+        place = moment.key.run, moment.key.round
+        match moment.event:
+            case Trained(training_s=training_s):
+                self._training_s[place] = max(self._training_s[place], training_s)
+            case Evaluated(evaluation_s=evaluation_s):
+                self._evaluation_s[place] = max(self._evaluation_s[place], evaluation_s)
+
+    def split(self, run: RunId, account: Account) -> Durations:
+        """Split a round's time, once all clients have finished it: the coordinator may hear of it before us."""
+        place = run, account.round
+        training_s, evaluation_s = self._training_s[place], self._evaluation_s[place]
+        return Durations(
+            training_s=training_s,
+            evaluation_s=evaluation_s,
+            protocol_s=max(0.0, account.round_s - training_s - evaluation_s),
+        )
+
+
+@dataclass(slots=True)
+class Board:
+    """The state of the show.
+
+    `announcements` are for every spectator, `news` for those who read a log; both hold what was not shown yet.
+    """
+
+    manifest: Manifest
+    announcements: list[str]
+    joined: int = 0
+    round: int = 0
+    phase: str = ""
+    state: str = "enrolling"
+    steps: dict[PartyId, int] = field(default_factory=dict)
+    delivered: dict[PartyId, int] = field(default_factory=dict)
+    applied: set[PartyId] = field(default_factory=set)
+    accounts: list[Account] = field(default_factory=list)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    payload_bits: int = 0
+    wire_bytes: int = 0
+    news: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Say something."""
+        self.news.append(line)
+
+    def progress(self, client: PartyId, number: int, done: int, _steps: int) -> None:
+        """A trainer has done that many steps; called from its thread."""
+        if number >= self.round:
+            self.steps[client] = done
+
+    def observe(self, moment: Moment) -> None:
+        """Take in a step of the coordinator, if it is about this run: others may be begun from the dashboard."""
+        data = moment.data
+        if moment.key.run != self.manifest.run_id:
+            return
+        if isinstance(data, runs.Run):
+            self._observe_run(moment, data)
+        elif isinstance(data, rounds.Round) and isinstance(moment.after, rounds.State):
+            self._observe_round(moment, moment.after, data)
+
+    def _observe_run(self, moment: Moment, data: runs.Run) -> None:
+        # A party that was asked twice answers twice.
+        if isinstance(moment.event, PartyJoined) and len(data.joined) > self.joined:
+            self.joined = len(data.joined)
+            self.note(f"{moment.event.party} joined ({self.joined} of {len(data.parties)})")
+        if moment.after in runs.OUTCOMES:
+            self.state = str(moment.after.value)
+
+    def _observe_round(self, moment: Moment, state: rounds.State, data: rounds.Round) -> None:
+        if data.number != self.round:
+            self._begin_round(data)
+        self.phase, self.state = data.current.name, state.value
+        if not data.records:
+            return
+        receipts = data.record.receipts
+        self.delivered = {client: len(receipts.get(client, {})) for client in data.manifest.clients}
+        self.applied = set(data.applied)
+        # A receipt of the next phase may come while this one is not over.
+        if isinstance(moment.event, ReceiptArrived) and moment.event.phase == self.phase:
+            self._note_delivery(data, moment.event.receipt.receipt.client)
+        if moment.before is not state:
+            self._note_change(state, data)
+
+    def _begin_round(self, data: rounds.Round) -> None:
+        self.round = data.number
+        self.steps.clear()
+        self.note(f"round {data.number}: {len(data.manifest.clients)} clients are training")
+
+    def _note_delivery(self, data: rounds.Round, client: PartyId) -> None:
+        servers = len(data.aggregators)
+        if self.delivered[client] == servers:
+            done = sum(count == servers for count in self.delivered.values())
+            self.note(
+                f"round {data.number}: {client} delivered {data.current.name} to all {servers} aggregators "
+                f"({done} of {len(self.delivered)})"
+            )
+
+    def _note_change(self, state: rounds.State, data: rounds.Round) -> None:
+        if state is rounds.State.RELEASING:
+            self.note(f"round {data.number}: {data.current.name} closed over {len(data.current_members)} clients")
+        elif state is rounds.State.RELEASED:
+            self._add_account(account(data))
+        elif state in {rounds.State.VOID, rounds.State.CONTRADICTED}:
+            self.note(f"round {data.number}: {state.value}: {data.reason}")
+
+    def _add_account(self, finished: Account) -> None:
+        self.accounts.append(finished)
+        self.payload_bits += sum(cost.payload_bits for cost in finished.costs.values())
+        self.wire_bytes += sum(cost.wire_bytes for cost in finished.costs.values())
+        scores = [f"{name} {show_metric(name, finished.metrics)}" for name in finished.metrics]
+        self.note(
+            f"round {finished.round}: {', '.join(scores) or 'released'}, {show_bytes(self.payload_bits / 8)} "
+            f"of payload so far"
+        )
+
+
+def show_metric(name: str, metrics: Mapping[str, float]) -> str:
+    """A metric of a round for people; a dash where the round has none."""
+    return format_value(name, metrics[name]) if name in metrics else "-"
+
+
+def show_bytes(count: float) -> str:
+    """A size for people: 1 MB is 2^20 bytes, as in the paper."""
+    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+FRAMES_PER_SECOND = 10
+
+
+@contextmanager
+def show(board: Board, console: Console) -> Iterator[None]:
+    """Keep the terminal up to date while the block runs."""
+    draw = _Picture(board, console) if console.is_terminal else _Lines(board, console)
+    ticker = asyncio.get_running_loop().create_task(_tick(draw))
+    try:
+        with draw:
+            yield
+            ticker.cancel()
+            draw.update()
+    finally:
+        ticker.cancel()
+
+
+async def _tick(draw: _Picture | _Lines) -> None:
+    while True:
+        draw.update()
+        await asyncio.sleep(1 / FRAMES_PER_SECOND)
+
+
+class _Lines:
+    """One line for each piece of news."""
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._console = console
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.update()
+
+    def update(self) -> None:
+        """Print what is new."""
+        _print_all(self._board.announcements, self._console)
+        _print_all(self._board.news, self._console)
+
+
+class _Picture:
+    """The parties and what they are doing now, drawn over and over."""
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def update(self) -> None:
+        """Draw the board as it is, under what was announced."""
+        _print_all(self._board.announcements, self._live.console)
+        self._board.news.clear()
+        self._live.update(_draw(self._board), refresh=True)
+
+
+def _print_all(lines: list[str], console: Console) -> None:
+    while lines:
+        console.print(lines.pop(0), highlight=False, markup=False, soft_wrap=True)
+
+
+def _draw(board: Board) -> RenderableType:
+    return Group(_headline(board), Text(), _parties(board), Text(), _history(board))
+
+
+def _headline(board: Board) -> Text:
+    parties = len(board.manifest.clients) + len(board.manifest.aggregators)
+    if board.round == 0:
+        return Text(f"Enrolling: {board.joined} of {parties} parties have joined", style="bold")
+    line = Text(f"Round {board.round} of {board.manifest.rounds}", style="bold")
+    line.append(f"   phase {board.phase}: {board.state}", style="cyan")
+    line.append(
+        f"   {show_bytes(board.payload_bits / 8)} of payload, {show_bytes(board.wire_bytes)} on the wire so far",
+        style="dim",
+    )
+    return line
+
+
+def _parties(board: Board) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=max(len(name) for name in board.manifest.clients))
+    table.add_column(width=28)
+    table.add_column(width=9, justify="right")
+    table.add_column()
+    steps = board.manifest.local_steps
+    for client in board.manifest.clients:
+        done = board.steps.get(client, 0)
+        bar = ProgressBar(total=steps, completed=done, width=28, complete_style="green", finished_style="green")
+        table.add_row(client, bar, f"{done}/{steps}", _status(board, client))
+    return table
+
+
+def _status(board: Board, client: PartyId) -> Text:
+    servers = len(board.manifest.aggregators)
+    delivered = board.delivered.get(client, 0)
+    if client in board.applied:
+        return Text("applied the sum", style="green")
+    if delivered == servers:
+        return Text(f"delivered to {delivered} of {servers} aggregators", style="cyan")
+    if delivered:
+        return Text(f"delivered to {delivered} of {servers} aggregators", style="yellow")
+    if board.round == 0:
+        return Text("loading its task", style="dim")
+    if board.steps.get(client, 0) == board.manifest.local_steps:
+        return Text("sharing", style="yellow")
+    return Text("training" if client in board.steps else "waiting for a core", style="dim")
+
+
+def _history(board: Board) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    headline = board.manifest.headline
+    names = [headline.name] if headline else []
+    for column in ("round", *names, "payload"):
+        table.add_column(column, justify="right")
+    for finished in board.accounts[-8:]:
+        payload = sum(cost.payload_bits for cost in finished.costs.values()) / 8
+        scores = [show_metric(name, finished.metrics) for name in names]
+        table.add_row(str(finished.round), *scores, show_bytes(payload))
+    return table if board.accounts else Text()

@@ -1,0 +1,156 @@
+"""Puts messages into signed envelopes and envelopes on their way.
+
+Sending what is ready while the next is prepared.
+
+A vector travels in chunks: while one is sealed, signed and on its way to the broker, the next is computed. What is
+in flight is in memory, so it is bounded; who prepares faster than the broker takes waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ParamSpec
+
+from hubbub.errors import HubbubError
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Key
+from hubbub.messages.codec import covered, digest_payload, encode_signed, signed_part
+from hubbub.messages.envelope import Envelope, Message
+from hubbub.transport.base import Transport
+from hubbub.transport.topology import route
+from hubbub.trust.identity import Identity
+from hubbub.trust.roster import Roster
+from hubbub.trust.signed import check_signature
+
+DOMAIN = "message"
+LONG_BYTES = 2**17
+"""A payload beyond this takes longer to hash than to hand to a thread."""
+
+
+def sign(identity: Identity, envelope: Envelope) -> Envelope:
+    """Sign an envelope as its sender."""
+    return replace(envelope, signature=identity.key.sign(DOMAIN, signed_part(envelope)))
+
+
+def authenticate(roster: Roster, envelope: Envelope, frame: bytes) -> None:
+    """Refuse an envelope that the sender it names has not signed; `frame` is what it was read from."""
+    check_signature(roster, envelope.sender, envelope.signature, DOMAIN, covered(frame))
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A payload and its digest: made in the same thread, and once, to however many it goes."""
+
+    content: bytes = field(repr=False)
+    digest: bytes
+
+    @classmethod
+    def of(cls, content: bytes) -> Parcel:
+        """Make the digest."""
+        return cls(content, digest_payload(content))
+
+
+class Post:
+    """One party's way of sending; `note` is told of every message that the broker has taken, and its size."""
+
+    def __init__(
+        self, transport: Transport, identity: Identity, note: Callable[[Envelope, int], None] = lambda *_: None
+    ) -> None:
+        self._transport = transport
+        self._identity = identity
+        self._note = note
+
+    async def send(
+        self,
+        key: Key,
+        *,
+        to: PartyId,
+        role: Role,
+        body: Message,
+        phase: str = "",
+        payload: bytes | Parcel = b"",
+    ) -> None:
+        """Send a message about the run, round and phase of `key`; returns when the broker has taken it."""
+        content, digest = (payload.content, payload.digest) if isinstance(payload, Parcel) else (payload, None)
+        envelope = Envelope(
+            run=key.run,
+            round=key.round,
+            phase=phase or key.phase,
+            sender=self._identity.name,
+            recipient=to,
+            message_id=secrets.token_hex(16),
+            body=body,
+            payload=content,
+        )
+        frame = await self._write(envelope, digest)
+        await self._transport.publish(route(self._identity.role, role, to), frame)
+        self._note(envelope, len(frame))
+
+    async def _write(self, envelope: Envelope, digest: bytes | None) -> bytes:
+        """Sign and encode; what takes long to hash, in a thread, for the loop has others to serve."""
+        write = partial(encode_signed, envelope, partial(self._identity.key.sign, DOMAIN), digest)
+        takes_long = digest is None and len(envelope.payload) > LONG_BYTES
+        return await asyncio.to_thread(write) if takes_long else write()
+
+
+P = ParamSpec("P")
+
+AT_ONCE = 4
+"""Messages in flight: each holds a chunk in memory, and the broker hardly takes more for more of them."""
+
+
+class Overlap:
+    """Begins calls that go on in the background, so many at a time."""
+
+    def __init__(self, at_once: int) -> None:
+        self._room = asyncio.Semaphore(at_once)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: HubbubError | None = None
+
+    async def begin(self, work: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Begin a call as soon as there is room for it; raises what another one has failed with."""
+        await self._room.acquire()
+        self._raise_failure()
+        self._tasks.add(asyncio.create_task(self._finish(work, *args, **kwargs)))
+
+    async def _finish(self, work: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            await work(*args, **kwargs)
+        except HubbubError as error:
+            self._failure = self._failure or error
+        finally:
+            self._room.release()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def wait(self) -> None:
+        """Return when all have ended; raises the first failure as soon as there is one."""
+        while self._tasks and self._failure is None:
+            done, self._tasks = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        self._raise_failure()
+
+    async def give_up(self) -> None:
+        """End what is still under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def overlapping(at_once: int = AT_ONCE) -> AsyncIterator[Overlap]:
+    """What is begun inside has ended when the block has; the first failure ends all of it and is raised."""
+    overlap = Overlap(at_once)
+    try:
+        yield overlap
+        await overlap.wait()
+    finally:
+        await overlap.give_up()
