@@ -28,7 +28,7 @@ from hubbub.protocol.dense import Digits, from_words, pack_dense, pack_words, to
 from hubbub.protocol.layout import DENSE, Chunk, Vector, plan_chunks
 from hubbub.protocol.sharing import accumulate_chunk, begin_total
 from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import PhaseWire
+from hubbub.strategies.phase_plan import PhasePlan
 from hubbub.trust.seals import Stage
 from hubbub_aggregator.spooled_shares import Adding, check_chunk
 from hubbub_trainer.round_jobs import Compact
@@ -157,7 +157,7 @@ class PhaseSteps:
         servers = tuple(PartyId(f"aggregator-{place}") for place in range(SERVERS))
         self.vectors = (Vector("signs", n, signs.modulus(CLIENTS)), Vector("factors", 1, FACTORS_MODULUS))
         self.plan = plan_chunks(self.vectors, chunk_bytes, DENSE)
-        self._wire = PhaseWire(Phase("signs"), 0, self._clients, servers, compact=True, chunk_bytes=chunk_bytes)
+        self._wire = PhasePlan(Phase("signs"), 0, self._clients, servers, compact=True, chunk_bytes=chunk_bytes)
         stream = AesCtrStream.from_os()
         self._stage = Stage(RunId("0" * 64), ROUND, "signs")
         self._compact = Compact(self._stage, bytes(KEY_BYTES))

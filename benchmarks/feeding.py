@@ -41,11 +41,11 @@ from hubbub.protocol.ring import word_type
 from hubbub.protocol.sharing import unmask
 from hubbub.runtime.publisher import sign
 from hubbub.strategies.base import Theta
-from hubbub.strategies.phase_plan import wire_of
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub.transport.base import ACK, Address, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, route, topology_for
-from hubbub.trust.seals import Place, RunSeals, ShareKey, Stage, derive_share_key, draw_run_key, mask_stream
+from hubbub.trust.seals import RunSeals, SealContext, ShareKey, Stage, derive_share_key, draw_run_key, mask_stream
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_local.attribution import AttributingLoop
@@ -219,7 +219,7 @@ class Crowd:
         self.wall_s = 0.0
         self._parties = parties
         self._transports = transports
-        self._wire = wire_of(manifest, PHASE)
+        self._wire = plan_phase(manifest, PHASE)
         numbers = manifest.protocol_parameters
         self._vectors = (
             Vector("signs", manifest.parameters, numbers.signs_modulus),
@@ -392,7 +392,7 @@ class Crowd:
         return generator.integers(values, size=piece.stop - piece.start, dtype=word_type(modulus))
 
     def _mask(self, client: PartyId, index: int, vector: Vector) -> AesCtrStream:
-        return mask_stream(self._stage, _GROUP_KEY, client, Place(vector.name, vector.modulus, index))
+        return mask_stream(self._stage, _GROUP_KEY, client, SealContext(vector.name, vector.modulus, index))
 
     def _compare(self, piece: Piece, got: Digits) -> None:
         total = np.zeros(got.size, dtype=np.uint32)

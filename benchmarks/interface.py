@@ -32,11 +32,11 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, declare
 from hubbub.protocol.layout import Vector
-from hubbub.runtime.runner import BEGINNING, Moment
+from hubbub.runtime.runner import BEGINNING, Transition
 from hubbub.runtime.serving import listen
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.store.base import Draft
-from hubbub.store.shapes import Shapes
+from hubbub.store.event_codec import EventCodec
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Address
@@ -242,9 +242,9 @@ class Stage:
             seed=0,
         )
 
-    def _note(self, moment: Moment) -> None:
+    def _note(self, moment: Transition) -> None:
         ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
-        if ended and isinstance(moment.data, rounds.Round):
+        if ended and isinstance(moment.data, rounds.CoordinatorRound):
             self.accounts.append(account(moment.data))
 
 
@@ -319,7 +319,7 @@ async def _time_pages(count: int, repeats: int) -> list[PageTime]:
 
 def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
     """Write runs as a coordinator keeps them, each begun and cancelled; oldest first."""
-    shapes = Shapes((runs.Run, *runs.KIND.events))
+    shapes = EventCodec((runs.CoordinatorRun, *runs.KIND.events))
     first = draw_up_manifest(
         SyntheticTask(1_000), roster=parties.roster, strategy="no-union", rho=RHO, local_steps=1, rounds=5, seed=0
     )
@@ -341,9 +341,9 @@ def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
     return kept
 
 
-def _write_run(shapes: Shapes, manifest: Manifest, place: int) -> Iterator[Draft]:
+def _write_run(shapes: EventCodec, manifest: Manifest, place: int) -> Iterator[Draft]:
     key = Key("run", manifest.run_id)
-    yield Draft(key, BEGINNING, shapes.dump(runs.Run(manifest=manifest, place=place)))
+    yield Draft(key, BEGINNING, shapes.dump(runs.CoordinatorRun(manifest=manifest, place=place)))
     for event in (Began(at_s=float(place)), CancelRequested(at_s=place + 1.0)):
         yield Draft(key, shapes.name_of(event), shapes.dump(event))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.steps import CLIENTS, RHO, SERVERS
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
 from hubbub_coordinator.accounts import Account, account
@@ -74,9 +74,9 @@ async def _run(parameters: int, count: int, connect: Connect | None) -> list[Tim
     accounts: list[Account] = []
     stopwatch = Stopwatch()
 
-    def note(moment: Moment) -> None:
+    def note(moment: Transition) -> None:
         ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
-        if ended and isinstance(moment.data, rounds.Round):
+        if ended and isinstance(moment.data, rounds.CoordinatorRound):
             accounts.append(account(moment.data))
 
     with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:

@@ -25,7 +25,7 @@ from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import ClosePhase, SumChunk
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
@@ -101,8 +101,8 @@ class _Meter:
     readings: list[_Reading] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def observe(self, moment: Moment) -> None:
-        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
+    def observe(self, moment: Transition) -> None:
+        if isinstance(moment.data, rounds.CoordinatorRound) and moment.after is rounds.State.RELEASED:
             reading = _Reading(time.process_time(), self.trust_s, self.learning_s, self.sent, self.trust_bytes)
             self.readings.append(reading)
 

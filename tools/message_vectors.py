@@ -12,7 +12,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS, decode, encode, signed_part
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import read_manifest
-from hubbub.messages.rounds import Release
+from hubbub.messages.rounds import ReleaseClaim
 from hubbub.messages.shares import Receipt
 from hubbub.runtime.publisher import authenticate, sign
 from hubbub.trust.identity import Identity
@@ -130,7 +130,7 @@ def signed_receipt() -> Json:
 def signed_release(name: str) -> str:
     """An aggregator's word for its sum in this run, round and phase."""
     content = {"aggregator": name, "members": MEMBERS, "vectors": VECTORS, "transcript": TRANSCRIPT}
-    return sign_release(IDENTITIES[name], RUN, ROUND, PHASE, Release.model_validate_json(json.dumps(content)))
+    return sign_release(IDENTITIES[name], RUN, ROUND, PHASE, ReleaseClaim.model_validate_json(json.dumps(content)))
 
 
 BODIES: dict[str, Json] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from hubbub.ids import PartyId
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.runtime.telemetry import context
 from hubbub.transport.base import Address, Condition, Handler, Transport
 from hubbub_coordinator.accounts import Account, account
@@ -48,9 +48,9 @@ class Meter:
         else:
             self.others_bytes += size
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, moment: Transition) -> None:
         ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
-        if ended and isinstance(moment.data, rounds.Round):
+        if ended and isinstance(moment.data, rounds.CoordinatorRound):
             whole = account(moment.data)
             reading = Reading(
                 spent_s=self.attribution.read(),

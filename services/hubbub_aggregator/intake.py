@@ -10,11 +10,11 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, PartialChunk, Release
+from hubbub.messages.rounds import ClosePhase, PartialChunk, ReleaseClaim
 from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, SignedReceipt, share_wire_bytes
 from hubbub.protocol.layout import Vector, check_payload
 from hubbub.runtime.message_checks import check_members
-from hubbub.strategies.phase_plan import PhaseWire, admit, wire_of
+from hubbub.strategies.phase_plan import PhasePlan, admit, plan_phase
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_receipt, check_release
 from hubbub_aggregator.events import ChunkArrived, CloseOrdered, PartialArrived
@@ -24,7 +24,7 @@ def read_share(
     me: PartyId, manifest: Manifest, kem: Kem, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
 ) -> ChunkArrived:
     """Check a chunk of a share set, or the seed of a whole one: its form, its vectors, its length."""
-    wire = wire_of(manifest, envelope.phase)
+    wire = plan_phase(manifest, envelope.phase)
     if me not in wire.servers:
         raise PeerError(RejectReason.UNKNOWN_PHASE, f"{me} takes no part in {envelope.phase}")
     _check_form(me, wire, envelope)
@@ -45,7 +45,7 @@ def read_share(
     )
 
 
-def _check_form(me: PartyId, wire: PhaseWire[PartyId], envelope: Envelope) -> None:
+def _check_form(me: PartyId, wire: PhasePlan[PartyId], envelope: Envelope) -> None:
     """On the compact wire a client owes one aggregator its full share, and a seed to all others."""
     expected: type[ShareChunk | ShareSeed] = ShareChunk
     if wire.compact:
@@ -66,7 +66,7 @@ def _admit(
 
 
 def _measure(
-    wire: PhaseWire[PartyId], body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
+    wire: PhasePlan[PartyId], body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
 ) -> tuple[int, int, dict[str, int]]:
     """The number of a chunk, of how many, and what its bytes count as; it has as many as its place needs."""
     if isinstance(body, ShareChunk):
@@ -81,12 +81,12 @@ def read_partial(
     me: PartyId, manifest: Manifest, roster: Roster, envelope: Envelope, body: PartialChunk, size: int
 ) -> PartialArrived:
     """Check a chunk of another aggregator's sum: it is for the combiner, and signed on its own to be passed on."""
-    wire = wire_of(manifest, envelope.phase)
+    wire = plan_phase(manifest, envelope.phase)
     if not wire.compact or me != wire.combiner(envelope.round) or envelope.sender not in wire.servers:
         raise PeerError(RejectReason.UNEXPECTED, f"{me} combines no sum of {envelope.sender} in this phase")
     vectors = _admit(manifest, envelope, body)
     check_members(manifest, body.members)
-    release = Release(
+    release = ReleaseClaim(
         aggregator=envelope.sender, members=body.members, vectors=body.vectors, transcript=body.transcript
     )
     check_release(roster, envelope.run, envelope.round, envelope.phase, release, body.signature)

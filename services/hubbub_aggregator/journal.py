@@ -21,7 +21,7 @@ from hubbub.strategies.scores import SCORES
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PhaseOutcome:
     """How a phase ended: released over members, or void if there are none."""
 
     members: tuple[PartyId, ...]
@@ -68,7 +68,7 @@ class Journal:
             self._check_scores(key, members)
         elif written is None:
             self._check_round(key, members)
-        elif written != Verdict(tuple(members)):
+        elif written != PhaseOutcome(tuple(members)):
             raise PeerError(RejectReason.ALREADY_ENDED, f"{key} has ended as {written.word} already")
 
     def _check_round(self, key: Key, members: Sequence[PartyId]) -> None:
@@ -100,13 +100,13 @@ class Journal:
         if self.find_set(key, client) != set_id:
             raise PeerError(RejectReason.SECOND_SET, f"{client} has sent another share set in this phase")
 
-    def find(self, key: Key) -> Verdict | None:
+    def find(self, key: Key) -> PhaseOutcome | None:
         """The verdict on a phase, if there is one."""
         rows = self._read(
             "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase = ?",
             (key.run, key.round, key.phase),
         )
-        return Verdict(tuple(json.loads(rows[0][0]))) if rows else None
+        return PhaseOutcome(tuple(json.loads(rows[0][0]))) if rows else None
 
     def find_set(self, key: Key, client: PartyId) -> SetId | None:
         """The set of a client that a phase took, if it took one."""

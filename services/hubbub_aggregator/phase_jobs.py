@@ -22,7 +22,7 @@ from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
-from hubbub.messages.rounds import MaskedChunk, PartialChunk, Release, SumChunk
+from hubbub.messages.rounds import MaskedChunk, PartialChunk, ReleaseClaim, SumChunk
 from hubbub.messages.shares import Direction, Traffic, count_payload, declare
 from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
@@ -30,7 +30,7 @@ from hubbub.runtime.publisher import Overlap, Parcel, Post, overlapping
 from hubbub.runtime.spool import Spool
 from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Gathering, Phase
-from hubbub.strategies.phase_plan import PhaseWire, wire_of
+from hubbub.strategies.phase_plan import PhasePlan, plan_phase
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, SumSent
@@ -67,7 +67,7 @@ def _draw(seal_of: SealOf, key: Key, data: Accumulation) -> bytes:
     seals, stage = seal_of(key)
     shared = ChunkKey.fresh()
     # Where clients may be sent different vectors, each has a key of its own.
-    each_its_own = wire_of(data.manifest, key.phase).phase.gathers
+    each_its_own = plan_phase(data.manifest, key.phase).phase.gathers
     keys = {client: ChunkKey.fresh() if each_its_own else shared for client in data.manifest.clients}
     wrapped = {client: seals.wrap_sum_key(stage, client, sum_key) for client, sum_key in keys.items()}
     return json.dumps({name: (keys[name].to_bytes().hex(), wrapped[name].hex()) for name in keys}).encode()
@@ -78,14 +78,16 @@ def _name(key: Key) -> str:
     return f"sum keys {key.round} {key.phase}"
 
 
-SignedClaim = tuple[Release, str]
+SignedClaim = tuple[ReleaseClaim, str]
 """What an aggregator says that it releases, and its signature."""
 
 
 def sign_claim(identity: Identity, key: Key, data: Accumulation, vectors: tuple[Vector, ...]) -> SignedClaim:
     """Sign for a sum of these vectors over the members; their sets have one transcript."""
     transcript = data.sets[data.members[0]].transcript
-    release = Release(aggregator=data.me, members=data.members, vectors=declare(vectors), transcript=transcript)
+    release = ReleaseClaim(
+        aggregator=data.me, members=data.members, vectors=declare(vectors), transcript=transcript
+    )
     return release, sign_release(identity, key.run, key.round, key.phase, release)
 
 
@@ -101,7 +103,7 @@ class Releasing:
 
     async def release(self, key: Key, data: Accumulation) -> SumSent:
         """Add and send, chunk by chunk where the phase allows it."""
-        phase = wire_of(data.manifest, key.phase).phase
+        phase = plan_phase(data.manifest, key.phase).phase
         gathering = phase.gather(data.manifest.protocol_parameters)
         if gathering is None:
             return await self._release_sum(key, data, phase)
@@ -203,7 +205,7 @@ class Combining:
         Each goes to the combiner or, with what the others added, to every client.
         """
         vectors = _one_of(data).vectors
-        wire = wire_of(data.manifest, key.phase)
+        wire = plan_phase(data.manifest, key.phase)
         adding = cache(partial(self._begin_adding, key, data))
         make = partial(self._make, key, data, adding)
         claim = sign_claim(self._identity, key, data, vectors)
@@ -307,7 +309,7 @@ CHECKS_AT_ONCE = 2
 """Chunks that are opened at the same time: each takes memory for its elements."""
 
 
-class Workbench:
+class PhaseJobs:
     """Opens, checks, adds and sends."""
 
     def __init__(self, identity: Identity, spool: Spool, vault: Vault, post: Post, seal_of: SealOf) -> None:
@@ -317,7 +319,7 @@ class Workbench:
         self._releasing = Releasing(identity, vault, post, opened, seal_of)
         self._combining = Combining(identity, post, opened, seal_of)
 
-    def look_into(self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
+    def look_into(self, key: Key, wire: PhasePlan[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
         """Note that what arrived is good, if that can be told at once."""
         return self._opened.look_into(key, wire, event, payload)
 
@@ -325,7 +327,7 @@ class Workbench:
         """Forget what was opened of a phase that is over."""
         self._opened.forget(key)
 
-    async def check(self, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
+    async def check(self, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
         """Open a spooled chunk and look at every value of it."""
         async with self._checks:
             return await asyncio.to_thread(self._opened.check, key, wire, job)

@@ -18,9 +18,9 @@ from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, 
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
-from hubbub.runtime.runner import Fed, Live, Observer
+from hubbub.runtime.runner import KeyedEvent, Observer, RunningMachine
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.phase_plan import phases_of, wire_of
+from hubbub.strategies.phase_plan import phases_of, plan_phase
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -38,7 +38,7 @@ from hubbub_aggregator.events import (
 )
 from hubbub_aggregator.intake import read_order, read_partial, read_share
 from hubbub_aggregator.journal import Journal
-from hubbub_aggregator.phase_jobs import Workbench, drop_keys, fix_keys
+from hubbub_aggregator.phase_jobs import PhaseJobs, drop_keys, fix_keys
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
@@ -77,11 +77,11 @@ class Aggregator(Participant):
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Those that this process has signed, by phase."""
-        self._bench = Workbench(identity, self._spool, self._vault, self.runner.post, self._seal_of)
+        self._bench = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of)
 
     # Messages to events ---------------------------------------------------------------------------------
 
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and make its event."""
         del now_s
         run = Key("run", envelope.run)
@@ -131,12 +131,12 @@ class Aggregator(Participant):
 
     def _receive_share(
         self, data: Membership, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
-    ) -> Sequence[Fed]:
+    ) -> Sequence[KeyedEvent]:
         over = self._is_over(data, envelope)
         event = read_share(data.me, data.manifest, self.runner.roster.kem, envelope, body, size)
         if over and not self._asked_again(envelope):
             return self._ignore(envelope)
-        key, wire = self._phase_key(data, envelope), wire_of(data.manifest, envelope.phase)
+        key, wire = self._phase_key(data, envelope), plan_phase(data.manifest, envelope.phase)
         return [(key, self._bench.look_into(key, wire, event, envelope.payload))]
 
     def _asked_again(self, envelope: Envelope) -> bool:
@@ -146,7 +146,7 @@ class Aggregator(Participant):
 
     def _receive_partial(
         self, data: Membership, envelope: Envelope, body: PartialChunk, size: int
-    ) -> Sequence[Fed]:
+    ) -> Sequence[KeyedEvent]:
         """Another aggregator's sum; our own position moves on when we close, before all sums are here."""
         over = self._is_over(data, envelope)
         event = read_partial(data.me, data.manifest, self.runner.roster, envelope, body, size)
@@ -157,7 +157,7 @@ class Aggregator(Participant):
 
     def _receive_order(
         self, data: Membership, envelope: Envelope, event: CloseOrdered | VoidOrdered
-    ) -> Sequence[Fed]:
+    ) -> Sequence[KeyedEvent]:
         key = _phase_of(envelope)
         if key in self.runner.machines:
             return [(key, event)]
@@ -207,7 +207,7 @@ class Aggregator(Participant):
         """The machine of the phase that is open now, set up when the first message of it arrives."""
         key = _phase_of(envelope)
         if key not in self.runner.machines:
-            wire = wire_of(data.manifest, envelope.phase)
+            wire = plan_phase(data.manifest, envelope.phase)
             start = Accumulation(
                 me=self.runner.identity.name,
                 key=key,
@@ -279,7 +279,7 @@ class Aggregator(Participant):
     async def _work(self, key: Key, job: Job) -> object:
         match job:
             case accumulation.CheckChunk():
-                return await self._bench.check(key, wire_of(self._accumulation(key).manifest, key.phase), job)
+                return await self._bench.check(key, plan_phase(self._accumulation(key).manifest, key.phase), job)
             case accumulation.SumAndRelease():
                 return await self._bench.release(key, self._accumulation(key))
         raise LocalError(f"an aggregator has no job {job!r}")
@@ -290,7 +290,7 @@ class Aggregator(Participant):
             raise LocalError(f"{key} is not a phase")
         return data
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         """Forget the chunks of what is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)

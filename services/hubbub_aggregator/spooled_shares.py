@@ -31,8 +31,8 @@ from hubbub.protocol.ring import Residues, residue_type
 from hubbub.protocol.sharing import accumulate_chunk
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import PhaseWire
-from hubbub.trust.seals import Place, RunSeals, ShareKey, Stage, share_stream
+from hubbub.strategies.phase_plan import PhasePlan
+from hubbub.trust.seals import RunSeals, SealContext, ShareKey, Stage, share_stream
 from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, SetDamaged
 from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
 
@@ -131,7 +131,7 @@ class Openings:
         seals, stage = self._seal_of(key)
         return seals.open_partial(stage, server, index, self._spool.read(key, name_partial(server, index)))
 
-    def look_into(self, key: Key, wire: PhaseWire[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
+    def look_into(self, key: Key, wire: PhasePlan[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
         """Note that what arrived is good, if that can be told at once; what is not is left to `check`.
 
         On the compact wire any words may be a share, so that to open one is to check it, and takes less time than
@@ -150,7 +150,7 @@ class Openings:
             return event
         return replace(event, checked=True)
 
-    def check(self, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
+    def check(self, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
         """Look at what arrived of a share set: whether it opens, and every value of it is in its ring."""
         share_set = job.share_set
         try:
@@ -224,4 +224,4 @@ class Adding:
         )
 
     def _stream(self, seed: bytes, client: PartyId, index: int, vector: Vector) -> AesCtrStream:
-        return share_stream(self.stage, seed, client, self.server, Place(vector.name, vector.modulus, index))
+        return share_stream(self.stage, seed, client, self.server, SealContext(vector.name, vector.modulus, index))

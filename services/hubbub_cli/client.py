@@ -59,7 +59,7 @@ class NoCoordinator(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Endpoint:
     """Where the coordinator is, the token to show, and who vouches for its certificate."""
 
     url: str
@@ -131,19 +131,19 @@ class Message:
 class Client:
     """Asks one coordinator."""
 
-    def __init__(self, door: Door, *, answer_s: float = ANSWER_S) -> None:
-        self._door = door
+    def __init__(self, endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> None:
+        self._endpoint = endpoint
         self._answer_s = answer_s
         headers = {"user-agent": f"hubbub/{__version__}"}
-        if door.token is not None:
-            headers["authorization"] = f"Bearer {door.token}"
+        if endpoint.token is not None:
+            headers["authorization"] = f"Bearer {endpoint.token}"
         self._http = httpx.AsyncClient(
-            base_url=door.url,
+            base_url=endpoint.url,
             headers=headers,
             timeout=answer_s,
-            verify=_trust(door),
+            verify=_trust(endpoint),
             # A proxy in the environment knows no way to this machine's own ports.
-            trust_env=not door.is_local,
+            trust_env=not endpoint.is_local,
         )
         self.ahead_s: float | None = None
         """How far the coordinator's clock is ahead of ours, as its last answer said; None if it did not."""
@@ -226,7 +226,7 @@ class Client:
         try:
             yield
         except httpx.HTTPError as error:
-            raise CoordinatorUnreachable(_describe_loss(error, self._door)) from error
+            raise CoordinatorUnreachable(_describe_loss(error, self._endpoint)) from error
 
     def _read_clock(self, answer: httpx.Response) -> None:
         try:
@@ -242,9 +242,9 @@ class Client:
         detail = _read_detail(answer)
         if answer.is_server_error:
             said = detail or f"{answer.status_code} {answer.reason_phrase}"
-            raise CoordinatorFailed(f"the coordinator at {self._door.url} says: {said}")
+            raise CoordinatorFailed(f"the coordinator at {self._endpoint.url} says: {said}")
         if detail is None:
-            raise NoCoordinator(_describe_stranger(self._door.url))
+            raise NoCoordinator(_describe_stranger(self._endpoint.url))
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             raise CoordinatorRefused(f"{detail}: name the file with the token, --token-file (HUBBUB_TOKEN_FILE)")
         raise CoordinatorRefused(detail)
@@ -279,17 +279,19 @@ async def _read_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
             yield line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
-def _trust(door: Door) -> ssl.SSLContext:
+def _trust(endpoint: Endpoint) -> ssl.SSLContext:
     """Verify certificates with the system's authorities, or with those of a file."""
-    if not door.is_encrypted:
+    if not endpoint.is_encrypted:
         # Never used, and trusts nobody; to read the system's authorities would take as long as the question.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        return ssl.create_default_context(cafile=door.ca_file)
+        return ssl.create_default_context(cafile=endpoint.ca_file)
     except ssl.SSLError as error:
-        raise ConfigurationError(f"{door.ca_file} is no PEM file of CA certificates ({error.reason})") from None
+        raise ConfigurationError(
+            f"{endpoint.ca_file} is no PEM file of CA certificates ({error.reason})"
+        ) from None
     except OSError as error:
-        raise ConfigurationError(f"the CA file {door.ca_file} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"the CA file {endpoint.ca_file} cannot be read: {error.strerror}") from None
 
 
 def _read_json(answer: httpx.Response) -> Json:
@@ -317,8 +319,8 @@ def _read_detail(answer: httpx.Response) -> str | None:
     return str(content["detail"]) if isinstance(content, dict) and "detail" in content else None
 
 
-def _describe_loss(error: httpx.HTTPError, door: Door) -> str:
-    where = f"the coordinator at {door.url}"
+def _describe_loss(error: httpx.HTTPError, endpoint: Endpoint) -> str:
+    where = f"the coordinator at {endpoint.url}"
     trouble = _find_tls_trouble(error)
     if isinstance(trouble, ssl.SSLCertVerificationError):
         return (
@@ -331,10 +333,10 @@ def _describe_loss(error: httpx.HTTPError, door: Door) -> str:
         )
     match error:
         case httpx.ConnectError():
-            return f"nobody answers at {door.url}: check that the coordinator runs, and --url (HUBBUB_URL)"
+            return f"nobody answers at {endpoint.url}: check that the coordinator runs, and --url (HUBBUB_URL)"
         case httpx.TimeoutException():
             return f"{where} does not answer in time: it may be busy, or something in between drops what is sent"
-        case httpx.RemoteProtocolError() if not door.is_encrypted:
+        case httpx.RemoteProtocolError() if not endpoint.is_encrypted:
             return f"{where} broke off the connection; if it speaks TLS, write https:// in --url (HUBBUB_URL)"
     return f"the connection to {where} was lost"
 

@@ -15,7 +15,7 @@ from hubbub.ids import Role
 from hubbub_cli.services import ConfigFile
 
 if TYPE_CHECKING:
-    from hubbub_cli.doctor_target import Findings, Patient
+    from hubbub_cli.doctor_target import DoctorTarget, Findings
 
 EXIT_ILL = 1
 
@@ -78,10 +78,10 @@ def doctor(
         "folder": _text(folder),
         "data": data,
     }
-    patient = admit(role, options, config, os.environ)
+    target = admit(role, options, config, os.environ)
     with without_log_lines():
-        found = _examine(patient, options, config)
-        doctor_checks.check_coordinator(patient, url, token_file, ca_file, found)
+        found = _examine(target, options, config)
+        doctor_checks.check_coordinator(target, url, token_file, ca_file, found)
     if as_json:
         typer.echo(json.dumps(write_findings(found), indent=2))
     else:
@@ -90,25 +90,25 @@ def doctor(
         raise typer.Exit(EXIT_ILL)
 
 
-def _examine(patient: Patient, options: Mapping[str, str | None], config: Path | None) -> Findings:
+def _examine(target: DoctorTarget, options: Mapping[str, str | None], config: Path | None) -> Findings:
     """Look at all but the coordinator."""
     from hubbub_cli import doctor_checks  # noqa: PLC0415  (As above.)
     from hubbub_cli.doctor_target import Findings, check_settings  # noqa: PLC0415
 
     found = Findings()
-    doctor_checks.check_versions(patient, found)
-    check_settings(patient, options, config, found)
-    who = doctor_checks.check_identity(patient, found)
-    everybody = doctor_checks.check_roster(patient, who, found)
-    if patient.role in {Role.CLIENT, Role.AGGREGATOR}:
-        doctor_checks.check_policy(patient, everybody, found)
-    doctor_checks.check_folder(patient, found)
-    if patient.role is Role.CLIENT:
-        doctor_checks.check_tasks(patient, found)
-        doctor_checks.check_data(patient, found)
-    doctor_checks.check_broker(patient, who, everybody, found)
-    if patient.role is Role.COORDINATOR:
-        doctor_checks.check_tokens(patient, found)
+    doctor_checks.check_versions(target, found)
+    check_settings(target, options, config, found)
+    who = doctor_checks.check_identity(target, found)
+    everybody = doctor_checks.check_roster(target, who, found)
+    if target.role in {Role.CLIENT, Role.AGGREGATOR}:
+        doctor_checks.check_policy(target, everybody, found)
+    doctor_checks.check_folder(target, found)
+    if target.role is Role.CLIENT:
+        doctor_checks.check_tasks(target, found)
+        doctor_checks.check_data(target, found)
+    doctor_checks.check_broker(target, who, everybody, found)
+    if target.role is Role.COORDINATOR:
+        doctor_checks.check_tokens(target, found)
     return found
 
 

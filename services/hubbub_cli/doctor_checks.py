@@ -29,8 +29,8 @@ from hubbub.transport.rabbitmq import RabbitMqTransport, try_rights
 from hubbub.transport.topology import find_duties, find_taboos, received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, find_conflicts, read_roster, show_fingerprint
-from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Door, Json, read_token
-from hubbub_cli.doctor_target import Findings, Patient
+from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Endpoint, Json, read_token
+from hubbub_cli.doctor_target import DoctorTarget, Findings
 from hubbub_cli.formatting import show_bytes
 from hubbub_cli.policy import policy_model_for
 
@@ -39,30 +39,30 @@ FREE_BYTES = 2**30
 """Less than this is soon used up: a client's share sets of a large model wait on an aggregator's disk."""
 
 
-def check_versions(patient: Patient, found: Findings) -> None:
+def check_versions(target: DoctorTarget, found: Findings) -> None:
     """Look at Python, at Hubbub and at what it needs."""
     told = (
         f"hubbub {__version__}, Python {platform.python_version()}, cryptography {_find_version('cryptography')}"
     )
     old = [name for name, oldest in _list_requirements() if _is_older(_find_version(name), oldest)]
     if sys.version_info < OLDEST_PYTHON:
-        found.complain("versions", told, "install Python 3.11 or later")
+        found.fail("versions", told, "install Python 3.11 or later")
     elif old:
-        found.complain(
+        found.fail(
             "versions",
             f"{told}; missing or too old: {', '.join(old)}",
             "install again: pip install --upgrade hubbub",
         )
     else:
-        found.praise("versions", told)
-    if patient.role is Role.CLIENT:
+        found.ok("versions", told)
+    if target.role is Role.CLIENT:
         _check_torch(found)
 
 
 def _check_torch(found: Findings) -> None:
     there = _find_version("torch")
     if there:
-        found.praise("torch", there)
+        found.ok("torch", there)
     else:
         found.warn(
             "torch", "is not installed, and the tasks lenet and alexnet need it", "pip install 'hubbub[trainer]'"
@@ -93,108 +93,104 @@ def _is_older(there: str, oldest: str) -> bool:
     return numbers(there) < numbers(oldest)
 
 
-def check_identity(patient: Patient, found: Findings) -> Identity | None:
+def check_identity(target: DoctorTarget, found: Findings) -> Identity | None:
     """Look whether this party's private file is there, is for its owner alone, and is of its role."""
-    path = patient.path("identity")
+    path = target.path("identity")
     if path is None:
-        found.skip("identity", f"not set: {patient.variable('identity')}")
+        found.skip("identity", f"not set: {target.variable('identity')}")
         return None
     try:
         if is_open_to_others(path.stat()):
-            found.complain("identity", f"others than its owner may read or change {path}", f"chmod 600 {path}")
+            found.fail("identity", f"others than its owner may read or change {path}", f"chmod 600 {path}")
             return None
         identity = read_identity(path)
     except OSError as error:
         what = f"{path} cannot be read: {error.strerror}"
-        found.complain("identity", what, "make one with `hubbub keys new`, or name the right file")
+        found.fail("identity", what, "make one with `hubbub keys new`, or name the right file")
         return None
     except ConfigurationError as error:
-        found.complain(
+        found.fail(
             "identity", str(error), "restore it from a copy; if there is none, make another and a new roster"
         )
         return None
     told = f"{identity.role.value} {identity.name} of {identity.organisation}"
-    if patient.role not in {None, identity.role}:
-        found.complain(
-            "identity", f"this is {told}, not {patient.role}", f"name the private file of a {patient.role}"
-        )
+    if target.role not in {None, identity.role}:
+        found.fail("identity", f"this is {told}, not {target.role}", f"name the private file of a {target.role}")
         return None
-    found.praise("identity", told)
+    found.ok("identity", told)
     return identity
 
 
-def check_roster(patient: Patient, identity: Identity | None, found: Findings) -> Roster | None:
+def check_roster(target: DoctorTarget, identity: Identity | None, found: Findings) -> Roster | None:
     """Look whether the roster is genuine, is the one that is pinned, and has this party in it."""
-    path = patient.path("roster")
+    path = target.path("roster")
     if path is None:
-        found.skip("roster", f"not set: {patient.variable('roster')}")
+        found.skip("roster", f"not set: {target.variable('roster')}")
         return None
     try:
         roster = read_roster(path)
     except ConfigurationError as error:
-        found.complain("roster", str(error), "ask whoever built it for a whole copy, and compare its digest")
+        found.fail("roster", str(error), "ask whoever built it for a whole copy, and compare its digest")
         return None
     told = f"{len(roster.parties)} parties, digest {show_fingerprint(roster.digest)}"
-    pinned = patient.settings.get("roster_sha256")
+    pinned = target.settings.get("roster_sha256")
     if pinned is not None and pinned != roster.digest:
-        found.complain(
+        found.fail(
             "roster",
             f"its digest is {roster.digest}, but {pinned} is pinned",
             "compare digests with the other parties over another channel before you change the pin",
         )
     elif identity is not None and roster.find(identity.name) != identity.public():
-        found.complain(
+        found.fail(
             "roster",
-            f"{identity.name} is not in it with the key of {patient.settings.get('identity')}",
+            f"{identity.name} is not in it with the key of {target.settings.get('identity')}",
             "a roster must be built from the public file that belongs to this identity, and pinned again by all",
         )
     else:
-        found.praise("roster", told)
+        found.ok("roster", told)
     for conflict in find_conflicts(roster):
         found.warn("roster", conflict, "let another organisation run it, or accept it knowingly")
     return roster
 
 
-def check_policy(patient: Patient, roster: Roster | None, found: Findings) -> None:
+def check_policy(target: DoctorTarget, roster: Roster | None, found: Findings) -> None:
     """Look whether the policy of the data owner or the aggregator can be read and pins this roster."""
     from hubbub_trainer.policy import Policy  # noqa: PLC0415  (Only a client's has a demo seed.)
 
-    path = patient.path("policy")
+    path = target.path("policy")
     if path is None:
-        found.skip("policy", f"not set: {patient.variable('policy')}")
+        found.skip("policy", f"not set: {target.variable('policy')}")
         return
     try:
-        policy = policy_model_for(patient.role).read(path)
+        policy = policy_model_for(target.role).read(path)
     except ConfigurationError as error:
-        found.complain("policy", str(error), "correct the file; `hubbub policy init` writes one with all limits")
+        found.fail("policy", str(error), "correct the file; `hubbub policy init` writes one with all limits")
         return
     if roster is not None and policy.roster_sha256 != roster.digest:
-        found.complain(
+        found.fail(
             "policy",
             f"it pins the roster {show_fingerprint(policy.roster_sha256)}, not this one",
             "compare digests with the other parties over another channel, then put the right one into the policy",
         )
         return
-    found.praise(
-        "policy", f"{len(policy.approved)} approved runs, at least {policy.min_clients} organisations a sum"
-    )
+    found.ok("policy", f"{len(policy.approved)} approved runs, at least {policy.min_clients} organisations a sum")
     if isinstance(policy, Policy) and policy.demo_seed:
         found.warn(
             "policy", "it lets secrets come from a seed that everybody knows", "demo_seed = false, unless you test"
         )
 
 
-def check_folder(patient: Patient, found: Findings) -> None:
+def check_folder(target: DoctorTarget, found: Findings) -> None:
     """Look whether this party can keep what must survive it."""
-    path = patient.path("folder")
+    path = target.path("folder")
     if path is None:
-        found.skip("folder", f"not set: {patient.variable('folder')}")
+        found.skip("folder", f"not set: {target.variable('folder')}")
         return
     # One that is not there yet is made at the first start.
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    mend = f"name a folder that this user may write to: {patient.variable('folder')}"
+    mend = f"name a folder that this user may write to: {target.variable('folder')}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        found.complain("folder", f"{there} cannot be written to by this user", mend)
+        found.fail("folder", f"{there} cannot be written to by this user", mend)
         return
     free = shutil.disk_usage(there).free
     if _is_locked(path / "lock"):
@@ -208,7 +204,7 @@ def check_folder(patient: Patient, found: Findings) -> None:
             "folder", f"only {show_bytes(free)} are free in {path}", "make room, or name a folder on another disk"
         )
     else:
-        found.praise("folder", f"{path} can be written to, {show_bytes(free)} are free")
+        found.ok("folder", f"{path} can be written to, {show_bytes(free)} are free")
 
 
 def _is_locked(path: Path) -> bool:
@@ -231,37 +227,37 @@ SHOWN_FAULTS = 5
 BROKER_CONFIG = "`hubbub roster broker-config`"
 
 
-def check_broker(patient: Patient, identity: Identity | None, roster: Roster | None, found: Findings) -> None:
+def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster | None, found: Findings) -> None:
     """Go in at the broker as the party itself does, look for its queue, and try its rights."""
-    url = patient.settings.get("amqp_url")
+    url = target.settings.get("amqp_url")
     if url is None or identity is None:
         missing = (
-            f"not set: {patient.variable('amqp_url')}" if url is None else "the party's identity is needed for it"
+            f"not set: {target.variable('amqp_url')}" if url is None else "the party's identity is needed for it"
         )
         found.skip("broker", missing)
         return
     login = Login(identity.name, identity.broker_password)
     tls = Tls(
-        ca_file=patient.path("amqp_ca_file"),
-        cert_file=patient.path("amqp_cert_file"),
-        key_file=patient.path("amqp_key_file"),
+        ca_file=target.path("amqp_ca_file"),
+        cert_file=target.path("amqp_cert_file"),
+        key_file=target.path("amqp_key_file"),
     )
     try:
         access = Access(url, login, tls)
         asyncio.run(_visit(url, identity, login, tls))
     except ConfigurationError as error:
-        found.complain("broker", str(error), f"correct {patient.variable('amqp_url')}, or the TLS files")
+        found.fail("broker", str(error), f"correct {target.variable('amqp_url')}, or the TLS files")
         return
     except BrokerUnreachable as error:
-        found.complain("broker", str(error), f"start it, or correct {patient.variable('amqp_url')}")
+        found.fail("broker", str(error), f"start it, or correct {target.variable('amqp_url')}")
         return
     except TransportError as error:
         mend = f"have its operator load what {BROKER_CONFIG} writes, and compare login and certificates"
-        found.complain("broker", str(error), mend)
+        found.fail("broker", str(error), mend)
         return
     over = "TLS" if access.context is not None else "no TLS"
     queues = ", ".join(received_from(identity.name, identity.role))
-    found.praise("broker", f"{access.where} lets {access.user} in, over {over}; its queues are there: {queues}")
+    found.ok("broker", f"{access.where} lets {access.user} in, over {over}; its queues are there: {queues}")
     if access.context is None and not all(_is_local(entrance.host) for entrance in access.entrances):
         found.warn("broker", "the password crosses the network in the clear", "have TLS there, and write amqps://")
     _check_rights(url, identity, roster, login, tls, found)
@@ -286,22 +282,22 @@ def _check_rights(
     try:
         allowed = asyncio.run(try_rights(url, (*duties, *taboos), login=login, tls=tls, timeout_s=CONNECT_S))
     except TransportError as error:
-        found.complain("rights", str(error), "look at the broker's log, and try again")
+        found.fail("rights", str(error), "look at the broker's log, and try again")
         return
     lacking = [str(attempt) for attempt in duties if not allowed[attempt]]
     excess = [str(attempt) for attempt in taboos if allowed[attempt]]
     if lacking:
         mend = f"have the broker's operator load what {BROKER_CONFIG} writes"
-        found.complain("rights", f"{identity.name} may not {_join(lacking)}", mend)
+        found.fail("rights", f"{identity.name} may not {_join(lacking)}", mend)
     if excess:
         mend = (
             f"have the broker's operator load what {BROKER_CONFIG} writes again, and look at"
             f" `rabbitmqctl list_user_permissions {identity.name}`"
         )
-        found.complain("rights", f"{identity.name} may also {_join(excess)}", mend)
+        found.fail("rights", f"{identity.name} may also {_join(excess)}", mend)
     if not lacking and not excess:
         tried = f"{len(duties)} things that it needs are allowed, {len(taboos)} that it does not are refused"
-        found.praise("rights", tried)
+        found.ok("rights", tried)
 
 
 def _join(faults: list[str]) -> str:
@@ -316,84 +312,82 @@ def _is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def check_tokens(patient: Patient, found: Findings) -> None:
+def check_tokens(target: DoctorTarget, found: Findings) -> None:
     """Look whether a coordinator's two tokens are there, differ and are for its owner alone."""
     from hubbub_coordinator.api.access import read_tokens  # noqa: PLC0415  (Only a coordinator has them.)
 
-    reading, changing = patient.path("read_token_file"), patient.path("change_token_file")
+    reading, changing = target.path("read_token_file"), target.path("change_token_file")
     if reading is None or changing is None:
         found.skip(
-            "tokens", f"not set: {patient.variable('read_token_file')}, {patient.variable('change_token_file')}"
+            "tokens", f"not set: {target.variable('read_token_file')}, {target.variable('change_token_file')}"
         )
         return
     try:
         read_tokens(reading, changing)
     except ConfigurationError as error:
-        found.complain("tokens", str(error), "put the file right, and start the coordinator again")
+        found.fail("tokens", str(error), "put the file right, and start the coordinator again")
     else:
-        found.praise("tokens", "one to read and one to change, each for its owner alone")
+        found.ok("tokens", "one to read and one to change, each for its owner alone")
 
 
 def check_coordinator(
-    patient: Patient, url: str | None, token_file: Path | None, ca_file: Path | None, found: Findings
+    target: DoctorTarget, url: str | None, token_file: Path | None, ca_file: Path | None, found: Findings
 ) -> None:
     """Ask the coordinator whether it is there, ready and of this version, and compare clocks."""
-    url = url or _find_own_address(patient)
+    url = url or _find_own_address(target)
     if url is None:
         for check in ("coordinator", "clock"):
             found.skip(check, "not set: --url (HUBBUB_URL)")
         return
-    if token_file is None and patient.role is Role.COORDINATOR:
-        token_file = patient.path("read_token_file")
+    if token_file is None and target.role is Role.COORDINATOR:
+        token_file = target.path("read_token_file")
     try:
         token = None if token_file is None else read_token(token_file)
-        door = Door(url=url, token=token, ca_file=ca_file)
-        asyncio.run(_ask_all(door, found))
+        endpoint = Endpoint(url=url, token=token, ca_file=ca_file)
+        asyncio.run(_ask_all(endpoint, found))
     except CoordinatorRefused as error:
-        found.complain(
-            "coordinator", str(error), "use one of the two tokens that the coordinator was started with"
-        )
+        found.fail("coordinator", str(error), "use one of the two tokens that the coordinator was started with")
     except ConfigurationError as error:
-        found.complain("coordinator", str(error), "correct --url, --token-file or --ca-file")
+        found.fail("coordinator", str(error), "correct --url, --token-file or --ca-file")
     except HubbubError as error:
-        found.complain("coordinator", str(error), "start it, or correct --url (HUBBUB_URL)")
+        found.fail("coordinator", str(error), "start it, or correct --url (HUBBUB_URL)")
         found.skip("clock", "the coordinator, whose clock counts, does not answer")
 
 
-def _find_own_address(patient: Patient) -> str | None:
+def _find_own_address(target: DoctorTarget) -> str | None:
     """Where a coordinator's own settings say that it answers."""
-    if patient.role is not Role.COORDINATOR or not patient.settings.get("folder"):
+    if target.role is not Role.COORDINATOR or not target.settings.get("folder"):
         return None
-    host, port = patient.settings.get("host", "127.0.0.1"), patient.settings.get("port", "8750")
+    host, port = target.settings.get("host", "127.0.0.1"), target.settings.get("port", "8750")
     if port == "0":
         return None
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104  (Somebody else's setting.)
     return f"http://{everywhere.get(host, host)}:{port}"
 
 
-async def _ask_all(door: Door, found: Findings) -> None:
-    async with Client(door, answer_s=ANSWER_S) as client:
+async def _ask_all(endpoint: Endpoint, found: Findings) -> None:
+    async with Client(endpoint, answer_s=ANSWER_S) as client:
         health = await client.get("/healthz")
-        _compare_versions(str(health.get("version")), door, found)
+        _compare_versions(str(health.get("version")), endpoint, found)
         try:
             await client.get("/readyz")
         except CoordinatorFailed as error:
-            found.complain("coordinator", f"it is not ready: {error}", "look at its log; it tries again by itself")
-        if door.token is None:
+            found.fail("coordinator", f"it is not ready: {error}", "look at its log; it tries again by itself")
+        if endpoint.token is None:
             found.skip("coordinator", "no token, so not asked what only who has one may know: --token-file")
         else:
             _describe(await client.get("/api/v1/about"), found)
         _compare_clocks(client.ahead_s, found)
-    if not door.is_encrypted and not door.is_local:
+    if not endpoint.is_encrypted and not endpoint.is_local:
         mend = "put TLS in front of the coordinator, and write https://"
         found.warn("coordinator", "the token crosses the network in the clear", mend)
 
 
-def _compare_versions(theirs: str, door: Door, found: Findings) -> None:
+def _compare_versions(theirs: str, endpoint: Endpoint, found: Findings) -> None:
     if theirs == __version__:
-        found.praise("coordinator", f"{door.url} answers, version {theirs}")
+        found.ok("coordinator", f"{endpoint.url} answers, version {theirs}")
     else:
-        what = f"{door.url} is of version {theirs}, this is {__version__}"
+        what = f"{endpoint.url} is of version {theirs}, this is {__version__}"
         found.warn("coordinator", what, "use the same version on both sides")
 
 
@@ -405,19 +399,19 @@ def _compare_clocks(ahead_s: float | None, found: Findings) -> None:
         what = f"this machine's clock is {abs(ahead_s):.0f} s {way} the coordinator's"
         found.warn("clock", what, "set both by the same time servers (NTP)")
     else:
-        found.praise("clock", f"within {SKEW_S:g} s of the coordinator's")
+        found.ok("clock", f"within {SKEW_S:g} s of the coordinator's")
 
 
 def _describe(about: Json, found: Findings) -> None:
     right = "change" if about.get("may_change") else "read"
-    found.praise("coordinator", f"takes this token, to {right}")
+    found.ok("coordinator", f"takes this token, to {right}")
 
 
 FOR_ANY_TASK = frozenset({"mnist", "digits", "cifar10"})
 """Data that Hubbub itself has, whoever's task trains on it."""
 
 
-def check_tasks(patient: Patient, found: Findings) -> None:
+def check_tasks(target: DoctorTarget, found: Findings) -> None:
     """Import the data owner's own tasks, as its trainer does when it starts."""
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415  (Only a client has tasks.)
     from hubbub_trainer.learning.registry import (  # noqa: PLC0415
@@ -427,32 +421,32 @@ def check_tasks(patient: Patient, found: Findings) -> None:
         load_task,
     )
 
-    places = list_places(patient.settings.get("task", ""))
+    places = list_places(target.settings.get("task", ""))
     if not places:
-        found.skip("task", f"none of your own: {patient.variable('task')} is not set")
+        found.skip("task", f"none of your own: {target.variable('task')} is not set")
         return
-    data = patient.settings.get("data", "auto")
+    data = target.settings.get("data", "auto")
     try:
         own = [find_task(place, data=data) for place in places]
         Shelf(own, partial(load_task, data=data, cache_folder=default_cache_folder()))
     except ConfigurationError as error:
-        found.complain("task", str(error), f"correct the task, or {patient.variable('task')}")
+        found.fail("task", str(error), f"correct the task, or {target.variable('task')}")
     else:
         scored = [f"{task.name} ({', '.join(metric.name for metric in task.metrics)})" for task in own]
-        found.praise("task", ", ".join(scored))
+        found.ok("task", ", ".join(scored))
 
 
-def check_data(patient: Patient, found: Findings) -> None:
+def check_data(target: DoctorTarget, found: Findings) -> None:
     """Look whether a client has the data that its tasks train on; nothing is fetched."""
     from hubbub_trainer.learning.cifar10 import is_cifar10_cached  # noqa: PLC0415  (Only a client has data.)
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.mnist import is_mnist_cached  # noqa: PLC0415
 
-    data = patient.settings.get("data", "auto")
-    if patient.settings.get("task") and data not in FOR_ANY_TASK:
-        _look_for_own_data(data, patient, found)
+    data = target.settings.get("data", "auto")
+    if target.settings.get("task") and data not in FOR_ANY_TASK:
+        _look_for_own_data(data, target, found)
         return
-    cache = patient.path("cache_folder") or default_cache_folder()
+    cache = target.path("cache_folder") or default_cache_folder()
     if data == "cifar10" and not is_cifar10_cached(cache):
         found.warn(
             "data",
@@ -469,22 +463,20 @@ def check_data(patient: Patient, found: Findings) -> None:
         )
         return
     if data == "digits" and find_spec("sklearn") is None:
-        found.complain(
-            "data", "digits come with scikit-learn, which is not installed", "pip install 'hubbub[demo]'"
-        )
+        found.fail("data", "digits come with scikit-learn, which is not installed", "pip install 'hubbub[demo]'")
         return
     _load_data(data, cache, found)
 
 
-def _look_for_own_data(data: str, patient: Patient, found: Findings) -> None:
+def _look_for_own_data(data: str, target: DoctorTarget, found: Findings) -> None:
     """Look whether it is there, if it is a place; anything else only the task understands, a password perhaps."""
     if not Path(data).is_absolute():
         found.skip("data", "for the data owner's own task to make sense of")
     elif os.access(data, os.R_OK):
-        found.praise("data", f"{data} can be read; what is in it only the task can tell")
+        found.ok("data", f"{data} can be read; what is in it only the task can tell")
     else:
-        found.complain(
-            "data", f"{data} is not there, or this user may not read it", f"correct {patient.variable('data')}"
+        found.fail(
+            "data", f"{data} is not there, or this user may not read it", f"correct {target.variable('data')}"
         )
 
 
@@ -494,8 +486,6 @@ def _load_data(data: str, cache: Path, found: Findings) -> None:
     try:
         images = load_images(data, cache, lambda _: None)
     except DataError as error:
-        found.complain(
-            "data", str(error), "put the files right, or choose other data: --data (HUBBUB_TRAINER_DATA)"
-        )
+        found.fail("data", str(error), "put the files right, or choose other data: --data (HUBBUB_TRAINER_DATA)")
     else:
-        found.praise("data", f"{images.name}: {len(images.train_labels):,} images to train on")
+        found.ok("data", f"{images.name}: {len(images.train_labels):,} images to train on")

@@ -26,7 +26,7 @@ from hubbub.trust.identity import read_identity
 from hubbub_cli.formatting import count
 
 
-class Verdict(StrEnum):
+class CheckStatus(StrEnum):
     """How something is."""
 
     OK = "ok"
@@ -35,8 +35,13 @@ class Verdict(StrEnum):
     SKIPPED = "skipped"
 
 
-STYLES: Mapping[Verdict, str] = MappingProxyType(
-    {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red", Verdict.SKIPPED: "dim"}
+STYLES: Mapping[CheckStatus, str] = MappingProxyType(
+    {
+        CheckStatus.OK: "green",
+        CheckStatus.WARNING: "yellow",
+        CheckStatus.PROBLEM: "bold red",
+        CheckStatus.SKIPPED: "dim",
+    }
 )
 
 
@@ -45,7 +50,7 @@ class Finding:
     """What was looked at, what was found and, unless it is well, how to mend it."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckStatus
     what: str
     mend: str = ""
 
@@ -56,30 +61,30 @@ class Findings:
 
     all: list[Finding] = field(default_factory=list)
 
-    def praise(self, check: str, what: str) -> None:
+    def ok(self, check: str, what: str) -> None:
         """Note that something is as it should be."""
-        self.all.append(Finding(check, Verdict.OK, what))
+        self.all.append(Finding(check, CheckStatus.OK, what))
 
     def warn(self, check: str, what: str, mend: str) -> None:
         """Note what works, but not for long or not well."""
-        self.all.append(Finding(check, Verdict.WARNING, what, mend))
+        self.all.append(Finding(check, CheckStatus.WARNING, what, mend))
 
-    def complain(self, check: str, what: str, mend: str) -> None:
+    def fail(self, check: str, what: str, mend: str) -> None:
         """Note what keeps a party from working, or from being safe."""
-        self.all.append(Finding(check, Verdict.PROBLEM, what, mend))
+        self.all.append(Finding(check, CheckStatus.PROBLEM, what, mend))
 
     def skip(self, check: str, why: str) -> None:
         """Note what could not be looked at."""
-        self.all.append(Finding(check, Verdict.SKIPPED, why))
+        self.all.append(Finding(check, CheckStatus.SKIPPED, why))
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: CheckStatus) -> int:
         """How many there are of a kind."""
         return sum(finding.verdict is verdict for finding in self.all)
 
     @property
     def is_well(self) -> bool:
         """Whether nothing is wrong."""
-        return not self.count(Verdict.PROBLEM)
+        return not self.count(CheckStatus.PROBLEM)
 
 
 def write_findings(findings: Findings) -> dict[str, object]:
@@ -90,10 +95,10 @@ def write_findings(findings: Findings) -> dict[str, object]:
 def print_findings(findings: Findings, console: Console) -> None:
     """The findings for people: a row for each, what to do under those that need something."""
     console.print(_draw(findings.all))
-    problems, warnings = findings.count(Verdict.PROBLEM), findings.count(Verdict.WARNING)
+    problems, warnings = findings.count(CheckStatus.PROBLEM), findings.count(CheckStatus.WARNING)
     told = f"{count(problems, 'problem')}, {count(warnings, 'warning')}"
     style = "bold red" if problems else "yellow" if warnings else "green"
-    well = "nothing is wrong" + (" with what was looked at" if findings.count(Verdict.SKIPPED) else "")
+    well = "nothing is wrong" + (" with what was looked at" if findings.count(CheckStatus.SKIPPED) else "")
     console.print(told if problems or warnings else well, style=style, highlight=False)
 
 
@@ -104,7 +109,7 @@ def _draw(findings: Sequence[Finding]) -> Table:
     table.add_column("what was found, and what to do", overflow="fold")
     shown = ""
     for finding in findings:
-        text = Text(finding.what, "dim" if finding.verdict is Verdict.SKIPPED else "")
+        text = Text(finding.what, "dim" if finding.verdict is CheckStatus.SKIPPED else "")
         if finding.mend:
             text.append(f"\n-> {finding.mend}", "bold")
         name = "" if finding.check == shown else finding.check
@@ -123,7 +128,7 @@ PREFIXES: Mapping[Role, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class DoctorTarget:
     """Who is looked at: its role, if it is known, and all that is set, by the names of the settings."""
 
     role: Role | None
@@ -149,13 +154,13 @@ OPTIONS = frozenset({"identity", "roster", "policy", "amqp_url", "folder", "data
 
 def admit(
     role: Role | None, options: Mapping[str, str | None], config: Path | None, environment: Mapping[str, str]
-) -> Patient:
+) -> DoctorTarget:
     """Gather what is set: options win over the environment, and that wins over a file."""
     given = {name: value for name, value in options.items() if value is not None}
     named = _read_file(config)
     role = role or _guess_role({**named, **given}, environment)
     if role is None:
-        return Patient(None, {**named, **given})
+        return DoctorTarget(None, {**named, **given})
     prefix = PREFIXES[role]
     set_there = {
         name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)
@@ -163,7 +168,7 @@ def admit(
     other = set_there.pop("config_file", None)
     if config is None and other:
         named = _read_file(Path(other))
-    return Patient(role, {**named, **set_there, **given})
+    return DoctorTarget(role, {**named, **set_there, **given})
 
 
 def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Role | None:
@@ -193,21 +198,21 @@ def _read_file(file: Path | None) -> dict[str, str]:
 
 
 def check_settings(
-    patient: Patient, options: Mapping[str, str | None], config: Path | None, found: Findings
+    target: DoctorTarget, options: Mapping[str, str | None], config: Path | None, found: Findings
 ) -> None:
     """Read the settings exactly as the service does, with the options in their place."""
-    if patient.role is None and config is not None:
+    if target.role is None and config is not None:
         what = f"{config} does not tell whose settings it holds: it names no identity that can be read"
-        found.complain("settings", what, "correct it; with --role it is said what is wrong with the rest")
+        found.fail("settings", what, "correct it; with --role it is said what is wrong with the rest")
         return
-    if patient.role is None:
+    if target.role is None:
         found.skip("settings", "of which party? Choose it with --role, or name its --identity or its --config")
         return
-    prefix = PREFIXES[patient.role]
+    prefix = PREFIXES[target.role]
     if config is None and not any(name.startswith(prefix) for name in os.environ):
         found.skip("settings", f"no variable {prefix}* is set, and no --config is named")
         return
-    fields = _settings_of(patient.role).model_fields
+    fields = _settings_of(target.role).model_fields
     extra = {
         f"{prefix}{name.upper()}": value for name, value in options.items() if value is not None and name in fields
     }
@@ -215,11 +220,11 @@ def check_settings(
         extra[f"{prefix}CONFIG_FILE"] = str(config)
     try:
         with _environment(extra):
-            load_settings(_settings_of(patient.role))
+            load_settings(_settings_of(target.role))
     except ConfigurationError as error:
-        found.complain("settings", str(error), f"correct them in the environment ({prefix}*) or in the file")
+        found.fail("settings", str(error), f"correct them in the environment ({prefix}*) or in the file")
     else:
-        found.praise("settings", f"complete: the {patient.role.value} would start with them")
+        found.ok("settings", f"complete: the {target.role.value} would start with them")
 
 
 def _settings_of(role: Role) -> type[ServiceSettings]:

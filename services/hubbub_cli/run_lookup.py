@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub_cli.answers import SHOWN_DIGITS
-from hubbub_cli.client import Client, Door, Json, read_token
+from hubbub_cli.client import Client, Endpoint, Json, read_token
 from hubbub_cli.suggestions import suggest
 
 T = TypeVar("T")
@@ -24,20 +24,20 @@ COMPLETION_S = 1.0
 """Longer than this nobody waits for the tabulator key."""
 
 
-def find_door(url: str, token_file: Path | None, ca_file: Path | None) -> Door:
+def find_endpoint(url: str, token_file: Path | None, ca_file: Path | None) -> Endpoint:
     """Put together what it takes to be let in."""
     if token_file is None:
         raise ConfigurationError(
             "the coordinator asks for a token: name the file that holds it with --token-file (HUBBUB_TOKEN_FILE)"
         )
-    return Door(url=url, token=read_token(token_file), ca_file=ca_file)
+    return Endpoint(url=url, token=read_token(token_file), ca_file=ca_file)
 
 
-def ask(door: Door, question: Callable[[Client], Awaitable[T]]) -> T:
+def ask(endpoint: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
     """Ask a coordinator something."""
 
     async def open_and_ask() -> T:
-        async with Client(door) as client:
+        async with Client(endpoint) as client:
             return await question(client)
 
     return asyncio.run(open_and_ask())
@@ -88,11 +88,11 @@ def name_runs(url: str, token_file: Path | None, ca_file: Path | None) -> list[t
     """The newest runs, each with its state, for the shell; none if the coordinator cannot be asked at once."""
 
     async def look() -> Json:
-        async with asyncio.timeout(COMPLETION_S), Client(door, answer_s=COMPLETION_S) as client:
+        async with asyncio.timeout(COMPLETION_S), Client(endpoint, answer_s=COMPLETION_S) as client:
             return await client.get(RUNS, {"limit": 50})
 
     try:
-        door = find_door(url, token_file, ca_file)
+        endpoint = find_endpoint(url, token_file, ca_file)
         found = asyncio.run(look())["items"]
     except (HubbubError, TimeoutError):
         return []

@@ -128,13 +128,13 @@ def submit_run(
 ) -> None:
     """Begin a run from a manifest; takes the change token."""
     from hubbub_cli.answers import Run, read  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.run_lookup import RUNS, ask, find_door  # noqa: PLC0415
+    from hubbub_cli.run_lookup import RUNS, ask, find_endpoint  # noqa: PLC0415
     from hubbub_cli.watch import watch_run  # noqa: PLC0415
 
-    door, content = find_door(url, token_file, ca_file), _read_manifest(manifest)
+    endpoint, content = find_endpoint(url, token_file, ca_file), _read_manifest(manifest)
     # With a key, ours or theirs, a submission whose answer was lost can be sent again.
     key = idempotency_key or f"cli-{secrets.token_hex(16)}"
-    answer, replayed = ask(door, lambda client: client.post(RUNS, content, idempotency_key=key))
+    answer, replayed = ask(endpoint, lambda client: client.post(RUNS, content, idempotency_key=key))
     run = read(Run, answer)
     if as_json and not watch:
         _print_json(answer)
@@ -142,7 +142,7 @@ def submit_run(
         asked = f"{run.clients + run.aggregators} parties are asked to join"
         typer.echo(f"run {run.run}\n{'submitted before with this key' if replayed else asked}")
     if watch:
-        raise typer.Exit(watch_run(door, run.run, as_json=as_json))
+        raise typer.Exit(watch_run(endpoint, run.run, as_json=as_json))
     if not as_json:
         typer.echo(f"\nFollow it with: hubbub run watch {run.short}")
 
@@ -169,8 +169,8 @@ def list_runs(
     from hubbub_cli import run_lookup  # noqa: PLC0415  (Help should not wait for httpx.)
     from hubbub_cli.run_report import print_runs  # noqa: PLC0415
 
-    door = run_lookup.find_door(url, token_file, ca_file)
-    found, total = run_lookup.ask(door, lambda client: run_lookup.list_runs(client, state or (), limit))
+    endpoint = run_lookup.find_endpoint(url, token_file, ca_file)
+    found, total = run_lookup.ask(endpoint, lambda client: run_lookup.list_runs(client, state or (), limit))
     if as_json:
         _print_json({"items": found, "total": total})
     else:
@@ -186,7 +186,7 @@ def show_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Show a run: its parties, its last rounds, what it has cost."""
-    from hubbub_cli.run_lookup import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.run_lookup import RUNS, ask, find_endpoint, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
     from hubbub_cli.run_report import SHOWN_ROUNDS, print_run  # noqa: PLC0415
 
     async def look(client: Client) -> tuple[Json, list[Json]]:
@@ -197,7 +197,7 @@ def show_run(
         after = max(0, int(detail["round"]) - SHOWN_ROUNDS)
         return detail, (await client.get(f"{path}/rounds", {"after": after}))["items"]
 
-    detail, rounds = ask(find_door(url, token_file, ca_file), look)
+    detail, rounds = ask(find_endpoint(url, token_file, ca_file), look)
     if as_json:
         _print_json(detail)
     else:
@@ -217,11 +217,11 @@ def watch_run(
     Exit code 0 if it completed, 1 if it failed or was cancelled. Ctrl-C leaves the run as it is.
     """
     from hubbub_cli import watch  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.run_lookup import ask, find_door, find_run  # noqa: PLC0415
+    from hubbub_cli.run_lookup import ask, find_endpoint, find_run  # noqa: PLC0415
 
-    door = find_door(url, token_file, ca_file)
-    wanted = ask(door, lambda client: find_run(client, run))
-    raise typer.Exit(watch.watch_run(door, wanted, as_json=as_json))
+    endpoint = find_endpoint(url, token_file, ca_file)
+    wanted = ask(endpoint, lambda client: find_run(client, run))
+    raise typer.Exit(watch.watch_run(endpoint, wanted, as_json=as_json))
 
 
 @runs.command("pause")
@@ -267,13 +267,13 @@ def cancel_run(
 
 
 def _steer(action: str, run: str, url: str, token_file: Path | None, ca_file: Path | None) -> Json:
-    from hubbub_cli.run_lookup import RUNS, ask, find_door, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.run_lookup import RUNS, ask, find_endpoint, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
 
     async def act(client: Client) -> Json:
         answer, _ = await client.post(f"{RUNS}/{await find_run(client, run)}/{action}")
         return answer
 
-    return ask(find_door(url, token_file, ca_file), act)
+    return ask(find_endpoint(url, token_file, ca_file), act)
 
 
 def _tell(answer: Json, outcome: str, *, as_json: bool) -> None:
@@ -313,14 +313,14 @@ def export_run(
     ca_file: CaFile = None,
 ) -> None:
     """Write all that is known of a run, for other programs."""
-    from hubbub_cli.run_lookup import ask, find_door  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.run_lookup import ask, find_endpoint  # noqa: PLC0415  (Help should not wait for httpx.)
     from hubbub_cli.runs import export  # noqa: PLC0415
 
     if table is not None and form == "json":
         raise ConfigurationError("--table chooses among CSV tables, and JSON holds all of them: add --format csv")
     wanted = {"format": form} if form == "json" else {"format": form, "table": table or "rounds"}
-    door = find_door(url, token_file, ca_file)
-    size = ask(door, lambda client: export(client, run, wanted, out))
+    endpoint = find_endpoint(url, token_file, ca_file)
+    size = ask(endpoint, lambda client: export(client, run, wanted, out))
     if out is not None:
         typer.echo(f"{size:,} bytes written to {out}")
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from hubbub_cli.answers import SHOWN_DIGITS, Event, Round, RunDetail, read
-from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorUnreachable, Door
+from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorUnreachable, Endpoint
 from hubbub_cli.formatting import show_date
 from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch_view import Picture, draw, name_place
@@ -55,12 +55,12 @@ class Back:
 News = Event | Lost | Back
 
 
-def watch_run(door: Door, run: str, *, as_json: bool) -> int:
+def watch_run(endpoint: Endpoint, run: str, *, as_json: bool) -> int:
     """Show a run until it ends; the exit code says how it ended."""
     console = Console()
     show = _show_lines if as_json or not console.is_terminal else _show_picture
     try:
-        state = ask(door, lambda client: show(client, run, console, as_json=as_json))
+        state = ask(endpoint, lambda client: show(client, run, console, as_json=as_json))
     except KeyboardInterrupt:
         short = run[:SHOWN_DIGITS]
         sys.stderr.write(f"\nThe run goes on. `hubbub run watch {short}` shows it again.\n")

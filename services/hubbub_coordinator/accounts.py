@@ -12,7 +12,7 @@ from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.scores import SCORES, predict_bits
-from hubbub_coordinator.phases.round import PhaseRecord, Round, State
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Account:
     """From its opening to its end, as the coordinator saw them."""
 
 
-def union_size(data: Round) -> int | None:
+def union_size(data: CoordinatorRound) -> int | None:
     """|V|, known from what the strategy's last phase released."""
     strategy = find_strategy(data.manifest.strategy)
     last = find_record(data, strategy.phases[-1].name)
@@ -48,13 +48,13 @@ def union_size(data: Round) -> int | None:
     return strategy.union_size([claim.vector for claim in last.released])
 
 
-def find_record(data: Round, phase: str) -> PhaseRecord | None:
+def find_record(data: CoordinatorRound, phase: str) -> PhaseRecord | None:
     """What is known of a phase; None before it is opened."""
     found = (record for each, record in zip(data.phases, data.records, strict=False) if each.name == phase)
     return next(found, None)
 
 
-def costs(data: Round) -> dict[str, Cost]:
+def costs(data: CoordinatorRound) -> dict[str, Cost]:
     """Measured so far, beside the formula of the wire mode for as many senders and recipients as there were."""
     rows = [row for _, row in data.traffic]
     predicted = predict(data)
@@ -68,13 +68,13 @@ def costs(data: Round) -> dict[str, Cost]:
     }
 
 
-def predict(data: Round) -> dict[str, int]:
+def predict(data: CoordinatorRound) -> dict[str, int]:
     """Payload by the formula of the run's wire mode, by what it counts as; nothing before its sum is out."""
     learning, scores = _predict_strategy(data), _predict_scores(data)
     return {name: learning.get(name, 0) + scores.get(name, 0) for name in {**learning, **scores}}
 
 
-def _predict_scores(data: Round) -> dict[str, int]:
+def _predict_scores(data: CoordinatorRound) -> dict[str, int]:
     record = find_record(data, SCORES.name)
     if record is None or not record.released:
         return {}
@@ -86,7 +86,7 @@ def _predict_scores(data: Round) -> dict[str, int]:
     return bits
 
 
-def _predict_strategy(data: Round) -> dict[str, int]:
+def _predict_strategy(data: CoordinatorRound) -> dict[str, int]:
     size = union_size(data)
     if size is None:
         return {}
@@ -102,7 +102,7 @@ def _predict_strategy(data: Round) -> dict[str, int]:
     return bits
 
 
-def _count_heads(data: Round, name: str) -> Headcount:
+def _count_heads(data: CoordinatorRound, name: str) -> Headcount:
     """Who sent and who received what counts as this."""
     senders = {
         party
@@ -117,7 +117,7 @@ def _count_heads(data: Round, name: str) -> Headcount:
     )
 
 
-def predict_others(data: Round) -> dict[str, int]:
+def predict_others(data: CoordinatorRound) -> dict[str, int]:
     """Payload of this round under every strategy, on the same wire, with the same |V|, members and recipients.
 
     Scores are left out: they are the same whatever the strategy is.
@@ -143,7 +143,7 @@ def predict_others(data: Round) -> dict[str, int]:
     return {**others, mine: sum(_predict_strategy(data).values())}
 
 
-def split_by_party(data: Round) -> dict[tuple[str, PartyId, Direction], tuple[int, int]]:
+def split_by_party(data: CoordinatorRound) -> dict[tuple[str, PartyId, Direction], tuple[int, int]]:
     """Payload bits and wire bytes of a round by what they count as, by party and direction, as reported."""
     found: dict[tuple[str, PartyId, Direction], tuple[int, int]] = {}
     for party, row in data.traffic:
@@ -179,7 +179,7 @@ class Sums:
     """Payload under every strategy."""
 
 
-def add_up(sums: Sums, state: State, data: Round) -> Sums:
+def add_up(sums: Sums, state: State, data: CoordinatorRound) -> Sums:
     """Add the next round."""
     added = Sums(
         last=data.number, costs={**sums.costs, **_add_costs(sums, data)}, parties=_add_parties(sums, data)
@@ -194,7 +194,7 @@ def add_up(sums: Sums, state: State, data: Round) -> Sums:
     )
 
 
-def _add_costs(sums: Sums, data: Round) -> dict[str, Cost]:
+def _add_costs(sums: Sums, data: CoordinatorRound) -> dict[str, Cost]:
     nothing = Cost(payload_bits=0, predicted_bits=0, wire_bytes=0)
     return {name: _add(sums.costs.get(name, nothing), cost) for name, cost in costs(data).items()}
 
@@ -207,7 +207,7 @@ def _add(one: Cost, two: Cost) -> Cost:
     )
 
 
-def _add_parties(sums: Sums, data: Round) -> tuple[PartySum, ...]:
+def _add_parties(sums: Sums, data: CoordinatorRound) -> tuple[PartySum, ...]:
     rows = {
         (each.counts_as, each.party, each.direction): (each.payload_bits, each.wire_bytes) for each in sums.parties
     }
@@ -220,12 +220,12 @@ def _add_parties(sums: Sums, data: Round) -> tuple[PartySum, ...]:
     )
 
 
-def count_fedavg_bits(data: Round) -> int:
+def count_fedavg_bits(data: CoordinatorRound) -> int:
     """What uncompressed FedAvg takes for a round that no client misses."""
     return fedavg_bits(data.manifest.parameters, len(data.manifest.cohort))
 
 
-def account(data: Round) -> Account:
+def account(data: CoordinatorRound) -> Account:
     """The whole account of a round that was released."""
     return Account(
         round=data.number,

@@ -19,18 +19,18 @@ from hubbub.machine.table import is_final
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import Traffic
 from hubbub.store.base import Archive, EventStore, Note, Snapshot
-from hubbub.store.shapes import Shapes
+from hubbub.store.event_codec import EventCodec
 from hubbub_coordinator.accounts import Sums, add_up, split_by_party
-from hubbub_coordinator.event_feed import Item, NewsKind
+from hubbub_coordinator.event_feed import FeedEvent, FeedEventKind
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round
-from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
+from hubbub_coordinator.phases.run import CoordinatorRun
 
 RUNS_HELD = 64
 """Of those that are over, for whoever asks about one again and again."""
 
-SomeRound = tuple[rounds.State, Round]
+SomeRound = tuple[rounds.State, CoordinatorRound]
 SUMS = "sums"
 
 
@@ -58,7 +58,7 @@ class EndedRun:
     """A run, as it ended."""
 
     state: runs.State
-    data: Run
+    data: CoordinatorRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class EndedRunSummary:
 _FIELDS = [each.name for each in fields(EndedRound) if each.name != "state"]
 
 
-def fold(data: Round) -> Round:
+def fold(data: CoordinatorRound) -> CoordinatorRound:
     """The same round, as far as anybody will ask about it once it is over."""
     return replace(
         data,
@@ -98,7 +98,7 @@ class RunArchive:
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
-        self._shapes = Shapes((EndedRound, EndedRun, Sums))
+        self._shapes = EventCodec((EndedRound, EndedRun, Sums))
         self.find_run = lru_cache(RUNS_HELD)(self._find_run)
 
     # Reading --------------------------------------------------------------------------------------------
@@ -111,23 +111,25 @@ class RunArchive:
             for state, place, key in [json.loads(each.summary)]
         ]
 
-    def _find_run(self, run: RunId) -> tuple[runs.State, Run]:
+    def _find_run(self, run: RunId) -> tuple[runs.State, CoordinatorRun]:
         """A run that is over; the last ones that were asked for are held."""
         for found in self._store.find_over("run", run):
             ended: EndedRun = self._shapes.load(EndedRun.__name__, found.body)
             return ended.state, ended.data
         raise LocalError(f"the event store lacks run {run}, which is over")
 
-    def find_rounds(self, run: RunId, data: Run, first: int, last: int) -> list[SomeRound]:
+    def find_rounds(self, run: RunId, data: CoordinatorRun, first: int, last: int) -> list[SomeRound]:
         """Rounds of a run from one to another, as far as they are archived."""
         if first > last:
             return []
         return [self._restore(run, data, each) for each in self._store.find_over("round", run, first, last)]
 
-    def _restore(self, run: RunId, data: Run, found: Snapshot) -> SomeRound:
+    def _restore(self, run: RunId, data: CoordinatorRun, found: Snapshot) -> SomeRound:
         ended: EndedRound = self._shapes.load(EndedRound.__name__, found.body)
         values = {name: getattr(ended, name) for name in _FIELDS}
-        return ended.state, replace(Round(run=Key("run", run), number=0, manifest=data.manifest), **values)
+        return ended.state, replace(
+            CoordinatorRound(run=Key("run", run), number=0, manifest=data.manifest), **values
+        )
 
     def find_sums(self, run: RunId) -> Sums:
         """What all rounds of a run come to that are archived."""
@@ -136,7 +138,7 @@ class RunArchive:
             return sums
         return Sums()
 
-    def read_news(self, most: int) -> list[Item]:
+    def read_news(self, most: int) -> list[FeedEvent]:
         """What happened in all that is archived, the newest of it, in order."""
         # One text, which is read in a third of the time that many take.
         texts = ",".join(body for _, body in self._store.read_notes(most))
@@ -150,7 +152,7 @@ class RunArchive:
         over: Iterable[SomeRound],
         ended: EndedRun | None,
         ongoing: Sequence[Snapshot],
-        news: Sequence[Item],
+        news: Sequence[FeedEvent],
     ) -> Archive:
         """Write rounds that are over, in their order, and the run itself if it has ended."""
         sums, found = self.find_sums(run), list[Snapshot]()
@@ -164,26 +166,26 @@ class RunArchive:
             found.append(Snapshot(Key("run", run), self._shapes.dump(ended), summary))
         return Archive(run=run, over=tuple(found), ongoing=tuple(ongoing), notes=tuple(map(_write_item, news)))
 
-    def _dump_round(self, state: rounds.State, data: Round) -> str:
+    def _dump_round(self, state: rounds.State, data: CoordinatorRound) -> str:
         # Of a round that was broken off it is shown who was missing, which only receipts tell.
         folded = fold(data) if is_final(rounds.KIND.table, state) else data
         return self._shapes.dump(EndedRound(state=state, **{name: getattr(folded, name) for name in _FIELDS}))
 
 
-def _write_item(item: Item) -> Note:
+def _write_item(item: FeedEvent) -> Note:
     said = (item.id, item.at_s, item.run, item.round, item.phase, item.kind, item.party, item.text, item.state)
     return item.id, json.dumps(said, separators=(",", ":"))
 
 
-def _read_item(said: Sequence[Any]) -> Item:
+def _read_item(said: Sequence[Any]) -> FeedEvent:
     number, at_s, run, of_round, phase, kind, party, text, state = said
-    return Item(
+    return FeedEvent(
         id=number,
         at_s=at_s,
         run=run,
         round=of_round,
         phase=phase,
-        kind=NewsKind(kind),
+        kind=FeedEventKind(kind),
         party=party,
         text=text,
         state=state,
@@ -199,7 +201,7 @@ class KnownRun:
 
     run: RunId
     state: runs.State
-    data: Run
+    data: CoordinatorRun
     held: Mapping[int, SomeRound]
     """Its rounds in memory, by number: the last ones."""
     archive: RunArchive

@@ -20,7 +20,7 @@ from itertools import takewhile
 
 from hubbub.ids import PartyId
 from hubbub.protocol.metrics import format_value
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.strategies.base import Phase
 from hubbub.strategies.scores import SCORES
 from hubbub_coordinator.accounts import find_record
@@ -43,8 +43,8 @@ from hubbub_coordinator.events import (
 )
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round
-from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
+from hubbub_coordinator.phases.run import CoordinatorRun
 from hubbub_coordinator.progress import find_combiner, find_unreported
 from hubbub_coordinator.reasons import tell_declined, tell_failure, tell_refusal
 
@@ -54,7 +54,7 @@ MAX_TEXT_CHARACTERS = 400
 """A reason may name a whole cohort."""
 
 
-class NewsKind(StrEnum):
+class FeedEventKind(StrEnum):
     """What can happen."""
 
     RUN_SUBMITTED = "run-submitted"
@@ -85,7 +85,7 @@ class NewsKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class FeedEvent:
     """One thing that happened; `party` and `phase` are empty where it is about none."""
 
     # Without slots, because it caches what it is written as.
@@ -95,7 +95,7 @@ class Item:
     run: str
     round: int
     phase: str
-    kind: NewsKind
+    kind: FeedEventKind
     party: str
     text: str
     state: str
@@ -110,23 +110,23 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    kind: NewsKind
+    kind: FeedEventKind
     text: str
     party: str = ""
     phase: str = ""
 
 
-def tell(moment: Moment) -> list[Item]:
+def describe_transition(moment: Transition) -> list[FeedEvent]:
     """What a step means to people; nothing, often, because a message may come twice."""
     match moment.earlier, moment.data:
-        case Run() as earlier, Run() as run:
+        case CoordinatorRun() as earlier, CoordinatorRun() as run:
             lines, number = [*_tell_run(moment, earlier, run)], 0
-        case Round() as earlier, Round() as data:
+        case CoordinatorRound() as earlier, CoordinatorRound() as data:
             lines, number = [*_tell_round(moment, earlier, data)], data.number
         case _:
             return []
     return [
-        Item(
+        FeedEvent(
             id=moment.sequence * MOST_OF_A_STEP + place,
             at_s=_time_of(moment),
             run=moment.key.run,
@@ -141,7 +141,7 @@ def tell(moment: Moment) -> list[Item]:
     ]
 
 
-def _time_of(moment: Moment) -> float:
+def _time_of(moment: Transition) -> float:
     """When it happened, not when it was looked at: it must be the same after a restart."""
     if isinstance(moment.event, Event):
         return moment.event.at_s
@@ -155,28 +155,28 @@ def _shorten(text: str) -> str:
 # Of a run -----------------------------------------------------------------------------------------------
 
 
-def _tell_run(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
+def _tell_run(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
     yield from _tell_of_party(moment, earlier, run)
     yield from _tell_of_operator(moment, earlier, run)
     if moment.after is not moment.before:
         yield from _tell_state_of_run(moment.after, run)
 
 
-def _tell_of_party(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
+def _tell_of_party(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
     everybody = len(run.parties)
     match moment.event:
         case PartyJoined(party=party) if party in run.joined - earlier.joined:
-            yield _Line(NewsKind.PARTY_JOINED, f"{party} joined ({len(run.joined)} of {everybody})", party)
+            yield _Line(FeedEventKind.PARTY_JOINED, f"{party} joined ({len(run.joined)} of {everybody})", party)
         case PartyReady(party=party) if party in run.ready - earlier.ready:
             text = f"{party} has checked the keys ({len(run.ready)} of {everybody})"
-            yield _Line(NewsKind.PARTY_READY, text, party)
+            yield _Line(FeedEventKind.PARTY_READY, text, party)
         case PartyRefused(party=party, code=code):
-            yield _Line(NewsKind.PARTY_REFUSED, tell_refusal(party, code), party)
+            yield _Line(FeedEventKind.PARTY_REFUSED, tell_refusal(party, code), party)
         case PartyBroke(party=party, code=code):
-            yield _Line(NewsKind.PARTY_FAILED, tell_failure(party, code), party)
+            yield _Line(FeedEventKind.PARTY_FAILED, tell_failure(party, code), party)
 
 
-def _tell_of_operator(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]:
+def _tell_of_operator(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
     match moment.event:
         case Began():
             manifest = run.manifest
@@ -184,27 +184,27 @@ def _tell_of_operator(moment: Moment, earlier: Run, run: Run) -> Iterator[_Line]
                 f"a run of {manifest.rounds} rounds was submitted: {manifest.strategy} on {manifest.task},"
                 f" {len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators"
             )
-            yield _Line(NewsKind.RUN_SUBMITTED, text)
+            yield _Line(FeedEventKind.RUN_SUBMITTED, text)
         case PauseRequested() if run.pausing and not earlier.pausing:
             when = f"after round {run.round}" if run.round else "before its first round"
-            yield _Line(NewsKind.PAUSE_REQUESTED, f"the run is to pause {when}")
+            yield _Line(FeedEventKind.PAUSE_REQUESTED, f"the run is to pause {when}")
         case ResumeRequested() if moment.before is runs.State.PAUSED:
-            yield _Line(NewsKind.RUN_RESUMED, f"the run goes on with round {run.round}")
+            yield _Line(FeedEventKind.RUN_RESUMED, f"the run goes on with round {run.round}")
         case ResumeRequested() if earlier.pausing:
-            yield _Line(NewsKind.RUN_RESUMED, "the pause was called off")
+            yield _Line(FeedEventKind.RUN_RESUMED, "the pause was called off")
 
 
 _STATES_OF_RUN = {
-    runs.State.PAUSED: (NewsKind.RUN_PAUSED, "the run is paused"),
-    runs.State.COMPLETED: (NewsKind.RUN_COMPLETED, "the run is complete"),
-    runs.State.FAILED: (NewsKind.RUN_FAILED, "the run failed"),
-    runs.State.CANCELLED: (NewsKind.RUN_CANCELLED, "the run was cancelled"),
+    runs.State.PAUSED: (FeedEventKind.RUN_PAUSED, "the run is paused"),
+    runs.State.COMPLETED: (FeedEventKind.RUN_COMPLETED, "the run is complete"),
+    runs.State.FAILED: (FeedEventKind.RUN_FAILED, "the run failed"),
+    runs.State.CANCELLED: (FeedEventKind.RUN_CANCELLED, "the run was cancelled"),
 }
 
 
-def _tell_state_of_run(state: Enum, run: Run) -> Iterator[_Line]:
+def _tell_state_of_run(state: Enum, run: CoordinatorRun) -> Iterator[_Line]:
     if state is runs.State.AGREEING:
-        yield _Line(NewsKind.KEYS_SENT, f"all {len(run.parties)} parties have joined and were sent all keys")
+        yield _Line(FeedEventKind.KEYS_SENT, f"all {len(run.parties)} parties have joined and were sent all keys")
     for each, (kind, text) in _STATES_OF_RUN.items():
         if state is each:
             yield _Line(kind, f"{text}: {run.reason}", run.failed_party or "")
@@ -213,7 +213,7 @@ def _tell_state_of_run(state: Enum, run: Run) -> Iterator[_Line]:
 # Of a round ---------------------------------------------------------------------------------------------
 
 
-def _tell_round(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
+def _tell_round(moment: Transition, earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
     yield from _tell_of_client(moment, earlier, data)
     yield from _tell_of_aggregator(moment, earlier, data)
     yield from _tell_of_time(moment, earlier)
@@ -222,52 +222,52 @@ def _tell_round(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
         yield from _tell_end(moment.after, data)
 
 
-def _tell_of_client(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
+def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
     match moment.event:
         case ReceiptArrived(phase=phase) as event if _is_news(event, earlier, data):
             yield _tell_delivery(event, phase, data)
         case UpdateApplied(client=client) if client in data.applied.keys() - earlier.applied.keys():
             text = f"{client} applied round {data.number}"
-            yield _Line(NewsKind.UPDATE_APPLIED, text, client, earlier.current.name)
+            yield _Line(FeedEventKind.UPDATE_APPLIED, text, client, earlier.current.name)
         case UpdateDropped(client=client):
             text = f"{client} dropped its update of round {data.number}"
-            yield _Line(NewsKind.UPDATE_DROPPED, text, client, data.current.name)
+            yield _Line(FeedEventKind.UPDATE_DROPPED, text, client, data.current.name)
 
 
-def _is_news(event: ReceiptArrived, earlier: Round, data: Round) -> bool:
+def _is_news(event: ReceiptArrived, earlier: CoordinatorRound, data: CoordinatorRound) -> bool:
     """Whether a receipt was not known before, be it of this phase or of the one that has yet to open."""
     return _has(data, event) and not _has(earlier, event)
 
 
-def _has(data: Round, event: ReceiptArrived) -> bool:
+def _has(data: CoordinatorRound, event: ReceiptArrived) -> bool:
     receipt, record = event.receipt.receipt, find_record(data, event.phase)
     if record is None:
         return event.receipt in data.early
     return receipt.aggregator in record.receipts.get(receipt.client, {})
 
 
-def _tell_delivery(event: ReceiptArrived, phase: str, data: Round) -> _Line:
+def _tell_delivery(event: ReceiptArrived, phase: str, data: CoordinatorRound) -> _Line:
     client, aggregator = event.receipt.receipt.client, event.receipt.receipt.aggregator
     record = find_record(data, phase)
     early = {each.receipt.aggregator for each in data.early if each.receipt.client == client}
     count = len(early) if record is None else len(record.receipts[client])
     servers = next(each for each in data.phases if each.name == phase).aggregators(data.manifest.aggregators)
     text = f"{client} delivered its shares of {phase} to {aggregator} ({count} of {len(servers)})"
-    return _Line(NewsKind.SHARE_SET_DELIVERED, text, client, phase)
+    return _Line(FeedEventKind.SHARE_SET_DELIVERED, text, client, phase)
 
 
-def _tell_of_aggregator(moment: Moment, earlier: Round, data: Round) -> Iterator[_Line]:
+def _tell_of_aggregator(moment: Transition, earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
     match moment.event:
         case SetSpoilt(phase=phase, client=client) if data.records != earlier.records:
-            yield _Line(NewsKind.SET_REFUSED, f"{client}: {data.record.spoilt[client]}", client, phase)
+            yield _Line(FeedEventKind.SET_REFUSED, f"{client}: {data.record.spoilt[client]}", client, phase)
         case SumReleased(phase=phase, aggregator=name):
             before, after = find_record(earlier, phase), find_record(data, phase)
             if before and after and name in after.ended - before.ended:
                 what = _say_release(find_combiner(data, phase), name, phase)
                 text = f"{name} released {what} ({len(after.ended)} of {len(earlier.aggregators)})"
-                yield _Line(NewsKind.SUM_RELEASED, text, name, phase)
+                yield _Line(FeedEventKind.SUM_RELEASED, text, name, phase)
         case OrderDeclined(phase=phase, aggregator=name, reason=reason):
-            yield _Line(NewsKind.ORDER_DECLINED, tell_declined(name, phase, reason), name, phase)
+            yield _Line(FeedEventKind.ORDER_DECLINED, tell_declined(name, phase, reason), name, phase)
 
 
 def _say_release(combiner: PartyId | None, name: PartyId, phase: str) -> str:
@@ -277,7 +277,7 @@ def _say_release(combiner: PartyId | None, name: PartyId, phase: str) -> str:
     return f"the combined sum of {phase}" if name == combiner else f"its sum of {phase} to {combiner}"
 
 
-def _tell_of_time(moment: Moment, earlier: Round) -> Iterator[_Line]:
+def _tell_of_time(moment: Transition, earlier: CoordinatorRound) -> Iterator[_Line]:
     match moment.event, moment.before:
         case DeadlinePassed(), rounds.State.COLLECTING:
             late, what = earlier.missing(), "deliver"
@@ -289,29 +289,29 @@ def _tell_of_time(moment: Moment, earlier: Round) -> Iterator[_Line]:
             return
     phase = earlier.current.name
     text = f"the time for {phase} is up; {', '.join(late) or 'nobody'} did not {what}"
-    yield _Line(NewsKind.DEADLINE_PASSED, text, _only(late), phase)
+    yield _Line(FeedEventKind.DEADLINE_PASSED, text, _only(late), phase)
 
 
 def _only(parties: tuple[PartyId, ...]) -> str:
     return parties[0] if len(parties) == 1 else ""
 
 
-def _tell_phases(earlier: Round, data: Round) -> Iterator[_Line]:
+def _tell_phases(earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
     """Every phase that this step opened or closed, in their order."""
     known: tuple[PhaseRecord | None, ...] = (*earlier.records, *(None for _ in data.phases))
     for place, (phase, before, after) in enumerate(zip(data.phases, known, data.records, strict=False)):
         if before is None and place == 0:
             text = f"round {data.number} was opened: {len(data.manifest.cohort)} clients train"
-            yield _Line(NewsKind.ROUND_OPENED, text, phase=phase.name)
+            yield _Line(FeedEventKind.ROUND_OPENED, text, phase=phase.name)
         elif before is None:
-            yield _Line(NewsKind.PHASE_OPENED, f"{phase.name} was opened", phase=phase.name)
+            yield _Line(FeedEventKind.PHASE_OPENED, f"{phase.name} was opened", phase=phase.name)
         if after.closed_at_s is not None and (before is None or before.closed_at_s is None):
             yield _Line(
-                NewsKind.PHASE_CLOSED, f"{phase.name} was closed {_say_how(data, phase)}", phase=phase.name
+                FeedEventKind.PHASE_CLOSED, f"{phase.name} was closed {_say_how(data, phase)}", phase=phase.name
             )
 
 
-def _say_how(data: Round, phase: Phase) -> str:
+def _say_how(data: CoordinatorRound, phase: Phase) -> str:
     if data.reason:
         return f"without a sum: {data.reason}"
     members = data.score_members if phase is SCORES else data.members
@@ -320,20 +320,20 @@ def _say_how(data: Round, phase: Phase) -> str:
     return f"over {len(members)} of {len(data.manifest.cohort)} clients{without}"
 
 
-def _tell_end(state: Enum, data: Round) -> Iterator[_Line]:
+def _tell_end(state: Enum, data: CoordinatorRound) -> Iterator[_Line]:
     phase = data.current.name
     match state:
         case rounds.State.RELEASED:
             text = f"round {data.number} was released{_say_scores(data)}"
-            yield _Line(NewsKind.ROUND_RELEASED, text, phase=phase)
+            yield _Line(FeedEventKind.ROUND_RELEASED, text, phase=phase)
         case rounds.State.VOID:
-            yield _Line(NewsKind.ROUND_VOID, f"round {data.number} is void: {data.reason}", phase=phase)
+            yield _Line(FeedEventKind.ROUND_VOID, f"round {data.number} is void: {data.reason}", phase=phase)
         case rounds.State.CONTRADICTED:
             text = f"round {data.number} ended the run: {data.reason}"
-            yield _Line(NewsKind.ROUND_CONTRADICTED, text, phase=phase)
+            yield _Line(FeedEventKind.ROUND_CONTRADICTED, text, phase=phase)
 
 
-def _say_scores(data: Round) -> str:
+def _say_scores(data: CoordinatorRound) -> str:
     if not data.is_scored:
         return ""
     told = ", ".join(f"{name} {format_value(name, value)}" for name, value in data.metrics.items())
@@ -344,18 +344,18 @@ KEPT = 20_000
 """How many are held; whoever asks for older ones is told to begin anew."""
 
 
-class News:
+class EventFeed:
     """The latest news, oldest first."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self.over = False
         """Whether there will be none any more, because the coordinator ends."""
         self._kept = kept
-        self._items: list[Item] = []
-        self._by_run: dict[str, list[Item]] = {}
+        self._items: list[FeedEvent] = []
+        self._by_run: dict[str, list[FeedEvent]] = {}
         """The same, so that nobody who asks about one run looks through all that happened in others."""
         self._forgotten = 0
-        self._load: Callable[[], Iterable[Item]] | None = None
+        self._load: Callable[[], Iterable[FeedEvent]] | None = None
         """What happened before a restart, until it is loaded."""
         self._listeners: list[Callable[[], None]] = []
 
@@ -375,24 +375,24 @@ class News:
         """Whether everything is held that happened after this id, and the id can be one of ours."""
         return self.forgotten <= after <= self.newest
 
-    def since(self, after: int) -> list[Item]:
+    def since(self, after: int) -> list[FeedEvent]:
         """What is held of all that happened after this id."""
         items = self._all()
         return items[bisect_right(items, after, key=lambda item: item.id) :]
 
-    def newest_first(self, run: str | None = None) -> Iterator[Item]:
+    def newest_first(self, run: str | None = None) -> Iterator[FeedEvent]:
         """All that is held, or all of a run, the last first; what happens meanwhile is left out."""
         items = self._all()
         return reversed(items if run is None else self._by_run.get(run, []))
 
-    def restore(self, load: Callable[[], Iterable[Item]]) -> None:
+    def restore(self, load: Callable[[], Iterable[FeedEvent]]) -> None:
         """Have what happened before a restart, beside what the steps tell that were taken again.
 
         It is loaded when somebody asks for it: a start should not wait for that.
         """
         self._load = load
 
-    def _all(self) -> list[Item]:
+    def _all(self) -> list[FeedEvent]:
         if self._load is not None:
             found = {item.id: item for item in (*self._load(), *self._items)}
             self._load = None
@@ -403,13 +403,13 @@ class News:
                 self._forget(len(self._items) - self._kept)
         return self._items
 
-    def list_unloaded(self, run: str, after: int) -> list[Item]:
+    def list_unloaded(self, run: str, after: int) -> list[FeedEvent]:
         """What has happened in a run after an id, the last first, as far as it need not be loaded."""
         return list(takewhile(lambda item: item.id > after, reversed(self._by_run.get(run, []))))
 
-    def note(self, moment: Moment) -> None:
+    def note(self, moment: Transition) -> None:
         """Take in a step."""
-        found = tell(moment)
+        found = describe_transition(moment)
         if not found:
             return
         self._items += found

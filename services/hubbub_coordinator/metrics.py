@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from hubbub.machine.effects import Key
 from hubbub.protocol.costs import Headcount
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.runner import Live, Moment, Observer
+from hubbub.runtime.runner import Observer, RunningMachine, Transition
 from hubbub.runtime.telemetry import SECONDS
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
@@ -23,7 +23,7 @@ from hubbub_coordinator.accounts import predict
 from hubbub_coordinator.events import RoundVerdict
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.progress import Waiting, find_awaited
 
 VERDICTS = {
@@ -80,16 +80,16 @@ class Metering:
     def _time(self, name: str, help_text: str, *labels: str) -> Histogram:
         return Histogram(f"hubbub_{name}", help_text, labels, registry=self._registry, buckets=SECONDS)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: Transition) -> None:
         """Count what a step of a round has changed."""
-        if isinstance(moment.data, Round) and isinstance(moment.earlier, Round):
+        if isinstance(moment.data, CoordinatorRound) and isinstance(moment.earlier, CoordinatorRound):
             self._note_phases(moment.earlier, moment.data)
             verdict = VERDICTS.get(moment.after) if isinstance(moment.after, rounds.State) else None
             if verdict is not None:
                 self._note_end(moment.data, verdict)
         self._observer(moment)
 
-    def _note_phases(self, earlier: Round, data: Round) -> None:
+    def _note_phases(self, earlier: CoordinatorRound, data: CoordinatorRound) -> None:
         for place, record in enumerate(data.records):
             before = earlier.records[place] if place < len(earlier.records) else None
             phase = data.phases[place].name
@@ -99,7 +99,7 @@ class Metering:
                 self._phases.labels(phase, RoundVerdict.RELEASED.value).inc()
                 self._releasing.labels(phase).observe((record.released_at_s or 0) - (record.closed_at_s or 0))
 
-    def _note_end(self, data: Round, verdict: RoundVerdict) -> None:
+    def _note_end(self, data: CoordinatorRound, verdict: RoundVerdict) -> None:
         if data.ended_at_s is not None:
             self._rounds.labels(verdict.value).observe(data.ended_at_s - data.began_at_s)
         if data.records and not _is_released(data.record):
@@ -119,7 +119,7 @@ class Metering:
             self._disagreements.inc()
 
 
-def _known_names(data: Round) -> frozenset[str]:
+def _known_names(data: CoordinatorRound) -> frozenset[str]:
     """What traffic can count as; a report may say anything, and must not make labels without number."""
     everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
     strategy = find_strategy(data.manifest.strategy)
@@ -133,7 +133,7 @@ def _is_released(record: PhaseRecord) -> bool:
 class Waits(Collector):
     """For how many parties runs wait, and how long the most patient has waited; read when somebody asks."""
 
-    def __init__(self, machines: Callable[[], Mapping[Key, Live]], clock: Clock) -> None:
+    def __init__(self, machines: Callable[[], Mapping[Key, RunningMachine]], clock: Clock) -> None:
         self._machines = machines
         self._clock = clock
 
@@ -155,19 +155,24 @@ class Waits(Collector):
     def _find(self) -> Iterator[Waiting]:
         machines = dict(self._machines())
         for key, live in machines.items():
-            if isinstance(live.state, runs.State) and isinstance(live.data, runs.Run):
+            if isinstance(live.state, runs.State) and isinstance(live.data, runs.CoordinatorRun):
                 yield find_awaited(live.state, live.data, _last_round(machines, key, live.data))
 
 
-def _last_round(machines: Mapping[Key, Live], run: Key, data: runs.Run) -> tuple[rounds.State, Round] | None:
+def _last_round(
+    machines: Mapping[Key, RunningMachine], run: Key, data: runs.CoordinatorRun
+) -> tuple[rounds.State, CoordinatorRound] | None:
     live = machines.get(Key("round", run.run, data.round))
-    if live is None or not isinstance(live.state, rounds.State) or not isinstance(live.data, Round):
+    if live is None or not isinstance(live.state, rounds.State) or not isinstance(live.data, CoordinatorRound):
         return None
     return live.state, live.data
 
 
 def meter(
-    registry: CollectorRegistry, machines: Callable[[], Mapping[Key, Live]], clock: Clock, observer: Observer
+    registry: CollectorRegistry,
+    machines: Callable[[], Mapping[Key, RunningMachine]],
+    clock: Clock,
+    observer: Observer,
 ) -> Observer:
     """Have the coordinator's metrics in a registry; gives the observer that counts them."""
     registry.register(Waits(machines, clock))

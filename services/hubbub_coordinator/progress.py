@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hubbub.ids import PartyId
-from hubbub.strategies.phase_plan import wire_of
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import Round
-from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.phases.round import CoordinatorRound
+from hubbub_coordinator.phases.run import CoordinatorRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Waiting:
 NOBODY = Waiting((), "", 0.0)
 
 
-Last = tuple[rounds.State, rounds.Round] | None
+Last = tuple[rounds.State, rounds.CoordinatorRound] | None
 """The round that a run is in, if there is one."""
 
 
-def find_awaited(state: runs.State, run: runs.Run, last: Last) -> Waiting:
+def find_awaited(state: runs.State, run: runs.CoordinatorRun, last: Last) -> Waiting:
     """For whom a run waits just now; nobody if it is over, or paused."""
     match state:
         case runs.State.ENROLLING:
@@ -45,11 +45,11 @@ def find_awaited(state: runs.State, run: runs.Run, last: Last) -> Waiting:
     return NOBODY
 
 
-def _without(run: runs.Run, there: Collection[PartyId]) -> tuple[PartyId, ...]:
+def _without(run: runs.CoordinatorRun, there: Collection[PartyId]) -> tuple[PartyId, ...]:
     return tuple(party for party in run.parties if party not in there)
 
 
-def _find_awaited_in_round(state: rounds.State, data: rounds.Round) -> Waiting:
+def _find_awaited_in_round(state: rounds.State, data: rounds.CoordinatorRound) -> Waiting:
     if not data.records:
         return NOBODY
     record, phase = data.record, data.current.name
@@ -71,22 +71,22 @@ def _find_awaited_in_round(state: rounds.State, data: rounds.Round) -> Waiting:
     return NOBODY
 
 
-def find_unreported(data: rounds.Round) -> tuple[PartyId, ...]:
+def find_unreported(data: rounds.CoordinatorRound) -> tuple[PartyId, ...]:
     """Who has applied a round and has yet to say what its scores come to."""
     late = data.applied.keys() - data.reported.keys()
     return tuple(client for client in data.manifest.clients if client in late)
 
 
-def _find_unreleased(data: rounds.Round) -> tuple[PartyId, ...]:
+def _find_unreleased(data: rounds.CoordinatorRound) -> tuple[PartyId, ...]:
     """Whose sum is not out; of a combiner it cannot be before it has the others'."""
     late = tuple(server for server in data.aggregators if server not in data.record.ended)
     others = tuple(server for server in late if server != find_combiner(data, data.current.name))
     return others or late
 
 
-def find_combiner(data: rounds.Round, phase: str) -> PartyId | None:
+def find_combiner(data: rounds.CoordinatorRound, phase: str) -> PartyId | None:
     """Who adds up the sums of all aggregators in a phase; nobody where each sends its own to the clients."""
-    wire = wire_of(data.manifest, phase)
+    wire = plan_phase(data.manifest, phase)
     return wire.combiner(data.number) if wire.compact else None
 
 
@@ -110,32 +110,32 @@ class PartyState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartyStage:
     """Where a party is, in a word and in a few."""
 
     state: PartyState
     status: str
 
 
-def find_place(state: runs.State, run: Run, last: Last, party: PartyId, now_s: float) -> Place:
+def find_place(state: runs.State, run: CoordinatorRun, last: Last, party: PartyId, now_s: float) -> PartyStage:
     """Where a party is, in its run and in the round that is open."""
     status = _describe(run, last, party)
     if party == run.failed_party:
-        return Place(PartyState.FAILED, run.reason.removeprefix(f"{party} "))
+        return PartyStage(PartyState.FAILED, run.reason.removeprefix(f"{party} "))
     if party not in run.joined:
-        return Place(PartyState.ASKED, status)
+        return PartyStage(PartyState.ASKED, status)
     if state in {runs.State.ENROLLING, runs.State.AGREEING}:
-        return Place(PartyState.JOINED, status)
+        return PartyStage(PartyState.JOINED, status)
     if state is not runs.State.RUNNING or last is None or not last[1].records:
-        return Place(PartyState.IDLE, status)
+        return PartyStage(PartyState.IDLE, status)
     waiting = find_awaited(state, run, last)
     if party in waiting.parties and now_s - waiting.since_s > run.manifest.phase_timeout_s / 2:
-        return Place(PartyState.MISSING, status)
+        return PartyStage(PartyState.MISSING, status)
     find = _place_aggregator if party in run.manifest.aggregators else _place_client
-    return Place(find(*last, party), status)
+    return PartyStage(find(*last, party), status)
 
 
-def _place_aggregator(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+def _place_aggregator(state: rounds.State, data: CoordinatorRound, party: PartyId) -> PartyState:
     if state is rounds.State.COLLECTING or (party not in data.aggregators and state is not rounds.State.VOIDING):
         return PartyState.IDLE
     if state is rounds.State.VOIDING:
@@ -143,7 +143,7 @@ def _place_aggregator(state: rounds.State, data: Round, party: PartyId) -> Party
     return PartyState.RELEASED if party in data.record.ended else PartyState.ADDING
 
 
-def _place_client(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+def _place_client(state: rounds.State, data: CoordinatorRound, party: PartyId) -> PartyState:
     if data.scoring and party in data.awaited and party not in data.reported:
         return _place_scorer(state, data, party)
     if party in data.applied:
@@ -160,13 +160,13 @@ def _place_client(state: rounds.State, data: Round, party: PartyId) -> PartyStat
     return PartyState.SENDING if data.phase else PartyState.TRAINING
 
 
-def _place_scorer(state: rounds.State, data: Round, party: PartyId) -> PartyState:
+def _place_scorer(state: rounds.State, data: CoordinatorRound, party: PartyId) -> PartyState:
     if party not in data.missing():
         return PartyState.DELIVERED
     return PartyState.SENDING if state is rounds.State.COLLECTING else PartyState.MISSING
 
 
-def _describe(run: Run, last: Last, party: PartyId) -> str:
+def _describe(run: CoordinatorRun, last: Last, party: PartyId) -> str:
     if party not in run.joined:
         return "asked to join"
     if last is None or not last[1].records:
@@ -182,5 +182,5 @@ def _describe(run: Run, last: Last, party: PartyId) -> str:
     return "training or sending" if state is rounds.State.COLLECTING else "was left out"
 
 
-def _count_held(party: PartyId, data: Round) -> int:
+def _count_held(party: PartyId, data: CoordinatorRound) -> int:
     return sum(party in holders for holders in data.record.delivered.values())

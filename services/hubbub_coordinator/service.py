@@ -18,7 +18,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.message_checks import check_sender, find_disagreements
-from hubbub.runtime.runner import Fed, Live, Moment, Observer, Runner
+from hubbub.runtime.runner import KeyedEvent, Observer, Runner, RunningMachine, Transition
 from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES, Tombstones
 from hubbub.runtime.telemetry import Counters, context
 from hubbub.store.base import Archive, EventStore
@@ -29,7 +29,7 @@ from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, SomeRound
-from hubbub_coordinator.event_feed import KEPT, News
+from hubbub_coordinator.event_feed import KEPT, EventFeed
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
 from hubbub_coordinator.metrics import meter
@@ -89,8 +89,8 @@ class Coordinator:
         self.counters = Counters()
         self._new_state = new_state
         self._clock = clock or SystemClock()
-        self.news = News()
-        self._over: dict[Key, Live] = {}
+        self.news = EventFeed()
+        self._over: dict[Key, RunningMachine] = {}
         """Machines that are over and not archived yet: a run's last round, until the next begins."""
         self._due: set[RunId] = set()
         """Runs of which something is to be archived."""
@@ -133,7 +133,7 @@ class Coordinator:
         if self._states:
             await self.runner.receive()
 
-    def _witness(self, moment: Moment) -> None:
+    def _witness(self, moment: Transition) -> None:
         """Keep up with what the machines do: what is asked often must not need a look at all of them."""
         self._steps[moment.key.run] += 1
         self._steps[ANY_RUN] += 1
@@ -205,7 +205,7 @@ class Coordinator:
             raise RunExists(f"run {run} was submitted already; a new run needs a new nonce")
         self._states[run] = runs.State.ENROLLING.value
         machine = Key("run", run)
-        data = runs.Run(
+        data = runs.CoordinatorRun(
             manifest=manifest,
             pause_when_void=self._pause_when_void,
             place=self._next_place,
@@ -296,7 +296,7 @@ class Coordinator:
         self.check_run(run)
         live = self._find(Key("run", run))
         state, data = (live.state, live.data) if live else self._archive.find_run(run)
-        if not isinstance(state, runs.State) or not isinstance(data, runs.Run):
+        if not isinstance(state, runs.State) or not isinstance(data, runs.CoordinatorRun):
             raise LocalError(f"{run} is not a run")
         return KnownRun(run, state, data, dict(self._find_held(run, data.round)), self._archive)
 
@@ -309,7 +309,7 @@ class Coordinator:
             elif number < last:
                 return
 
-    def find_run(self, run: RunId) -> tuple[runs.State, runs.Run]:
+    def find_run(self, run: RunId) -> tuple[runs.State, runs.CoordinatorRun]:
         """A run's state and data."""
         known = self.look_at(run)
         return known.state, known.data
@@ -318,12 +318,12 @@ class Coordinator:
         """All rounds of a run so far; one that is about to begin is not there yet."""
         return self.look_at(run).find_rounds()
 
-    def _find(self, key: Key) -> Live | None:
+    def _find(self, key: Key) -> RunningMachine | None:
         return self.runner.machines.get(key) or self._over.get(key)
 
     # What the runner asks -------------------------------------------------------------------------------
 
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message against its run's manifest and make its event."""
         del size
         if envelope.run not in self._states:
@@ -359,7 +359,7 @@ class Coordinator:
 
     async def _open_round(self, run: Key, number: int) -> None:
         of_run = self.runner.machines[run].data
-        data = rounds.Round(
+        data = rounds.CoordinatorRound(
             run=run,
             number=number,
             manifest=of_run.manifest,
@@ -379,7 +379,7 @@ class Coordinator:
         """The coordinator computes nothing."""
         raise LocalError(f"the coordinator has no job {job!r} for {key}")
 
-    def restore(self, machines: Mapping[Key, Live]) -> None:
+    def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Know again which runs there were, in the order in which they were submitted, and what happened."""
         live = {key.run: live for key, live in machines.items() if key.kind == "run"}
         found = [
@@ -410,7 +410,7 @@ class Coordinator:
             log.warning("run %s is given up: the store does not have it", run)
             self._tombstones.mark_forgotten(run)
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         """Keep what is over until it is archived: the API shows it. When a run ends, so does its open round."""
         self._over[key] = live
         if key.kind == "run":

@@ -25,7 +25,7 @@ from rich.text import Text
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.metrics import format_value
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -51,7 +51,7 @@ class Stopwatch:
     _training_s: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
     _evaluation_s: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, moment: Transition) -> None:
         """Take in a step of a trainer."""
         place = moment.key.run, moment.key.round
         match moment.event:
@@ -102,17 +102,17 @@ class Board:
         if number >= self.round:
             self.steps[client] = done
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, moment: Transition) -> None:
         """Take in a step of the coordinator, if it is about this run: others may be begun from the dashboard."""
         data = moment.data
         if moment.key.run != self.manifest.run_id:
             return
-        if isinstance(data, runs.Run):
+        if isinstance(data, runs.CoordinatorRun):
             self._observe_run(moment, data)
-        elif isinstance(data, rounds.Round) and isinstance(moment.after, rounds.State):
+        elif isinstance(data, rounds.CoordinatorRound) and isinstance(moment.after, rounds.State):
             self._observe_round(moment, moment.after, data)
 
-    def _observe_run(self, moment: Moment, data: runs.Run) -> None:
+    def _observe_run(self, moment: Transition, data: runs.CoordinatorRun) -> None:
         # A party that was asked twice answers twice.
         if isinstance(moment.event, PartyJoined) and len(data.joined) > self.joined:
             self.joined = len(data.joined)
@@ -120,7 +120,7 @@ class Board:
         if moment.after in runs.OUTCOMES:
             self.state = str(moment.after.value)
 
-    def _observe_round(self, moment: Moment, state: rounds.State, data: rounds.Round) -> None:
+    def _observe_round(self, moment: Transition, state: rounds.State, data: rounds.CoordinatorRound) -> None:
         if data.number != self.round:
             self._begin_round(data)
         self.phase, self.state = data.current.name, state.value
@@ -135,12 +135,12 @@ class Board:
         if moment.before is not state:
             self._note_change(state, data)
 
-    def _begin_round(self, data: rounds.Round) -> None:
+    def _begin_round(self, data: rounds.CoordinatorRound) -> None:
         self.round = data.number
         self.steps.clear()
         self.note(f"round {data.number}: {len(data.manifest.clients)} clients are training")
 
-    def _note_delivery(self, data: rounds.Round, client: PartyId) -> None:
+    def _note_delivery(self, data: rounds.CoordinatorRound, client: PartyId) -> None:
         servers = len(data.aggregators)
         if self.delivered[client] == servers:
             done = sum(count == servers for count in self.delivered.values())
@@ -149,7 +149,7 @@ class Board:
                 f"({done} of {len(self.delivered)})"
             )
 
-    def _note_change(self, state: rounds.State, data: rounds.Round) -> None:
+    def _note_change(self, state: rounds.State, data: rounds.CoordinatorRound) -> None:
         if state is rounds.State.RELEASING:
             self.note(f"round {data.number}: {data.current.name} closed over {len(data.current_members)} clients")
         elif state is rounds.State.RELEASED:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hubbub.errors import ProtocolError
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.metrics import reaches
-from hubbub.runtime.runner import Moment, Observer
+from hubbub.runtime.runner import Observer, Transition
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
@@ -73,9 +73,9 @@ async def run_to_target(
     manifest, parties = draw_up(options, task, target=target)
     accounts: list[Account] = []
 
-    def watch(moment: Moment) -> None:
+    def watch(moment: Transition) -> None:
         observer(moment)
-        if not isinstance(moment.data, rounds.Round) or moment.after is not rounds.State.RELEASED:
+        if not isinstance(moment.data, rounds.CoordinatorRound) or moment.after is not rounds.State.RELEASED:
             return
         if federation.count_task_failures():
             federation.coordinator.runner.feed_soon(moment.data.run, CancelRequested(at_s=moment.at_s))

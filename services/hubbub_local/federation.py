@@ -22,7 +22,7 @@ from hubbub.crypto.sealing import Kem
 from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
-from hubbub.runtime.runner import Moment, Observer
+from hubbub.runtime.runner import Observer, Transition
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, topology_for
@@ -78,7 +78,7 @@ class Federation:
     _ended: tuple[Mapping[RunId, asyncio.Event], ...]
     """Of each party, when it has done all that the end of a run asks of it."""
 
-    async def run(self, manifest: Manifest) -> tuple[runs.State, runs.Run]:
+    async def run(self, manifest: Manifest) -> tuple[runs.State, runs.CoordinatorRun]:
         """Run a manifest to its end and return how it ended."""
         run = await self.coordinator.submit(manifest)
         for ended in self._ended:
@@ -194,7 +194,7 @@ def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Tr
         over: defaultdict[RunId, asyncio.Event] = defaultdict(asyncio.Event)
         ended.append(over)
 
-        def note(moment: Moment) -> None:
+        def note(moment: Transition) -> None:
             observe(moment)
             if moment.key.kind == "run" and moment.after in finals:
                 over[moment.key.run].set()

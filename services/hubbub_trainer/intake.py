@@ -9,14 +9,14 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import MaskedChunk, Release, RoundOpened, SumChunk
+from hubbub.messages.rounds import MaskedChunk, ReleaseClaim, RoundOpened, SumChunk
 from hubbub.messages.runs import GroupConfirmed, GroupContribution, RunEnded, RunKeys
 from hubbub.messages.shares import share_wire_bytes
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.protocol.layout import check_payload
 from hubbub.runtime.message_checks import check_members
 from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import PhaseWire, admit_release, phases_of, wire_of
+from hubbub.strategies.phase_plan import PhasePlan, admit_release, phases_of, plan_phase
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_release, check_run_keys, digest_run_keys
 from hubbub_trainer.events import (
@@ -58,7 +58,7 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
 def read_sum(roster: Roster, manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) -> SumArrived:
     """Check a chunk of a sum: its phase, its members, its vectors, its length, and the signed release."""
     _find_phase(manifest, envelope)
-    wire = wire_of(manifest, envelope.phase)
+    wire = plan_phase(manifest, envelope.phase)
     if wire.compact or envelope.sender not in wire.servers:
         raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} sends no sum of {envelope.phase}")
     _check_releases(roster, envelope, body, {envelope.sender: body.signature})
@@ -70,7 +70,7 @@ def _read_sum(
     manifest: Manifest,
     envelope: Envelope,
     body: SumChunk | MaskedChunk,
-    wire: PhaseWire[PartyId],
+    wire: PhasePlan[PartyId],
     inside: int,
     wrapped_key: bytes,
     size: int,
@@ -98,7 +98,7 @@ def _check_releases(
 ) -> None:
     """Refuse a sum unless each of these aggregators signed its members, vectors and transcript."""
     for server, signature in signatures.items():
-        release = Release(
+        release = ReleaseClaim(
             aggregator=server, members=body.members, vectors=body.vectors, transcript=body.transcript
         )
         check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
@@ -109,7 +109,7 @@ def read_masked(
 ) -> SumArrived:
     """Check a chunk of the combined sum: that it is the combiner's, and that every aggregator released it so."""
     _find_phase(manifest, envelope)
-    wire = wire_of(manifest, envelope.phase)
+    wire = plan_phase(manifest, envelope.phase)
     if not wire.compact or envelope.sender != wire.combiner(envelope.round):
         raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} does not combine {envelope.phase}")
     if len(body.signatures) != len(wire.servers):
@@ -129,7 +129,7 @@ def read_void(manifest: Manifest, envelope: Envelope) -> VoidAnnounced:
 def read_resend(me: PartyId, manifest: Manifest, envelope: Envelope) -> SetAskedFor:
     """Check that whoever asks for a set again is owed a share in full: a seed is not kept on disk."""
     _find_phase(manifest, envelope)
-    wire = wire_of(manifest, envelope.phase)
+    wire = plan_phase(manifest, envelope.phase)
     if envelope.sender not in wire.servers:
         raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} takes no part in {envelope.phase}")
     if wire.compact and wire.full_share_holder(me, envelope.round) != envelope.sender:

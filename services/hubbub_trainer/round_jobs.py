@@ -40,13 +40,13 @@ from hubbub.runtime.publisher import Parcel, Post, overlapping
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.store.state_file import Vault
 from hubbub.strategies.base import ClientInput, Phase, Release
-from hubbub.strategies.phase_plan import PhaseWire, phases_of, wire_of
+from hubbub.strategies.phase_plan import PhasePlan, phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES, ScoreRound
 from hubbub.strategies.verified import VerifiedRound
 from hubbub.trust.seals import (
-    Place,
     RunSeals,
+    SealContext,
     ShareKey,
     Stage,
     TagCoefficients,
@@ -70,7 +70,7 @@ from hubbub_trainer.events import (
 )
 from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.phases import round as rounds
-from hubbub_trainer.phases.round import Round, Sum
+from hubbub_trainer.phases.round import ClientRound, Sum
 from hubbub_trainer.task_runner import TaskRunner
 from hubbub_trainer.workspace import (
     Learnt,
@@ -187,8 +187,8 @@ class Compact:
         return mask_stream(self.stage, self.group_key, client, _place(vector, index))
 
 
-def _place(vector: Vector, index: int) -> Place:
-    return Place(vector.name, vector.modulus, index)
+def _place(vector: Vector, index: int) -> SealContext:
+    return SealContext(vector.name, vector.modulus, index)
 
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -213,7 +213,7 @@ def differs(transcript: str, sums: Mapping[PartyId, Sum]) -> bool:
 class Outgoing:
     """A share set on its way out. It holds secrets, so it does not print them."""
 
-    wire: PhaseWire[PartyId]
+    wire: PhasePlan[PartyId]
     set_id: SetId
     secret: bytes = field(repr=False)
     """What its shares follow from."""
@@ -241,7 +241,7 @@ def _seal_share(out: Outgoing, server: PartyId, index: int, share: bytes) -> Par
     return Parcel.of(out.keys[server].seal(index, share))
 
 
-class Workbench:
+class RoundJobs:
     """Does the jobs of rounds.
 
     What a round's machine knows is asked for when it is needed: a round may be abandoned while we work on it, and
@@ -257,7 +257,7 @@ class Workbench:
         vault: Vault,
         ledger: Ledger,
         post: Post,
-        find_round: Callable[[Key], Round],
+        find_round: Callable[[Key], ClientRound],
         seal_of: Callable[[Key, str], tuple[RunSeals, Stage]],
         slots: asyncio.Semaphore,
         tasks: TaskRunner,
@@ -422,11 +422,11 @@ class Workbench:
 
     def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
         mine = self._open_phase(key, phase_name)
-        wire = wire_of(self._find_round(key).manifest, phase_name)
+        wire = plan_phase(self._find_round(key).manifest, phase_name)
         vectors, values = mine.client_round.vectors(phase_name), mine.client_round.contribute(phase_name)
         weight, transcript = mine.client_round.weight, mine.transcript_of(phase_name)
         content = digest_content(vectors, values, weight, transcript)
-        set_id, secret = run_secrets.recall_outbox(self._vault, key, phase_name, content)
+        set_id, secret = run_secrets.get_or_create_outbox(self._vault, key, phase_name, content)
         seals, stage = self._seal_of(key, phase_name)
         in_full = (wire.full_share_holder(self.me, key.round),) if wire.compact else wire.servers
         keys = {
@@ -538,7 +538,7 @@ class Workbench:
         self._spaces.open(key.run).note_scores(key.round, {"metrics": totals})
         return Decoded(transcript=transcript, metrics=totals)
 
-    def _absorb(self, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
+    def _absorb(self, key: Key, data: ClientRound, mine: OpenRound, phase: str) -> None:
         """Recombine what a phase released, and take it in."""
         one, release = next(iter(data.sums[phase].values())), self._read_sums(key, data, phase)
         members = [client for client in data.manifest.clients if client in one.members]
@@ -547,8 +547,8 @@ class Workbench:
             mine.note_sums(phase, members, release)
             mine.absorbed.append(phase)
 
-    def _read_sums(self, key: Key, data: Round, phase_name: str) -> Release:
-        wire = wire_of(data.manifest, phase_name)
+    def _read_sums(self, key: Key, data: ClientRound, phase_name: str) -> Release:
+        wire = plan_phase(data.manifest, phase_name)
         if wire.compact:
             return self._read_masked(key, data, wire)
         servers = wire.servers
@@ -566,7 +566,7 @@ class Workbench:
             vectors, tuple(recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read))
         )
 
-    def _read_masked(self, key: Key, data: Round, wire: PhaseWire[PartyId]) -> Release:
+    def _read_masked(self, key: Key, data: ClientRound, wire: PhasePlan[PartyId]) -> Release:
         combiner = wire.combiner(key.round)
         one = data.sums[wire.phase.name][combiner]
         place = place_of(key, wire.phase.name)

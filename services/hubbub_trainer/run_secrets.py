@@ -21,12 +21,12 @@ _EXAMPLES = "examples"
 _SOURCE = "task source"
 
 
-def recall_client_secret(vault: Vault, run: RunId) -> ClientSecret:
+def get_or_create_client_secret(vault: Vault, run: RunId) -> ClientSecret:
     """What this client's own random choices follow from."""
     return ClientSecret.from_bytes(_recall(vault, run, "client secret", CLIENT_SECRET_BYTES))
 
 
-def recall_contribution(vault: Vault, run: RunId) -> bytes:
+def get_or_create_contribution(vault: Vault, run: RunId) -> bytes:
     """Our part of the group secret."""
     return _recall(vault, run, _CONTRIBUTION, CONTRIBUTION_BYTES)
 
@@ -40,7 +40,7 @@ def fix_examples(vault: Vault, run: RunId, examples: int) -> int:
     return int(kept)
 
 
-def recall_source(vault: Vault, run: RunId) -> Source | None:
+def get_source(vault: Vault, run: RunId) -> Source | None:
     """What the task was made of when we joined, or when its owner was last told of a change."""
     kept = vault.get(run, _SOURCE)
     return None if kept is None else json.loads(kept)
@@ -51,7 +51,7 @@ def keep_source(vault: Vault, run: RunId, source: Source) -> None:
     vault.put(run, _SOURCE, json.dumps(dict(source)).encode())
 
 
-def recall_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
+def get_or_create_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
     """A set's name and the secret of its shares and keys, on disk before any leaves: sent again, it is the same.
 
     The set is of the content with this digest, and never of another: the same randomness and the same nonces over

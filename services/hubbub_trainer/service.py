@@ -22,7 +22,7 @@ from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
-from hubbub.runtime.runner import Fed, Live, Observer
+from hubbub.runtime.runner import KeyedEvent, Observer, RunningMachine
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
@@ -51,11 +51,11 @@ from hubbub_trainer.ledger import LEDGER_FILE, Ledger, explain_refusal
 from hubbub_trainer.phases import catchup, enrolment, standing
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.catchup import CatchUp
-from hubbub_trainer.phases.round import Round
+from hubbub_trainer.phases.round import ClientRound
 from hubbub_trainer.phases.standing import Enrolment, VoidCaps
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.round_jobs import Sleep, Workbench, name_sum, place_of
-from hubbub_trainer.run_secrets import find_set, recall_contribution
+from hubbub_trainer.round_jobs import RoundJobs, Sleep, name_sum, place_of
+from hubbub_trainer.run_secrets import find_set, get_or_create_contribution
 from hubbub_trainer.snapshots import Handover
 from hubbub_trainer.task_runner import Progress, TaskRunner
 from hubbub_trainer.workspace import has_model
@@ -112,7 +112,7 @@ class Trainer(Participant):
             demo_seed=demo_seed,
         )
         self._tasks = TaskRunner(me=identity.name, progress=progress, clock=clock, registry=self.counters.registry)
-        self._bench = Workbench(
+        self._bench = RoundJobs(
             me=identity.name,
             spaces=self._spaces,
             spool=self._spool,
@@ -150,7 +150,7 @@ class Trainer(Participant):
 
     # Messages to events ---------------------------------------------------------------------------------
 
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and make its event."""
         run = Key("run", envelope.run)
         body = envelope.body
@@ -206,7 +206,7 @@ class Trainer(Participant):
             )
         self.runner.add(run, data)
 
-    def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[Fed]:
+    def _to_round(self, envelope: Envelope, event: SumArrived | VoidAnnounced) -> Sequence[KeyedEvent]:
         key = Key("round", envelope.run, envelope.round)
         if key in self.runner.machines:
             return [(key, event)]
@@ -218,7 +218,7 @@ class Trainer(Participant):
             return [(run, RoundHeardOf(number=key.round)), (key, event)]
         raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
 
-    def _receive_resend(self, data: Enrolment, envelope: Envelope, body: ResendSet) -> Sequence[Fed]:
+    def _receive_resend(self, data: Enrolment, envelope: Envelope, body: ResendSet) -> Sequence[KeyedEvent]:
         """A set is sent again only if it was sent, and its name is its own: nothing is drawn for a request."""
         event = read_resend(data.me, data.manifest, envelope)
         key = Key("round", envelope.run, envelope.round)
@@ -231,7 +231,7 @@ class Trainer(Participant):
             raise PeerError(RejectReason.UNEXPECTED, f"{body.set_id} is not the set that we sent")
         return [(key, event)]
 
-    def _to_catch_up(self, envelope: Envelope, data: Enrolment, event: object) -> Sequence[Fed]:
+    def _to_catch_up(self, envelope: Envelope, data: Enrolment, event: object) -> Sequence[KeyedEvent]:
         """Peers answer as often as they are asked: an answer may come when there is no question any more."""
         key = Key("catchup", envelope.run, data.catching)
         return [(key, event)] if key in self.runner.machines else self._ignore(envelope)
@@ -318,14 +318,14 @@ class Trainer(Participant):
 
     async def _deal_contribution(self, key: Key) -> None:
         seals, _ = self._seal_of(key)
-        contribution = recall_contribution(self._vault, key.run)
+        contribution = get_or_create_contribution(self._vault, key.run)
         for client in self._joined(key, Enrolment).peers:
             sealed = seals.seal_contribution(client, contribution)
             await self.runner.post.send(key, to=client, role=Role.CLIENT, body=GroupContribution(), payload=sealed)
 
     async def _set_up_round(self, run: Key, number: int) -> None:
         key = Key("round", run.run, number)
-        data = Round(me=self.runner.identity.name, key=key, run=run, manifest=self._manifest_of(run.run))
+        data = ClientRound(me=self.runner.identity.name, key=key, run=run, manifest=self._manifest_of(run.run))
         await self.runner.set_up(key, data)
 
     async def _set_up_catch_up(self, run: Key, number: int) -> None:
@@ -346,7 +346,7 @@ class Trainer(Participant):
                 self._over.add(key)
                 self.runner.forget(key)
 
-    def restore(self, machines: Mapping[Key, Live]) -> None:
+    def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Bring back what belongs to a run; rounds that a peer's model has brought us past stay behind."""
         super().restore(machines)
         self._ledger.keep_only({key.run for key in machines})
@@ -412,15 +412,15 @@ class Trainer(Participant):
     def _manifest_of(self, run: RunId) -> Manifest:
         return self._joined(Key("run", run), Enrolment).manifest
 
-    def _find_round(self, key: Key) -> Round:
+    def _find_round(self, key: Key) -> ClientRound:
         live = self.runner.machines.get(key)
-        if live is None or not isinstance(live.data, Round):
+        if live is None or not isinstance(live.data, ClientRound):
             raise LocalError(f"{key} is over, or is no round")
         return live.data
 
     # What is over ---------------------------------------------------------------------------------------
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         """Forget what is over: the update of a void round too, and the memory that it would have left."""
         if key.kind == "run":
             self._ledger.give_up(key.run)

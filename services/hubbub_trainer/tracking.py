@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_trainer.events import Ended, Prepared, RoundOver
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.standing import Enrolment, State
@@ -72,16 +72,16 @@ class Note:
 # From a step to a note ----------------------------------------------------------------------------------
 
 
-def write_note(moment: Moment) -> Note | None:
+def write_note(moment: Transition) -> Note | None:
     """What there is to write down about a step of this trainer, if there is anything."""
-    if isinstance(moment.data, rounds.Round):
+    if isinstance(moment.data, rounds.ClientRound):
         return _note_round(moment, moment.data)
     if isinstance(moment.data, Enrolment):
         return _note_run(moment, moment.data)
     return None
 
 
-def _note_round(moment: Moment, data: rounds.Round) -> Note | None:
+def _note_round(moment: Transition, data: rounds.ClientRound) -> Note | None:
     if moment.after not in {rounds.State.APPLIED, rounds.State.VOID}:
         return None
     return Note(
@@ -101,7 +101,7 @@ def _note_round(moment: Moment, data: rounds.Round) -> Note | None:
     )
 
 
-def _note_run(moment: Moment, data: Enrolment) -> Note | None:
+def _note_run(moment: Transition, data: Enrolment) -> Note | None:
     begins = isinstance(moment.event, Prepared) and moment.after is State.PLEDGED
     outcome = _find_outcome(moment, data)
     if not begins and not outcome:
@@ -109,7 +109,7 @@ def _note_run(moment: Moment, data: Enrolment) -> Note | None:
     return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, round=data.over, outcome=outcome)
 
 
-def _find_outcome(moment: Moment, data: Enrolment) -> str:
+def _find_outcome(moment: Transition, data: Enrolment) -> str:
     """How the run ended for this client; nothing while it has not, or if the client was never in it."""
     was_in = moment.before not in {State.INVITED, State.PREPARING}
     if moment.after is not State.ENDED or not was_in:
@@ -405,7 +405,7 @@ class Tracking:
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._desks = [_Desk(name, tracker) for name, tracker in trackers.items()]
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, moment: Transition) -> None:
         """Take in a step of the trainer; never waits."""
         note = write_note(moment)
         if note is not None:

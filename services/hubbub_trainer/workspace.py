@@ -40,7 +40,7 @@ from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction
 from hubbub.strategies.scores import ScoreRound
 from hubbub.trust.seals import RunSeals
 from hubbub_trainer.learning.task import HasBuffers, Learner
-from hubbub_trainer.run_secrets import recall_contribution
+from hubbub_trainer.run_secrets import get_or_create_contribution
 from hubbub_trainer.saved_model import FILE, KeptModel
 
 Array = Theta | NDArray[np.float64]
@@ -481,7 +481,7 @@ def agree(
 
     def part_of(client: PartyId) -> bytes:
         if client == me:
-            return recall_contribution(vault, run.run)
+            return get_or_create_contribution(vault, run.run)
         return seals.open_contribution(client, spool.read(run, name_part(client)))
 
     contributions = [part_of(client) for client in manifest.clients]

@@ -29,7 +29,7 @@ from hubbub_trainer.events import Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.source import digest_source
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.run_secrets import fix_examples, keep_source, recall_client_secret, recall_source
+from hubbub_trainer.run_secrets import fix_examples, get_or_create_client_secret, get_source, keep_source
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT, Workspace, clean_up, digest, has_model
 
@@ -188,7 +188,7 @@ class Workspaces:
 
     def _tell_of_changes(self, manifest: Manifest, task: Task, space: Workspace) -> None:
         """Tell the owner, and nobody else, if the task is not what it was when we joined. The run goes on."""
-        before, now = recall_source(self._vault, manifest.run_id), digest_source(task)
+        before, now = get_source(self._vault, manifest.run_id), digest_source(task)
         if before == now:
             return
         if before is not None:
@@ -226,4 +226,4 @@ class Workspaces:
     def _client_secret(self, run: RunId, index: int) -> ClientSecret:
         if self._demo_seed is not None:
             return ClientSecret.for_demo(self._demo_seed, index)
-        return recall_client_secret(self._vault, run)
+        return get_or_create_client_secret(self._vault, run)

@@ -22,8 +22,8 @@ from hubbub.messages.rounds import MaskedChunk, SumChunk
 from hubbub.protocol.layout import DENSE, pack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.state_folder import STATE_FILE
-from hubbub.strategies.phase_plan import wire_of
-from hubbub.trust.seals import Place as StreamPlace
+from hubbub.strategies.phase_plan import plan_phase
+from hubbub.trust.seals import SealContext as StreamPlace
 from hubbub.trust.seals import Stage, mask_stream, share_stream
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support import compact_words
@@ -163,7 +163,7 @@ def test_partial_sums_add_up_to_the_masked_sum_and_each_is_not_it(recorded: Reco
 
     for number, phase in eavesdropper.vectors:
         masked = eavesdropper.read_masked(number, phase)
-        combiner = wire_of(manifest, phase).combiner(number)
+        combiner = plan_phase(manifest, phase).combiner(number)
         others = [server for server in manifest.aggregators if server != combiner]
         parts = [eavesdropper.read_partial(loot, server, number, phase) for server in others]
         dealt = [eavesdropper.read_shares(loot, client, number, phase)[combiner] for client in manifest.clients]
@@ -258,7 +258,7 @@ def test_what_the_honest_aggregator_released_is_all_that_the_combiner_has_of_it(
     counts = []
     for world in worlds:
         manifest = world.recorded.manifest
-        combiner = wire_of(manifest, "signs").combiner(1)
+        combiner = plan_phase(manifest, "signs").combiner(1)
         honest = next(name for name in manifest.aggregators if name != combiner)
         eavesdropper, loot = attack(world.recorded, *world.recorded.all_but(honest))
         partial = world.at(eavesdropper.read_partial(loot, honest, 1, "signs"))
@@ -334,7 +334,7 @@ def look_for_compact(recorded: Recorded) -> Search:
     for (client, number, phase), said in witness.said.items():
         add_packed(search, f"input of {client}", recorded, phase, said)
         mask = eavesdropper.mask(mask_key(recorded, number), client, number, phase)
-        for chunk in wire_of(manifest, phase).plan(said.vectors):
+        for chunk in plan_phase(manifest, phase).plan(said.vectors):
             search.add_bytes(f"mask of {client}, packed", compact_words.pack(chunk, said.vectors, mask))
     for number, phase in eavesdropper.vectors:
         total = witness.add_up(manifest.clients, number, phase)
@@ -345,7 +345,7 @@ def look_for_compact(recorded: Recorded) -> Search:
 def add_packed(search: Search, name: str, recorded: Recorded, phase: str, said: Said) -> None:
     for vector, values in zip(said.vectors, said.values, strict=True):
         search.add_vector(f"{name}, {vector.name}", values, "u1", "i8")
-    for chunk in wire_of(recorded.manifest, phase).plan(said.vectors):
+    for chunk in plan_phase(recorded.manifest, phase).plan(said.vectors):
         pieces = [said.values[piece.vector][piece.elements] for piece in chunk]
         search.add_bytes(f"{name}, packed", pack_chunk(chunk, said.vectors, pieces, DENSE))
 
@@ -465,7 +465,7 @@ def places(recorded: Recorded, client: PartyId, number: int, phase: str) -> list
     vectors = recorded.witness.said[client, number, phase].vectors
     return [
         StreamPlace(vectors[piece.vector].name, vectors[piece.vector].modulus, index)
-        for index, chunk in enumerate(wire_of(recorded.manifest, phase).plan(vectors))
+        for index, chunk in enumerate(plan_phase(recorded.manifest, phase).plan(vectors))
         for piece in chunk
     ]
 

@@ -27,7 +27,7 @@ from hubbub.messages.shares import SetReceived
 from hubbub.protocol.ring import Residues
 from hubbub.trust.comparison import DifferenceKind, compare
 from hubbub.trust.signed import sign_receipt
-from hubbub_aggregator.journal import Verdict
+from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_declined, tell_failure
 from hubbub_trainer.phases import catchup
@@ -51,7 +51,7 @@ from support.plain_run import run_plainly
 HONEST, CORRUPT = draw_up().aggregators
 VICTIM, SECOND, THIRD = draw_up().clients
 EVERYBODY = draw_up().clients
-VOID = Verdict(())
+VOID = PhaseOutcome(())
 
 
 def tell(
@@ -120,7 +120,7 @@ async def test_a_victim_that_was_told_another_union_is_added_to_nobody(
             first.reason
             == f"{VICTIM} delivered after other sums than the others in signs, and members cannot change"
         )
-        assert scene.verdicts(1, "union") == [Verdict(EVERYBODY)] * 2
+        assert scene.verdicts(1, "union") == [PhaseOutcome(EVERYBODY)] * 2
         assert scene.verdicts(1, "signs") == [VOID] * 2
         assert scene.sums_sent(1, "signs") == []
         assert_no_sum_mixes_transcripts(scene)
@@ -590,7 +590,7 @@ async def test_a_receipt_for_a_set_that_nobody_sent_makes_no_member(tmp_path: Pa
         state, _ = await scene.run()
 
         assert state is runs.State.COMPLETED
-        assert scene.verdicts(1, "signs") == [Verdict((VICTIM, SECOND))] * 2
+        assert scene.verdicts(1, "signs") == [PhaseOutcome((VICTIM, SECOND))] * 2
         assert scene.refused() == {}
         assert scene.has_models({1: (VICTIM, SECOND)})
 

@@ -24,7 +24,7 @@ from hubbub.messages.runs import (
     RunProposed,
 )
 from hubbub.messages.shares import SetReceived, ShareChunk
-from hubbub_aggregator.journal import Verdict
+from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_failure
@@ -59,7 +59,7 @@ def instead(
     return begin
 
 
-def was_spoilt(data: rounds.Round) -> bool:
+def was_spoilt(data: rounds.CoordinatorRound) -> bool:
     """Nobody waits any longer for a client whose set an aggregator refused."""
     return data.missing() == (CORRUPT,) and CORRUPT in data.record.spoilt
 
@@ -181,7 +181,7 @@ async def test_a_set_that_one_aggregator_cannot_use_is_left_out_by_all(
         assert scene.refused() == {FIRST: {reason: 1}}
         assert CORRUPT not in receipts_of(scene, FIRST)
         assert CORRUPT in receipts_of(scene, OTHER)
-        assert scene.verdicts(1, "signs") == [Verdict((ANNA, BERT))] * 2
+        assert scene.verdicts(1, "signs") == [PhaseOutcome((ANNA, BERT))] * 2
         ((_, data),) = scene.rounds()
         assert data.record.spoilt == {CORRUPT: f"{FIRST} refused its shares: {reason}"}
         assert scene.has_models({1: (ANNA, BERT)})
@@ -206,7 +206,7 @@ async def test_if_nobody_can_be_spared_a_spoilt_set_voids_the_round(tmp_path: Pa
         assert state is runs.State.FAILED
         assert run.reason.endswith(f"{CORRUPT} did not deliver, and 2 clients are too few")
         assert scene.refused() == {FIRST: {RejectReason.BROKEN_SEAL: 1}}
-        assert scene.verdicts(1, "union") == [Verdict(())] * 2
+        assert scene.verdicts(1, "union") == [PhaseOutcome(())] * 2
         assert [each for each in scene.sent if isinstance(each.body, SumChunk)] == []
 
 
@@ -269,7 +269,7 @@ async def test_a_different_set_for_each_aggregator_makes_no_member(tmp_path: Pat
 
         assert state is runs.State.COMPLETED
         assert scene.refused() == {COORDINATOR: {RejectReason.SECOND_SET: 1}}
-        assert scene.verdicts(1, "signs") == [Verdict((ANNA, BERT))] * 2
+        assert scene.verdicts(1, "signs") == [PhaseOutcome((ANNA, BERT))] * 2
         assert scene.has_models({1: (ANNA, BERT)})
 
 
@@ -350,7 +350,7 @@ async def test_a_sealed_share_opens_nowhere_but_where_it_belongs(
 
         assert state is runs.State.COMPLETED
         assert scene.refused() == {FIRST: {RejectReason.BROKEN_SEAL: 1}}
-        assert scene.verdicts(2, "union") == [Verdict((ANNA, BERT))] * 2
+        assert scene.verdicts(2, "union") == [PhaseOutcome((ANNA, BERT))] * 2
         assert scene.has_models({1: EVERYBODY, 2: (ANNA, BERT)})
 
 
@@ -384,7 +384,7 @@ async def test_who_has_another_transcript_is_added_to_nobody(tmp_path: Path, mak
 
         assert (state, run.released, run.void) == (runs.State.COMPLETED, 2, 0)
         assert scene.refused() == {COORDINATOR: {RejectReason.DIFFERENT_TRANSCRIPT: 1}}
-        assert scene.verdicts(2, "union") == [Verdict((ANNA, BERT))] * 2
+        assert scene.verdicts(2, "union") == [PhaseOutcome((ANNA, BERT))] * 2
         assert scene.has_models({1: EVERYBODY, 2: (ANNA, BERT)})
 
 
@@ -397,7 +397,7 @@ async def test_in_a_later_phase_another_transcript_voids_the_round(tmp_path: Pat
 
         assert (state, run.released, run.void) == (runs.State.COMPLETED, 1, 1)
         assert scene.refused() == {COORDINATOR: {RejectReason.DIFFERENT_TRANSCRIPT: 1}}
-        assert scene.verdicts(1, "signs") == [Verdict(())] * 2
+        assert scene.verdicts(1, "signs") == [PhaseOutcome(())] * 2
         assert scene.sums_sent(1, "signs") == []
         assert scene.has_models({2: EVERYBODY})
 
@@ -427,7 +427,7 @@ async def test_a_set_of_a_client_that_is_no_member_is_not_added(tmp_path: Path) 
 
         assert state is runs.State.COMPLETED
         assert scene.refused() == {FIRST: {RejectReason.BROKEN_SEAL: 1}}
-        assert scene.verdicts(1, "signs") == [Verdict((ANNA, BERT))] * 2
+        assert scene.verdicts(1, "signs") == [PhaseOutcome((ANNA, BERT))] * 2
         assert scene.has_models({1: (ANNA, BERT)})
 
 

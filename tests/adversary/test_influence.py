@@ -22,7 +22,7 @@ from hubbub.strategies.secure import SecureRound
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.round_jobs import Workbench
+from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import Learnt, OpenRound, Workspace, digest
 from support.aio import aio
@@ -62,10 +62,10 @@ def corrupt_some(
 
     It does so at every index, or where V is agreed on before, at those that it has marked.
     """
-    begin, names = Workbench._begin_with, manifest.clients[CLIENTS - corrupt :]
+    begin, names = RoundJobs._begin_with, manifest.clients[CLIENTS - corrupt :]
 
     def begin_corruptly(
-        bench: Workbench, key: Key, space: Workspace, agreed: Manifest, learnt: Learnt
+        bench: RoundJobs, key: Key, space: Workspace, agreed: Manifest, learnt: Learnt
     ) -> OpenRound:
         opened = begin(bench, key, space, agreed, learnt)
         if bench.me in names and key.round in rounds:
@@ -76,7 +76,7 @@ def corrupt_some(
             mine._signs = (everywhere * (CLIENTS if bench.me == names[0] else 0)).astype(np.int8)
         return opened
 
-    monkeypatch.setattr(Workbench, "_begin_with", begin_corruptly)
+    monkeypatch.setattr(RoundJobs, "_begin_with", begin_corruptly)
 
 
 def play_honestly(manifest: Manifest, rounds: int) -> PlainFederation:

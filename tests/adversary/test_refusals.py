@@ -30,7 +30,7 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_failure
 from hubbub_trainer.events import RoundBroken
 from hubbub_trainer.learning.task import Learner, ProgressCallback, Theta, Training
-from hubbub_trainer.phases.round import TRANSITIONS, Round, State
+from hubbub_trainer.phases.round import TRANSITIONS, ClientRound, State
 from support.aio import aio
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said
 
@@ -158,7 +158,7 @@ def wordy_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 def sentences_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule is switched off: what fails a client is told to the coordinator in words."""
 
-    def fail_in_words(data: Round, event: Failed) -> Step[State, Round]:
+    def fail_in_words(data: ClientRound, event: Failed) -> Step[State, ClientRound]:
         body = WordyPartyFailed(code=event.code, reason=event.why)
         tell = Publish(data.manifest.coordinator, Role.COORDINATOR, body)
         return Step(State.FAILED, data, (tell, Tell(data.run, RoundBroken(number=data.key.round))))

@@ -202,7 +202,7 @@ def keep_still(scene: corrupt_party.Scene) -> Rewrite:
     return rewrite
 
 
-async def run_still(folder: Path) -> tuple[corrupt_party.Scene, runs.State, runs.Run]:
+async def run_still(folder: Path) -> tuple[corrupt_party.Scene, runs.State, runs.CoordinatorRun]:
     """Every round is released and moves nothing; the second, and the fourth, are without the victim."""
     victim = STILL.clients[0]
     async with corrupt_federation(

@@ -130,8 +130,8 @@ def clients_tell_their_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
     end = trainer_rounds._end_scored
 
     def tell_own(
-        data: trainer_rounds.Round, metrics: Mapping[str, float]
-    ) -> Step[trainer_rounds.State, trainer_rounds.Round]:
+        data: trainer_rounds.ClientRound, metrics: Mapping[str, float]
+    ) -> Step[trainer_rounds.State, trainer_rounds.ClientRound]:
         del metrics
         return end(data, data.own_metrics)
 

@@ -21,7 +21,7 @@ from hubbub.messages.rounds import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.shares import DenseShareChunk, ResendSet, SetReceived, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.runtime.publisher import sign
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.transport.base import ACK, DeadLetter, Delivery, Handler, Transport, Verdict, reject
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import dead_letter_queue, merge, route, topology_for
@@ -301,8 +301,8 @@ async def test_a_stranger_with_a_login_at_the_broker_disturbs_nobody(tmp_path: P
     everything = merge(topology_for(each.name, each.role) for each in parties.identities.values())
     begun = asyncio.Event()
 
-    def watch(moment: Moment) -> None:
-        if isinstance(moment.data, rounds.Round):
+    def watch(moment: Transition) -> None:
+        if isinstance(moment.data, rounds.CoordinatorRound):
             begun.set()
 
     async def flood(transport: Transport) -> None:

@@ -19,7 +19,7 @@ from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunRefused
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
-from hubbub.runtime.runner import Moment, Runner
+from hubbub.runtime.runner import Runner, Transition
 from hubbub.transport.base import Delivery, Outcome, Verdict
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import round as rounds
@@ -84,14 +84,19 @@ class Scene:
 @asynccontextmanager
 async def held_run(
     folder: Path, manifest: Manifest
-) -> AsyncIterator[tuple[Scene, asyncio.Task[tuple[runs.State, runs.Run]]]]:
+) -> AsyncIterator[tuple[Scene, asyncio.Task[tuple[runs.State, runs.CoordinatorRun]]]]:
     silence, parties = Silence((0, 2), patience_s=HOLD_S), parties_of(manifest)
     recording: Recording = []
     waiting = asyncio.Event()
 
-    def watch(moment: Moment) -> None:
+    def watch(moment: Transition) -> None:
         data = moment.data
-        if isinstance(data, rounds.Round) and data.number == 2 and data.records and len(data.delivered()) == 2:
+        if (
+            isinstance(data, rounds.CoordinatorRound)
+            and data.number == 2
+            and data.records
+            and len(data.delivered()) == 2
+        ):
             waiting.set()
 
     async with start_federation(

@@ -22,7 +22,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import SumChunk
 from hubbub.messages.shares import ShareChunk
 from hubbub.runtime import runner, spool
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.transport.base import ACK, Delivery, Handler, Transport, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import DELIVERY_LIMIT, Topology, inbox, merge, route, topology_for
@@ -99,7 +99,7 @@ def most_chunks(deliveries: list[Delivery], kind: type[ShareChunk | SumChunk]) -
     return max(indices) + 1
 
 
-def how_long_it_collected(moments: list[Moment]) -> float:
+def how_long_it_collected(moments: list[Transition]) -> float:
     """How long the first phase of the first round took, from its order to its close."""
     first = [moment for moment in moments if moment.key.kind == "round"]
     closed = next(moment for moment in first if moment.after is rounds.State.RELEASING)
@@ -150,7 +150,7 @@ async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_messa
 async def test_phase_longer_than_the_brokers_patience_delivers_every_chunk_once(
     impatient_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manifest, deliveries, moments = draw_up(), list[Delivery](), list[Moment]()
+    manifest, deliveries, moments = draw_up(), list[Delivery](), list[Transition]()
     parties, silence = parties_of(manifest), Silence((2, 1), patience_s=2 * PHASE_S)
 
     def connect(_: PartyId, topology: Topology) -> Transport:

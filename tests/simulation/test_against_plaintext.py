@@ -11,10 +11,10 @@ import pytest
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
-from hubbub_aggregator.journal import Verdict
+from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_coordinator import accounts
 from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -236,7 +236,7 @@ async def federation_for(
     manifest: Manifest,
     folder: Path,
     silence: Silence | None = None,
-    watch: Callable[[Moment], None] | None = None,
+    watch: Callable[[Transition], None] | None = None,
     task: Task = TASK,
     connect: Connect | None = None,
 ) -> AsyncIterator[Federation]:
@@ -244,10 +244,10 @@ async def federation_for(
     silence = silence or Silence()
     held_task = HeldTask(task, silence)
 
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         if watch is not None:
             watch(moment)
-        if not isinstance(moment.data, rounds.Round):
+        if not isinstance(moment.data, rounds.CoordinatorRound):
             return
         data = moment.data
         held = {manifest.clients[index] for index in silence.held(data.number)}
@@ -388,7 +388,7 @@ async def test_a_deadline_that_really_passes_leaves_a_client_out(tmp_path: Path)
     gate = Silence((2, 1))
     task = HeldTask(TASK, gate)
 
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         if moment.after is rounds.State.APPLYING:
             gate.lift_all()
 
@@ -465,9 +465,9 @@ async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
     void, absent = 2, manifest.clients[1]
     hold = Hold((absent, void, phase))
 
-    def let_time_pass(moment: Moment) -> None:
+    def let_time_pass(moment: Transition) -> None:
         data = moment.data
-        if not isinstance(data, rounds.Round) or data.number != void:
+        if not isinstance(data, rounds.CoordinatorRound) or data.number != void:
             return
         waits_in_vain = data.current.name == phase and moment.after is rounds.State.COLLECTING
         if waits_in_vain and isinstance(moment.event, ReceiptArrived) and data.missing() == (absent,):
@@ -482,5 +482,5 @@ async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
         assert verdicts == [rounds.State.RELEASED, rounds.State.VOID, rounds.State.RELEASED, rounds.State.RELEASED]
         results = check_costs(federation, manifest)
         key = Key("phase", manifest.run_id, void, phase)
-        assert [aggregator.journal.find(key) for aggregator in federation.aggregators] == [Verdict(())] * 3
+        assert [aggregator.journal.find(key) for aggregator in federation.aggregators] == [PhaseOutcome(())] * 3
     check_history(tmp_path, manifest, results, play(plain(manifest), (1, 3, 4)))

@@ -8,7 +8,7 @@ import pytest
 
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.strategies.base import Theta
 from hubbub_coordinator import accounts
 from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
@@ -92,9 +92,9 @@ async def test_a_client_says_its_numbers_no_second_time_after_a_union_without_a_
     absent = manifest.clients[1]
     hold = Hold((absent, 1, "values"))
 
-    def let_time_pass(moment: Moment) -> None:
+    def let_time_pass(moment: Transition) -> None:
         data = moment.data
-        if not isinstance(data, rounds.Round) or data.number != 1:
+        if not isinstance(data, rounds.CoordinatorRound) or data.number != 1:
             return
         in_vain = data.current.name == "values" and moment.after is rounds.State.COLLECTING
         if in_vain and isinstance(moment.event, ReceiptArrived) and data.missing() == (absent,):

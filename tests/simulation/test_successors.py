@@ -25,7 +25,7 @@ from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotChunk
-from hubbub.runtime.runner import Moment, Observer
+from hubbub.runtime.runner import Observer, Transition
 from hubbub.runtime.telemetry import log_as_json
 from hubbub.strategies.base import Theta
 from hubbub.trust.succession import EndorsedModel, read_endorsement
@@ -124,7 +124,7 @@ class Story:
     files: dict[Path, set[bytes]] = field(default_factory=dict)
     """Whatever stood on anybody's disk when the coordinator did something."""
 
-    def look_around(self, _: Moment | None = None) -> None:
+    def look_around(self, _: Transition | None = None) -> None:
         for path in self.folder.rglob("*"):
             try:
                 self.files.setdefault(path, set()).add(path.read_bytes())
@@ -265,9 +265,9 @@ async def test_a_client_that_was_left_out_of_the_last_round_has_the_same_salt(tm
     silence = Silence((2, 2))
     absent = PartyId(FIRST[2])
 
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         data = moment.data
-        if not isinstance(data, rounds.Round) or data.number != 2:
+        if not isinstance(data, rounds.CoordinatorRound) or data.number != 2:
             return
         if isinstance(moment.event, ReceiptArrived) and data.missing() == (absent,):
             federation.coordinator.runner.feed_soon(moment.key, DeadlinePassed(at_s=moment.at_s))

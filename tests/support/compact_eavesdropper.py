@@ -19,9 +19,9 @@ from hubbub.messages.runs import GroupContribution, RunProposed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream
-from hubbub.strategies.phase_plan import wire_of
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub.trust.seals import (
-    Place as StreamPlace,
+    SealContext as StreamPlace,
 )
 from hubbub.trust.seals import (
     Stage,
@@ -142,11 +142,11 @@ class CompactEavesdropper:
 
     def read_masked(self, number: int, phase: str) -> Parts:
         """The sum that everybody can read, and only clients can unmask."""
-        sender = wire_of(self.manifest, phase).combiner(number)
+        sender = plan_phase(self.manifest, phase).combiner(number)
         return self._put_together(Place(number, phase, sender, EVERYBODY), self.masked)
 
     def read_partial(self, loot: CompactLoot, server: PartyId, number: int, phase: str) -> Parts:
-        combiner = wire_of(self.manifest, phase).combiner(number)
+        combiner = plan_phase(self.manifest, phase).combiner(number)
         return self._put_together(Place(number, phase, server, combiner), loot.partials)
 
     def mask(self, mask_key: bytes, client: PartyId, number: int, phase: str) -> Parts:
@@ -157,11 +157,11 @@ class CompactEavesdropper:
     def expand(
         self, phase: str, vectors: Sequence[Vector], stream: Callable[[StreamPlace], RandomStream]
     ) -> Parts:
-        return compact_words.expand(wire_of(self.manifest, phase).plan(vectors), vectors, stream)
+        return compact_words.expand(plan_phase(self.manifest, phase).plan(vectors), vectors, stream)
 
     def _put_together(self, home: Place, opened: Mapping[Place, bytes]) -> Parts:
         vectors = self.vectors[home.round, home.phase]
-        plan = wire_of(self.manifest, home.phase).plan(vectors)
+        plan = plan_phase(self.manifest, home.phase).plan(vectors)
         return compact_words.unpack(plan, vectors, lambda index: opened[replace(home, chunk=index)])
 
     def add(self, number: int, phase: str, parts: Sequence[Parts]) -> Parts:

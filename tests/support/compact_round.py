@@ -10,13 +10,13 @@ from functools import partial
 from typing import TypeVar
 
 from hubbub.ids import PartyId, Role
-from hubbub.messages.rounds import MaskedChunk, Release, RoundApplied
+from hubbub.messages.rounds import MaskedChunk, ReleaseClaim, RoundApplied
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream
-from hubbub.strategies.phase_plan import PhaseWire, wire_of
+from hubbub.strategies.phase_plan import PhasePlan, plan_phase
 from hubbub.strategies.registry import find_strategy
-from hubbub.trust.seals import Place, mask_stream, share_stream
+from hubbub.trust.seals import SealContext, mask_stream, share_stream
 from hubbub.trust.signed import sign_release
 from support import compact_words
 from support.compact_words import Parts
@@ -31,8 +31,8 @@ Sent = tuple[str, str, bytes]
 """A set's id, its transcript, and what was sealed."""
 
 
-def wire(scene: Scene, phase: str) -> PhaseWire[PartyId]:
-    return wire_of(scene.manifest, phase)
+def wire(scene: Scene, phase: str) -> PhasePlan[PartyId]:
+    return plan_phase(scene.manifest, phase)
 
 
 def combiner(scene: Scene, number: int, phase: str) -> StandIn:
@@ -130,7 +130,9 @@ def mask_of(scene: Scene, client: PartyId, number: int, phase: str, vectors: Seq
     return _whole(scene, phase, vectors, partial(mask_stream, stage, group.key_for("masks"), client))
 
 
-def _whole(scene: Scene, phase: str, vectors: Sequence[Vector], stream: Callable[[Place], RandomStream]) -> Parts:
+def _whole(
+    scene: Scene, phase: str, vectors: Sequence[Vector], stream: Callable[[SealContext], RandomStream]
+) -> Parts:
     return compact_words.expand(wire(scene, phase).plan(vectors), vectors, stream)
 
 
@@ -172,7 +174,9 @@ def sign(
     vectors: tuple[Vector, ...],
     transcript: str,
 ) -> str:
-    release = Release(aggregator=server, members=tuple(members), vectors=declare(vectors), transcript=transcript)
+    release = ReleaseClaim(
+        aggregator=server, members=tuple(members), vectors=declare(vectors), transcript=transcript
+    )
     return sign_release(identity_of(scene.manifest, server), scene.manifest.run_id, number, phase, release)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import ClosePhase, MaskedChunk, PartialChunk, PhaseReleased, Release
+from hubbub.messages.rounds import ClosePhase, MaskedChunk, PartialChunk, PhaseReleased, ReleaseClaim
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, SignedReceipt, declare
 from hubbub.protocol.layout import DENSE, Chunk, plan_chunks
 from hubbub.transport.memory import MemoryBroker
@@ -199,8 +199,10 @@ class CompactScene(Scene):
         """An aggregator's sum, added here."""
         return add([self.deal(member, number).share(server) for member in members])
 
-    def claim(self, server: PartyId, members: Sequence[PartyId] = CLIENTS) -> Release:
-        return Release(aggregator=server, members=tuple(members), vectors=declare(VECTORS), transcript=TRANSCRIPT)
+    def claim(self, server: PartyId, members: Sequence[PartyId] = CLIENTS) -> ReleaseClaim:
+        return ReleaseClaim(
+            aggregator=server, members=tuple(members), vectors=declare(VECTORS), transcript=TRANSCRIPT
+        )
 
     def make_partial(
         self,

@@ -13,7 +13,7 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Piece, Vector
 from hubbub.protocol.ring import RandomStream
 from hubbub.protocol.sharing import expand_bits, expand_words
-from hubbub.trust.seals import Place
+from hubbub.trust.seals import SealContext
 
 Words: TypeAlias = NDArray[np.uint64]
 Parts = list[Words]
@@ -58,13 +58,15 @@ def empty(vectors: Sequence[Vector]) -> Parts:
     return [np.zeros(dense.count_words(each.length, each.modulus), dtype=np.uint64) for each in vectors]
 
 
-def expand(plan: Sequence[Chunk], vectors: Sequence[Vector], stream: Callable[[Place], RandomStream]) -> Parts:
+def expand(
+    plan: Sequence[Chunk], vectors: Sequence[Vector], stream: Callable[[SealContext], RandomStream]
+) -> Parts:
     """Whole vectors from the streams of their pieces."""
     found = empty(vectors)
     for index, chunk in enumerate(plan):
         for piece in chunk:
             vector, n = vectors[piece.vector], piece.stop - piece.start
-            drawn = stream(Place(vector.name, vector.modulus, index))
+            drawn = stream(SealContext(vector.name, vector.modulus, index))
             found[piece.vector][place_of(piece, vectors)] = _expand(drawn, n, vector.modulus)
     return found
 

@@ -13,7 +13,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundApplied, RoundOpened
 from hubbub.messages.runs import RunEnded, RunJoined, RunKeys, RunProposed, RunReady
 from hubbub.messages.shares import SetReceived, SignedReceipt
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.subscription import RetryPause
 from hubbub.transport.topology import dead_letter_queue, topology_for
@@ -92,7 +92,7 @@ class Scene:
                 await self.coordinator.runner.stop()
                 self.coordinator.close()
 
-    def _observe(self, moment: Moment) -> None:
+    def _observe(self, moment: Transition) -> None:
         self._taken.append(moment.event)
         self._moved.set()
         if moment.after in runs.OUTCOMES:

@@ -28,8 +28,8 @@ from hubbub.protocol.layout import pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.message_checks import role_of
 from hubbub.runtime.publisher import sign
-from hubbub.runtime.runner import Moment
-from hubbub.strategies.phase_plan import wire_of
+from hubbub.runtime.runner import Transition
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub.strategies.verified import VerifiedRound
 from hubbub.transport.base import Address, Handler, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -37,7 +37,7 @@ from hubbub.transport.topology import Topology, dead_letter_queue, route
 from hubbub.trust.audit import Log, read_log
 from hubbub.trust.identity import Identity
 from hubbub.trust.seals import Stage
-from hubbub_aggregator.journal import Verdict
+from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.events import DeadlinePassed
 from hubbub_coordinator.phases import round as rounds
@@ -163,7 +163,7 @@ class Scene:
         assert self._federation is not None
         return self._federation
 
-    async def run(self) -> tuple[runs.State, runs.Run]:
+    async def run(self) -> tuple[runs.State, runs.CoordinatorRun]:
         """Run to the end, which every party must come to."""
         return await self.federation.run(self.manifest)
 
@@ -280,7 +280,7 @@ class Scene:
         body = envelope.body
         assert isinstance(body, MaskedChunk)
         vectors = tuple(claim.vector for claim in body.vectors)
-        (chunk,) = plan = wire_of(self.manifest, envelope.phase).plan(vectors)
+        (chunk,) = plan = plan_phase(self.manifest, envelope.phase).plan(vectors)
         true, wanted = self._change(envelope, change, forged=forged)
         before, after = (compact_words.to_words(each, vectors) for each in (true, wanted))
         masked = compact_words.unpack(plan, vectors, lambda _: envelope.payload)
@@ -342,7 +342,7 @@ class Scene:
         registry = self.service(name).counters.registry
         return int(registry.get_sample_value("hubbub_messages_late_total", {"kind": kind}) or 0)
 
-    def verdicts(self, number: int, phase: str) -> list[Verdict | None]:
+    def verdicts(self, number: int, phase: str) -> list[PhaseOutcome | None]:
         """How every aggregator's journal ends a phase."""
         key = Key("phase", self.manifest.run_id, number, phase)
         return [aggregator.journal.find(key) for aggregator in self.federation.aggregators]
@@ -350,7 +350,7 @@ class Scene:
     def sums_sent(self, number: int, phase: str) -> list[Envelope]:
         return [each for each in self.sent if is_said(each, SumChunk, number=number, phase=phase)]
 
-    def rounds(self) -> list[tuple[rounds.State, rounds.Round]]:
+    def rounds(self) -> list[tuple[rounds.State, rounds.CoordinatorRound]]:
         return self.federation.coordinator.find_rounds(self.manifest.run_id)
 
     def digests(self) -> dict[PartyId, str]:
@@ -385,7 +385,7 @@ async def corrupt_federation(
     folder: Path,
     corrupt: Mapping[PartyId, Callable[[Scene], Rewrite]] | None = None,
     *,
-    overdue: Callable[[rounds.Round], bool] = lambda _: False,
+    overdue: Callable[[rounds.CoordinatorRound], bool] = lambda _: False,
     unheard: Mapping[int, PartyId] | None = None,
     silence: Silence | None = None,
     intercept: Intercept = lambda _, handler: handler,
@@ -401,9 +401,9 @@ async def corrupt_federation(
     silence = silence or Silence()
     passed: set[tuple[int, int]] = set()
 
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         data = moment.data
-        if not isinstance(data, rounds.Round):
+        if not isinstance(data, rounds.CoordinatorRound):
             return
         here = (data.number, data.phase)
         if moment.after is rounds.State.COLLECTING and here not in passed and overdue(data):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hubbub.ids import PartyId, Role
-from hubbub_cli.doctor_target import Verdict
+from hubbub_cli.doctor_target import CheckStatus
 from support.command_line import Ended
 from support.party_files import PartyFiles
 
@@ -31,10 +31,10 @@ def client_options(files: PartyFiles) -> tuple[str | Path, ...]:
 
 def verdicts(ended: Ended) -> dict[str, str]:
     """The worst verdict on each thing that was looked at."""
-    order = list(Verdict)
+    order = list(CheckStatus)
     found: dict[str, str] = {}
     for each in json.loads(ended.out)["checks"]:
-        rank = max(order.index(each["verdict"]), order.index(Verdict(found.get(each["check"], "ok"))))
+        rank = max(order.index(each["verdict"]), order.index(CheckStatus(found.get(each["check"], "ok"))))
         found[each["check"]] = order[rank] if each["verdict"] != "skipped" else found.get(each["check"], "skipped")
     return found
 

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.runtime.serving import listen
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub_coordinator.api.access import Tokens
-from hubbub_coordinator.phases.round import Round
+from hubbub_coordinator.phases.round import CoordinatorRound
 from hubbub_coordinator.serving import answering
 from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -137,12 +137,12 @@ class LiveCoordinator:
         if stack is not None:
             await stack.aclose()
 
-    def _observe(self, moment: Moment) -> None:
+    def _observe(self, moment: Transition) -> None:
         place = f"round {moment.key.round} " if moment.key.round else ""
         with self._news:
             seen = self._seen[moment.key.run]
             seen.add(f"{place}{moment.after.value}")
-            if isinstance(moment.data, Round) and moment.data.records:
+            if isinstance(moment.data, CoordinatorRound) and moment.data.records:
                 seen.add(f"{place}misses {', '.join(moment.data.missing())}")
             self._news.notify_all()
 

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hubbub.machine.effects import Key
-from hubbub.runtime.runner import Moment, Observer, Runner
+from hubbub.runtime.runner import Observer, Runner, Transition
 from hubbub.store.base import Draft
 from hubbub.transport.base import Verdict
 
@@ -169,7 +169,7 @@ def inhabit(mortal: Mortal) -> None:
 
 
 def _watched(mortal: Mortal, observer: Observer) -> Observer:
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         observer(moment)
         mortal.meet(Point.PERFORMED)
 

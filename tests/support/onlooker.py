@@ -25,7 +25,7 @@ from hubbub_coordinator.api.access import (
     Tokens,
 )
 from hubbub_coordinator.api.pages import find_assets
-from hubbub_coordinator.event_feed import News
+from hubbub_coordinator.event_feed import EventFeed
 from hubbub_coordinator.service import Coordinator
 from hubbub_coordinator.serving import answering
 
@@ -87,7 +87,7 @@ class Onlooker:
     def _note_status(self, route: str, answer: bytes) -> None:
         self.statuses[route].add(int(answer.split(maxsplit=2)[1]))
 
-    async def keep_asking(self, news: News) -> None:
+    async def keep_asking(self, news: EventFeed) -> None:
         """Ask for everything whenever something has happened."""
         happened = asyncio.Event()
         news.listen(happened.set)

@@ -12,7 +12,7 @@ from hubbub.crypto.signing import SigningKey
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import Release, SumChunk
+from hubbub.messages.rounds import ReleaseClaim, SumChunk
 from hubbub.messages.runs import RunKey
 from hubbub.messages.shares import Receipt, SignedReceipt
 from hubbub.runtime.publisher import sign
@@ -106,7 +106,7 @@ def sign_sum(
     identity: Identity, run: RunId, body: SumChunk, *, round_number: int = 1, phase: str = "signs"
 ) -> SumChunk:
     """The same chunk, with this aggregator's signature under the release that it is of."""
-    release = Release(
+    release = ReleaseClaim(
         aggregator=identity.name, members=body.members, vectors=body.vectors, transcript=body.transcript
     )
     return body.model_copy(update={"signature": sign_release(identity, run, round_number, phase, release)})

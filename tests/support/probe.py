@@ -24,7 +24,7 @@ from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.runner import Fed, Live, Moment, Runner
+from hubbub.runtime.runner import KeyedEvent, Runner, RunningMachine, Transition
 from hubbub.runtime.telemetry import Counters
 from hubbub.transport.base import Address, DeadLetter
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -188,7 +188,7 @@ class ManualClock:
 class ProbeShell:
     """Records what it is asked to do; `events` says what a message of the probe becomes."""
 
-    events: Callable[[Envelope], Sequence[Fed]] = lambda _: [(KEY, Go())]
+    events: Callable[[Envelope], Sequence[KeyedEvent]] = lambda _: [(KEY, Go())]
     done: list[str] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     retired: list[Key] = field(default_factory=list)
@@ -201,7 +201,7 @@ class ProbeShell:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     runner: Runner | None = None
 
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         del size, now_s
         return self.events(envelope)
 
@@ -235,15 +235,15 @@ class ProbeShell:
         self.done.append(f"job {job.text}")
         return self.job(job)
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         del live
         self.retired.append(key)
         return True
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, moment: Transition) -> None:
         """For a probe that dies after a step."""
 
-    def restore(self, machines: Mapping[Key, Live]) -> None:
+    def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         self.restored.extend(machines)
 
 
@@ -272,7 +272,7 @@ class Probe:
     transport: MemoryTransport
     sender: MemoryTransport
     counters: Counters
-    moments: asyncio.Queue[Moment]
+    moments: asyncio.Queue[Transition]
     audit: AuditLog
     audit_path: Path
     store: ForgetfulStore
@@ -282,7 +282,7 @@ class Probe:
         return [entry for entry in read_log(self.audit_path).entries if entry.kind == kind]
 
     @property
-    def live(self) -> Live:
+    def live(self) -> RunningMachine:
         return self.runner.machines[KEY]
 
     async def send_bytes(self, frame: bytes) -> None:
@@ -312,12 +312,12 @@ def by_reason(letters: Sequence[DeadLetter]) -> list[str]:
     return [letter.reason for letter in letters]
 
 
-def go(*effects: Effect, then: State = State.BUSY) -> Callable[[Envelope], Sequence[Fed]]:
+def go(*effects: Effect, then: State = State.BUSY) -> Callable[[Envelope], Sequence[KeyedEvent]]:
     """Every message becomes one `Go` with these effects."""
     return lambda _: [(KEY, Go(effects, then))]
 
 
-def go_by_kind(envelope: Envelope) -> Sequence[Fed]:
+def go_by_kind(envelope: Envelope) -> Sequence[KeyedEvent]:
     """A message of each kind does something else; see the cases."""
     match envelope.body:
         case RunJoined():
@@ -358,10 +358,10 @@ async def probe(
     """
     shell, counters, broker = shell or ProbeShell(), Counters(), broker or MemoryBroker()
     store = store or ForgetfulStore(Disk())
-    moments: asyncio.Queue[Moment] = asyncio.Queue()
+    moments: asyncio.Queue[Transition] = asyncio.Queue()
     at_once = RetryPause(first_s=0.0)
 
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         moments.put_nowait(moment)
         shell.observe(moment)
 

@@ -22,7 +22,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.protocol import signs
 from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.runtime.participant import Participant
-from hubbub.runtime.runner import Moment, Runner
+from hubbub.runtime.runner import Runner, Transition
 from hubbub.runtime.telemetry import log_as_json
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
@@ -122,7 +122,7 @@ class Ears:
     def _listen_to(self, runner: Runner, folder: Path) -> None:
         observe = runner._observer
 
-        def note(moment: Moment) -> None:
+        def note(moment: Transition) -> None:
             self.moments.append(repr(moment))
             self.look_at(folder, runner.identity.name)
             observe(moment)

@@ -33,7 +33,7 @@ from hubbub.transport.topology import Topology
 from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub_local.federation import Connect
 from hubbub_trainer.events import GroupAgreed, SharesSent
-from hubbub_trainer.round_jobs import Workbench
+from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.service import Trainer
 from support.fault_proxy import FaultProxy
 from support.wrapping import Wrapping
@@ -231,7 +231,7 @@ class Witness:
         self._watch_group(patch)
 
     def _watch_clients(self, patch: pytest.MonkeyPatch) -> None:
-        begin, send_shares = SecureStrategy.begin, Workbench._send_shares
+        begin, send_shares = SecureStrategy.begin, RoundJobs._send_shares
 
         def begin_watched(strategy: SecureStrategy, parameters: Parameters, mine: ClientInput) -> ClientRound:
             begun = begin(strategy, parameters, mine)
@@ -239,7 +239,7 @@ class Witness:
             self.signs.append(chosen_by(begun))
             return begun
 
-        async def send_watched(bench: Workbench, key: Key, phase: str) -> SharesSent:
+        async def send_watched(bench: RoundJobs, key: Key, phase: str) -> SharesSent:
             mine = bench._spaces.open(key.run).rounds[key.round].client_round
             name = bench.me
             said = self.said[name, key.round, phase] = Said.by(mine, phase)
@@ -249,7 +249,7 @@ class Witness:
             return await send_shares(bench, key, phase)
 
         patch.setattr(SecureStrategy, "begin", begin_watched)
-        patch.setattr(Workbench, "_send_shares", send_watched)
+        patch.setattr(RoundJobs, "_send_shares", send_watched)
 
     def _watch_seals(self, patch: pytest.MonkeyPatch) -> None:
         make_share_key, seal_share, encrypt_sum = RunSeals.make_share_key, ShareKey.seal, RunSeals.encrypt_sum

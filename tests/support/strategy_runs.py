@@ -17,7 +17,7 @@ import numpy as np
 
 from hubbub.ids import PartyId, WireMode
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
@@ -214,7 +214,7 @@ def by_part(manifest: Manifest, counted: Mapping[Share, int]) -> dict[Share, int
     return dict(found)
 
 
-def check_bits(manifest: Manifest, data: rounds.Round, result: Account) -> None:
+def check_bits(manifest: Manifest, data: rounds.CoordinatorRound, result: Account) -> None:
     measured = Counter[Share]()
     for party, row in data.traffic:
         measured[party, row.direction, row.counts_as] += row.payload_bits
@@ -237,7 +237,7 @@ async def check_runs(manifests: Sequence[Manifest], folder: Path, connect: Conne
     """One run after the other, with the same services: starting them takes longer than a run."""
     over = {manifest.run_id: asyncio.Event() for manifest in manifests}
 
-    def note(moment: Moment) -> None:
+    def note(moment: Transition) -> None:
         if moment.key.kind == "run" and moment.after in runs.OUTCOMES:
             over[moment.key.run].set()
 
@@ -259,7 +259,7 @@ async def check_runs(manifests: Sequence[Manifest], folder: Path, connect: Conne
             check_run(manifest, folder, [data for _, data in found])
 
 
-def check_run(manifest: Manifest, folder: Path, played: Sequence[rounds.Round]) -> None:
+def check_run(manifest: Manifest, folder: Path, played: Sequence[rounds.CoordinatorRound]) -> None:
     reference, expected = run_plainly(manifest, TASK, demo_seed=DEMO_SEED), []
     for data in played:
         reference.play_round(data.number)

@@ -13,7 +13,7 @@ from typing import Any
 from hubbub.ids import Role
 from hubbub.machine.table import Kind, Stay, is_final
 from hubbub.messages.manifest import Manifest
-from hubbub.runtime.runner import Moment, Observer, Runner
+from hubbub.runtime.runner import Observer, Runner, Transition
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_coordinator.phases import round as coordinator_round
 from hubbub_coordinator.phases import run as coordinator_run
@@ -187,7 +187,7 @@ def _record_into(taken: set[Row], role: Role, runners: Iterable[Runner]) -> None
 
 
 def _recording(taken: set[Row], role: Role, observer: Observer) -> Observer:
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         taken.add(Row(role, moment.key.kind, moment.before.value, type(moment.event).__name__))
         observer(moment)
 

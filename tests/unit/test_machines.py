@@ -25,7 +25,7 @@ from hubbub.messages.runs import RunKey
 from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
 from hubbub.messages.snapshots import Voucher
 from hubbub.protocol.layout import Vector
-from hubbub.store.shapes import Shapes
+from hubbub.store.event_codec import EventCodec
 from support.builders import make_bodies, make_claims, make_manifest, make_receipt, make_run_key, make_vectors
 from support.parties import sign_receipts
 
@@ -233,7 +233,7 @@ def values_of(annotation: Any) -> SearchStrategy[Any]:
 KINDS = [pytest.param(machine.kind, id=machine.module.__name__) for machine in TOOL.MACHINES]
 
 
-def check_reading(shapes: Shapes, shape: type) -> None:
+def check_reading(shapes: EventCodec, shape: type) -> None:
     @given(values_of(shape))
     @settings(max_examples=15)
     def check(value: object) -> None:
@@ -249,13 +249,13 @@ def test_everything_that_is_kept_is_read_back_as_it_was(subtests: pytest.Subtest
         kept = (machine.kind.data, *machine.kind.events)
         for shape in kept:
             with subtests.test(machine.module.__name__, shape=shape.__name__):
-                check_reading(Shapes(kept), shape)
+                check_reading(EventCodec(kept), shape)
 
 
 def test_what_a_service_keeps_has_one_name_each() -> None:
     for service in {machine.events for machine in TOOL.MACHINES}:
         kinds = [machine.kind for machine in TOOL.MACHINES if machine.events is service]
-        Shapes(shape for kind in kinds for shape in (kind.data, *kind.events))
+        EventCodec(shape for kind in kinds for shape in (kind.data, *kind.events))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hubbub.errors import PeerError, RejectReason
 from hubbub.messages.codec import KINDS, decode, encode
 from hubbub.messages.manifest import read_manifest
-from hubbub.messages.rounds import Release
+from hubbub.messages.rounds import ReleaseClaim
 from hubbub.messages.runs import RunKeys
 from hubbub.messages.shares import SignedReceipt
 from hubbub.runtime.publisher import authenticate
@@ -172,7 +172,7 @@ def test_releases_are_signed_by_their_aggregators() -> None:
             "aggregator": aggregator,
             **{name: masked[name] for name in ("members", "vectors", "transcript")},
         }
-        claim = Release.model_validate_json(json.dumps(release))
+        claim = ReleaseClaim.model_validate_json(json.dumps(release))
         check_release(ROSTER, MANIFEST.run_id, 2, "signs", claim, signature)
 
         content = bind(MANIFEST.run_id.encode(), (2).to_bytes(8, "big"), b"signs", compact(release))

@@ -11,7 +11,7 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator import accounts
 from hubbub_coordinator.archive import SomeRound
 from hubbub_coordinator.phases import round as rounds
-from hubbub_coordinator.phases.round import Round
+from hubbub_coordinator.phases.round import CoordinatorRound
 
 
 class CostView(BaseModel):
@@ -95,7 +95,7 @@ def view_costs(sums: accounts.Sums, some_rounds: Sequence[SomeRound], following:
     )
 
 
-def view_cost(data: Round) -> dict[str, CostView]:
+def view_cost(data: CoordinatorRound) -> dict[str, CostView]:
     """A round's cost so far."""
     return {name: _view(cost) for name, cost in accounts.costs(data).items()}
 

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from hubbub.ids import PARTY_ID_PATTERN
 from hubbub_coordinator.api.dependencies import Absent, Asked, RunName, answer
 from hubbub_coordinator.api.openapi import SCHEMAS, reading
-from hubbub_coordinator.event_feed import Item, News, NewsKind
+from hubbub_coordinator.event_feed import EventFeed, FeedEvent, FeedEventKind
 
 KEEP_ALIVE_S = 15.0
 """After which a stream that was silent says that it is there; at most half as much again, since all are looked at
@@ -47,7 +47,7 @@ MOST_SHARED = 64
 class Streams:
     """Everybody who reads along."""
 
-    def __init__(self, news: News) -> None:
+    def __init__(self, news: EventFeed) -> None:
         self.news = news
         self._readers: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -202,7 +202,7 @@ class EventView(BaseModel):
     round: int
     """0 where it is about the run as a whole."""
     phase: str
-    kind: NewsKind
+    kind: FeedEventKind
     party: str
     """Who did it, or to whom it happened; empty where it is about nobody in particular."""
     text: str
@@ -228,7 +228,7 @@ async def list_events(
     after: Annotated[
         EventId | Absent, Query(description="Only what happened after this id; the newest if not given.")
     ] = None,
-    kind: Annotated[list[NewsKind] | Absent, Query(description="Only events of these kinds.")] = None,
+    kind: Annotated[list[FeedEventKind] | Absent, Query(description="Only events of these kinds.")] = None,
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
     """What happened: the newest, or what followed on an event."""
@@ -245,11 +245,11 @@ async def list_events(
     return answer(EventPage(items=_view(found[:limit]), next=found[limit - 1].id if more else None, reset=reset))
 
 
-def _view(items: list[Item]) -> list[EventView]:
+def _view(items: list[FeedEvent]) -> list[EventView]:
     return [EventView.model_validate(item) for item in items]
 
 
-def _fits(item: Item, *, run: str | None, kinds: list[NewsKind] | None, party: str | None) -> bool:
+def _fits(item: FeedEvent, *, run: str | None, kinds: list[FeedEventKind] | None, party: str | None) -> bool:
     return (
         (run is None or item.run == run)
         and (kinds is None or item.kind in kinds)
@@ -263,7 +263,7 @@ SENT = {
     "required": ["event", "data"],
     "properties": {
         "id": {"type": "string", "pattern": "^[0-9]+$"},
-        "event": {"type": "string", "enum": [*NewsKind, "reset"]},
+        "event": {"type": "string", "enum": [*FeedEventKind, "reset"]},
         "data": {
             "type": "string",
             "contentMediaType": "application/json",

@@ -21,8 +21,8 @@ from hubbub_coordinator.api.dependencies import Heavy
 from hubbub_coordinator.archive import KnownRun
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round
-from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
+from hubbub_coordinator.phases.run import CoordinatorRun
 from hubbub_coordinator.progress import Last, PartyState, find_awaited, find_combiner, find_place
 
 RunState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in runs.State]})]
@@ -155,7 +155,7 @@ class RunDetail(RunView):
 # Rounds -------------------------------------------------------------------------------------------------
 
 
-def view_round(state: rounds.State, data: Round) -> RoundView:
+def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
     """A round, in full."""
     return RoundView(
         round=data.number,
@@ -203,12 +203,12 @@ def _view_phase(name: str, state: PhaseState, record: PhaseRecord, combiner: Par
 # Runs ---------------------------------------------------------------------------------------------------
 
 
-def view_run(run: RunId, state: runs.State, data: Run, last: Last) -> RunView:
+def view_run(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) -> RunView:
     """A run, in a line; its id is given because to work it out costs as much as all the rest."""
     return RunView.model_validate(_summarise(run, state, data, last))
 
 
-def _summarise(run: RunId, state: runs.State, data: Run, last: Last) -> dict[str, object]:
+def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) -> dict[str, object]:
     waiting = find_awaited(state, data, last)
     # What the last round has come to so far; once it has ended, the run itself has added it.
     now = last[1] if last and last[1].number > data.ended else None
@@ -248,14 +248,14 @@ def _view_headline(manifest: Manifest) -> HeadlineView | None:
     return HeadlineView(name=headline.name, higher_is_better=headline.higher_is_better) if headline else None
 
 
-def _estimate_rest(state: runs.State, data: Run) -> float | None:
+def _estimate_rest(state: runs.State, data: CoordinatorRun) -> float | None:
     if state in runs.OUTCOMES or not data.ended:
         return None
     return data.rounds_s / data.ended * (data.manifest.rounds - data.released)
 
 
 def view_detail(
-    run: RunId, state: runs.State, data: Run, last: Last, *, roster: Roster, now_s: float
+    run: RunId, state: runs.State, data: CoordinatorRun, last: Last, *, roster: Roster, now_s: float
 ) -> RunDetail:
     """A run, in full."""
     waiting = find_awaited(state, data, last)

@@ -108,7 +108,7 @@ class PhaseRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class CoordinatorRound:
     """What the coordinator knows of a round."""
 
     run: Key
@@ -245,16 +245,16 @@ class Round:
         return self.manifest.organisations_of(frozenset(clients))
 
 
-def _with_record(data: Round, record: PhaseRecord) -> Round:
+def _with_record(data: CoordinatorRound, record: PhaseRecord) -> CoordinatorRound:
     return replace(data, records=(*data.records[: data.phase], record, *data.records[data.phase + 1 :]))
 
 
-def _enter_phase(data: Round, phase: int, at_s: float) -> tuple[Round, Effect]:
+def _enter_phase(data: CoordinatorRound, phase: int, at_s: float) -> tuple[CoordinatorRound, Effect]:
     data = replace(data, phase=phase, records=(*data.records, PhaseRecord(opened_at_s=at_s)))
     return data, SetTimer("deadline", at_s + data.manifest.phase_timeout_s, DeadlinePassed)
 
 
-def begin(data: Round, event: Began) -> Step[State, Round]:
+def begin(data: CoordinatorRound, event: Began) -> Step[State, CoordinatorRound]:
     """Order every client to train."""
     data, timer = _enter_phase(replace(data, began_at_s=event.at_s), 0, event.at_s)
     orders = tuple(
@@ -264,54 +264,56 @@ def begin(data: Round, event: Began) -> Step[State, Round]:
     return Step(State.COLLECTING, data, (timer, *orders))
 
 
-def collect(data: Round, event: ReceiptArrived) -> Step[State, Round]:
+def collect(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
     """Note a receipt; close the phase when nobody is missing."""
     if event.phase != data.current.name or event.receipt.receipt.aggregator not in data.aggregators:
         return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
     return _close_if_all_delivered(_with_receipt(data, event.receipt), event.at_s)
 
 
-def _close_if_all_delivered(data: Round, at_s: float, *effects: Effect) -> Step[State, Round]:
+def _close_if_all_delivered(
+    data: CoordinatorRound, at_s: float, *effects: Effect
+) -> Step[State, CoordinatorRound]:
     """A client has one set, so when all have delivered there is nothing to wait for, even if they disagree."""
     if data.awaited - data.delivered():
         return Step(State.COLLECTING, data, effects)
     return _close_or_void(data, at_s)
 
 
-def _with_receipt(data: Round, signed: SignedReceipt) -> Round:
+def _with_receipt(data: CoordinatorRound, signed: SignedReceipt) -> CoordinatorRound:
     record, receipt = data.record, signed.receipt
     of_client = {**record.receipts.get(receipt.client, {}), receipt.aggregator: signed}
     return _with_record(data, replace(record, receipts={**record.receipts, receipt.client: of_client}))
 
 
-def keep_early_receipt(data: Round, event: ReceiptArrived) -> Step[State, Round]:
+def keep_early_receipt(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
     """Keep a receipt of the next phase: clients go on when they have all sums, which we may hear of later."""
     return Step(State.RELEASING, _keep_early(data, event))
 
 
-def keep_score_receipt(data: Round, event: ReceiptArrived) -> Step[State, Round]:
+def keep_score_receipt(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
     """Keep a receipt of a client that has applied the round and goes on to its scores."""
     return Step(State.APPLYING, _keep_early(data, event))
 
 
-def _keep_early(data: Round, event: ReceiptArrived) -> Round:
+def _keep_early(data: CoordinatorRound, event: ReceiptArrived) -> CoordinatorRound:
     ahead = [phase.name for phase in data.phases[data.phase + 1 :]]
     if event.phase not in ahead[:1]:
         return data  # Late or repeated: the member set is closed.
     return replace(data, early=(*data.early, event.receipt))
 
 
-def stop_collecting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
+def stop_collecting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
     """Time is up: go on with those who are there, if the rules allow it."""
     return _close_or_void(data, event.at_s)
 
 
-def _close_or_void(data: Round, at_s: float) -> Step[State, Round]:
+def _close_or_void(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     onward = _choose_end(data, at_s)
     return replace(onward, effects=(*onward.effects, *_count_at_odds(data)))
 
 
-def _count_at_odds(data: Round) -> tuple[Effect, ...]:
+def _count_at_odds(data: CoordinatorRound) -> tuple[Effect, ...]:
     """Nobody who is told the truth and says it disagrees with the others, so this is counted as a refusal."""
     return tuple(
         CountRefusal(
@@ -329,7 +331,7 @@ def _find_odds(receipts: Iterable[SignedReceipt]) -> RejectReason:
     return RejectReason.SECOND_SET if len(sets) > 1 else RejectReason.DIFFERENT_TRANSCRIPT
 
 
-def _choose_end(data: Round, at_s: float) -> Step[State, Round]:
+def _choose_end(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     there = data.complete()
     if data.current_members and there != data.current_members:
         reason = f"{_say_who_is_missing(data)} in {data.current.name}, and members cannot change"
@@ -339,7 +341,7 @@ def _choose_end(data: Round, at_s: float) -> Step[State, Round]:
     return _close(data, at_s)
 
 
-def _say_who_is_missing(data: Round) -> str:
+def _say_who_is_missing(data: CoordinatorRound) -> str:
     at_odds = ", ".join(data.at_odds())
     late = ", ".join(client for client in data.missing() if client not in data.at_odds())
     sentences = (
@@ -349,7 +351,7 @@ def _say_who_is_missing(data: Round) -> str:
     return ", ".join(sentence for each in sentences for sentence in each)
 
 
-def _close(data: Round, at_s: float) -> Step[State, Round]:
+def _close(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     members = data.complete()
     data = replace(data, score_members=members) if data.scoring else replace(data, members=members)
     data = _with_record(data, replace(data.record, closed_at_s=at_s))
@@ -359,12 +361,12 @@ def _close(data: Round, at_s: float) -> Step[State, Round]:
     return Step(State.RELEASING, data, (_no_deadline(), *_order(data, order)))
 
 
-def _void(data: Round, reason: str, at_s: float) -> Step[State, Round]:
+def _void(data: CoordinatorRound, reason: str, at_s: float) -> Step[State, CoordinatorRound]:
     data = _with_record(replace(data, reason=reason), replace(data.record, closed_at_s=at_s))
     return Step(State.VOIDING, data, (_no_deadline(), *_order(data, VoidPhase())))
 
 
-def _order(data: Round, body: ClosePhase | VoidPhase) -> tuple[Effect, ...]:
+def _order(data: CoordinatorRound, body: ClosePhase | VoidPhase) -> tuple[Effect, ...]:
     """One order to every aggregator of the phase; a void goes to all, for the phase ends the round."""
     to = data.manifest.aggregators if isinstance(body, VoidPhase) else data.aggregators
     return tuple(Publish(server, Role.AGGREGATOR, body, data.current.name) for server in to)
@@ -374,7 +376,7 @@ def _no_deadline() -> Effect:
     return CancelTimer("deadline")
 
 
-def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
+def note_release(data: CoordinatorRound, event: SumReleased) -> Step[State, CoordinatorRound]:
     """Note a release; when all are out, the next phase or the clients' turn."""
     if event.phase != data.current.name or event.aggregator not in data.aggregators:
         return Step(State.RELEASING, data)
@@ -393,7 +395,7 @@ def note_release(data: Round, event: SumReleased) -> Step[State, Round]:
     return replace(onward, effects=(*onward.effects, _record_release(data)))
 
 
-def _go_on(data: Round, at_s: float) -> Step[State, Round]:
+def _go_on(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     deadline = SetTimer("deadline", at_s + data.manifest.phase_timeout_s, DeadlinePassed)
     if data.scoring:
         return _end_if_all_reported(data, at_s, deadline)
@@ -404,13 +406,13 @@ def _go_on(data: Round, at_s: float) -> Step[State, Round]:
     return Step(State.APPLYING, data, (deadline,))
 
 
-def _record_release(data: Round) -> Effect:
+def _record_release(data: CoordinatorRound) -> Effect:
     members = [client for client in data.manifest.clients if client in data.current_members]
     transcript = data.record.receipts[members[0]][data.aggregators[0]].receipt.transcript
     return Record("released", {"phase": data.current.name, "members": members, "transcript": transcript})
 
 
-def _enter_next_phase(data: Round, at_s: float) -> Step[State, Round]:
+def _enter_next_phase(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     data, timer = _enter_phase(data, data.phase + 1, at_s)
     for signed in data.early:
         data = _with_receipt(data, signed) if signed.receipt.aggregator in data.aggregators else data
@@ -421,17 +423,17 @@ def _enter_next_phase(data: Round, at_s: float) -> Step[State, Round]:
     return _close_if_all_delivered(data, at_s, timer)
 
 
-def _can_be_scored(data: Round) -> bool:
+def _can_be_scored(data: CoordinatorRound) -> bool:
     enough = data.manifest.organisations_of(data.awaited) >= data.manifest.min_clients
     return enough and data.awaited <= data.applied.keys()
 
 
-def note_early_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
+def note_early_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
     """A client heard from all aggregators before the last of them reported to us."""
     return Step(State.RELEASING, _note_applied(data, event))
 
 
-def note_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
+def note_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
     """Note a client's acknowledgement; the round is over when all have given it.
 
     Whether they hold one model is looked at then: before, nobody can say who differs from most.
@@ -442,14 +444,14 @@ def note_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
     return _finish(data, event.at_s)
 
 
-def note_late_application(data: Round, event: UpdateApplied) -> Step[State, Round]:
+def note_late_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
     """A client was slower to apply than its round has time for; it may still be in time to score."""
     if not data.scoring:
         raise PeerError(RejectReason.UNEXPECTED, f"{event.client} has applied a round that is not released")
     return Step(State.COLLECTING, _note_applied(data, event))
 
 
-def _find_other_models(data: Round) -> str:
+def _find_other_models(data: CoordinatorRound) -> str:
     """Who holds another model than most do, by digests that only clients can make; empty if nobody does."""
     holders: dict[str, list[PartyId]] = {}
     for client in data.manifest.clients:
@@ -465,41 +467,41 @@ def _find_other_models(data: Round) -> str:
     return f"{', '.join(others)} {hold} another model than {', '.join(groups[0])}"
 
 
-def _note_applied(data: Round, event: UpdateApplied) -> Round:
+def _note_applied(data: CoordinatorRound, event: UpdateApplied) -> CoordinatorRound:
     if event.client in data.applied:
         return data
     rows = tuple((event.client, row) for row in event.report.traffic)
     return replace(data, applied={**data.applied, event.client: event.report}, traffic=data.traffic + rows)
 
 
-def stop_waiting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
+def stop_waiting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
     """The sums are out, so the round counts; who has not acknowledged catches up."""
     return _finish(data, event.at_s)
 
 
-def _finish(data: Round, at_s: float) -> Step[State, Round]:
+def _finish(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     at_odds = _find_other_models(data)
     if at_odds:
         return _contradict(data, at_odds, at_s)
     return _enter_next_phase(data, at_s) if data.is_scored else _release(data, at_s)
 
 
-def _release(data: Round, at_s: float) -> Step[State, Round]:
+def _release(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     data = replace(data, ended_at_s=at_s)
     return Step(State.RELEASED, data, (_no_deadline(), _tell_end(data, RoundVerdict.RELEASED, at_s)))
 
 
-def note_early_report(data: Round, event: ScoresReported) -> Step[State, Round]:
+def note_early_report(data: CoordinatorRound, event: ScoresReported) -> Step[State, CoordinatorRound]:
     """A client had the sum of the scores before the last aggregator reported to us."""
     return Step(State.RELEASING, _note_report(data, event))
 
 
-def note_report(data: Round, event: ScoresReported) -> Step[State, Round]:
+def note_report(data: CoordinatorRound, event: ScoresReported) -> Step[State, CoordinatorRound]:
     """Note what a client computed from the scores; the round is over when all have said it."""
     return _end_if_all_reported(_note_report(data, event), event.at_s)
 
 
-def _end_if_all_reported(data: Round, at_s: float, *effects: Effect) -> Step[State, Round]:
+def _end_if_all_reported(data: CoordinatorRound, at_s: float, *effects: Effect) -> Step[State, CoordinatorRound]:
     # Who shared a score that could not be added holds another model than the members, and will not report.
     left_out = data.delivered() - data.score_members
     if data.applied.keys() - left_out - data.reported.keys():
@@ -507,12 +509,12 @@ def _end_if_all_reported(data: Round, at_s: float, *effects: Effect) -> Step[Sta
     return _release_with_scores(data, at_s)
 
 
-def stop_reporting(data: Round, event: DeadlinePassed) -> Step[State, Round]:
+def stop_reporting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
     """Go on with what was reported."""
     return _release_with_scores(data, event.at_s)
 
 
-def _release_with_scores(data: Round, at_s: float) -> Step[State, Round]:
+def _release_with_scores(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     """End the round; who reports other scores than enough others do is counted as a refusal."""
     agreed, onward = data.metrics, _release(data, at_s)
     dissent = [
@@ -525,14 +527,14 @@ def _release_with_scores(data: Round, at_s: float) -> Step[State, Round]:
     return replace(onward, effects=(*onward.effects, *dissent))
 
 
-def _note_report(data: Round, event: ScoresReported) -> Round:
+def _note_report(data: CoordinatorRound, event: ScoresReported) -> CoordinatorRound:
     if event.client in data.reported:
         return data
     rows = tuple((event.client, row) for row in event.traffic)
     return replace(data, reported={**data.reported, event.client: event.scores}, traffic=data.traffic + rows)
 
 
-def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
+def _tell_end(data: CoordinatorRound, verdict: RoundVerdict, at_s: float) -> Effect:
     """Tell the run how the round ended, and what it came to."""
     end = RoundEnded(
         at_s=at_s,
@@ -549,7 +551,7 @@ def _tell_end(data: Round, verdict: RoundVerdict, at_s: float) -> Effect:
     return Tell(data.run, end)
 
 
-def note_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
+def note_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, CoordinatorRound]:
     """Note that an aggregator ended the phase; the round is void when all have."""
     data = _with_record(data, replace(data.record, ended=data.record.ended | {event.aggregator}))
     if data.record.ended != set(data.manifest.aggregators):
@@ -562,24 +564,26 @@ def note_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
     return Step(State.VOID, data, (record, _tell_end(data, RoundVerdict.VOID, event.at_s)))
 
 
-def refuse_void(data: Round, event: VoidConfirmed) -> Step[State, Round]:
+def refuse_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, CoordinatorRound]:
     """A void where a release was ordered."""
     return _blame(data, event, f"{event.aggregator} ended {event.phase} as void, against its order")
 
 
-def refuse_release(data: Round, event: SumReleased) -> Step[State, Round]:
+def refuse_release(data: CoordinatorRound, event: SumReleased) -> Step[State, CoordinatorRound]:
     """A release where a void was ordered; that of the phase before may be delivered twice."""
     if event.phase != data.current.name:
         return Step(State.VOIDING, data)
     return _blame(data, event, f"{event.aggregator} released {event.phase}, which was ordered void")
 
 
-def decline(data: Round, event: OrderDeclined) -> Step[State, Round]:
+def decline(data: CoordinatorRound, event: OrderDeclined) -> Step[State, CoordinatorRound]:
     """An aggregator does not obey: somebody holds other facts than we do, so the run cannot go on."""
     return _contradict(data, tell_declined(event.aggregator, event.phase, event.reason), event.at_s)
 
 
-def _blame(data: Round, event: SumReleased | VoidConfirmed, reason: str) -> Step[State, Round]:
+def _blame(
+    data: CoordinatorRound, event: SumReleased | VoidConfirmed, reason: str
+) -> Step[State, CoordinatorRound]:
     """An aggregator's word goes against its order or another's: the run ends, and it is counted whose it was."""
     kind = PhaseReleased.kind if isinstance(event, SumReleased) else PhaseVoided.kind
     onward = _contradict(data, reason, event.at_s)
@@ -587,20 +591,20 @@ def _blame(data: Round, event: SumReleased | VoidConfirmed, reason: str) -> Step
     return replace(onward, effects=(*onward.effects, refusal))
 
 
-def _contradict(data: Round, reason: str, at_s: float) -> Step[State, Round]:
+def _contradict(data: CoordinatorRound, reason: str, at_s: float) -> Step[State, CoordinatorRound]:
     data = replace(data, reason=reason, ended_at_s=at_s)
     end = _tell_end(data, RoundVerdict.CONTRADICTED, at_s)
     return Step(State.CONTRADICTED, data, (_no_deadline(), end))
 
 
-def break_off(data: Round, event: Failed) -> Step[State, Round]:
+def break_off(data: CoordinatorRound, event: Failed) -> Step[State, CoordinatorRound]:
     """The coordinator itself could not do what it had to."""
     # The round may have failed to begin, and then there is no record yet.
     last_known_s = max((record.opened_at_s for record in data.records), default=data.began_at_s)
     return _contradict(data, f"the coordinator failed: {event.why}", last_known_s)
 
 
-def note_spoilt(data: Round, event: SetSpoilt) -> Step[State, Round]:
+def note_spoilt(data: CoordinatorRound, event: SetSpoilt) -> Step[State, CoordinatorRound]:
     """Remember why a client's set will never be complete, for whoever looks at the status."""
     spoilt = {**data.record.spoilt, event.client: f"{event.aggregator} refused its shares: {event.reason}"}
     return Step(State.COLLECTING, _with_record(data, replace(data.record, spoilt=spoilt)))
@@ -611,7 +615,7 @@ _AFTER_APPLYING = (
     *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
 )
 
-TRANSITIONS: Table[State, Round] = {
+TRANSITIONS: Table[State, CoordinatorRound] = {
     State.COLLECTING: {
         Began: To(begin, State.COLLECTING),
         ReceiptArrived: To(collect, State.COLLECTING, State.RELEASING, State.VOIDING),
@@ -671,7 +675,7 @@ TRANSITIONS: Table[State, Round] = {
 }
 
 
-def resume(state: State, data: Round) -> tuple[Effect, ...]:
+def resume(state: State, data: CoordinatorRound) -> tuple[Effect, ...]:
     """Watch the deadline again that the round had."""
     if state not in {State.COLLECTING, State.APPLYING, State.REPORTING} or not data.records:
         return ()
@@ -679,4 +683,4 @@ def resume(state: State, data: Round) -> tuple[Effect, ...]:
     return (SetTimer("deadline", since_s + data.manifest.phase_timeout_s, DeadlinePassed),)
 
 
-KIND = Kind(TRANSITIONS, State.COLLECTING, Round, resume)
+KIND = Kind(TRANSITIONS, State.COLLECTING, CoordinatorRound, resume)

@@ -64,7 +64,7 @@ OUTCOMES: dict[State, Literal["completed", "failed", "cancelled"]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CoordinatorRun:
     """What the coordinator knows of a run."""
 
     manifest: Manifest
@@ -126,7 +126,7 @@ class OpenRound(Effect):
     number: int
 
 
-def _propose(run: Run, at_s: float) -> tuple[Effect, ...]:
+def _propose(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
     missing = [(party, role) for party, role in run.parties.items() if party not in run.joined]
     body = RunProposed(manifest=run.manifest)
     return (
@@ -135,19 +135,19 @@ def _propose(run: Run, at_s: float) -> tuple[Effect, ...]:
     )
 
 
-def begin(run: Run, event: Began) -> Step[State, Run]:
+def begin(run: CoordinatorRun, event: Began) -> Step[State, CoordinatorRun]:
     """Ask everybody. Only then is it a run that there has been: nobody was asked if asking failed."""
     run = replace(run, began_at_s=event.at_s)
     record = Record("joined", describe_run(run.manifest))
     return Step(State.ENROLLING, run, (*_propose(run, event.at_s), RememberRun(), record))
 
 
-def ask_again(run: Run, event: ProposalDue) -> Step[State, Run]:
+def ask_again(run: CoordinatorRun, event: ProposalDue) -> Step[State, CoordinatorRun]:
     """Ask those who have not answered."""
     return Step(State.ENROLLING, run, _propose(run, event.at_s))
 
 
-def enrol(run: Run, event: PartyJoined) -> Step[State, Run]:
+def enrol(run: CoordinatorRun, event: PartyJoined) -> Step[State, CoordinatorRun]:
     """Count a party in; when all are there, everybody is sent everybody's keys."""
     if event.party in run.joined:
         return Step(State.ENROLLING, run)
@@ -160,15 +160,15 @@ def enrol(run: Run, event: PartyJoined) -> Step[State, Run]:
     return Step(State.AGREEING, run, (CancelTimer("proposal"), *tell, _agree_in_time(run)))
 
 
-def _agree_in_time(run: Run) -> Effect:
+def _agree_in_time(run: CoordinatorRun) -> Effect:
     return SetTimer("agreement", run.agreeing_since_s + _agreement_s(run), DeadlinePassed)
 
 
-def _agreement_s(run: Run) -> float:
+def _agreement_s(run: CoordinatorRun) -> float:
     return max(run.manifest.phase_timeout_s, LEAST_AGREEMENT_S)
 
 
-def await_ready(run: Run, event: PartyReady) -> Step[State, Run]:
+def await_ready(run: CoordinatorRun, event: PartyReady) -> Step[State, CoordinatorRun]:
     """When all have what they need, the first round opens, unless an operator wants none yet."""
     run = replace(run, ready=run.ready | {event.party})
     if run.ready != run.parties.keys():
@@ -180,23 +180,23 @@ def await_ready(run: Run, event: PartyReady) -> Step[State, Run]:
     return Step(State.RUNNING, run, (on_time, *_open_round(run, event.at_s)))
 
 
-def _stand_still(run: Run) -> tuple[State, Run]:
+def _stand_still(run: CoordinatorRun) -> tuple[State, CoordinatorRun]:
     return State.PAUSED, replace(run, pausing=False, reason="an operator paused it")
 
 
-def stop_agreeing(run: Run, event: DeadlinePassed) -> Step[State, Run]:
+def stop_agreeing(run: CoordinatorRun, event: DeadlinePassed) -> Step[State, CoordinatorRun]:
     """What a party has lost before the first round is sent to it by nobody: the run must be begun anew."""
     late = ", ".join(party for party in run.parties if party not in run.ready)
     reason = f"{late} did not check the keys within {_agreement_s(run):g} s: start it, and submit a new manifest"
     return _end(run, State.FAILED, reason, event.at_s)
 
 
-def _open_round(run: Run, at_s: float) -> tuple[Effect, ...]:
+def _open_round(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
     key = Key("round", run.manifest.run_id, run.round)
     return (OpenRound(run.round), Tell(key, Began(at_s=at_s)))
 
 
-def go_on(run: Run, event: RoundEnded) -> Step[State, Run]:
+def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]:
     """After a round: the next one, or the end."""
     run = _add_up(run, event)
     if event.verdict is RoundVerdict.CONTRADICTED:
@@ -220,7 +220,7 @@ def go_on(run: Run, event: RoundEnded) -> Step[State, Run]:
     return _open_next(run, event.at_s)
 
 
-def _add_up(run: Run, event: RoundEnded) -> Run:
+def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
     """Keep what the rounds came to, so that a list of many runs need not look at their rounds."""
     return replace(
         run,
@@ -244,44 +244,44 @@ def _say_success(manifest: Manifest, event: RoundEnded) -> str:
     return f"round {event.number} reached {headline.name} {told}; the target was {wanted}"
 
 
-def _open_next(run: Run, at_s: float) -> Step[State, Run]:
+def _open_next(run: CoordinatorRun, at_s: float) -> Step[State, CoordinatorRun]:
     run = replace(run, round=run.round + 1)
     return Step(State.RUNNING, run, _open_round(run, at_s))
 
 
-def _pausing_in(state: State, *, wanted: bool) -> To[State, Run]:
+def _pausing_in(state: State, *, wanted: bool) -> To[State, CoordinatorRun]:
     """Open no other round, or go on after all; what has begun, an agreement or a round, comes to its end."""
 
-    def note_wish(run: Run, event: PauseRequested | ResumeRequested) -> Step[State, Run]:
+    def note_wish(run: CoordinatorRun, event: PauseRequested | ResumeRequested) -> Step[State, CoordinatorRun]:
         del event
         return Step(state, replace(run, pausing=wanted))
 
     return To(note_wish, state)
 
 
-def go_on_again(run: Run, event: ResumeRequested) -> Step[State, Run]:
+def go_on_again(run: CoordinatorRun, event: ResumeRequested) -> Step[State, CoordinatorRun]:
     """An operator has seen why it stands still: go on, with as many void rounds to spare as at first."""
     return _open_next(replace(run, void_forgiven=run.void, pausing=False, reason=""), event.at_s)
 
 
-def give_up(run: Run, event: PartyRefused | PartyBroke) -> Step[State, Run]:
+def give_up(run: CoordinatorRun, event: PartyRefused | PartyBroke) -> Step[State, CoordinatorRun]:
     """A party refused, or cannot go on: the run fails and says whose word it was."""
     run = replace(run, failed_party=event.party)
     say = tell_refusal if isinstance(event, PartyRefused) else tell_failure
     return _end(run, State.FAILED, say(event.party, event.code), event.at_s)
 
 
-def break_off(run: Run, event: Failed) -> Step[State, Run]:
+def break_off(run: CoordinatorRun, event: Failed) -> Step[State, CoordinatorRun]:
     """The coordinator itself could not do what it had to."""
     return _end(run, State.FAILED, f"the coordinator failed: {event.why}", run.began_at_s)
 
 
-def cancel(run: Run, event: CancelRequested) -> Step[State, Run]:
+def cancel(run: CoordinatorRun, event: CancelRequested) -> Step[State, CoordinatorRun]:
     """End it because an operator says so."""
     return _end(run, State.CANCELLED, "an operator cancelled it", event.at_s)
 
 
-def _end(run: Run, state: State, reason: str, at_s: float) -> Step[State, Run]:
+def _end(run: CoordinatorRun, state: State, reason: str, at_s: float) -> Step[State, CoordinatorRun]:
     run = replace(run, reason=reason, ended_at_s=at_s)
     body = RunEnded(outcome=OUTCOMES[state], reason=reason, last_round=run.round)
     tell = tuple(Publish(party, role, body) for party, role in run.parties.items())
@@ -289,7 +289,7 @@ def _end(run: Run, state: State, reason: str, at_s: float) -> Step[State, Run]:
     return Step(state, run, (*timers, *tell, Record("ended", {"outcome": OUTCOMES[state]})))
 
 
-TRANSITIONS: Table[State, Run] = {
+TRANSITIONS: Table[State, CoordinatorRun] = {
     State.ENROLLING: {
         Began: To(begin, State.ENROLLING),
         ProposalDue: To(ask_again, State.ENROLLING),
@@ -344,11 +344,11 @@ TRANSITIONS: Table[State, Run] = {
 }
 
 
-def resume(state: State, data: Run) -> tuple[Effect, ...]:
+def resume(state: State, data: CoordinatorRun) -> tuple[Effect, ...]:
     """Ask again who has not answered; wait no longer than before."""
     if state is State.AGREEING:
         return (_agree_in_time(data),)
     return (SetTimer("proposal", 0.0, ProposalDue),) if state is State.ENROLLING else ()
 
 
-KIND = Kind(TRANSITIONS, State.ENROLLING, Run, resume)
+KIND = Kind(TRANSITIONS, State.ENROLLING, CoordinatorRun, resume)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hubbub.errors import HubbubError, ProtocolError
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_local.attribution import AttributingLoop, Attribution
@@ -105,10 +105,10 @@ class _Runner:
         record = RunRecord(name=method.name, seed=seed)
         before: tuple[dict[str, float], float] | None = None
 
-        def observe(moment: Moment) -> None:
+        def observe(moment: Transition) -> None:
             """The clocks start with the first round: what it takes to join is not of any round."""
             nonlocal before
-            if before is None and isinstance(moment.data, rounds.Round):
+            if before is None and isinstance(moment.data, rounds.CoordinatorRound):
                 before = self._read_clocks()
 
         def keep_round(account: Account) -> None:

@@ -55,7 +55,7 @@ from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import MAX_RESENDS, Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import wire_of
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 from hubbub_trainer.events import (
@@ -115,7 +115,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class ClientRound:
     """What a client knows of a round, but for what it computes with."""
 
     me: PartyId
@@ -174,7 +174,7 @@ class Round:
     def released(self) -> bool:
         """Everybody who sends sums of the current phase has sent a whole one."""
         sums = self.sums.get(self.current.name, {})
-        releasers = wire_of(self.manifest, self.current.name).releasers(self.key.round)
+        releasers = plan_phase(self.manifest, self.current.name).releasers(self.key.round)
         return all(server in sums and sums[server].complete for server in releasers)
 
     @property
@@ -251,25 +251,25 @@ class CloseVoid(Job):
 # The client's own work ----------------------------------------------------------------------------------
 
 
-def begin(data: Round, event: Go) -> Step[State, Round]:
+def begin(data: ClientRound, event: Go) -> Step[State, ClientRound]:
     """Train, unless the others have closed the round without us: then there is nobody to train for."""
     data = replace(data, is_scored=event.is_scored, score_members=event.score_members, idle=data.released)
     return _find_old_copy(data) or Step(State.TRAINING, data, (Train(idle=data.idle),))
 
 
-def share(data: Round, event: Trained) -> Step[State, Round]:
+def share(data: ClientRound, event: Trained) -> Step[State, ClientRound]:
     """Send what was learnt, unless the others have finished the phase without us."""
     data = replace(data, training_s=event.training_s)
     return _find_old_copy(data) or _decode_or_end(data) or _send(data)
 
 
-def wait(data: Round, event: SharesSent) -> Step[State, Round]:
+def wait(data: ClientRound, event: SharesSent) -> Step[State, ClientRound]:
     """Our shares are out; the verdict may be here already."""
     data = replace(data, sent=data.sent + event.traffic)
     return _decode_or_end(data) or _wait(data)
 
 
-def enter_next(data: Round, event: Decoded) -> Step[State, Round]:
+def enter_next(data: ClientRound, event: Decoded) -> Step[State, ClientRound]:
     """On to the next phase, if we are a member and it is still open; after the last, conclude."""
     named = data.members_of(data.current.name)
     members = [client for client in data.manifest.clients if client in named]
@@ -278,7 +278,7 @@ def enter_next(data: Round, event: Decoded) -> Step[State, Round]:
     return replace(onward, effects=(Record("released", fields), *onward.effects))
 
 
-def _enter_next(data: Round) -> Step[State, Round]:
+def _enter_next(data: ClientRound) -> Step[State, ClientRound]:
     if data.phase + 1 == len(find_strategy(data.manifest.strategy).phases):
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
     data = replace(data, phase=data.phase + 1)
@@ -288,12 +288,12 @@ def _enter_next(data: Round) -> Step[State, Round]:
     return _send(data) if data.me in data.members else _wait(data)
 
 
-def stray(data: Round, event: OtherTranscript) -> Step[State, Round]:
+def stray(data: ClientRound, event: OtherTranscript) -> Step[State, ClientRound]:
     """Leave the round, and have the run ask the peers for their model."""
     del event
     phase = data.current.name
     why = f"{phase} was released over another transcript than ours: we were told other sums than the members were"
-    releasers = wire_of(data.manifest, phase).releasers(data.key.round)
+    releasers = plan_phase(data.manifest, phase).releasers(data.key.round)
     refusals = [
         CountRefusal(RejectReason.DIFFERENT_TRANSCRIPT, _kind_of_sum(data, phase), server, why)
         for server in releasers
@@ -301,14 +301,14 @@ def stray(data: Round, event: OtherTranscript) -> Step[State, Round]:
     return Step(State.STRAYED, data, (*refusals, Tell(data.run, Strayed(number=data.key.round))))
 
 
-def _wait(data: Round) -> Step[State, Round]:
+def _wait(data: ClientRound) -> Step[State, ClientRound]:
     if data.scoring and data.overtaken:
         return _end_scored(data, {})  # We hold the model, and nothing else depends on the scores.
     lost = (Tell(data.run, SumsLost(number=data.key.round)),) if data.overtaken else ()
     return Step(State.WAITING, data, lost)
 
 
-def report(data: Round, event: Concluded) -> Step[State, Round]:
+def report(data: ClientRound, event: Concluded) -> Step[State, ClientRound]:
     """Acknowledge the round before anything is evaluated; then score the model, if this round is scored."""
     body = RoundApplied(model_hmac=event.model_hmac, traffic=_traffic(data))
     effects = (Record("applied", {"model_hmac": event.model_hmac}), _tell(data, body))
@@ -318,7 +318,7 @@ def report(data: Round, event: Concluded) -> Step[State, Round]:
     return Step(State.SCORING, data, (*effects, Evaluate()))
 
 
-def share_score(data: Round, event: Evaluated) -> Step[State, Round]:
+def share_score(data: ClientRound, event: Evaluated) -> Step[State, ClientRound]:
     """Share our score, unless the others have finished without it or it does not belong to the sum."""
     data = replace(data, phase=data.phase + 1, own_metrics=event.own, evaluation_s=event.evaluation_s)
     onward = _find_old_copy(data) or _decode_or_end(data)
@@ -328,7 +328,7 @@ def share_score(data: Round, event: Evaluated) -> Step[State, Round]:
     return _send(data) if belongs else _wait(data)
 
 
-def _end_scored(data: Round, metrics: Mapping[str, float]) -> Step[State, Round]:
+def _end_scored(data: ClientRound, metrics: Mapping[str, float]) -> Step[State, ClientRound]:
     """Say what the scores come to, which is the same at all clients; nothing if there is no sum."""
     if data.concluded is None:
         raise LocalError("the round was not applied yet")
@@ -338,18 +338,18 @@ def _end_scored(data: Round, metrics: Mapping[str, float]) -> Step[State, Round]
     return Step(State.APPLIED, data, (_tell(data, body), over))
 
 
-def drop(data: Round, event: Closed) -> Step[State, Round]:
+def drop(data: ClientRound, event: Closed) -> Step[State, ClientRound]:
     """Acknowledge that the round is void."""
     body = RoundDropped(traffic=_traffic(data))
     record = Record("void", {"phase": data.current.name})
     return Step(State.VOID, data, (record, _tell(data, body), _over(data, event, released=False)))
 
 
-def _send(data: Round) -> Step[State, Round]:
+def _send(data: ClientRound) -> Step[State, ClientRound]:
     return Step(State.SHARING, data, (SendShares(data.current.name),))
 
 
-def _decode_or_end(data: Round) -> Step[State, Round] | None:
+def _decode_or_end(data: ClientRound) -> Step[State, ClientRound] | None:
     """Act on the current phase's verdict, if it is complete."""
     if data.void:
         return _end_scored(data, {}) if data.scoring else Step(State.CLOSING, data, (CloseVoid(),))
@@ -358,7 +358,7 @@ def _decode_or_end(data: Round) -> Step[State, Round] | None:
     return None
 
 
-def _find_old_copy(data: Round) -> Step[State, Round] | None:
+def _find_old_copy(data: ClientRound) -> Step[State, ClientRound] | None:
     """Fail if the current phase, of which we have sent nothing yet, was released with a share of ours in it."""
     phase = data.current.name
     if not data.released or data.me not in data.members_of(phase):
@@ -368,19 +368,19 @@ def _find_old_copy(data: Round) -> Step[State, Round] | None:
     return replace(onward, effects=(ReportOldCopy(f"{why}, and we sent none"), *onward.effects))
 
 
-def _traffic(data: Round) -> tuple[Traffic, ...]:
+def _traffic(data: ClientRound) -> tuple[Traffic, ...]:
     """What was sent and received since the last report."""
     new = {name: count - data.told_received.get(name, 0) for name, count in data.received.items()}
     arrived = {name: count for name, count in new.items() if count}
     return (*data.sent[data.told_sent :], *count_arrivals(arrived, "down"))
 
 
-def _tell(data: Round, body: RoundApplied | RoundScored | RoundDropped | PartyFailed) -> Effect:
+def _tell(data: ClientRound, body: RoundApplied | RoundScored | RoundDropped | PartyFailed) -> Effect:
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
 def _over(
-    data: Round, event: Concluded | Closed, *, released: bool, metrics: Mapping[str, float] | None = None
+    data: ClientRound, event: Concluded | Closed, *, released: bool, metrics: Mapping[str, float] | None = None
 ) -> Effect:
     over = RoundOver(
         number=data.key.round,
@@ -394,16 +394,16 @@ def _over(
     return Tell(data.run, over)
 
 
-def give_up_waiting(data: Round, event: Overtaken) -> Step[State, Round]:
+def give_up_waiting(data: ClientRound, event: Overtaken) -> Step[State, ClientRound]:
     """What we wait for will not come: aggregators end a round before the next is ordered."""
     del event
     return _wait(replace(data, overtaken=True))
 
 
-def _note_overtaken(state: State) -> To[State, Round]:
+def _note_overtaken(state: State) -> To[State, ClientRound]:
     """A row for later orders that come while this client is busy: all may be here when it is not."""
 
-    def note_overtaken(data: Round, event: Overtaken) -> Step[State, Round]:
+    def note_overtaken(data: ClientRound, event: Overtaken) -> Step[State, ClientRound]:
         del event
         return Step(state, replace(data, overtaken=True))
 
@@ -413,10 +413,10 @@ def _note_overtaken(state: State) -> To[State, Round]:
 # A set that an aggregator's disk has damaged ------------------------------------------------------------
 
 
-def _send_again(state: State) -> To[State, Round]:
+def _send_again(state: State) -> To[State, ClientRound]:
     """A row for a request while the phase is open: send the same set, unless that was asked for too often."""
 
-    def send_again(data: Round, event: SetAskedFor) -> Step[State, Round]:
+    def send_again(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
         if event.phase != data.current.name:
             return decline(data, event)
         so_far = data.asked.get(event.phase, {})
@@ -435,15 +435,15 @@ def _send_again(state: State) -> To[State, Round]:
     return To(send_again, state)
 
 
-def decline(data: Round, event: SetAskedFor) -> Step[State, Round]:
+def decline(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
     """Refuse to send a set again whose phase has its verdict: nobody needs it."""
     raise PeerError(RejectReason.OVER, f"{event.phase} in {data.key} has its verdict: the set is not sent again")
 
 
-def _note_resent(state: State) -> To[State, Round]:
+def _note_resent(state: State) -> To[State, ClientRound]:
     """A row for a set that has left once more."""
 
-    def note_resent(data: Round, event: SharesResent) -> Step[State, Round]:
+    def note_resent(data: ClientRound, event: SharesResent) -> Step[State, ClientRound]:
         return Step(state, replace(data, owed=data.owed - {(event.phase, event.aggregator)}))
 
     return To(note_resent, state)
@@ -452,7 +452,7 @@ def _note_resent(state: State) -> To[State, Round]:
 # The aggregators' verdicts, in any state ----------------------------------------------------------------
 
 
-def _note_sum(data: Round, event: SumArrived) -> tuple[Round, tuple[Effect, ...]]:
+def _note_sum(data: ClientRound, event: SumArrived) -> tuple[ClientRound, tuple[Effect, ...]]:
     sums = data.sums.get(event.phase, {})
     one = sums.get(event.aggregator) or Sum(
         members=event.members,
@@ -473,7 +473,7 @@ def _note_sum(data: Round, event: SumArrived) -> tuple[Round, tuple[Effect, ...]
     return data, (SpoolSum(event.phase, event.aggregator, event.index),)
 
 
-def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
+def _contradiction(data: ClientRound, event: SumArrived | VoidAnnounced) -> str:
     """What is wrong if this is believed beside what was heard before; empty if nothing is."""
     released = data.sums.get(event.phase, {})
     if isinstance(event, VoidAnnounced):
@@ -492,7 +492,7 @@ def _contradiction(data: Round, event: SumArrived | VoidAnnounced) -> str:
     return ""
 
 
-def _named_before(data: Round, phase: str) -> list[frozenset[PartyId]]:
+def _named_before(data: ClientRound, phase: str) -> list[frozenset[PartyId]]:
     """The members that a phase has to have: those of the round's other phases, or of the run's other scores."""
     heard = {name: one.members for name, sums in data.sums.items() for one in sums.values()}
     if phase == SCORES.name:
@@ -501,10 +501,10 @@ def _named_before(data: Round, phase: str) -> list[frozenset[PartyId]]:
     return [members for name, members in heard.items() if name != SCORES.name]
 
 
-def _keep(state: State) -> To[State, Round]:
+def _keep(state: State) -> To[State, ClientRound]:
     """A row for a sum that arrives while this client is busy: keep it for later."""
 
-    def keep_sum(data: Round, event: SumArrived) -> Step[State, Round]:
+    def keep_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
         wrong = _contradiction(data, event)
         if wrong:
             return _contradict(data, event, wrong)
@@ -514,17 +514,17 @@ def _keep(state: State) -> To[State, Round]:
     return To(keep_sum, state, State.FAILED)
 
 
-def _remember(state: State) -> To[State, Round]:
+def _remember(state: State) -> To[State, ClientRound]:
     """A row for a void that arrives while this client is busy: remember it for later."""
 
-    def remember_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
+    def remember_void(data: ClientRound, event: VoidAnnounced) -> Step[State, ClientRound]:
         wrong = _contradiction(data, event)
         return _contradict(data, event, wrong) if wrong else Step(state, _note_void(data, event))
 
     return To(remember_void, state, State.FAILED)
 
 
-def take_sum(data: Round, event: SumArrived) -> Step[State, Round]:
+def take_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
     """Keep a chunk of a sum; when the last one is there, decode."""
     wrong = _contradiction(data, event)
     if wrong:
@@ -536,7 +536,7 @@ def take_sum(data: Round, event: SumArrived) -> Step[State, Round]:
     return Step(onward.state, onward.data, (*effects, *onward.effects))
 
 
-def take_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
+def take_void(data: ClientRound, event: VoidAnnounced) -> Step[State, ClientRound]:
     """Believe a void when every aggregator has announced it."""
     wrong = _contradiction(data, event)
     if wrong:
@@ -545,12 +545,12 @@ def take_void(data: Round, event: VoidAnnounced) -> Step[State, Round]:
     return _decode_or_end(data) or Step(State.WAITING, data)
 
 
-def _note_void(data: Round, event: VoidAnnounced) -> Round:
+def _note_void(data: ClientRound, event: VoidAnnounced) -> ClientRound:
     heard = data.voids.get(event.phase, frozenset()) | {event.aggregator}
     return replace(data, voids={**data.voids, event.phase: heard})
 
 
-def _contradict(data: Round, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, Round]:
+def _contradict(data: ClientRound, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, ClientRound]:
     """Two aggregators' words cannot both be true: the run ends, and it is counted and recorded whose it was."""
     kind = _kind_of_sum(data, event.phase) if isinstance(event, SumArrived) else VoidNotice.kind
     onward = _fail(data, Code.PROTOCOL_CONTRADICTION)
@@ -558,38 +558,38 @@ def _contradict(data: Round, event: SumArrived | VoidAnnounced, wrong: str) -> S
     return replace(onward, effects=(*onward.effects, refusal))
 
 
-def _kind_of_sum(data: Round, phase: str) -> str:
-    return MaskedChunk.kind if wire_of(data.manifest, phase).compact else SumChunk.kind
+def _kind_of_sum(data: ClientRound, phase: str) -> str:
+    return MaskedChunk.kind if plan_phase(data.manifest, phase).compact else SumChunk.kind
 
 
-def fail(data: Round, event: Failed) -> Step[State, Round]:
+def fail(data: ClientRound, event: Failed) -> Step[State, ClientRound]:
     """A disk, a sum or a bug failed us: we cannot go on with the run."""
     return _fail(data, event.code)
 
 
-def _fail(data: Round, code: Code) -> Step[State, Round]:
+def _fail(data: ClientRound, code: Code) -> Step[State, ClientRound]:
     broken = Tell(data.run, RoundBroken(number=data.key.round))
     return Step(State.FAILED, data, (_tell(data, PartyFailed(code=code)), broken))
 
 
-_BROKEN: dict[type, To[State, Round]] = {Failed: To(fail, State.FAILED)}
+_BROKEN: dict[type, To[State, ClientRound]] = {Failed: To(fail, State.FAILED)}
 
 
-def _busy(state: State) -> dict[type, To[State, Round]]:
+def _busy(state: State) -> dict[type, To[State, ClientRound]]:
     return {**_BROKEN, Overtaken: _note_overtaken(state)}
 
 
-def _open(state: State) -> dict[type, To[State, Round]]:
+def _open(state: State) -> dict[type, To[State, ClientRound]]:
     """Rows of a phase without a verdict."""
     return {SetAskedFor: _send_again(state), SharesResent: _note_resent(state)}
 
 
-def _ended(state: State) -> dict[type, To[State, Round]]:
+def _ended(state: State) -> dict[type, To[State, ClientRound]]:
     """Rows of a phase with a verdict."""
     return {SetAskedFor: To(decline, state), SharesResent: _note_resent(state)}
 
 
-TRANSITIONS: Table[State, Round] = {
+TRANSITIONS: Table[State, ClientRound] = {
     State.QUEUED: {
         Go: To(begin, State.TRAINING, State.FAILED),
         SumArrived: _keep(State.QUEUED),
@@ -656,7 +656,7 @@ TRANSITIONS: Table[State, Round] = {
 }
 
 
-def resume(state: State, data: Round) -> tuple[Effect, ...]:
+def resume(state: State, data: ClientRound) -> tuple[Effect, ...]:
     """Take up again what this client was doing; what it did before the crash is on disk and not done anew."""
     match state:
         case State.TRAINING:
@@ -676,4 +676,4 @@ def resume(state: State, data: Round) -> tuple[Effect, ...]:
     return ()
 
 
-KIND = Kind(TRANSITIONS, State.QUEUED, Round, resume)
+KIND = Kind(TRANSITIONS, State.QUEUED, ClientRound, resume)

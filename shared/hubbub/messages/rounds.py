@@ -129,7 +129,7 @@ class RoundDropped(Message):
 WrappedKey = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){48,2048}$")]
 
 
-class Release(Claim):
+class ReleaseClaim(Claim):
     """An aggregator's word that it has added these members' shares, all of one transcript, and adds no others."""
 
     aggregator: Name

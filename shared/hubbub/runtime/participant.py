@@ -17,7 +17,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunKey, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.message_checks import check_manifest, role_of
-from hubbub.runtime.runner import Fed, Live, Observer, Runner
+from hubbub.runtime.runner import KeyedEvent, Observer, Runner, RunningMachine
 from hubbub.runtime.spool import Spool
 from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES, Tombstones
 from hubbub.runtime.telemetry import Counters
@@ -72,7 +72,7 @@ class Participant(ABC):
         )
 
     @abstractmethod
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and make its event."""
 
     @abstractmethod
@@ -97,7 +97,9 @@ class Participant(ABC):
     ) -> None:
         """Set up the machine for a run that was proposed; there is a key for it if nothing is against it."""
 
-    def _receive_proposal(self, run: Key, envelope: Envelope, body: RunProposed, event: object) -> Sequence[Fed]:
+    def _receive_proposal(
+        self, run: Key, envelope: Envelope, body: RunProposed, event: object
+    ) -> Sequence[KeyedEvent]:
         """Look at a proposal, for the first time or again."""
         check_manifest(body.manifest, envelope)
         if run in self._over:
@@ -134,7 +136,7 @@ class Participant(ABC):
         self._vault.put(run, "run key", key.to_bytes())
         return RunSeals(identity, run, key)
 
-    def restore(self, machines: Mapping[Key, Live]) -> None:
+    def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Bring the keys of all runs back that we are in."""
         for key, live in machines.items():
             if key.kind == "run" and not is_final(live.kind.table, live.state):
@@ -157,7 +159,7 @@ class Participant(ABC):
             if party.role is Role.COORDINATOR:
                 self._say_lost(Key("run", run), party.name)
 
-    def _restore_run(self, key: Key, live: Live) -> None:
+    def _restore_run(self, key: Key, live: RunningMachine) -> None:
         if live.data.run_key is not None:
             self._make_run_key(key.run)
         if live.data.publics:
@@ -210,12 +212,12 @@ class Participant(ABC):
         self.counters.lost()
         self.runner.answer(run, to=coordinator, role=Role.COORDINATOR, body=PartyFailed(code=code))
 
-    def _ignore(self, envelope: Envelope) -> Sequence[Fed]:
+    def _ignore(self, envelope: Envelope) -> Sequence[KeyedEvent]:
         log.info("%s came after the end and changes nothing", envelope.kind)
         self.counters.late(envelope.kind)
         return []
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         """Remember that it is over; with a run, forget all that belongs to it."""
         del live
         self._over.add(key)

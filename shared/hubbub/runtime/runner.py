@@ -84,7 +84,7 @@ from hubbub.runtime.publisher import LONG_BYTES, Post
 from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters, Gauges, Reading, context, current_context
 from hubbub.store.base import Archive, Draft, Entry, EventStore, Snapshot
-from hubbub.store.shapes import Shapes
+from hubbub.store.event_codec import EventCodec
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
 from hubbub.transport.topology import peers_queue, received_from
 from hubbub.trust.audit import AuditLog
@@ -116,7 +116,7 @@ class MachineOver(UnexpectedEvent):
 
 
 @dataclass(slots=True)
-class Live:
+class RunningMachine:
     """A machine that is running. Its kind is typed where it is declared; here all machines mix."""
 
     kind: Kind[Any, Any]
@@ -131,7 +131,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Transition:
     """One step, as an observer sees it."""
 
     sequence: int
@@ -146,8 +146,8 @@ class Moment:
     """What the machine knew before the event."""
 
 
-Observer = Callable[[Moment], None]
-Fed = tuple[Key, object]
+Observer = Callable[[Transition], None]
+KeyedEvent = tuple[Key, object]
 
 
 async def _nothing() -> None:
@@ -157,7 +157,7 @@ async def _nothing() -> None:
 class Shell(Protocol):
     """What a service adds: its intake, its own effects and its jobs."""
 
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and turn it into events, or raise `PeerError`."""
 
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
@@ -172,10 +172,10 @@ class Shell(Protocol):
     async def work(self, key: Key, job: Job) -> object:
         """Do a job and return the event that it comes back as."""
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         """A machine has reached a final state and leaves the runner; say whether the store may forget it."""
 
-    def restore(self, machines: Mapping[Key, Live]) -> None:
+    def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """The machines were rebuilt after a restart: bring back what belongs to them."""
 
 
@@ -183,7 +183,7 @@ class Shell(Protocol):
 class _Turn:
     """Something to take in. Its events are found when its turn comes: what is taken before may change them."""
 
-    find: Callable[[], Sequence[Fed]]
+    find: Callable[[], Sequence[KeyedEvent]]
     payload: bytes = field(repr=False)
     done: asyncio.Future[None]
     when_kept: bool = False
@@ -229,7 +229,7 @@ class Runner:
         self.identity = identity
         self.roster = roster
         self.post = Post(transport, identity, counters.sent)
-        self.machines: dict[Key, Live] = {}
+        self.machines: dict[Key, RunningMachine] = {}
         self._transport = transport
         self._shell = shell
         self._clock = clock
@@ -244,16 +244,16 @@ class Runner:
         self._store = store
         self._queues = received_from(identity.name, identity.role)
         self._storage = StorageWatch(transport, self._queues)
-        self._shapes = Shapes(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
+        self._shapes = EventCodec(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
         self._unfinished: list[int] = []
         self._begun: list[Key] = []
         self._over: list[Key] = []
-        self._queue: asyncio.Queue[_Turn | Fed] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Turn | KeyedEvent] = asyncio.Queue()
         self._told: deque[_Told] = deque()
         self._timers: dict[tuple[Key, str], asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._driver: asyncio.Task[None] | None = None
-        self._now: _Turn | Fed | None = None
+        self._now: _Turn | KeyedEvent | None = None
         self._replayed = False
         self._receiving = True
         self._stopped = False
@@ -379,7 +379,7 @@ class Runner:
         if key in self.machines:
             raise LocalError(f"machine {key} is running already")
         kind = self._kinds[key.kind]
-        self.machines[key] = Live(kind, kind.initial, data)
+        self.machines[key] = RunningMachine(kind, kind.initial, data)
 
     async def set_up(self, key: Key, data: object) -> None:
         """Set a machine up that may wait for its first event; one that is there stays.
@@ -410,7 +410,7 @@ class Runner:
         await self._wait_for_turn(lambda: [(key, event)], b"", when_kept=True)
 
     async def _wait_for_turn(
-        self, find: Callable[[], Sequence[Fed]], payload: bytes, *, when_kept: bool = False
+        self, find: Callable[[], Sequence[KeyedEvent]], payload: bytes, *, when_kept: bool = False
     ) -> None:
         if self._stopped:
             raise RunnerStopped("the service is being stopped")
@@ -449,9 +449,9 @@ class Runner:
 
     async def _accept(self, envelope: Envelope, delivery: Delivery) -> Verdict:
         """Act on a message that was admitted at the edge."""
-        size, found = len(delivery.body), tuple[Fed, ...]()
+        size, found = len(delivery.body), tuple[KeyedEvent, ...]()
 
-        def find() -> Sequence[Fed]:
+        def find() -> Sequence[KeyedEvent]:
             nonlocal found
             found = tuple(self._shell.receive(envelope, size=size, now_s=self._clock.now_s()))
             return found
@@ -459,7 +459,7 @@ class Runner:
         try:
             # The broker counts deliveries, and gives a message up that was delivered too often.
             take = partial(self._wait_for_turn, find, envelope.payload)
-            await self._through_outages("event", envelope.kind, take)
+            await self._retry_through_outages("event", envelope.kind, take)
         except PeerError as error:
             return await self._refuse(Refusal.of(error.reason, str(error), envelope), delivery)
         except MachineOver as error:
@@ -517,7 +517,7 @@ class Runner:
         if entries or snapshots:
             log.info("rebuilt %d machines from %d events", len(self.machines), len(entries))
 
-    def _take_up_again(self, key: Key, live: Live, away_s: float) -> bool:
+    def _take_up_again(self, key: Key, live: RunningMachine, away_s: float) -> bool:
         """Take up a machine's jobs and timers; say whether timers were moved by the time that we were away."""
         if is_final(live.kind.table, live.state):
             self._retire(key)
@@ -561,7 +561,7 @@ class Runner:
             return
         kind = self._kind_of(snapshot.key)
         state, moved_s, data = json.loads(snapshot.body)
-        self.machines[snapshot.key] = Live(
+        self.machines[snapshot.key] = RunningMachine(
             kind,
             type(kind.initial)(state),
             self._shapes.load(kind.data.__name__, data),
@@ -573,7 +573,7 @@ class Runner:
         kind = self._kind_of(entry.key)
         if entry.kind == BEGINNING:
             data = self._shapes.load(kind.data.__name__, entry.body)
-            self.machines[entry.key] = Live(kind, kind.initial, data, kept=True)
+            self.machines[entry.key] = RunningMachine(kind, kind.initial, data, kept=True)
             self._count_entries(self.machines[entry.key], 1)
             return None
         live = self.machines.get(entry.key)
@@ -593,7 +593,7 @@ class Runner:
 
     async def _finish_again(self, entry: Entry, result: Step[Any, Any], told: set[str]) -> None:
         with context(run=entry.key.run, round=entry.key.round, phase=entry.key.phase):
-            bug = await self._perform_surely(entry.key, result.effects)
+            bug = await self._perform_until_done(entry.key, result.effects)
             for cause, effect in _causes(entry.sequence, result.effects):
                 if isinstance(effect, Tell) and cause not in told:
                     self._told.append(_Told(effect.to, effect.event, cause))
@@ -630,7 +630,7 @@ class Runner:
         self._unfinished.clear()
         if self._over:
             over, self._over = self._over, []
-            await self._surely("forget what is over", lambda: asyncio.to_thread(self._store.drop, over))
+            await self._retry_until_done("forget what is over", lambda: asyncio.to_thread(self._store.drop, over))
         await self._settled()
 
     async def archive(self, draw_up: Callable[[], Archive]) -> bool:
@@ -646,7 +646,7 @@ class Runner:
             dropped = self._store.archive(replace(archive, ongoing=(*archive.ongoing, newest)))
             gone = [record.key for record in archive.ongoing]
 
-        await self._surely("archive what is over", lambda: asyncio.to_thread(write))
+        await self._retry_until_done("archive what is over", lambda: asyncio.to_thread(write))
         if dropped is None:
             return False
         self._entries -= dropped
@@ -664,7 +664,7 @@ class Runner:
         begun = [key for key in self._begun if key in self.machines and not self.machines[key].kept]
         if begun:
             drafts = [self._beginning(key, self.machines[key].data) for key in begun]
-            await self._surely("keep what was set up", partial(self._append, drafts))
+            await self._retry_until_done("keep what was set up", partial(self._append, drafts))
         for key in begun:
             self.machines[key].kept = True
             self._count_entries(self.machines[key], 1)
@@ -723,7 +723,7 @@ class Runner:
             self._witness(moment)
             if turn and turn.when_kept and not turn.done.done():
                 turn.done.set_result(None)
-            bug = await self._perform_surely(key, left)
+            bug = await self._perform_until_done(key, left)
             for effect_cause, effect in _causes(sequence, result.effects):
                 self._launch(key, effect, effect_cause)
             if bug is None:
@@ -737,17 +737,19 @@ class Runner:
             if bug is not None:
                 raise bug
 
-    def _enter(self, sequence: int, key: Key, live: Live, event: object, result: Step[Any, Any]) -> Moment:
+    def _enter(
+        self, sequence: int, key: Key, live: RunningMachine, event: object, result: Step[Any, Any]
+    ) -> Transition:
         """Take a step that is kept, and say what it was."""
         self._newest_s = max(self._newest_s, getattr(event, "at_s", 0.0))
         if any(isinstance(effect, SetTimer) for effect in result.effects):
             live.moved_s = 0.0
         before, earlier = live.state, live.data
         live.state, live.data = result.state, result.data
-        return Moment(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)
+        return Transition(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)
 
     async def _keep(
-        self, key: Key, live: Live, event: object, cause: str, effects: Sequence[Effect], payload: bytes
+        self, key: Key, live: RunningMachine, event: object, cause: str, effects: Sequence[Effect], payload: bytes
     ) -> tuple[int, Sequence[Effect]]:
         """Keep an event with what it relies on; gives its number, and the effects that are still to be done."""
         drafts = [] if live.kept else [self._beginning(key, live.data)]
@@ -795,7 +797,7 @@ class Runner:
                 persist()
             return self._store.append(drafts)
 
-    def _count_entries(self, live: Live, count: int) -> None:
+    def _count_entries(self, live: RunningMachine, count: int) -> None:
         live.entries += count
         self._entries += count
 
@@ -820,7 +822,7 @@ class Runner:
         except TransportError as error:
             log.warning("%s could not be sent: %s", body.kind, error)
 
-    def drop(self, key: Key) -> Live:
+    def drop(self, key: Key) -> RunningMachine:
         """Take a machine out, with its timers; events that are still on their way to it are refused."""
         for owner, name in [timer for timer in self._timers if timer[0] == key]:
             self._timers.pop((owner, name)).cancel()
@@ -828,7 +830,7 @@ class Runner:
 
     # The effects ----------------------------------------------------------------------------------------
 
-    async def _perform_surely(self, key: Key, effects: Sequence[Effect]) -> Exception | None:
+    async def _perform_until_done(self, key: Key, effects: Sequence[Effect]) -> Exception | None:
         """Do what follows from an event that has happened, until it is done: there is no way back.
 
         An effect that a bug keeps from being done holds nothing else up. It is tried again after a restart.
@@ -838,21 +840,21 @@ class Runner:
             if isinstance(effect, Persist):
                 continue
             try:
-                await self._surely(type(effect).__name__, partial(self._perform, key, effect))
+                await self._retry_until_done(type(effect).__name__, partial(self._perform, key, effect))
             except Exception as error:
                 log.exception("a bug: %s of %s could not be done", type(effect).__name__, key)
                 self._counters.broken()
                 bug = bug or error
         return bug
 
-    async def _surely(self, what: str, attempt: Callable[[], Awaitable[object]]) -> None:
+    async def _retry_until_done(self, what: str, attempt: Callable[[], Awaitable[object]]) -> None:
         async def attempt_alive() -> object:
             self._give_sign_of_life()
             return await attempt()
 
-        await self._through_outages("effect", what, attempt_alive)
+        await self._retry_through_outages("effect", what, attempt_alive)
 
-    async def _through_outages(
+    async def _retry_through_outages(
         self,
         sort: Literal["job", "effect", "event"],
         what: str,
@@ -919,7 +921,7 @@ class Runner:
         began_s = time.monotonic()
         try:
             # A job may be done twice, so what the broker or a disk kept from being done is begun again.
-            event = await self._through_outages(
+            event = await self._retry_through_outages(
                 "job", type(job).__name__, lambda: self._shell.work(key, job), (TransportError, StorageFailed)
             )
         except PeerError as error:
@@ -973,7 +975,7 @@ def _move(effect: Effect, by_s: float) -> Effect:
     return replace(effect, at_s=effect.at_s + by_s) if isinstance(effect, SetTimer) and effect.at_s else effect
 
 
-def _describe_step(moment: Moment) -> str:
+def _describe_step(moment: Transition) -> str:
     return f"stays {moment.after.name}" if moment.before is moment.after else f"is {moment.after.name}"
 
 

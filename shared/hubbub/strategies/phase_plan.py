@@ -71,7 +71,7 @@ class Measured(Agreed[P_co], Protocol[P_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseWire(Generic[P]):
+class PhasePlan(Generic[P]):
     """A phase of a run, as its messages see it."""
 
     phase: Phase
@@ -110,12 +110,12 @@ def phases_of(manifest: Agreed[P]) -> tuple[Phase, ...]:
     return find_strategy(manifest.strategy).phases + ((SCORES,) if manifest.is_scored else ())
 
 
-def wire_of(manifest: Agreed[P], phase_name: str) -> PhaseWire[P]:
+def plan_phase(manifest: Agreed[P], phase_name: str) -> PhasePlan[P]:
     """How a phase of a run travels; its name was checked where it came in."""
     phases = phases_of(manifest)
     place = next(place for place, phase in enumerate(phases) if phase.name == phase_name)
     phase = phases[place]
-    return PhaseWire(
+    return PhasePlan(
         phase=phase,
         place=place,
         clients=manifest.clients,

@@ -216,7 +216,7 @@ def _snapshot_info(run: RunId, number: int, sender: PartyId, recipient: PartyId,
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SealContext:
     """A piece of a vector: the vector's name and ring, and the chunk that the piece is in."""
 
     vector: str
@@ -229,13 +229,13 @@ class Place:
         return self.modulus % 2**64
 
 
-def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: Place) -> AesCtrStream:
+def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: SealContext) -> AesCtrStream:
     """The share of a piece that follows from a seed: the same at the client and at its aggregator."""
     context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.ring, place.chunk)
     return AesCtrStream.derived(seed, "hubbub/1 seeded share", *context)
 
 
-def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: Place) -> AesCtrStream:
+def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: SealContext) -> AesCtrStream:
     """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
     context = (stage.run, stage.round, stage.phase, place.vector, place.ring, place.chunk, client)
     return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)

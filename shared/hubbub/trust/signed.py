@@ -9,7 +9,7 @@ from hubbub.crypto.signing import bind, verify
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import Release
+from hubbub.messages.rounds import ReleaseClaim
 from hubbub.messages.runs import RunKey, RunKeys
 from hubbub.messages.shares import Receipt, SignedReceipt
 from hubbub.trust.identity import Identity
@@ -86,17 +86,17 @@ def check_receipt(roster: Roster, run: RunId, round_number: int, phase: str, sig
 # Releases -----------------------------------------------------------------------------------------------
 
 
-def _release_content(run: RunId, round_number: int, phase: str, release: Release) -> bytes:
+def _release_content(run: RunId, round_number: int, phase: str, release: ReleaseClaim) -> bytes:
     return bind(run, round_number, phase, release.model_dump_json())
 
 
-def sign_release(identity: Identity, run: RunId, round_number: int, phase: str, release: Release) -> str:
+def sign_release(identity: Identity, run: RunId, round_number: int, phase: str, release: ReleaseClaim) -> str:
     """Give this aggregator's word for the sum that it adds to the combined one."""
     return identity.key.sign("release", _release_content(run, round_number, phase, release)).hex()
 
 
 def check_release(
-    roster: Roster, run: RunId, round_number: int, phase: str, release: Release, signature: str
+    roster: Roster, run: RunId, round_number: int, phase: str, release: ReleaseClaim, signature: str
 ) -> None:
     """Refuse a release that its aggregator has not signed for this very phase."""
     content = _release_content(run, round_number, phase, release)

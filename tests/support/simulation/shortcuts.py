@@ -18,7 +18,7 @@ from hubbub.crypto.signing import SigningKey
 from hubbub.protocol.compression import count_kept
 from hubbub.protocol.fixed_point import FixedPoint
 from hubbub.protocol.metrics import Scores
-from hubbub.store import shapes
+from hubbub.store import event_codec
 from hubbub.trust import signed
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
@@ -27,7 +27,7 @@ from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 def take_shortcuts(patch: pytest.MonkeyPatch) -> None:
     """Remember, for as long as the patch lasts."""
     # Every start of a service would make them anew, which takes longer than all else in a history.
-    patch.setattr(shapes, "TypeAdapter", _adapt)
+    patch.setattr(event_codec, "TypeAdapter", _adapt)
     # A manifest works these out whenever it is asked for its parameters.
     patch.setattr(parameters, "count_kept", _count_kept)
     patch.setattr(FixedPoint, "for_cohort", _for_cohort)
@@ -40,7 +40,7 @@ _for_cohort = cache(FixedPoint.for_cohort)
 
 @cache
 def _adapt_once(shape: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(shape, config=shapes._CONFIG)
+    return TypeAdapter(shape, config=event_codec._CONFIG)
 
 
 def _adapt(shape: Any, *, config: object) -> TypeAdapter[Any]:

@@ -37,9 +37,9 @@ from hubbub_local.federation import Parties
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SharesSent
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.phases.round import Round
+from hubbub_trainer.phases.round import ClientRound
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.round_jobs import Workbench
+from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import Learnt, Workspace, digest
 from support.damage import flip, full_slots
@@ -438,16 +438,16 @@ class World:
 
     def _watch_trainers(self, patch: pytest.MonkeyPatch) -> None:
         ledger = self.ledger
-        send_shares, read_sums = Workbench._send_shares, Workbench._read_sums
+        send_shares, read_sums = RoundJobs._send_shares, RoundJobs._read_sums
         advance, keep_update, take = Workspace.advance, Workspace.keep_update, snapshots.take
 
-        async def send_watched(bench: Workbench, key: Key, phase: str) -> SharesSent:
+        async def send_watched(bench: RoundJobs, key: Key, phase: str) -> SharesSent:
             mine = bench._open_phase(key, phase).client_round
             said = Said.by(mine, phase)
             ledger.note_said(bench.me, key, phase, said)
             return await send_shares(bench, key, phase)
 
-        def read_watched(bench: Workbench, key: Key, data: Round, phase: str) -> Release:
+        def read_watched(bench: RoundJobs, key: Key, data: ClientRound, phase: str) -> Release:
             release = read_sums(bench, key, data, phase)
             members = next(iter(data.sums[phase].values())).members
             ledger.note_sum(bench.me, key, phase, members, release.values)
@@ -475,8 +475,8 @@ class World:
 
         patch.setattr(snapshots, "take", take_watched)
         patch.setattr(Workspace, "keep_update", keep_watched)
-        patch.setattr(Workbench, "_send_shares", send_watched)
-        patch.setattr(Workbench, "_read_sums", read_watched)
+        patch.setattr(RoundJobs, "_send_shares", send_watched)
+        patch.setattr(RoundJobs, "_read_sums", read_watched)
         patch.setattr(Workspace, "advance", advance_watched)
 
 

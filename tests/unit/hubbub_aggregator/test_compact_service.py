@@ -22,7 +22,7 @@ from hubbub.messages.rounds import (
 )
 from hubbub.messages.runs import PartyFailed, RunEnded
 from hubbub.messages.shares import DenseShareChunk, SetRefused, ShareChunk, ShareSeed, Traffic, declare
-from hubbub.strategies.phase_plan import PhaseWire
+from hubbub.strategies.phase_plan import PhasePlan
 from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator import spooled_shares
@@ -517,7 +517,7 @@ async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
     checked = list[CheckChunk]()
     check = Openings.check
 
-    def check_watched(self: Openings, key: Key, wire: PhaseWire[PartyId], job: CheckChunk) -> object:
+    def check_watched(self: Openings, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> object:
         checked.append(job)
         return check(self, key, wire, job)
 

@@ -13,7 +13,7 @@ from hubbub.messages.rounds import PhaseReleased
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import MAX_RESENDS, ResendSet, SetReceived
 from hubbub_aggregator.events import AnswerOverdue
-from hubbub_aggregator.journal import Verdict
+from hubbub_aggregator.journal import PhaseOutcome
 from support import compact_scene
 from support.aggregator_scene import CLIENTS, PLAN, Scene, make_set, running_scene, scene_of
 from support.aio import aio
@@ -119,7 +119,7 @@ async def test_a_restart_while_it_waits_asks_once_more(tmp_path: Path) -> None:
             await send_again(scene, CARL)
             await scene.check_sum(1)
             await scene.coordinator.hear(PhaseReleased)
-            assert aggregator.journal.find(phase_of(scene)) == Verdict(CLIENTS)
+            assert aggregator.journal.find(phase_of(scene)) == PhaseOutcome(CLIENTS)
 
 
 @aio
@@ -141,7 +141,7 @@ async def test_what_comes_instead_of_the_set_is_refused_and_nothing_of_the_relea
         await send_again(scene, BERT)
         await scene.check_sum(1, (ANNA, BERT))
         await scene.coordinator.hear(PhaseReleased)
-        assert scene.aggregator.journal.find(phase_of(scene)) == Verdict((ANNA, BERT))
+        assert scene.aggregator.journal.find(phase_of(scene)) == PhaseOutcome((ANNA, BERT))
         assert scene.late("share-chunk") == len(PLAN), "a client that was left out is late as ever"
         assert not [each for each in scene.clients[CARL].heard if isinstance(each.body, ResendSet)]
 

@@ -14,7 +14,7 @@ from hubbub.machine.effects import Key
 from hubbub.store.base import Draft
 from hubbub.store.sqlite import SqliteStore
 from hubbub.store.state_file import StateFile
-from hubbub_aggregator.journal import Journal, Verdict
+from hubbub_aggregator.journal import Journal, PhaseOutcome
 
 KEY = Key("phase", RunId("a" * 64), 1, "signs")
 UNION = Key("phase", KEY.run, KEY.round, "union")
@@ -88,7 +88,7 @@ def test_what_has_no_verdict_is_not_found(journal: Journal) -> None:
 def test_the_same_verdict_twice_is_fine(journal: Journal, members: tuple[PartyId, ...]) -> None:
     journal.record(KEY, members)
     journal.record(KEY, members)
-    assert journal.find(KEY) == Verdict(members)
+    assert journal.find(KEY) == PhaseOutcome(members)
 
 
 def test_a_release_over_other_members_is_refused(journal: Journal) -> None:
@@ -109,7 +109,7 @@ def test_a_release_after_a_void_is_refused(journal: Journal) -> None:
 def test_after_a_crash_a_verdict_is_still_final(journal: Journal, crashed: Callable[[], Journal]) -> None:
     journal.record(KEY, MEMBERS)
     again = crashed()
-    assert again.find(KEY) == Verdict(MEMBERS)
+    assert again.find(KEY) == PhaseOutcome(MEMBERS)
     refuse(again, ())
     refuse(again, MORE)
     again.record(KEY, MEMBERS)
@@ -129,7 +129,7 @@ def test_runs_rounds_and_phases_are_told_apart(journal: Journal, other: Key) -> 
     journal.record(KEY, MEMBERS)
     assert journal.find(other) is None
     journal.record(other, ())
-    assert journal.find(KEY) == Verdict(MEMBERS)
+    assert journal.find(KEY) == PhaseOutcome(MEMBERS)
 
 
 # One member set a round ---------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_a_second_phase_is_released_over_the_same_members_or_void(
     journal.record(UNION, MEMBERS)
     journal.record(KEY, members)
     journal.record(UNION, MEMBERS)  # The same again is fine, whatever came of the rest of the round.
-    assert (journal.find(UNION), journal.find(KEY)) == (Verdict(MEMBERS), Verdict(members))
+    assert (journal.find(UNION), journal.find(KEY)) == (PhaseOutcome(MEMBERS), PhaseOutcome(members))
 
 
 def test_another_round_may_have_other_members(journal: Journal) -> None:

@@ -18,7 +18,7 @@ from hubbub.messages.shares import SetReceived
 from hubbub.protocol.layout import Vector
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.topology import DELIVERY_LIMIT
-from hubbub_aggregator.phase_jobs import Workbench
+from hubbub_aggregator.phase_jobs import PhaseJobs
 from hubbub_aggregator.service import Aggregator
 from support.aggregator_scene import (
     ANOTHER,
@@ -133,7 +133,7 @@ async def test_chunks_that_arrived_before_a_restart_need_not_be_sent_again(
     everything = [(client, index) for client in CLIENTS for index in range(len(PLAN))]
     async with scene_of(tmp_path) as scene:
         with monkeypatch.context() as blind:
-            blind.setattr(Workbench, "check", open_nothing)
+            blind.setattr(PhaseJobs, "check", open_nothing)
             async with scene.start():
                 await scene.join()
                 for client, index in everything[:chunks]:

@@ -17,7 +17,7 @@ from hubbub_cli.client import (
     Client,
     CoordinatorRefused,
     CoordinatorUnreachable,
-    Door,
+    Endpoint,
     Message,
     NoCoordinator,
     read_messages,
@@ -41,8 +41,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
         yield live
 
 
-def door_to(url: str, token: str | None = TOKENS.read, ca_file: Path | None = None) -> Door:
-    return Door(url=url, token=token, ca_file=ca_file)
+def door_to(url: str, token: str | None = TOKENS.read, ca_file: Path | None = None) -> Endpoint:
+    return Endpoint(url=url, token=token, ca_file=ca_file)
 
 
 @asynccontextmanager
@@ -205,23 +205,23 @@ async def test_http_to_a_port_with_tls_is_told_to_write_https(live: LiveCoordina
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="must look like https://host:8750"):
-        Door(url=url)
+        Endpoint(url=url)
 
 
 def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigurationError, match="no user or password") as refusal:
-        Door(url="https://me:sesame@host")
+        Endpoint(url="https://me:sesame@host")
 
     assert "sesame" not in str(refusal.value)
 
 
 def test_a_door_does_not_show_its_token() -> None:
-    assert "sesame" not in repr(Door(url="https://host", token="sesame"))
+    assert "sesame" not in repr(Endpoint(url="https://host", token="sesame"))
 
 
 def test_a_ca_file_without_tls_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="write https://"):
-        Door(url="http://host", ca_file=tmp_path / "ca.pem")
+        Endpoint(url="http://host", ca_file=tmp_path / "ca.pem")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_ca_file_that_is_none_is_told(tmp_path: Path, content: str | None, com
         path.write_text(content, encoding="utf-8")
 
     with pytest.raises(HubbubError, match=complaint):
-        Client(Door(url="https://host", ca_file=path))
+        Client(Endpoint(url="https://host", ca_file=path))
 
 
 def test_a_token_is_read_from_a_file_for_its_owner_alone(tmp_path: Path) -> None:

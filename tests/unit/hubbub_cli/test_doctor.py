@@ -14,7 +14,7 @@ import pytest
 from hubbub.ids import PartyId
 from hubbub.transport.definitions import BrokerUser, make_definitions
 from hubbub_cli import doctor_checks
-from hubbub_cli.doctor_target import Findings, Verdict
+from hubbub_cli.doctor_target import CheckStatus, Findings
 from support.command_line import Hubbub
 from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES, client_options, find, verdicts
 from support.live_coordinator import LiveCoordinator, live_coordinator
@@ -195,12 +195,12 @@ def test_a_coordinator_that_is_away_or_refuses(live: LiveCoordinator, hubbub: Hu
 @pytest.mark.parametrize(
     ("ahead_s", "verdict", "text"),
     [
-        (4.9, Verdict.OK, "within 5 s"),
-        (61.0, Verdict.WARNING, "61 s behind"),
-        (-61.0, Verdict.WARNING, "61 s ahead of"),
+        (4.9, CheckStatus.OK, "within 5 s"),
+        (61.0, CheckStatus.WARNING, "61 s behind"),
+        (-61.0, CheckStatus.WARNING, "61 s ahead of"),
     ],
 )
-def test_a_clock_that_is_off(ahead_s: float, verdict: Verdict, text: str) -> None:
+def test_a_clock_that_is_off(ahead_s: float, verdict: CheckStatus, text: str) -> None:
     found = Findings()
 
     doctor_checks._compare_clocks(ahead_s, found)

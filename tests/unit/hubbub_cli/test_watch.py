@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from hubbub_cli.answers import Event, Participant, Round, RunDetail, read
-from hubbub_cli.client import Client, Door
+from hubbub_cli.client import Client, Endpoint
 from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch import EVENTS, _show_lines
 from hubbub_cli.watch_view import Picture, draw
@@ -41,12 +41,12 @@ def at(live: LiveCoordinator) -> tuple[str | Path, ...]:
 
 
 def ask_live(live: LiveCoordinator, path: str, **params: object) -> dict[str, object]:
-    door = Door(url=live.url, token=TOKENS.read)
+    endpoint = Endpoint(url=live.url, token=TOKENS.read)
 
     async def get(client: Client) -> dict[str, object]:
         return await client.get(path, params)
 
-    return ask(door, get)
+    return ask(endpoint, get)
 
 
 def list_events(live: LiveCoordinator) -> list[dict[str, object]]:
@@ -92,7 +92,7 @@ def test_a_run_that_ends_just_after_it_was_looked_at_is_not_waited_for(live: Liv
             return seen if path.endswith(RUN.run_id) else await super().get(path, params)
 
     async def show() -> str:
-        async with Late(Door(url=live.url, token=TOKENS.read)) as client, asyncio.timeout(PATIENCE_S):
+        async with Late(Endpoint(url=live.url, token=TOKENS.read)) as client, asyncio.timeout(PATIENCE_S):
             return await _show_lines(client, RUN.run_id, Console(), as_json=True)
 
     assert asyncio.run(show()) == "completed"

@@ -19,7 +19,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.telemetry import Counters
 from hubbub_coordinator.api.access import MAX_BODY_BYTES, Right, Tokens, read_tokens
 from hubbub_coordinator.api.problems import SECURITY_HEADERS
-from hubbub_coordinator.event_feed import News
+from hubbub_coordinator.event_feed import EventFeed
 from hubbub_coordinator.service import Coordinator, Page, UnknownRun
 from support.aio import aio
 from support.front import Front
@@ -36,7 +36,7 @@ class EmptyCoordinator:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.news = News()
+        self.news = EventFeed()
         self.runner = self
         self.cancelled: list[RunId] = []
 

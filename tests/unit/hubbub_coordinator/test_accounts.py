@@ -15,14 +15,14 @@ from hubbub.protocol.layout import Vector
 from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.accounts import Cost, account, costs, predict, predict_others, split_by_party, union_size
-from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
 from support.parties import sign_receipts
 
 # N = 100 over Z_7 takes 3 bits an element; a factor takes 32, and three tags take 192.
 MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
 
-EMPTY = Round(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
+EMPTY = CoordinatorRound(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
 
 
 def report(*, up: bool = True) -> RoundApplied:
@@ -40,7 +40,7 @@ def signed_for(client: PartyId) -> dict[PartyId, SignedReceipt]:
     return dict(zip(MANIFEST.aggregators, sign_receipts(MANIFEST, receipts), strict=True))
 
 
-def released(reports: dict[PartyId, RoundApplied]) -> Round:
+def released(reports: dict[PartyId, RoundApplied]) -> CoordinatorRound:
     """A round that the aggregators released to all three clients."""
     down = (
         Traffic(counts_as="signs", direction="up", wire_bytes=700),
@@ -228,7 +228,7 @@ TAGS_FROM: dict[WireMode, int] = {"paper": 2 * 3 * 192, "compact": 192 + 3 * 192
 """The same of their three tags of 64 bits."""
 
 
-def scored(wire: WireMode, *senders: PartyId) -> Round:
+def scored(wire: WireMode, *senders: PartyId) -> CoordinatorRound:
     """A round whose scores were summed over the senders and sent to all clients."""
     rows = [
         (client, Traffic(counts_as=name, direction="up", payload_bits=bits))

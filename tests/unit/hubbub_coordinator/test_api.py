@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
 from hubbub_coordinator.events import ReceiptArrived
@@ -68,9 +68,9 @@ class Scene:
 async def scene_of(folder: Path) -> AsyncIterator[Scene]:
     silence, stalled, over = Silence((2, 1)), asyncio.Event(), asyncio.Event()
 
-    def observe(moment: Moment) -> None:
+    def observe(moment: Transition) -> None:
         match moment:
-            case Moment(event=ReceiptArrived(), data=rounds.Round() as data):
+            case Transition(event=ReceiptArrived(), data=rounds.CoordinatorRound() as data):
                 if data.missing() == MANIFEST.clients[2:]:
                     stalled.set()
         if moment.after in runs.OUTCOMES:

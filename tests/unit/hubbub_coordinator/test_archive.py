@@ -24,7 +24,7 @@ from hubbub_coordinator.accounts import Sums
 from hubbub_coordinator.api.costs import view_costs
 from hubbub_coordinator.api.views import view_round
 from hubbub_coordinator.archive import fold
-from hubbub_coordinator.phases.round import PhaseRecord, Round, State
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 from hubbub_coordinator.service import SNAPSHOT_AFTER, Coordinator, RunOver
 from hubbub_local.federation import make_parties
 from support.aio import aio
@@ -46,7 +46,7 @@ def signed_for(client: PartyId) -> Mapping[PartyId, SignedReceipt]:
     return dict(zip(MANIFEST.aggregators, sign_receipts(MANIFEST, receipts), strict=True))
 
 
-def make_round(number: int, manifest: Manifest = MANIFEST) -> Round:
+def make_round(number: int, manifest: Manifest = MANIFEST) -> CoordinatorRound:
     rows = (
         Traffic(counts_as="signs", direction="up", payload_bits=100 + number, wire_bytes=7),
         Traffic(counts_as="signs", direction="up", payload_bits=50),
@@ -61,7 +61,7 @@ def make_round(number: int, manifest: Manifest = MANIFEST) -> Round:
         ended=frozenset(MANIFEST.aggregators),
         released=make_claims(MANIFEST),
     )
-    return Round(
+    return CoordinatorRound(
         run=Key("run", MANIFEST.run_id),
         number=number,
         manifest=manifest,

@@ -7,7 +7,7 @@ from typing import cast, get_args
 from hubbub.messages.shares import Direction
 from hubbub_coordinator.api import pages
 from hubbub_coordinator.api.app import create_routes
-from hubbub_coordinator.event_feed import News, NewsKind
+from hubbub_coordinator.event_feed import EventFeed, FeedEventKind
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.progress import PartyState
 from hubbub_coordinator.service import Coordinator
@@ -51,7 +51,7 @@ class Page(HTMLParser):
 class Nobody:
     """A coordinator that is asked nothing: only the paths of its interface are."""
 
-    news = News()
+    news = EventFeed()
 
 
 def find_routes() -> set[str]:
@@ -128,7 +128,7 @@ def test_every_path_that_a_script_asks_for_is_in_the_interface() -> None:
 
 
 def test_the_log_knows_every_kind_of_event() -> None:
-    assert set(list_in("log.js", "KINDS")) == {kind.value for kind in NewsKind}
+    assert set(list_in("log.js", "KINDS")) == {kind.value for kind in FeedEventKind}
 
 
 def test_traffic_is_shown_in_every_direction() -> None:

@@ -71,7 +71,7 @@ async def test_the_tables_have_a_line_of_headings_and_what_the_interface_shows(t
 def test_every_metric_is_a_column_which_is_empty_for_a_round_that_was_not_scored() -> None:
     manifest = make_manifest(min_clients=2, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
     claims = (ScoreClaim(name="r2", value=0.5), ScoreClaim(name="mse", value=4.0))
-    first = rounds.Round(run=Key("run", manifest.run_id), number=1, manifest=manifest)
+    first = rounds.CoordinatorRound(run=Key("run", manifest.run_id), number=1, manifest=manifest)
     second = replace(first, number=2, is_scored=True, reported=dict.fromkeys(manifest.clients, claims))
 
     rows = read_table(write_table(TableName.ROUNDS, [(rounds.State.RELEASED, data) for data in (first, second)]))

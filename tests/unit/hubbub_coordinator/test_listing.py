@@ -10,7 +10,7 @@ import pytest
 
 from hubbub.ids import Role, RunId
 from hubbub.machine.effects import Key
-from hubbub.runtime.runner import Live, Moment
+from hubbub.runtime.runner import RunningMachine, Transition
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
 from hubbub_coordinator.api import runs as routes
@@ -43,8 +43,10 @@ def coordinator_with(folder: Path, states: list[runs.State]) -> Iterator[Coordin
     for number, state in enumerate(states):
         manifest = MANIFEST.model_copy(update={"nonce": f"{number:032x}"})
         # The id is as good as a real one, and quicker.
-        data = runs.Run(manifest=manifest, began_at_s=float(number), released=2, ended=2, rounds_s=8.0, round=3)
-        machines[Key("run", RunId(f"{number:064x}"))] = Live(runs.KIND, state, data)
+        data = runs.CoordinatorRun(
+            manifest=manifest, began_at_s=float(number), released=2, ended=2, rounds_s=8.0, round=3
+        )
+        machines[Key("run", RunId(f"{number:064x}"))] = RunningMachine(runs.KIND, state, data)
     coordinator.runner.machines |= machines
     coordinator.restore(machines)
     yield coordinator
@@ -116,15 +118,15 @@ async def test_a_page_has_a_size_within_reason(tmp_path: Path, limit: str) -> No
 async def test_of_ten_thousand_runs_only_a_page_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    viewed: list[runs.Run] = []
+    viewed: list[runs.CoordinatorRun] = []
     looked_up: list[Key] = []
     view, find = view_run, Coordinator._find
 
-    def watch_view(run: RunId, state: runs.State, data: runs.Run, last: Any) -> Any:
+    def watch_view(run: RunId, state: runs.State, data: runs.CoordinatorRun, last: Any) -> Any:
         viewed.append(data)
         return view(run, state, data, last)
 
-    def watch_find(self: Coordinator, key: Key) -> Live | None:
+    def watch_find(self: Coordinator, key: Key) -> RunningMachine | None:
         looked_up.append(key)
         return find(self, key)
 
@@ -154,8 +156,10 @@ async def test_what_is_left_is_estimated_from_the_rounds_that_have_ended(tmp_pat
 
 def add_rounds(coordinator: Coordinator, run: RunId, count: int) -> None:
     for number in range(1, count + 1):
-        data = rounds.Round(run=Key("run", run), number=number, manifest=MANIFEST)
-        coordinator.runner.machines[Key("round", run, number)] = Live(rounds.KIND, rounds.State.VOID, data)
+        data = rounds.CoordinatorRound(run=Key("run", run), number=number, manifest=MANIFEST)
+        coordinator.runner.machines[Key("round", run, number)] = RunningMachine(
+            rounds.KIND, rounds.State.VOID, data
+        )
 
 
 @aio
@@ -193,9 +197,9 @@ ONE, TWO = RunId(f"{0:064x}"), RunId(f"{1:064x}")
 
 
 def report(coordinator: Coordinator, *told: RunId) -> None:
-    data, state = runs.Run(manifest=MANIFEST), runs.State.ENROLLING
+    data, state = runs.CoordinatorRun(manifest=MANIFEST), runs.State.ENROLLING
     for number, run in enumerate(told, 1 + coordinator.news.newest // 100):
-        moment = Moment(number, Key("run", run), state, Began(at_s=1.0), state, data, 0.0, data)
+        moment = Transition(number, Key("run", run), state, Began(at_s=1.0), state, data, 0.0, data)
         coordinator.news.note(moment)
 
 

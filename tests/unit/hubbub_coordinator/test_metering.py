@@ -12,7 +12,7 @@ from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
 from hubbub.protocol.metrics import CLASSIFICATION
-from hubbub.runtime.runner import Live, Moment
+from hubbub.runtime.runner import RunningMachine, Transition
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -25,7 +25,7 @@ from hubbub_coordinator.events import (
 from hubbub_coordinator.metrics import Metering, Waits
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import Round, State
+from hubbub_coordinator.phases.round import CoordinatorRound, State
 from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
 from support.probe import ManualClock
 
@@ -43,13 +43,16 @@ class Play:
 
     def __init__(self, *, is_scored: bool = False) -> None:
         self.registry = CollectorRegistry()
-        self.seen: list[Moment] = []
+        self.seen: list[Transition] = []
         self.meter = Metering(self.registry, self.seen.append)
-        self.state, self.data = State.COLLECTING, Round(run=RUN, number=1, manifest=MANIFEST, is_scored=is_scored)
+        self.state, self.data = (
+            State.COLLECTING,
+            CoordinatorRound(run=RUN, number=1, manifest=MANIFEST, is_scored=is_scored),
+        )
 
     def feed(self, event: object) -> None:
         result = step(rounds.TRANSITIONS, self.state, self.data, event)
-        moment = Moment(1, KEY, self.state, event, result.state, result.data, 0.0, self.data)
+        moment = Transition(1, KEY, self.state, event, result.state, result.data, 0.0, self.data)
         self.state, self.data = result.state, result.data
         self.meter(moment)
 
@@ -244,7 +247,7 @@ def test_a_step_after_a_restart_does_not_count_what_was_counted_before_it() -> N
 def test_whoever_observed_before_still_does() -> None:
     play = Play()
     play.begin()
-    play.meter(Moment(2, RUN, runs.State.ENROLLING, object(), runs.State.ENROLLING, None, 0.0, None))
+    play.meter(Transition(2, RUN, runs.State.ENROLLING, object(), runs.State.ENROLLING, None, 0.0, None))
 
     assert [moment.key for moment in play.seen] == [KEY, RUN]
 
@@ -257,7 +260,7 @@ def clock() -> ManualClock:
     return ManualClock(1_000.0)
 
 
-def read_waits(machines: dict[Key, Live], clock: ManualClock) -> tuple[float | None, float | None]:
+def read_waits(machines: dict[Key, RunningMachine], clock: ManualClock) -> tuple[float | None, float | None]:
     registry = CollectorRegistry()
     registry.register(Waits(lambda: machines, clock))
     names = ("hubbub_parties_awaited", "hubbub_longest_wait_seconds")
@@ -276,10 +279,10 @@ def test_the_longest_wait_of_all_runs_is_told(clock: ManualClock) -> None:
     data = replace(play.data, records=(replace(play.data.record, opened_at_s=990.0),))
     enrolling = make_manifest(clients=3, servers=2, seed=9)
     machines = {
-        RUN: Live(runs.KIND, runs.State.RUNNING, runs.Run(manifest=MANIFEST, round=1)),
-        KEY: Live(rounds.KIND, State.COLLECTING, data),
-        Key("run", enrolling.run_id): Live(
-            runs.KIND, runs.State.ENROLLING, runs.Run(manifest=enrolling, began_at_s=960.0)
+        RUN: RunningMachine(runs.KIND, runs.State.RUNNING, runs.CoordinatorRun(manifest=MANIFEST, round=1)),
+        KEY: RunningMachine(rounds.KIND, State.COLLECTING, data),
+        Key("run", enrolling.run_id): RunningMachine(
+            runs.KIND, runs.State.ENROLLING, runs.CoordinatorRun(manifest=enrolling, began_at_s=960.0)
         ),
     }
 
@@ -288,6 +291,8 @@ def test_the_longest_wait_of_all_runs_is_told(clock: ManualClock) -> None:
 
 
 def test_a_paused_run_waits_for_nobody(clock: ManualClock) -> None:
-    paused = Live(runs.KIND, runs.State.PAUSED, runs.Run(manifest=MANIFEST, round=1, began_at_s=1.0))
+    paused = RunningMachine(
+        runs.KIND, runs.State.PAUSED, runs.CoordinatorRun(manifest=MANIFEST, round=1, began_at_s=1.0)
+    )
 
     assert read_waits({RUN: paused}, clock) == (0, 0)

@@ -16,8 +16,14 @@ from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.protocol.metrics import CLASSIFICATION
-from hubbub.runtime.runner import Moment
-from hubbub_coordinator.event_feed import MAX_TEXT_CHARACTERS, Item, News, NewsKind, tell
+from hubbub.runtime.runner import Transition
+from hubbub_coordinator.event_feed import (
+    MAX_TEXT_CHARACTERS,
+    EventFeed,
+    FeedEvent,
+    FeedEventKind,
+    describe_transition,
+)
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -72,23 +78,25 @@ class Play:
         self.data = data
         self.sequence = 0
 
-    def feed(self, event: object) -> list[Item]:
+    def feed(self, event: object) -> list[FeedEvent]:
         before, earlier = self.state, self.data
         result = step(self.kind.table, self.state, self.data, event)
         self.state, self.data = result.state, result.data
         self.sequence += 1
-        return tell(Moment(self.sequence, self.key, before, event, self.state, self.data, 0.0, earlier))
+        return describe_transition(
+            Transition(self.sequence, self.key, before, event, self.state, self.data, 0.0, earlier)
+        )
 
     def hear(self, event: object) -> Told:
         return [(item.kind.value, item.party, item.phase) for item in self.feed(event)]
 
 
 def play_run() -> Play:
-    return Play(runs.KIND, Key("run", RUN), runs.Run(manifest=UNION_MANIFEST))
+    return Play(runs.KIND, Key("run", RUN), runs.CoordinatorRun(manifest=UNION_MANIFEST))
 
 
 def play_round() -> Play:
-    data = rounds.Round(run=Key("run", RUN), number=4, manifest=UNION_MANIFEST)
+    data = rounds.CoordinatorRound(run=Key("run", RUN), number=4, manifest=UNION_MANIFEST)
     return Play(rounds.KIND, Key("round", RUN, 4), data)
 
 
@@ -266,7 +274,7 @@ def test_a_round_from_its_opening_to_its_end() -> None:
 
 def scoring(*scorers: PartyId) -> Play:
     """A round in its scores phase, which only some have delivered."""
-    data = rounds.Round(run=Key("run", RUN), number=4, manifest=UNION_MANIFEST, is_scored=True)
+    data = rounds.CoordinatorRound(run=Key("run", RUN), number=4, manifest=UNION_MANIFEST, is_scored=True)
     play = Play(rounds.KIND, Key("round", RUN, 4), data)
     play.feed(Began(at_s=1.0))
     for phase in ("union", "signs"):
@@ -324,7 +332,7 @@ def test_scores_that_come_to_no_sum_leave_the_round_released() -> None:
 def test_on_the_compact_wire_a_sum_is_released_to_the_combiner_and_by_it_to_clients() -> None:
     """In round 4 aggregator-1 combines the first phase."""
     manifest = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union", wire="compact")
-    data = rounds.Round(run=Key("run", RUN), number=4, manifest=manifest)
+    data = rounds.CoordinatorRound(run=Key("run", RUN), number=4, manifest=manifest)
     play = Play(rounds.KIND, Key("round", RUN, 4), data)
     play.feed(Began(at_s=1.0))
     deliver(play, "union")
@@ -420,25 +428,25 @@ def test_an_order_that_was_refused_and_words_against_each_other_end_a_round() ->
 def test_every_kind_of_news_is_told_in_some_test_here() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
 
-    assert [kind for kind in NewsKind if f'"{kind.value}"' not in text] == []
+    assert [kind for kind in FeedEventKind if f'"{kind.value}"' not in text] == []
 
 
 # The list --------------------------------------------------------------------------------------------------
 
 
-def note_many(news: News, count: int, beginning: int = 0) -> None:
-    data = runs.Run(manifest=UNION_MANIFEST)
+def note_many(news: EventFeed, count: int, beginning: int = 0) -> None:
+    data = runs.CoordinatorRun(manifest=UNION_MANIFEST)
     key, state = Key("run", RUN), runs.State.ENROLLING
     for number in range(beginning, beginning + count):
-        news.note(Moment(number, key, state, Began(at_s=0.0), state, data, 0.0, data))
+        news.note(Transition(number, key, state, Began(at_s=0.0), state, data, 0.0, data))
 
 
-def ids(news: News, after: int) -> list[int]:
+def ids(news: EventFeed, after: int) -> list[int]:
     return [item.id for item in news.since(after)]
 
 
 def test_what_comes_after_an_id_whether_it_is_there_or_not() -> None:
-    news = News()
+    news = EventFeed()
     assert (ids(news, 0), news.newest, news.knows(0), news.knows(1)) == ([], 0, True, False)
     note_many(news, 3, beginning=5)
     assert ids(news, 0) == ids(news, 499) == [500, 600, 700]
@@ -448,7 +456,7 @@ def test_what_comes_after_an_id_whether_it_is_there_or_not() -> None:
 
 
 def test_the_oldest_are_forgotten_and_whoever_asks_for_them_can_tell() -> None:
-    news = News(kept=100)
+    news = EventFeed(kept=100)
     note_many(news, 300, beginning=1)
     held = ids(news, 0)
     assert held[-1] == 30_000
@@ -459,13 +467,13 @@ def test_the_oldest_are_forgotten_and_whoever_asks_for_them_can_tell() -> None:
 
 
 def test_what_is_held_of_one_run_is_what_is_held_of_it_among_all() -> None:
-    news = News(kept=100)
+    news = EventFeed(kept=100)
     runs_of = [f"{number:064x}" for number in range(3)]
-    data, state = runs.Run(manifest=UNION_MANIFEST), runs.State.ENROLLING
+    data, state = runs.CoordinatorRun(manifest=UNION_MANIFEST), runs.State.ENROLLING
     for number in range(1, 301):
         # The first is heard of no more after a while, and then nothing of it is held.
         key = Key("run", RunId(runs_of[number % 3 if number < 150 else 1 + number % 2]))
-        news.note(Moment(number, key, state, Began(at_s=0.0), state, data, 0.0, data))
+        news.note(Transition(number, key, state, Began(at_s=0.0), state, data, 0.0, data))
         for run in runs_of:
             assert list(news.newest_first(run)) == [item for item in news.newest_first() if item.run == run]
     assert list(news.newest_first(runs_of[0])) == []
@@ -474,11 +482,11 @@ def test_what_is_held_of_one_run_is_what_is_held_of_it_among_all() -> None:
 
 def test_a_listener_hears_of_news_and_of_the_end_and_not_of_steps_that_are_none() -> None:
     heard: list[bool] = []
-    news = News()
+    news = EventFeed()
     news.listen(lambda: heard.append(news.over))
-    data = runs.Run(manifest=UNION_MANIFEST)
+    data = runs.CoordinatorRun(manifest=UNION_MANIFEST)
     state = runs.State.ENROLLING
-    news.note(Moment(1, Key("run", RUN), state, ProposalDue(at_s=1.0), state, data, 0.0, data))
+    news.note(Transition(1, Key("run", RUN), state, ProposalDue(at_s=1.0), state, data, 0.0, data))
     assert heard == []
     note_many(news, 1)
     news.close()
@@ -486,14 +494,14 @@ def test_a_listener_hears_of_news_and_of_the_end_and_not_of_steps_that_are_none(
 
 
 def test_it_is_written_once_and_reads_back() -> None:
-    news = News()
+    news = EventFeed()
     note_many(news, 1, beginning=3)
     (item,) = news.since(0)
     assert item.frame is item.frame
     number, kind, data, *rest = item.frame.decode().split("\n")
     assert (number, kind, rest) == ("id: 300", "event: run-submitted", ["", ""])
     read = json.loads(data.removeprefix("data: "))
-    assert read == {name: getattr(item, name) for name in Item.__dataclass_fields__}
+    assert read == {name: getattr(item, name) for name in FeedEvent.__dataclass_fields__}
 
 
 # Across a restart ------------------------------------------------------------------------------------------

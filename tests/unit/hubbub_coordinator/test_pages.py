@@ -13,7 +13,7 @@ from hubbub_coordinator.api import pages
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
 from hubbub_coordinator.api.problems import SECURITY_HEADERS
-from hubbub_coordinator.event_feed import News
+from hubbub_coordinator.event_feed import EventFeed
 from hubbub_coordinator.service import Coordinator
 from support.aio import aio
 
@@ -24,7 +24,7 @@ LIBRARIES = ["plotly.min.js", "swagger-ui-bundle.js", "swagger-ui.css"]
 class Nobody:
     """A coordinator that no page asks anything."""
 
-    news = News()
+    news = EventFeed()
 
 
 def open_client() -> httpx.AsyncClient:

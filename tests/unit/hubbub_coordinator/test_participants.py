@@ -12,7 +12,7 @@ from hubbub.messages.shares import Receipt, SignedReceipt, VectorClaim
 from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.progress import PartyState, find_place
 from hubbub_coordinator.reasons import tell_failure
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
@@ -22,7 +22,9 @@ MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-unio
 ONE, TWO, THREE = MANIFEST.clients
 NORTH, SOUTH = MANIFEST.aggregators
 EVERYBODY = (*MANIFEST.aggregators, *MANIFEST.clients)
-RUN = runs.Run(manifest=MANIFEST, keys={name: make_run_key(MANIFEST, name) for name in EVERYBODY}, round=1)
+RUN = runs.CoordinatorRun(
+    manifest=MANIFEST, keys={name: make_run_key(MANIFEST, name) for name in EVERYBODY}, round=1
+)
 Receipts = dict[PartyId, dict[PartyId, SignedReceipt]]
 
 
@@ -39,14 +41,16 @@ def signed(client: PartyId, *servers: PartyId) -> dict[PartyId, SignedReceipt]:
     }
 
 
-def round_with(record: PhaseRecord, *, phase: int = 0, members: frozenset[PartyId] = frozenset()) -> Round:
+def round_with(
+    record: PhaseRecord, *, phase: int = 0, members: frozenset[PartyId] = frozenset()
+) -> CoordinatorRound:
     first = PhaseRecord(opened_at_s=10.0, released_at_s=20.0)
     records = (record,) if phase == 0 else (first, record)
     key = Key("run", MANIFEST.run_id)
-    return Round(run=key, number=1, manifest=MANIFEST, phase=phase, records=records, members=members)
+    return CoordinatorRound(run=key, number=1, manifest=MANIFEST, phase=phase, records=records, members=members)
 
 
-def places(state: rounds.State, data: Round, now_s: float = 50.0) -> dict[PartyId, str]:
+def places(state: rounds.State, data: CoordinatorRound, now_s: float = 50.0) -> dict[PartyId, str]:
     return {
         name: find_place(runs.State.RUNNING, RUN, (state, data), name, now_s).state.value for name in EVERYBODY
     }

@@ -39,7 +39,7 @@ from hubbub_coordinator.events import (
     UpdateDropped,
     VoidConfirmed,
 )
-from hubbub_coordinator.phases.round import KIND, TRANSITIONS, Round, State
+from hubbub_coordinator.phases.round import KIND, TRANSITIONS, CoordinatorRound, State
 from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
 from support.two_phases import NAME, TwoPhases
 
@@ -70,11 +70,11 @@ class Play:
         self.manifest = manifest
         self.run = Key("run", manifest.run_id)
         self.state = State.COLLECTING
-        self.data = Round(run=self.run, number=1, manifest=manifest, is_scored=manifest.is_scored)
+        self.data = CoordinatorRound(run=self.run, number=1, manifest=manifest, is_scored=manifest.is_scored)
         self.effects: tuple[Effect, ...] = ()
         self.feed(Began(at_s=1.0))
 
-    def feed(self, event: object) -> Step[State, Round]:
+    def feed(self, event: object) -> Step[State, CoordinatorRound]:
         result = step(TRANSITIONS, self.state, self.data, event)
         self.state, self.data, self.effects = result.state, result.data, result.effects
         return result
@@ -178,7 +178,7 @@ def test_a_round_begins_with_a_deadline_and_an_order_to_every_client() -> None:
 def test_an_order_names_the_last_round_that_its_client_took_part_in() -> None:
     manifest = make_manifest()
     first, *others = manifest.clients
-    data = Round(run=Key("run", manifest.run_id), number=8, manifest=manifest, attended={first: 7})
+    data = CoordinatorRound(run=Key("run", manifest.run_id), number=8, manifest=manifest, attended={first: 7})
     effects = step(TRANSITIONS, State.COLLECTING, data, Began(at_s=1.0)).effects
     sent = {effect.to: effect.body for effect in effects if isinstance(effect, Publish)}
     assert sent == {first: RoundOpened(attended=7), **dict.fromkeys(others, RoundOpened())}
@@ -562,7 +562,7 @@ def test_an_application_before_any_order_is_refused(play: Play) -> None:
 def test_a_failure_of_our_own_ends_the_run(play: Play, *, begun: bool) -> None:
     """Also before the round could begin, when there is no record of any phase."""
     if not begun:
-        play.data = Round(run=play.run, number=1, manifest=play.manifest)
+        play.data = CoordinatorRound(run=play.run, number=1, manifest=play.manifest)
     play.feed(Failed("Began: the broker is away"))
     play.expect(State.CONTRADICTED)
     assert "the broker is away" in play.verdict().reason
@@ -863,7 +863,7 @@ def test_the_deadline_that_a_phase_had_is_watched_again(two_phases: Play) -> Non
 
 
 def test_a_round_that_was_set_up_and_has_not_begun_has_no_deadline(play: Play) -> None:
-    data = Round(run=play.run, number=1, manifest=play.manifest)
+    data = CoordinatorRound(run=play.run, number=1, manifest=play.manifest)
     assert KIND.resume(State.COLLECTING, data) == ()
 
 

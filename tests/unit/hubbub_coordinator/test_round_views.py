@@ -12,8 +12,8 @@ from hubbub_coordinator.api.dependencies import Heavy
 from hubbub_coordinator.api.views import FEW, HeadlineView, RoundView, RoundViews, view_round, view_run
 from hubbub_coordinator.archive import KnownRun, RunArchive
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round, State
-from hubbub_coordinator.phases.run import Run
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
+from hubbub_coordinator.phases.run import CoordinatorRun
 from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_scene import REPORT
@@ -22,13 +22,13 @@ from support.forgetful_store import Disk, ForgetfulStore
 MANIFEST = make_manifest(clients=3, servers=2)
 RUN = Key("run", MANIFEST.run_id)
 ENDED = {
-    number: (State.VOID, Round(run=RUN, number=number, manifest=MANIFEST, reason="too few"))
+    number: (State.VOID, CoordinatorRound(run=RUN, number=number, manifest=MANIFEST, reason="too few"))
     for number in range(1, FEW + 3)
 }
 
 
-def known_with(held: Mapping[int, tuple[State, Round]]) -> KnownRun:
-    data = Run(manifest=MANIFEST, round=len(ENDED))
+def known_with(held: Mapping[int, tuple[State, CoordinatorRound]]) -> KnownRun:
+    data = CoordinatorRun(manifest=MANIFEST, round=len(ENDED))
     return KnownRun(MANIFEST.run_id, runs.State.RUNNING, data, held, RunArchive(ForgetfulStore(Disk())))
 
 
@@ -36,7 +36,7 @@ def test_a_phase_says_who_combines_it_where_somebody_does() -> None:
     """Round 2 begins with aggregator-1, and who combines moves on by one from phase to phase."""
     manifest = make_manifest(clients=3, servers=2, strategy="sec-union", wire="compact")
     records = (PhaseRecord(opened_at_s=1.0), PhaseRecord(opened_at_s=2.0))
-    data = Round(run=Key("run", manifest.run_id), number=2, manifest=manifest, phase=1, records=records)
+    data = CoordinatorRound(run=Key("run", manifest.run_id), number=2, manifest=manifest, phase=1, records=records)
     in_full = replace(data, manifest=make_manifest(clients=3, servers=2, strategy="sec-union", wire="paper"))
 
     compact, paper = view_round(State.COLLECTING, data), view_round(State.COLLECTING, in_full)
@@ -49,7 +49,7 @@ def test_scores_are_shown_by_name_and_without_a_sum_they_are_void_and_the_round_
     manifest = make_manifest(min_clients=2, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
     claims = (ScoreClaim(name="r2", value=0.5), ScoreClaim(name="mse", value=4.0))
     closed = PhaseRecord(opened_at_s=2.0, closed_at_s=3.0)
-    data = Round(
+    data = CoordinatorRound(
         run=Key("run", manifest.run_id),
         number=1,
         manifest=manifest,
@@ -85,7 +85,7 @@ def test_a_run_says_which_metric_counts(changes: dict[str, object], headline: He
     described = make_manifest(metrics=(MetricClaim.of(error),)).model_dump()
     target = None if changes else 2.5
     manifest = Manifest.model_validate({**described, **changes, "target": target})
-    run = Run(manifest=manifest, metrics={"mse": 4.0})
+    run = CoordinatorRun(manifest=manifest, metrics={"mse": 4.0})
 
     view = view_run(manifest.run_id, runs.State.RUNNING, run, None)
 
@@ -98,7 +98,7 @@ def viewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rounds that were viewed, one by one."""
     numbers: list[int] = []
 
-    def view(state: State, data: Round) -> RoundView:
+    def view(state: State, data: CoordinatorRound) -> RoundView:
         numbers.append(data.number)
         return view_round(state, data)
 

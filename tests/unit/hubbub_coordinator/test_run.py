@@ -25,7 +25,7 @@ from hubbub_coordinator.events import (
     RoundEnded,
     RoundVerdict,
 )
-from hubbub_coordinator.phases.run import KIND, TRANSITIONS, OpenRound, RememberRun, Run, State
+from hubbub_coordinator.phases.run import KIND, TRANSITIONS, CoordinatorRun, OpenRound, RememberRun, State
 from support.builders import make_manifest, make_run_key
 
 MANIFEST = make_manifest(clients=3, servers=2, rounds=2, max_void_rounds=1)
@@ -41,7 +41,7 @@ class Play:
     """A run, fed event by event."""
 
     def __init__(self, manifest: Manifest = MANIFEST) -> None:
-        self.state, self.data = State.ENROLLING, Run(manifest=manifest)
+        self.state, self.data = State.ENROLLING, CoordinatorRun(manifest=manifest)
         self.effects: tuple[Effect, ...] = ()
         self.feed(Began(at_s=1.0))
 

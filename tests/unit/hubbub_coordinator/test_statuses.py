@@ -19,7 +19,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import MachineOver, RunnerStopped
 from hubbub_coordinator.api.access import Tokens
 from hubbub_coordinator.api.app import create_app
-from hubbub_coordinator.event_feed import News
+from hubbub_coordinator.event_feed import EventFeed
 from hubbub_coordinator.service import Coordinator, RunExists, RunOver, UnknownRun
 from support.aio import aio
 from support.builders import make_manifest
@@ -31,7 +31,7 @@ class FailingCoordinator:
     """Cannot begin any run, for one and the same reason."""
 
     def __init__(self, error: Exception) -> None:
-        self.news = News()
+        self.news = EventFeed()
         self._error = error
 
     async def submit(self, manifest: Manifest) -> None:

@@ -13,11 +13,11 @@ from starlette.types import Message
 
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.runtime.serving import listen
 from hubbub.runtime.telemetry import Counters
 from hubbub_coordinator.api import events
-from hubbub_coordinator.event_feed import News
+from hubbub_coordinator.event_feed import EventFeed
 from hubbub_coordinator.events import Began
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, UnknownRun
@@ -37,7 +37,7 @@ class Reporter:
     """A coordinator as far as the stream knows one: it has runs, and news."""
 
     def __init__(self, kept: int = 20_000) -> None:
-        self.news = News(kept)
+        self.news = EventFeed(kept)
         self.counters = Counters()
         self._sequence = 0
 
@@ -47,10 +47,10 @@ class Reporter:
 
     def report(self, run: RunId = ONE, count: int = 1) -> None:
         """Let something happen."""
-        data, state = runs.Run(manifest=MANIFEST), runs.State.ENROLLING
+        data, state = runs.CoordinatorRun(manifest=MANIFEST), runs.State.ENROLLING
         for _ in range(count):
             self._sequence += 1
-            moment = Moment(self._sequence, Key("run", run), state, Began(at_s=1.0), state, data, 0.0, data)
+            moment = Transition(self._sequence, Key("run", run), state, Began(at_s=1.0), state, data, 0.0, data)
             self.news.note(moment)
 
     def ids(self, run: RunId | None = None) -> list[int]:

@@ -8,7 +8,7 @@ from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import PhaseRecord, Round
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.progress import find_awaited, find_combiner
 from support.builders import make_manifest
 from support.coordinator_scene import REPORT
@@ -16,16 +16,16 @@ from support.coordinator_scene import REPORT
 
 def awaited(manifest: Manifest, *ended: PartyId) -> tuple[PartyId, ...]:
     record = PhaseRecord(opened_at_s=10.0, closed_at_s=12.0, ended=frozenset(ended))
-    data = Round(run=Key("run", manifest.run_id), number=1, manifest=manifest, records=(record,))
+    data = CoordinatorRound(run=Key("run", manifest.run_id), number=1, manifest=manifest, records=(record,))
     waiting = find_awaited(
-        runs.State.RUNNING, runs.Run(manifest=manifest, round=1), (rounds.State.RELEASING, data)
+        runs.State.RUNNING, runs.CoordinatorRun(manifest=manifest, round=1), (rounds.State.RELEASING, data)
     )
     assert (waiting.what, waiting.since_s) == ("to release signs", 12.0)
     return waiting.parties
 
 
 def combiner_of(manifest: Manifest) -> PartyId:
-    data = Round(run=Key("run", manifest.run_id), number=1, manifest=manifest)
+    data = CoordinatorRound(run=Key("run", manifest.run_id), number=1, manifest=manifest)
     combiner = find_combiner(data, "signs")
     assert combiner is not None
     return combiner
@@ -56,7 +56,7 @@ def test_a_combiner_is_waited_for_when_all_others_have_released() -> None:
 def test_who_has_applied_a_round_is_waited_for_until_it_says_what_the_scores_come_to() -> None:
     manifest = make_manifest(metrics=tuple(map(MetricClaim.of, CLASSIFICATION)))
     one, two, _ = manifest.clients
-    data = Round(
+    data = CoordinatorRound(
         run=Key("run", manifest.run_id),
         number=1,
         manifest=manifest,
@@ -66,7 +66,7 @@ def test_who_has_applied_a_round_is_waited_for_until_it_says_what_the_scores_com
         applied=dict.fromkeys((one, two), REPORT),
         reported={one: ()},
     )
-    run = runs.Run(manifest=manifest, round=1)
+    run = runs.CoordinatorRun(manifest=manifest, round=1)
 
     waiting = find_awaited(runs.State.RUNNING, run, (rounds.State.REPORTING, data))
 

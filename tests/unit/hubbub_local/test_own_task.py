@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hubbub.errors import ConfigurationError
 from hubbub.messages.manifest import Manifest
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
@@ -80,8 +80,8 @@ async def test_clients_with_frozen_layers_and_buffers_end_with_the_same_model(tm
     task, parties, accounts = OwnTask(Stripes(), data=""), make_parties(clients=3, servers=2), []
     manifest = draw_up(task, parties, rounds=6)
 
-    def watch(moment: Moment) -> None:
-        if moment.after is rounds.State.RELEASED and isinstance(moment.data, rounds.Round):
+    def watch(moment: Transition) -> None:
+        if moment.after is rounds.State.RELEASED and isinstance(moment.data, rounds.CoordinatorRound):
             accounts.append(account(moment.data))
 
     async with start_federation(

@@ -9,7 +9,7 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import MetricClaim
 from hubbub.protocol.metrics import regression
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import Account, Cost
 from hubbub_coordinator.events import ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -106,7 +106,7 @@ def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
     """Clients go on to their scores before the last of them says that it has applied the round."""
     board = Board(REGRESSION, [])
     early = sign_receipts(REGRESSION, [make_receipt(REGRESSION)], phase="scores")[0]
-    data = rounds.Round(
+    data = rounds.CoordinatorRound(
         run=Key("run", REGRESSION.run_id),
         number=1,
         manifest=REGRESSION,
@@ -118,7 +118,7 @@ def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
     for phase in ("scores", "signs"):
         event = ReceiptArrived(at_s=2.0, phase=phase, receipt=early)
         applying = rounds.State.APPLYING
-        board.observe(Moment(1, key, applying, event, applying, data, 0.0, data))
+        board.observe(Transition(1, key, applying, event, applying, data, 0.0, data))
 
     assert board.news[1:] == ["round 1: client-1 delivered signs to all 2 aggregators (1 of 3)"]
 

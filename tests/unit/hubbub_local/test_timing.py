@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hubbub.machine.effects import Key
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import Account
 from hubbub_local.demo_screen import Durations, Stopwatch
 from hubbub_trainer.events import Evaluated, Trained
@@ -18,9 +18,9 @@ RUN = make_manifest().run_id
 ACCOUNT = Account(round=1, metrics={}, members=(), union_size=0, costs={}, fedavg_bits=0, round_s=10.0)
 
 
-def step(event: object, number: int = 1) -> Moment:
+def step(event: object, number: int = 1) -> Transition:
     key = Key("round", RUN, number)
-    return Moment(1, key, State.TRAINING, event, State.SHARING, None, 0.0, None)
+    return Transition(1, key, State.TRAINING, event, State.SHARING, None, 0.0, None)
 
 
 def test_the_slowest_client_counts_and_the_rest_is_the_protocols() -> None:

@@ -16,7 +16,7 @@ from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, RoundApplied
-from hubbub.messages.rounds import Release as Claim
+from hubbub.messages.rounds import ReleaseClaim as Claim
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
 from hubbub.protocol import signs
@@ -29,8 +29,8 @@ from hubbub.trust.signed import sign_release
 from hubbub_trainer.events import SumArrived
 from hubbub_trainer.intake import read_masked, read_sum
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.phases.round import Round
-from hubbub_trainer.round_jobs import Workbench
+from hubbub_trainer.phases.round import ClientRound
+from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.workspace import OpenRound, digest
 from support import compact_round, compact_words
 from support.aio import aio
@@ -333,9 +333,9 @@ Absorbed = list[tuple[PartyId, str, tuple[Digits, ...]]]
 def absorbed(monkeypatch: pytest.MonkeyPatch) -> Absorbed:
     """Every sum that any client takes in, as it decoded it."""
     found: Absorbed = []
-    absorb = Workbench._absorb
+    absorb = RoundJobs._absorb
 
-    def absorb_watched(bench: Workbench, key: Key, data: Round, mine: OpenRound, phase: str) -> None:
+    def absorb_watched(bench: RoundJobs, key: Key, data: ClientRound, mine: OpenRound, phase: str) -> None:
         take_in = mine.client_round.absorb
 
         def note(name: str, release: Release, members: int) -> None:
@@ -346,7 +346,7 @@ def absorbed(monkeypatch: pytest.MonkeyPatch) -> Absorbed:
             patch.setattr(mine.client_round, "absorb", note)
             absorb(bench, key, data, mine, phase)
 
-    monkeypatch.setattr(Workbench, "_absorb", absorb_watched)
+    monkeypatch.setattr(RoundJobs, "_absorb", absorb_watched)
     return found
 
 

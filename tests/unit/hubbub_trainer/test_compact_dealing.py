@@ -11,7 +11,7 @@ from hubbub.ids import PartyId, RunId
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import DENSE, MIN_CHUNK_BYTES, Chunk, Vector, plan_chunks
 from hubbub.protocol.sharing import accumulate_chunk
-from hubbub.trust.seals import Place, Stage, share_stream
+from hubbub.trust.seals import SealContext, Stage, share_stream
 from hubbub_trainer.round_jobs import Compact
 
 CLIENTS = [PartyId(f"client-{number}") for number in range(1, 4)]
@@ -35,7 +35,7 @@ def combine(index: int, chunk: Chunk, vectors: tuple[Vector, ...]) -> bytes:
 
     def expand(client: PartyId, vector: Vector) -> AesCtrStream:
         seed = COMPACT.seed_for(secret_of(client), SEEDED)
-        return share_stream(STAGE, seed, client, SEEDED, Place(vector.name, vector.modulus, index))
+        return share_stream(STAGE, seed, client, SEEDED, SealContext(vector.name, vector.modulus, index))
 
     def deal(client: PartyId) -> bytes:
         values = values_of(client, vectors)

@@ -11,7 +11,7 @@ from hubbub.machine.effects import Key
 from hubbub.protocol.layout import Vector
 from hubbub.store.state_file import Vault
 from hubbub_trainer.round_jobs import digest_content
-from hubbub_trainer.run_secrets import drop_outboxes, recall_outbox
+from hubbub_trainer.run_secrets import drop_outboxes, get_or_create_outbox
 
 KEY = Key("round", RunId("a" * 64), 1)
 CONTENT, OTHER_CONTENT = b"c" * 32, b"d" * 32
@@ -23,25 +23,25 @@ def vault(tmp_path: Path) -> Vault:
 
 
 def test_a_set_that_is_sent_again_is_the_same(vault: Vault) -> None:
-    first = recall_outbox(vault, KEY, "signs", CONTENT)
+    first = get_or_create_outbox(vault, KEY, "signs", CONTENT)
 
-    assert recall_outbox(vault, KEY, "signs", CONTENT) == first
-    assert recall_outbox(vault, KEY, "union", CONTENT) != first
+    assert get_or_create_outbox(vault, KEY, "signs", CONTENT) == first
+    assert get_or_create_outbox(vault, KEY, "union", CONTENT) != first
 
 
 def test_a_set_is_never_sent_again_with_other_content(vault: Vault) -> None:
-    recall_outbox(vault, KEY, "signs", CONTENT)
+    get_or_create_outbox(vault, KEY, "signs", CONTENT)
 
     with pytest.raises(LocalError, match="begun with other values") as caught:
-        recall_outbox(vault, KEY, "signs", OTHER_CONTENT)
+        get_or_create_outbox(vault, KEY, "signs", OTHER_CONTENT)
     assert CONTENT.hex() not in str(caught.value)
 
 
 def test_what_is_drawn_after_an_outbox_was_dropped_is_new(vault: Vault) -> None:
-    first = recall_outbox(vault, KEY, "signs", CONTENT)
+    first = get_or_create_outbox(vault, KEY, "signs", CONTENT)
     drop_outboxes(vault, KEY, ["signs"], has_verdict=True)
 
-    again = recall_outbox(vault, KEY, "signs", OTHER_CONTENT)
+    again = get_or_create_outbox(vault, KEY, "signs", OTHER_CONTENT)
 
     assert first[0] != again[0]
     assert first[1] != again[1]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import Metric, regression
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
@@ -150,8 +150,8 @@ async def federate(task: FlowerTask, folder: Path, options: DemoOptions = OPTION
     """Run it to its end; return the clients' models by digest, and the accuracy of each round."""
     accuracies: list[float] = []
 
-    def watch(moment: Moment) -> None:
-        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
+    def watch(moment: Transition) -> None:
+        if isinstance(moment.data, rounds.CoordinatorRound) and moment.after is rounds.State.RELEASED:
             accuracies.append(account(moment.data).metrics["accuracy"])
 
     manifest, parties = draw_up(options, task)

@@ -25,7 +25,7 @@ from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.protocol.packing import residue_type
 from hubbub.runtime.publisher import overlapping
-from hubbub.runtime.runner import Moment
+from hubbub.runtime.runner import Transition
 from hubbub.runtime.spool import Spool
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Transport
@@ -381,7 +381,7 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
         take(handover, key, job)
         concluded.wait()
 
-    def watch(moment: Moment) -> None:
+    def watch(moment: Transition) -> None:
         if moment.before is rounds.State.CONCLUDING:
             concluded.set()
 

@@ -40,12 +40,12 @@ from hubbub_trainer.events import (
 from hubbub_trainer.phases.round import (
     KIND,
     TRANSITIONS,
+    ClientRound,
     CloseVoid,
     Conclude,
     DecodeSums,
     Evaluate,
     ResendShares,
-    Round,
     SendShares,
     SpoolSum,
     State,
@@ -81,7 +81,9 @@ class Play:
         self.run = Key("run", self.manifest.run_id)
         self.me = self.manifest.clients[0]
         self.state = State.QUEUED
-        self.data = Round(me=self.me, key=Key("round", self.run.run, 1), run=self.run, manifest=self.manifest)
+        self.data = ClientRound(
+            me=self.me, key=Key("round", self.run.run, 1), run=self.run, manifest=self.manifest
+        )
         self.effects: tuple[Effect, ...] = ()
         self.score_members: frozenset[PartyId] = frozenset()
 

@@ -91,7 +91,7 @@ async def test_what_was_drawn_for_a_round_is_nowhere_in_the_file_once_it_is_over
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn_so_far: list[bytes] = []
-    recall = run_secrets.recall_outbox
+    recall = run_secrets.get_or_create_outbox
 
     def note(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
         set_id, secret = recall(vault, key, phase, content)

@@ -23,7 +23,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import Traffic
 from hubbub.runtime.process import Party
-from hubbub.runtime.runner import Moment, Observer
+from hubbub.runtime.runner import Observer, Transition
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
 from hubbub_coordinator.phases import round as rounds
@@ -118,15 +118,15 @@ def following(scene: Scene, setting: str) -> Iterator[Tracking]:
 @aio
 async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(tmp_path: Path) -> None:
     reports: dict[int, list[tuple[PartyId, Traffic]]] = {}
-    own: dict[tuple[int, PartyId], trainer_rounds.Round] = {}
+    own: dict[tuple[int, PartyId], trainer_rounds.ClientRound] = {}
 
-    def note_times(moment: Moment) -> None:
+    def note_times(moment: Transition) -> None:
         watch.observe(moment)
-        if isinstance(moment.data, trainer_rounds.Round) and moment.after is trainer_rounds.State.APPLIED:
+        if isinstance(moment.data, trainer_rounds.ClientRound) and moment.after is trainer_rounds.State.APPLIED:
             own[moment.key.round, moment.data.me] = moment.data
 
-    def overhear(moment: Moment) -> None:
-        if isinstance(moment.data, rounds.Round) and moment.after is rounds.State.RELEASED:
+    def overhear(moment: Transition) -> None:
+        if isinstance(moment.data, rounds.CoordinatorRound) and moment.after is rounds.State.RELEASED:
             reports[moment.key.round] = list(moment.data.traffic)
 
     options = DemoOptions(clients=3, rounds=2, local_steps=3, seed=7, strategy="sec-union", q=3)

@@ -16,7 +16,7 @@ from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.rounds import PhaseReleased
 from hubbub.messages.runs import RunRefused
 from hubbub.runtime.publisher import sign
-from hubbub.runtime.runner import Fed
+from hubbub.runtime.runner import KeyedEvent
 from support.aio import aio
 from support.builders import make_bodies, make_claims, make_manifest
 from support.parties import COORDINATOR, identity_of, make_identity
@@ -37,7 +37,7 @@ async def refusal_of(frame: bytes) -> str:
     """Send a frame; it must be put aside without reaching the shell, counted and recorded. The reason is given."""
     let_in: list[Envelope] = []
 
-    def note(envelope: Envelope) -> Sequence[Fed]:
+    def note(envelope: Envelope) -> Sequence[KeyedEvent]:
         let_in.append(envelope)
         return []
 

@@ -19,7 +19,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunEnded, RunKey, RunProposed
 from hubbub.runtime.participant import Participant
-from hubbub.runtime.runner import Fed, Live
+from hubbub.runtime.runner import KeyedEvent, RunningMachine
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -106,7 +106,7 @@ class Guest(Participant):
 
     against: tuple[Objection, ...] = ()
 
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[Fed]:
+    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         del size, now_s
         run = Key("run", envelope.run)
         if isinstance(envelope.body, RunProposed):
@@ -165,7 +165,7 @@ def guest(tmp_path: Path) -> Iterator[Guest]:
 
 
 def retire(guest: Guest, key: Key = RUN) -> None:
-    guest.retire(key, Live(KIND, State.OVER, None))
+    guest.retire(key, RunningMachine(KIND, State.OVER, None))
 
 
 def test_who_has_nothing_against_a_run_makes_a_key_for_it_and_vouches_for_it(guest: Guest) -> None:

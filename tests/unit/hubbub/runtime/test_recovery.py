@@ -17,7 +17,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.runtime import runner
-from hubbub.runtime.runner import BEGINNING, Fed, Live, Moment
+from hubbub.runtime.runner import BEGINNING, KeyedEvent, RunningMachine, Transition
 from hubbub.store.base import Archive, Draft, Entry
 from hubbub.transport.memory import MemoryBroker
 from hubbub.transport.topology import dead_letter_queue, inbox
@@ -91,7 +91,7 @@ def archive_all(service: Probe) -> Callable[[], Awaitable[None]]:
     return archive
 
 
-async def take_and_restart(fed: Sequence[Fed], *, archived: bool) -> None:
+async def take_and_restart(fed: Sequence[KeyedEvent], *, archived: bool) -> None:
     disk = Disk()
     async with probe(ProbeShell(job_gate=asyncio.Event()), store=ForgetfulStore(disk)) as service:
         if archived:
@@ -118,7 +118,7 @@ async def take_and_restart(fed: Sequence[Fed], *, archived: bool) -> None:
 @settings(max_examples=60)
 def test_machines_timers_and_jobs_are_what_they_were_after_any_events(
     archived: bool,  # noqa: FBT001  (A parameter of the test.)
-    fed: Sequence[Fed],
+    fed: Sequence[KeyedEvent],
 ) -> None:
     asyncio.run(take_and_restart(fed, archived=archived))
 
@@ -253,7 +253,9 @@ async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_re
 
     class Watching(ProbeShell):
         def restore(self, machines: object) -> None:
-            assert machines == {KEY: Live(service_kind, State.BUSY, Data(steps=1, job="think"), kept=True)}
+            assert machines == {
+                KEY: RunningMachine(service_kind, State.BUSY, Data(steps=1, job="think"), kept=True)
+            }
             order.append("restored")
 
         async def perform(self, key: Key, effect: Effect) -> None:
@@ -396,11 +398,11 @@ class MortalShell(ProbeShell):
         self.life.pass_by(f"after {job}")
         return event
 
-    def retire(self, key: Key, live: Live) -> bool:
+    def retire(self, key: Key, live: RunningMachine) -> bool:
         self.life.pass_by(f"before {key} retires")
         return super().retire(key, live)
 
-    def observe(self, moment: Moment) -> None:
+    def observe(self, moment: Transition) -> None:
         self.life.pass_by(f"{type(moment.event).__name__} taken by {moment.key}")
 
 
@@ -412,7 +414,7 @@ END = (Keep("verdict"), Note("last"), Tell(OTHER, Go((Note("told the end"),))))
 NOTES = {"asked", "first", "told", "job job", "second", "verdict", "last", "told the end"}
 
 
-def read(service_runner: Callable[[], runner.Runner], envelope: Envelope) -> Sequence[Fed]:
+def read(service_runner: Callable[[], runner.Runner], envelope: Envelope) -> Sequence[KeyedEvent]:
     """As services do: the first message sets a machine up, and the same message again changes nothing."""
     running = service_runner()
     match envelope.body:

@@ -14,7 +14,7 @@ from hubbub.machine.effects import Publish
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunProposed
 from hubbub.runtime import runner
-from hubbub.runtime.runner import Fed
+from hubbub.runtime.runner import KeyedEvent
 from hubbub.transport.topology import inbox
 from support.aio import aio
 from support.builders import make_envelope
@@ -186,7 +186,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @aio
 async def test_a_message_that_changes_nothing_adds_no_bytes() -> None:
-    answers: list[list[Fed]] = [[(KEY, Go())], [], [(KEY, Go())]]
+    answers: list[list[KeyedEvent]] = [[(KEY, Go())], [], [(KEY, Go())]]
     frame = frame_of(JOINED)
 
     async with probe(ProbeShell(events=lambda _: answers.pop(0))) as service:

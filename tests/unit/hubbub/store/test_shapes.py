@@ -14,7 +14,7 @@ from hubbub.errors import LocalError
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
 from hubbub.messages.manifest import Manifest
-from hubbub.store.shapes import Shapes
+from hubbub.store.event_codec import EventCodec
 from support.builders import make_manifest
 
 
@@ -52,8 +52,8 @@ NOISE = bytes(range(256))
 
 
 @pytest.fixture(scope="module")
-def shapes() -> Shapes:
-    return Shapes([Event, Failed, Key, Failed])
+def shapes() -> EventCodec:
+    return EventCodec([Event, Failed, Key, Failed])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def shapes() -> Shapes:
     ],
     ids=["text", "key", "defaults", "enum", "floats", "sets", "mappings", "message", "union"],
 )
-def test_a_value_is_read_as_it_was_written(shapes: Shapes, value: object) -> None:
+def test_a_value_is_read_as_it_was_written(shapes: EventCodec, value: object) -> None:
     assert shapes.load(shapes.name_of(value), shapes.dump(value)) == value
 
 
@@ -90,12 +90,14 @@ WRONG: Any = "text"
     ],
     ids=["ambiguous-union", "nan", "wrong-type", "wrong-container", "no-text", "unknown-type"],
 )
-def test_what_would_not_come_back_is_refused_when_it_is_written(shapes: Shapes, value: object, why: str) -> None:
+def test_what_would_not_come_back_is_refused_when_it_is_written(
+    shapes: EventCodec, value: object, why: str
+) -> None:
     with pytest.raises(LocalError, match=why):
         shapes.dump(value)
 
 
-def test_a_refusal_shows_nothing_of_the_value(shapes: Shapes) -> None:
+def test_a_refusal_shows_nothing_of_the_value(shapes: EventCodec) -> None:
     secret: Any = "open-sesame"
     with pytest.raises(LocalError) as caught:
         shapes.dump(Event(KEY, number=secret))
@@ -104,16 +106,16 @@ def test_a_refusal_shows_nothing_of_the_value(shapes: Shapes) -> None:
 
 def test_two_types_of_one_name_are_refused() -> None:
     with pytest.raises(LocalError, match="two types are called Failed"):
-        Shapes([Failed, type("Failed", (), {})])
+        EventCodec([Failed, type("Failed", (), {})])
 
 
-def test_a_stranger_of_a_known_name_is_not_mistaken_for_it(shapes: Shapes) -> None:
+def test_a_stranger_of_a_known_name_is_not_mistaken_for_it(shapes: EventCodec) -> None:
     stranger = type("Failed", (), {"why": "x"})()
     with pytest.raises(LocalError, match="Failed cannot be kept"):
         shapes.name_of(stranger)
 
 
-def test_a_type_that_this_version_does_not_know_is_a_clear_error(shapes: Shapes) -> None:
+def test_a_type_that_this_version_does_not_know_is_a_clear_error(shapes: EventCodec) -> None:
     with pytest.raises(LocalError, match="the store holds a Vanished, which this version does not know"):
         shapes.load("Vanished", "[{}]")
 
@@ -126,6 +128,8 @@ def test_a_type_that_this_version_does_not_know_is_a_clear_error(shapes: Shapes)
         ("[{", "cannot be read: all of it$"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_its_place_and_not_shown(shapes: Shapes, text: str, where: str) -> None:
+def test_what_cannot_be_read_is_named_by_its_place_and_not_shown(
+    shapes: EventCodec, text: str, where: str
+) -> None:
     with pytest.raises(LocalError, match=where):
         shapes.load("Event", text)

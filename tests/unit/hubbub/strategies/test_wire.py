@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from hubbub.protocol.layout import DENSE, WHOLE_BITS
-from hubbub.strategies.phase_plan import wire_of
+from hubbub.strategies.phase_plan import plan_phase
 from support.builders import make_manifest
 
 
@@ -15,8 +15,8 @@ def test_phases_that_share_secrets_are_compact_in_a_compact_run(strategy: str) -
 
     phases = ["signs" if "union" in strategy else "values"]
 
-    assert all(wire_of(manifest, phase).compact for phase in phases)
-    assert wire_of(manifest, phases[0]).encoding is DENSE
+    assert all(plan_phase(manifest, phase).compact for phase in phases)
+    assert plan_phase(manifest, phases[0]).encoding is DENSE
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_phases_that_share_secrets_are_compact_in_a_compact_run(strategy: str) -
     ],
 )
 def test_what_is_sent_in_the_clear_goes_the_papers_way(strategy: str, phase: str) -> None:
-    wire = wire_of(make_manifest(strategy=strategy, wire="compact"), phase)
+    wire = plan_phase(make_manifest(strategy=strategy, wire="compact"), phase)
 
     assert not wire.compact
     assert wire.encoding is WHOLE_BITS
@@ -38,12 +38,12 @@ def test_what_is_sent_in_the_clear_goes_the_papers_way(strategy: str, phase: str
 def test_on_the_papers_wire_every_aggregator_releases() -> None:
     manifest = make_manifest(servers=3, wire="paper")
 
-    assert wire_of(manifest, "signs").releasers(1) == manifest.aggregators
+    assert plan_phase(manifest, "signs").releasers(1) == manifest.aggregators
 
 
 def test_on_the_compact_wire_one_aggregator_releases_and_another_in_the_next_round() -> None:
     manifest = make_manifest(servers=3, wire="compact")
-    wire = wire_of(manifest, "signs")
+    wire = plan_phase(manifest, "signs")
 
     turns = [wire.releasers(number) for number in (1, 2, 3)]
 
@@ -54,12 +54,12 @@ def test_on_the_compact_wire_one_aggregator_releases_and_another_in_the_next_rou
 def test_the_phases_of_a_round_are_combined_by_different_aggregators() -> None:
     manifest = make_manifest(strategy="sec-union", wire="compact")
 
-    assert wire_of(manifest, "union").combiner(1) != wire_of(manifest, "signs").combiner(1)
+    assert plan_phase(manifest, "union").combiner(1) != plan_phase(manifest, "signs").combiner(1)
 
 
 def test_full_shares_are_spread_over_the_aggregators() -> None:
     manifest = make_manifest(clients=6, servers=3, wire="compact")
-    wire = wire_of(manifest, "signs")
+    wire = plan_phase(manifest, "signs")
 
     held = Counter(wire.full_share_holder(client, 1) for client in manifest.clients)
 
@@ -68,7 +68,7 @@ def test_full_shares_are_spread_over_the_aggregators() -> None:
 
 def test_a_clients_full_share_goes_to_another_aggregator_in_the_next_round() -> None:
     manifest = make_manifest(servers=2, wire="compact")
-    wire = wire_of(manifest, "signs")
+    wire = plan_phase(manifest, "signs")
     client = manifest.clients[0]
 
     assert wire.full_share_holder(client, 1) != wire.full_share_holder(client, 2)

@@ -18,7 +18,7 @@ _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_
 _ONE: Any = tuple
 
 
-class Shapes:
+class EventCodec:
     """A set of types, each known by its name."""
 
     def __init__(self, types: Iterable[type]) -> None:
