@@ -25,7 +25,7 @@ from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.transport.base import DeadLetter
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
-from hubbub.transport.topology import Topology, dead_letter_queue, inbox, merge, received_from, topology_for
+from hubbub.transport.topology import Topology, dead_letter_queue, merge, received_from, topology_for
 from hubbub.trust.roster import Roster
 from hubbub_coordinator.api.costs import RunCost
 from hubbub_coordinator.api.views import RoundView, RunView
@@ -268,8 +268,8 @@ class SharedBroker:
         """Lose all that waits for a party that is away, and say how much that was."""
         connection = await aio_pika.connect(self._url)
         async with connection, connection.channel() as channel:
-            queue = await channel.declare_queue(inbox(name), passive=True)
-            return (await queue.purge()).message_count or 0
+            queues = [await channel.declare_queue(each, passive=True) for each in received_from(name, Role.CLIENT)]
+            return sum([(await queue.purge()).message_count or 0 for queue in queues])
 
 
 class ProcessFederation:

@@ -70,6 +70,7 @@ def list_states() -> set[tuple[Role, str, str]]:
 
 
 _OVERFLOW = "takes a client that is away until its inbox overflows"
+_DAMAGE = "takes a disk that damages a share set"
 WHY_NOT: Mapping[str, str] = MappingProxyType(
     {
         "CancelRequested": "ends the run",
@@ -98,6 +99,10 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
         "SnapshotArrived": _OVERFLOW,
         "SnapshotTaken": _OVERFLOW,
         "CaughtUp": _OVERFLOW,
+        "SetDamaged": _DAMAGE,
+        "SetAskedFor": _DAMAGE,
+        "SharesResent": _DAMAGE,
+        "AnswerOverdue": _DAMAGE,
         "WaitIsOver": "takes a client that has lost its last sums",
         "RoundHeardOf": "takes an order to train that could not be kept at once",
         "PauseRequested": "takes an operator's word",
@@ -110,6 +115,7 @@ _ASKED_AGAIN = "asked again, because an answer was late"
 _CAME_TWICE = "delivered twice"
 _NEWCOMER = "takes a run that goes on from another, of which we were no part"
 _EARLY = "somebody else was faster, as happens now and then"
+_OLD_COPY = "takes an old copy of a trainer's folder"
 WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
     {
         Row(Role.COORDINATOR, "run", "enrolling", "ProposalDue"): _ASKED_AGAIN,
@@ -126,6 +132,8 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.AGGREGATOR, "phase", "collecting", "ChunkChecked"): "takes long chunks, or the paper's wire",
         Row(Role.AGGREGATOR, "phase", "summing", "CloseOrdered"): _CAME_TWICE,
         Row(Role.AGGREGATOR, "phase", "awaiting", "CloseOrdered"): _CAME_TWICE,
+        Row(Role.AGGREGATOR, "phase", "awaiting", "ChunkArrived"): _DAMAGE,
+        Row(Role.AGGREGATOR, "phase", "awaiting", "ChunkChecked"): _DAMAGE,
         Row(Role.AGGREGATOR, "phase", "awaiting", "PartialArrived"): _EARLY,
         Row(Role.AGGREGATOR, "phase", "collecting", "PartialArrived"): _EARLY,
         Row(Role.CLIENT, "run", "invited", "Ended"): "the run ends before it began",
@@ -140,6 +148,9 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.CLIENT, "run", "inheriting", "Inherited"): _NEWCOMER,
         Row(Role.CLIENT, "run", "inheriting", "KeysArrived"): _NEWCOMER,
         Row(Role.CLIENT, "run", "inheriting", "Ended"): _NEWCOMER,
+        Row(Role.CLIENT, "run", "pledged", "RoundOrdered"): _OLD_COPY,
+        Row(Role.CLIENT, "run", "agreeing", "RoundOrdered"): _OLD_COPY,
+        Row(Role.CLIENT, "run", "inheriting", "RoundOrdered"): _OLD_COPY,
         Row(Role.CLIENT, "run", "joined", "KeysArrived"): _CAME_TWICE,
         Row(Role.CLIENT, "run", "leaving", "RoundOrdered"): "takes an order slower than the end of the run",
         Row(Role.CLIENT, "run", "leaving", "RoundOver"): "the others have finished without us",
