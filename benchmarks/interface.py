@@ -60,7 +60,7 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
 from hubbub_coordinator.serving import answering
 from hubbub_local.demo_screen import Stopwatch
-from hubbub_local.federation import Federation, Parties, make_parties, start_federation
+from hubbub_local.federation import Connect, Federation, Parties, make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 
@@ -194,6 +194,7 @@ class Stage:
     protocol_s: list[float] = field(default_factory=list)
     """Of the same rounds."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    connect: Connect | None = None
     _federation: Federation | None = None
 
     @property
@@ -213,6 +214,7 @@ class Stage:
                     folder=folder,
                     load_task=lambda _: self.task,
                     demo_seed=0,
+                    connect=self.connect,
                     observer=self._note,
                     trainer_observer=self.stopwatch.observe,
                 )

@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks.broker import start_broker
 from benchmarks.compact import time_compact
 from benchmarks.deployed import measure_processes
+from benchmarks.disturbed import measure_disturbances
 from benchmarks.footprint import measure_footprints
 from benchmarks.growth import measure_growth
 from benchmarks.interface import measure_load, measure_restarts, time_pages
@@ -165,6 +166,9 @@ def _audience(bench: Bench) -> None:
         return
     bench.say(f"Rounds with {audience.streams} event streams")
     bench.report.load = measure_load(audience)
+    bench.say("Rounds with readers of large views, and with a flood")
+    disturbed = measure_disturbances(audience.parameters, audience.rounds_per_run, audience.pairs)
+    bench.report.disturbed = asyncio.run(disturbed)
     bench.say(f"A list of {audience.runs_listed:,} runs")
     bench.report.pages = time_pages(audience.runs_listed, audience.pages)
     bench.say(f"A coordinator that is started again after up to {max(audience.restarted_after):,} rounds")

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from benchmarks.compact import CompactTiming
 from benchmarks.deployed import ProcessRounds
+from benchmarks.disturbed import DisturbedRate
 from benchmarks.footprint import Footprints
 from benchmarks.growth import Growth
 from benchmarks.interface import LoadTimes, PageTime, Restart
@@ -43,6 +44,7 @@ class Report:
     refusals: list[RefusalRate] = field(default_factory=list)
     training: list[TrainingTime] = field(default_factory=list)
     load: LoadTimes | None = None
+    disturbed: list[DisturbedRate] = field(default_factory=list)
     pages: list[PageTime] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from benchmarks.disturbed import DisturbedRate, describe_rates
 from benchmarks.interface import LoadTimes, PageTime, Restart
 from benchmarks.learning import TrainingTime
 from benchmarks.peers.sheet import lay_out_peers
@@ -72,6 +73,8 @@ def _lay_out_services(report: Report) -> Iterator[Sheet]:
         yield _lay_out_training(report.training)
     if report.load:
         yield _lay_out_load(report.load)
+    if report.disturbed:
+        yield _lay_out_disturbed(report.disturbed)
     if report.pages:
         yield _lay_out_pages(report.pages)
     if report.restarts:
@@ -170,6 +173,15 @@ def _lay_out_refusals(rates: Sequence[RefusalRate]) -> Sheet:
         "prefetch, reads such messages and acknowledges one by one."
     )
     return Sheet("Refusing", ("transport", "message", "messages", "refused a second"), rows, note)
+
+
+def _lay_out_disturbed(rates: Sequence[DisturbedRate]) -> Sheet:
+    note = (
+        f"Medians of {len(rates[0].ratios)} turns; the ratio is to the mean of the runs without a disturbance "
+        "before and after. Everything is in one process but for the readers."
+    )
+    columns = ("disturbance", "rounds a second", "ratio", "answered or sent")
+    return Sheet("Rounds that somebody disturbs", columns, describe_rates(rates), note)
 
 
 def _lay_out_training(times: Sequence[TrainingTime]) -> Sheet:
