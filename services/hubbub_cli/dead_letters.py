@@ -122,10 +122,10 @@ def _read(source: Source, read: Callable[[DeadLetter], T], limit: int) -> list[T
     """Ask the broker, as the party itself does, and keep what `read` makes of each letter."""
     import asyncio  # noqa: PLC0415  (Help should not wait for it.)
 
-    from hubbub.ids import PartyId, Role  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub.ids import PartyId  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub.transport.access import Access, Login, Tls  # noqa: PLC0415
     from hubbub.transport.rabbitmq import RabbitMqTransport  # noqa: PLC0415
-    from hubbub.transport.topology import dead_letter_queue, topology_for  # noqa: PLC0415
+    from hubbub.transport.topology import QueueSpec, Topology, dead_letter_queue  # noqa: PLC0415
     from hubbub.trust.identity import read_identity  # noqa: PLC0415
 
     tls = Tls(ca_file=source.ca_file, cert_file=source.cert_file, key_file=source.key_file)
@@ -137,10 +137,11 @@ def _read(source: Source, read: Callable[[DeadLetter], T], limit: int) -> list[T
         name, login = PartyId(user), None
     else:
         raise ConfigurationError("whose dead letters? Name the party's --identity, or put its login into the URL")
-    # The names of a party's queues do not depend on its role.
+    # Which other queues a party has depends on its role, which a login alone does not tell.
+    dead = QueueSpec(name=dead_letter_queue(name))
     transport = RabbitMqTransport(
         source.amqp_url,
-        topology_for(name, Role.CLIENT),
+        Topology(exchanges=(), queues=(dead,), bindings=()),
         connection_name=f"hubbub dead-letters {name}",
         login=login,
         tls=tls,

@@ -102,6 +102,8 @@ PRINTS_NO_DATA = {
     *("coordinator", "aggregator", "trainer", "bench"),
     # JSON already; `run export` says so with --format.
     *("manifest new", "run export"),
+    # It writes `results.json` into its folder.
+    "reproduce",
     # They write a file, or ask before they do.
     *("policy init", "policy approve", "roster broker-config", "model export", "ledger allow", "new"),
     "run forget",
