@@ -1,4 +1,4 @@
-"""Files of a party: on disk when we say so, and for its own eyes where they are secret."""
+"""Durable and private files: atomic writes, fsync, and a check of who may read a secret."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _NOT_THE_OWNER_NOR_THE_GROUP_THAT_READS = 0o037
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a file that is there as a whole or not at all; its name is on disk once its folder is synced."""
+    """Write a file atomically; its name is durable once its folder is synced (`sync_folder`)."""
     draft = path.with_suffix(".part")
     with draft.open("wb") as file:
         fill(file)
@@ -22,9 +22,9 @@ def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
 
 
 def create_file(path: Path, content: bytes, mode: int) -> None:
-    """Create a file that has its mode from the first moment; if it cannot be finished, it is not there.
+    """Create a file with its mode from the start, or leave nothing behind.
 
-    `FileExistsError` if something of that name is.
+    Raises `FileExistsError` if the name is taken.
     """
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     try:
@@ -38,9 +38,9 @@ def create_file(path: Path, content: bytes, mode: int) -> None:
 
 
 def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
-    """Put a file in the place of one that may be there: a crash leaves the old one or the new one.
+    """Create or replace a file atomically: a crash leaves the old one or the new one.
 
-    It is for ourselves alone, or has the owner and the mode of the one that it is to be like.
+    Only this process's user can read it, unless `like` gives another owner and mode.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -59,7 +59,7 @@ def replace_file(path: Path, content: bytes, like: os.stat_result | None = None)
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when files created in, or renamed into, this folder will be there after a crash."""
+    """Sync a folder, so that files created in it or renamed into it survive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -68,10 +68,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_open_to_others(status: os.stat_result) -> bool:
-    """Whether somebody whom a secret in this file is not meant for may read or change it.
+    """Return whether anybody but its owner may read or change a secret file.
 
-    Nobody but its owner may. One exception: a service that is not root may be handed a file that belongs to root
-    and that a group may read; so Kubernetes mounts a secret, and so does many a host.
+    One exception: a service that is not root may use a file that belongs to root and that a group may read.
+    Kubernetes mounts secrets like this, and so do many hosts.
     """
     handed_to_us = status.st_uid == 0 and os.geteuid() != 0
     refused = _NOT_THE_OWNER_NOR_THE_GROUP_THAT_READS if handed_to_us else _NOT_THE_OWNER

@@ -1,32 +1,30 @@
-"""What a party tells others when it refuses a run, fails or leaves: one code, and no words.
-
-A sentence on an impossible sum could tell the sum to the coordinator, who reads it. So a code says what stands in
-the way, the owner's policy, the disk or the protocol, and never anything about data. The sentence, with the limit
-and what to do about it, is in the party's own log.
-
-Everything that Hubbub raises on purpose.
+"""Exceptions that Hubbub raises, and the codes by which a party tells others why it refuses, fails or leaves.
 
     HubbubError
-    ├── ConfigurationError      what the operator or caller asked for cannot be: parameters, settings, a manifest
+    ├── ConfigurationError      the operator or caller asked for the impossible: parameters, settings, a manifest
     │   ├── DataError           a data set that is missing, corrupt or of the wrong shape
     │   └── BrokenChain         an audit log that was changed (in `hubbub.trust.audit`)
     ├── ProtocolError
     │   ├── PeerError           another party broke the rules; carries a RejectReason
     │   │   ├── MalformedMessage    its bytes are not a message of this version
     │   │   └── FalseSum            a released sum is not what the members' shares add up to
-    │   └── LocalError          we broke the rules: a bug, or a disk or a task that failed us
+    │   └── LocalError          this party failed: a bug, a disk or a task
     │       ├── UnexpectedEvent     a machine was given an event that its state has no row for
     │       ├── BadUpdate           an update that cannot be sent: NaN, infinity or another length
-    │       ├── StorageFailed       a disk or database did not take what must be kept; it is tried again
-    │       └── StorageDamaged      a file that was kept is gone, or does not hold what was written
+    │       ├── StorageFailed       a write or read failed on a disk or database; it is retried
+    │       └── StorageDamaged      a stored file is gone, or does not hold what was written
     └── TransportError
         ├── BrokerUnreachable   nobody answers at the broker's address
         ├── BrokerRefused       the broker answers and says no: credentials, permissions, a missing queue
         └── Unroutable          a message was published that no queue takes
 
-Catch by class, never by text. A `PeerError` is counted and dead-lettered and the service goes on; a
-`LocalError` is logged and ends the run it happened in. A client's task that failed ends none: the client goes on
-with nothing to say. Of what ends a run others are told the code of its class, never the text.
+Catch by class, never by text. A `PeerError` is counted and dead-lettered, and the service goes on. A
+`LocalError` is logged and ends its run. A failed task of a client does not: the client goes on and contributes
+nothing.
+
+Other parties see only the code of an error's class, never its text: a sentence about an impossible sum could
+reveal the sum to the coordinator. A code names the obstacle (the owner's policy, the disk or the protocol) and
+says nothing about data. The sentence, with the limit and what to do about it, is in the party's own log.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from typing import ClassVar
 
 
 class Code(StrEnum):
-    """Why a party does not take part, or does not go on; the first word says whose matter it is."""
+    """Reason for which a party does not join a run, or leaves it; the first word names the area."""
 
     POLICY_UNREADABLE = "policy-unreadable"
     POLICY_ROSTER = "policy-roster"
@@ -70,7 +68,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """One thing against taking part in a run: a code for others, and a sentence for the party's owner."""
+    """One reason not to join a run: a code for others, and a sentence for the party's owner."""
 
     code: Code
     sentence: str
@@ -80,13 +78,13 @@ class Objection:
 
 
 class HubbubError(Exception):
-    """Base of all. The text is for whoever runs this party; others are told the code alone."""
+    """Base class. The text is for this party's operator; other parties see only the code."""
 
     code: ClassVar[Code] = Code.INTERNAL
 
 
 class ConfigurationError(HubbubError):
-    """What was asked for cannot be; the message says what to do instead."""
+    """The request or setting is impossible; the message says what to do instead."""
 
 
 class DataError(ConfigurationError):
@@ -98,7 +96,7 @@ class ProtocolError(HubbubError):
 
 
 class RejectReason(StrEnum):
-    """Why something that a peer sent was refused: stable codes, one metric label each."""
+    """Reason for which a peer's message was refused: stable codes, one metric label each."""
 
     OVERSIZED = "oversized"
     NO_USER = "no-user"
@@ -137,7 +135,7 @@ class RejectReason(StrEnum):
 
 
 class PeerError(ProtocolError):
-    """Another party sent what the rules do not allow."""
+    """Another party broke the rules of the protocol."""
 
     code = Code.PROTOCOL_PEER
 
@@ -156,7 +154,7 @@ class MalformedMessage(PeerError):
 class FalseSum(PeerError):
     """A released sum is not what the members' shares add up to.
 
-    Text and code are always the same, so that they tell nothing of the sum.
+    Text and code are constant, so that they reveal nothing of the sum.
     """
 
     code = Code.PROTOCOL_FALSE_SUM
@@ -166,11 +164,11 @@ class FalseSum(PeerError):
 
 
 class LocalError(ProtocolError):
-    """We ourselves broke the rules, or something on this machine failed us."""
+    """This party failed: a bug, or something on this machine."""
 
 
 class UnexpectedEvent(LocalError):
-    """A machine was given an event that its present state has no row for; nothing was changed."""
+    """A machine was given an event that its state has no row for; nothing was changed."""
 
 
 class BadUpdate(LocalError):
@@ -178,13 +176,13 @@ class BadUpdate(LocalError):
 
 
 class StorageFailed(LocalError):
-    """What must be kept could not be written or read: the disk is full, read-only or gone."""
+    """A write or read failed on a disk or database: full, read-only or gone."""
 
     code = Code.DISK_FAILED
 
 
 class StorageDamaged(LocalError):
-    """A file that was kept is gone, or does not hold what was written; to try again is of no use."""
+    """A stored file is gone, or does not hold what was written; a retry is useless."""
 
     code = Code.DISK_FAILED
 

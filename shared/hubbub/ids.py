@@ -1,8 +1,7 @@
-"""Names of runs, parties and share sets, as types of their own.
+"""Names of runs, parties, share sets, roles and wire modes, as types of their own.
 
-They are plain strings on the wire; a distinct type for each keeps one from being passed for another.
-
-How secret shares travel, by name: nothing that takes long to import.
+They are plain strings on the wire; a distinct type for each keeps one from being passed for another. This module
+imports nothing that takes long.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SET_ID_PATTERN = r"^[0-9a-f]{32}$"
 
 
 class Role(StrEnum):
-    """What a party does in a run."""
+    """Role of a party in a run."""
 
     CLIENT = "client"
     AGGREGATOR = "aggregator"
@@ -39,4 +38,4 @@ def is_party_id(text: str) -> bool:
 
 
 WireMode = Literal["compact", "paper"]
-"""How secret shares travel: `paper` as Beguier et al. count them, `compact` seeded, masked and dense."""
+"""Encoding of secret shares: `paper` as Beguier et al. count them, `compact` seeded, masked and dense."""

@@ -28,14 +28,14 @@ LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 class Parameters:
     """N, C, S, ρ, q and the fixed point, in the letters of Beguier et al.
 
-    `alpha_max` bounds a client's scaling factor (what is clipped stays in its error accumulator) or, where
-    numbers are added as they are, each of them; `factor_bits` is λ. `q` is for SecUnion alone. `feedback` says
+    `alpha_max` bounds a client's scaling factor (the clipped part stays in its error accumulator); where numbers
+    are added as they are, it bounds each of them. `factor_bits` is λ. `q` is for SecUnion alone. `feedback` says
     what leaves the accumulator of a client whose indices SecUnion lost: everything that it sent (`paper`, Alg. 2
-    to the letter) or only what arrived (`lost`, so that what was lost comes back). `wire` is how shares
-    and sums travel. `block`, for SecUnion alone too, is how many neighbouring indices are chosen together; with
-    more than one, everybody speaks about all of V. `kappa`, `first_factor_bound` and `factor_floor` bound the mean
-    factor of a round, and so how far its members can move the model. With `verified`, clients send tags, with
-    which they verify sums.
+    to the letter) or only what arrived (`lost`, so that what was lost is sent again). `wire` is the encoding of
+    shares and sums. `block`, also for SecUnion alone, is the number of neighbouring indices that are chosen
+    together; if it is above 1, every client sends a sign for every index of V. `kappa`, `first_factor_bound` and
+    `factor_floor` bound the mean factor of a round, and so how far its members can move the model. With
+    `verified`, clients send tags, with which they verify sums.
     """
 
     parameters: int
@@ -97,7 +97,7 @@ class Parameters:
 
     @property
     def pluses_modulus(self) -> int:
-        """C + 1, the ring in which signs are added where everybody speaks."""
+        """C + 1, the ring in which signs are added where every client sends one for every index of V."""
         return unions.modulus(self.clients)
 
     @property
@@ -122,5 +122,5 @@ class Parameters:
 
     @property
     def signed_fixed_point(self) -> SignedFixedPoint:
-        """The same for numbers of either sign, up to alpha_max: what sums of numbers are added in."""
+        """The fixed point for numbers of either sign, up to alpha_max; sums of numbers use it."""
         return SignedFixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)

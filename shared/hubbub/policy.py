@@ -1,4 +1,4 @@
-"""The limits that policies of trainers and aggregators share, and reading a policy file.
+"""Limits that the policies of trainers and aggregators share, and the policy file's reader.
 
 A party joins a run only if its own policy has no objection to the manifest, whatever the coordinator asks.
 """
@@ -24,15 +24,15 @@ Run = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
 Limit = Annotated[int, Field(ge=1)]
 
 ANY = "*"
-"""In `approve_tasks`: whatever the task."""
+"""In `approve_tasks`: any task."""
 SHOWN_DIGITS = 12
-"""Of a digest in a sentence; digests are compared in full."""
+"""Digits of a digest in a sentence; digests are compared in full."""
 NO_LIMIT = 2**53
 """Every count in a manifest is below this."""
 
 
 def read_list(value: object) -> object:
-    """Read a list of names: TOML has lists, and a lone name without brackets is an easy slip."""
+    """Convert a TOML list of names to a tuple; raise `ValueError` for a lone name, an easy slip."""
     if isinstance(value, str):
         raise ValueError('this is a list: write ["…"], with brackets')  # noqa: TRY004  (Pydantic's way.)
     return tuple(value) if isinstance(value, list) else value
@@ -47,7 +47,7 @@ class PartyPolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     party: ClassVar[str]
-    """The service that obeys the policy, for sentences."""
+    """Name of the service that obeys the policy, for sentences."""
 
     roster_sha256: Digest
     """The digest of the one roster to believe. Compare it with the other parties over a second channel, for
@@ -55,7 +55,7 @@ class PartyPolicy(BaseModel):
     coordinators: tuple[Name, ...] = ()
     """Coordinators that may propose a run; empty for any in the roster."""
     strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union")
-    """How updates may be aggregated."""
+    """Strategies by which updates may be aggregated."""
     min_clients: Annotated[int, Field(ge=MINIMUM)] = 3
     """The smallest min_clients that a manifest may have: the organisations in every sum, at least 2."""
     min_servers: Annotated[int, Field(ge=MINIMUM)] = 2
@@ -65,7 +65,7 @@ class PartyPolicy(BaseModel):
     max_void_rounds: Annotated[int, Field(ge=0)] = 10
     """The largest max_void_rounds that a manifest may have: rounds that may fail, beside those that do not."""
     max_runs: Limit = 20
-    """How many runs this party ever joins."""
+    """The most runs that this party ever joins."""
     approved: tuple[Run, ...] = ()
     """Run ids of manifests that were read and approved; `hubbub policy approve` adds to them."""
     approve_tasks: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class PartyPolicy(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a policy file; `ConfigurationError` says in one line what is wrong with it."""
+        """Read a policy file, or raise `ConfigurationError` with one line on what is wrong."""
         try:
             fields = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -105,7 +105,7 @@ class PartyPolicy(BaseModel):
 
     @classmethod
     def _check_names(cls, path: Path, fields: dict[str, object]) -> None:
-        """A misspelt limit is no limit: say so, and which one was probably meant."""
+        """Raise `ConfigurationError` for an unknown name: a misspelt limit would be no limit."""
         known = list(cls.model_fields)
         for name in fields:
             if name not in known:
@@ -116,16 +116,16 @@ class PartyPolicy(BaseModel):
                 )
 
     def with_approval_of(self, run: RunId) -> Self:
-        """The same policy with one more approved manifest."""
+        """Return the policy with one more approved manifest."""
         return self if run in self.approved else self.model_copy(update={"approved": (*self.approved, run)})
 
     def approves(self, manifest: Manifest) -> bool:
-        """Whether the manifest is approved, by its run id or by its task."""
+        """Say whether the manifest is approved, by its run id or by its task."""
         by_task = manifest.task in self.approve_tasks or ANY in self.approve_tasks
         return by_task or manifest.run_id in self.approved
 
     def objections(self, manifest: Manifest, *, roster: Roster, runs_before: int) -> tuple[Objection, ...]:
-        """Everything against taking part, each with what could be done about it; empty if nothing.
+        """List the reasons not to join, each with what could be done about it; empty if there are none.
 
         `runs_before` counts the runs that this party ever joined.
         """
@@ -148,7 +148,7 @@ class PartyPolicy(BaseModel):
             )
 
     def _object_to_parties(self, manifest: Manifest, roster: Roster) -> Iterator[Objection]:
-        """Organisations are what min_clients counts, so the manifest's word for them is not taken."""
+        """Compare organisations with the roster's: min_clients counts them, so the manifest is not trusted."""
         for disagreement in find_disagreements(manifest, roster):
             yield Objection(Code.POLICY_ROSTER, f"{disagreement}: ask for a manifest that agrees with the roster")
         if self.coordinators and manifest.coordinator not in self.coordinators:
@@ -224,7 +224,7 @@ def object_above(code: Code, field: str, asked: float, limit: str, most: float) 
 
 
 def tell_strategy(name: str) -> str:
-    """A strategy's name and what it shows; a manifest may name one that does not exist, in any characters."""
+    """Return a strategy's name, quoted because a manifest may hold any string, and what it reveals."""
     known = STRATEGIES.get(name)
     shows = known.reveals or "no server learns anything of one client" if known else "there is none such"
     return f"{name!r} ({shows})"

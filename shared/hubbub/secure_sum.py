@@ -1,6 +1,6 @@
 """Secure sums of real vectors as a library call, without any service (Beguier et al., Alg. 1).
 
-Three clinics and two servers; what carries the shares from the ones to the others is up to the caller.
+Example with three clinics and two servers; the caller carries the shares from clinics to servers.
 
     >>> from hubbub.secure_sum import SecureSum
     >>> ask = SecureSum(clients=3, servers=2, length=4, largest=1000.0)
@@ -12,13 +12,13 @@ Three clinics and two servers; what carries the shares from the ones to the othe
     >>> dealt[0][1], totals[0]
     (Share(<secret>, n=4, server 2, of 1 client), Share(<secret>, n=4, server 1, of 3 clients))
 
-Any S - 1 servers together learn nothing of a vector; all S read it. That holds for shares that travel over secure
-channels to servers that add each client once, over one agreed set of clients, and whose totals go to those alone
-who may know the sum. The services see to all that (`hubbub.strategies.sums`); here it is the caller's part.
+Any S - 1 servers together learn nothing of a vector; all S can read it. This requires that shares travel over
+secure channels, that servers add each client once and over one agreed set of clients, and that only those who may
+know the sum get the totals. The services ensure all that (`hubbub.strategies.sums`); here it is up to the caller.
 
-Where most entries are zero, `restricted_to` makes the same call over a declared set of indices. Who does not know
-them beforehand first adds marks, 1 wherever there is something, in a few bits: with `largest=1, modulus_bits=3`
-they tell how many of three clients have an index.
+Where most entries are zero, `restricted_to` makes the same call over a declared set of indices. If these are not
+known beforehand, first add marks, 1 at every non-zero entry, in a few bits: with `largest=1, modulus_bits=3` their
+sum counts how many of three clients have an index.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Share:
     server: int
     """From 1 to S."""
     clients: int = 1
-    """Of how many clients it holds a share."""
+    """The number of clients whose shares are in it."""
 
     def __repr__(self) -> str:
         clients = f"{self.clients} client{'' if self.clients == 1 else 's'}"
@@ -53,9 +53,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum:
-    """What clients and servers agree on beforehand; all three steps follow from it.
+    """Parameters that clients and servers agree on beforehand, and the three steps that follow from them.
 
-    `largest` bounds every entry of a client's vector, of either sign. Entries are rounded to multiples of `unit`,
+    `largest` bounds the magnitude of every entry of a client's vector. Entries are rounded to multiples of `unit`,
     the finest in which the sum of all `clients` fits `modulus_bits`, and these are added exactly.
     """
 
@@ -82,15 +82,15 @@ class SecureSum:
 
     @property
     def unit(self) -> float:
-        """The step between two numbers that can be told apart; a power of two."""
+        """The step between two representable numbers; a power of two."""
         return self._numbers.unit
 
     def restricted_to(self, indices: Sequence[int] | NDArray[np.int64]) -> SecureSum:
-        """The same over these entries alone; all others must be zero, and are zero in the sum."""
+        """Return the same sum over these entries alone; all others must be zero, and are zero in the sum."""
         return replace(self, indices=tuple(sorted({int(index) for index in indices})))
 
     def share(self, values: ArrayLike, stream: RandomStream | None = None) -> list[Share]:
-        """A client's step: make a share of its vector for each server (Alg. 1, first block).
+        """Split a client's vector into one share for each server (Alg. 1, first block).
 
         The stream must be secret and fresh; without one, randomness comes from the operating system.
         """
@@ -101,7 +101,7 @@ class SecureSum:
         return [Share(residues, server) for server, residues in enumerate(shares, 1)]
 
     def add(self, shares: Sequence[Share]) -> Share:
-        """A server's step: add the shares that it was sent, one of each client (Alg. 1, second block)."""
+        """Add the shares that a server was sent, one of each client (Alg. 1, second block)."""
         if not shares:
             raise DataError("there is no share to add")
         if len({share.server for share in shares}) > 1:
@@ -116,10 +116,10 @@ class SecureSum:
         return Share(total, shares[0].server, clients)
 
     def open(self, totals: Sequence[Share]) -> NDArray[np.float64]:
-        """The last step: put the servers' totals together (Alg. 1, third block).
+        """Recombine the servers' totals into the sum (Alg. 1, third block).
 
-        Which clients are in the totals is for the servers to agree on; that they are equally many, and that so
-        many can have such a sum, is checked here.
+        The servers must agree on the clients in the totals. This checks only that all totals have equally many,
+        and that so many clients can have such a sum.
         """
         if sorted(total.server for total in totals) != list(range(1, self.servers + 1)):
             raise DataError(f"to open a sum takes one total of each of the {self.servers} servers")
@@ -140,7 +140,7 @@ class SecureSum:
         return self.length if self.indices is None else len(self.indices)
 
     def _check(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Refuse what would be added as something else. The message says how many entries, not what they are."""
+        """Raise `DataError` for a vector that would be added wrongly; the message counts entries, shows none."""
         vector = np.asarray(values, dtype=np.float64)
         if vector.shape != (self.length,):
             raise DataError(f"the vector has shape {vector.shape} where {self.length} entries were agreed on")

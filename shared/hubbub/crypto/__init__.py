@@ -1,1 +1,1 @@
-"""Randomness, keys and seals: the only package that imports `cryptography`."""
+"""Randomness, keys, signatures and encryption: the only package that imports `cryptography`."""

@@ -1,15 +1,13 @@
-"""What the clients of a run share and no server has: the group secret, and transcripts under its keys.
+"""Keys derived from secrets: the group secret of a run's clients, transcripts under its keys, and a client's own.
 
-Every client gives 32 random bytes to every other; the secret follows from all of them, so one honest client is
-enough to make it random. It steps from round to round and never back: who takes a client over later finds no key
-of a round that is done.
+No server has the group secret. Every client gives 32 random bytes to every other; the secret is derived from all
+of them, so one honest client is enough to make it random. It is a ratchet: it steps from round to round and never
+back, so that whoever takes over a client later finds no key of a finished round.
 
-A client's secret, and what is derived from it.
-
-Batch order must not follow from anything public: who can predict the batches of two runs can make them differ
-in one. So it comes from a secret that the client draws from the operating system when it joins and that dies with
-the run. The demo and the tests replace it by one that follows from a seed, so that runs can be compared bit for
-bit; then nothing is secret.
+A client's own secret seeds its random choices. Batch order must not follow from anything public: whoever can
+predict the batches of two runs can make them differ in one. So the client draws the secret from the operating
+system when it joins, and forgets it with the run. The demo and the tests derive it from a seed instead, so that
+runs can be compared bit for bit; then nothing is secret.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _KEPT_BYTES = 8 + _KEY_BYTES + 32
 
 
 class GroupSecret:
-    """The secret of a run's clients in its present round; for one thread at a time."""
+    """The secret of a run's clients in the current round. Not thread-safe."""
 
     __slots__ = ("_chain", "_confirmation", "_round")
 
@@ -64,7 +62,7 @@ class GroupSecret:
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> GroupSecret:
-        """Take a secret up again where it stood before a restart."""
+        """Restore a secret as it was before a restart."""
         if len(kept) != _KEPT_BYTES:
             raise LocalError(f"a kept group secret has {_KEPT_BYTES} bytes, not {len(kept)}")
         secret = cls(bytearray(kept[8 : 8 + _KEY_BYTES]), kept[8 + _KEY_BYTES :].hex())
@@ -72,12 +70,12 @@ class GroupSecret:
         return secret
 
     def to_bytes(self) -> bytes:
-        """Where the secret stands now, to be kept until it steps."""
+        """Serialise the secret of the current round, to be stored until the next step."""
         self._refuse_if_erased()
         return self._round.to_bytes(8, "big") + bytes(self._chain) + bytes.fromhex(self._confirmation)
 
     def advance_to(self, number: int) -> None:
-        """Step until the secret stands at a round; it never goes back."""
+        """Step to a round; the secret never goes back."""
         if number < self._round:
             raise LocalError(f"the group secret stands at round {self._round}; that of round {number} is erased")
         while self._round < number:
@@ -89,17 +87,17 @@ class GroupSecret:
         return self._round
 
     def confirmation(self) -> str:
-        """A tag that is equal at all clients only if their secrets are, and that gives nothing of them away."""
+        """Return a tag that is equal at all clients only if their secrets are; it reveals nothing of them."""
         self._refuse_if_erased()
         return self._confirmation
 
     def key_for(self, purpose: str) -> bytes:
-        """32 bytes for one purpose in the present round."""
+        """Derive 32 bytes for one purpose in the current round."""
         self._refuse_if_erased()
         return bytes(_expand(self._chain, bind("key", self._round, purpose)))
 
     def step(self) -> None:
-        """Go to the next round; keys of this one cannot be derived any more."""
+        """Step to the next round; keys of this one can no longer be derived."""
         self._refuse_if_erased()
         self._round += 1
         following = _expand(self._chain, bind("step", self._round))
@@ -107,7 +105,7 @@ class GroupSecret:
         _overwrite(following)
 
     def erase(self) -> None:
-        """Forget the secret for good, as when the run ends."""
+        """Overwrite the secret, for example when the run ends."""
         _overwrite(self._chain)
         self._confirmation = ""
 
@@ -125,9 +123,9 @@ class GroupSecret:
 
 
 class Transcript:
-    """A running HMAC-SHA-256 of everything that others sent and that what follows depends on.
+    """Running HMAC-SHA-256 of everything that others sent and that later messages depend on.
 
-    Two clients have equal digests only if they noted the same parts in the same order; a server, which has no
+    Two clients have equal digests only if they noted the same parts in the same order. A server, which has no
     key, learns whether digests are equal and nothing else.
     """
 
@@ -139,7 +137,7 @@ class Transcript:
         self._mac = hmac.new(key, digestmod="sha256")
 
     def note(self, *parts: bytes | str | int | memoryview | NDArray[Any]) -> None:
-        """Add parts, framed as `bind` frames them; arrays are read in place, as their bytes in memory."""
+        """Append parts, framed as in `bind`; arrays are read in place, as their bytes in memory."""
         for part in parts:
             match part:
                 case str() | int():
@@ -150,13 +148,13 @@ class Transcript:
                     self._note_buffer(part.data)
 
     def copy(self) -> Transcript:
-        """Begin another transcript that stands where this one does."""
+        """Return an independent copy."""
         other = object.__new__(Transcript)
         other._mac = self._mac.copy()
         return other
 
     def digest(self, phase: str) -> str:
-        """Give the transcript as it stands for one phase; noting goes on afterwards."""
+        """Return the digest so far for one phase; more parts may be noted afterwards."""
         finished = self._mac.copy()
         finished.update(bind(phase))
         return finished.hexdigest()
@@ -170,7 +168,7 @@ class Transcript:
 
 
 def _expand(key: bytearray, info: bytes) -> bytearray:
-    """Derive into memory that can be overwritten, which bytes cannot."""
+    """Derive a key into memory that can be overwritten, unlike `bytes`."""
     out = bytearray(_KEY_BYTES)
     HKDFExpand(SHA256(), _KEY_BYTES, info).derive_into(key, out)
     return out
@@ -184,7 +182,7 @@ SEED_BYTES = 16
 
 
 class ClientSecret:
-    """Derives seeds for what a client does at random in a round."""
+    """A client's secret, which derives the seeds of its random choices in a round."""
 
     __slots__ = ("_bind_run", "_key")
 
@@ -194,30 +192,30 @@ class ClientSecret:
 
     @classmethod
     def from_os(cls) -> ClientSecret:
-        """Draw a secret; what is derived differs from run to run."""
+        """Draw a secret; what is derived from it differs from run to run."""
         return cls(secrets.token_bytes(32), bind_run=True)
 
     @classmethod
     def from_bytes(cls, key: bytes) -> ClientSecret:
-        """Take a secret up again that was drawn before a restart."""
+        """Restore a secret that was drawn before a restart."""
         return cls(key, bind_run=True)
 
     def to_bytes(self) -> bytes:
-        """The secret itself, to be kept as long as the run lasts."""
+        """Return the secret itself, to be stored as long as the run lasts."""
         return self._key
 
     @classmethod
     def for_demo(cls, seed: int, index: int) -> ClientSecret:
-        """No secret at all: seeds follow from (seed, client index, round) alone."""
+        """Return a stand-in that is not secret: seeds follow from (seed, client index, round) alone."""
         return cls(f"hubbub demo {seed} {index}".encode(), bind_run=False)
 
     def seed_for(self, purpose: str, *, run: RunId, round_number: int) -> int:
-        """A seed for one purpose in one round."""
+        """Derive a seed for one purpose in one round."""
         key = self.key_for(purpose, run=run, round_number=round_number)
         return int.from_bytes(key[:SEED_BYTES], "big")
 
     def key_for(self, purpose: str, *, run: RunId, round_number: int) -> bytes:
-        """32 bytes for one purpose in one round, to key a stream with."""
+        """Derive 32 bytes for one purpose in one round, to key a stream with."""
         parts = [part.encode() for part in (purpose, run if self._bind_run else "", str(round_number))]
         message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(self._key, message, "sha256")

@@ -1,9 +1,9 @@
-"""Seals: what only the one it is meant for can open.
+"""Seals: public-key encryption to one recipient, and the symmetric encryption of chunks.
 
 A party makes a `SealingKey` for each run; others seal to its public half with HPKE (RFC 9180, base mode). `info`
-says what the sealed bytes are and who sent them to whom; with any other `info` the seal does not open. What
-travels in chunks is encrypted under a `ChunkKey`, which alone is sealed: a share set's to its aggregator, a sum's
-to each client.
+says what the sealed bytes are and who sent them to whom; with any other `info` the seal does not open. Data in
+chunks is encrypted under a `ChunkKey`, and only that key is sealed: a share set's to its aggregator, a sum's to
+each client.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from hubbub.errors import LocalError, PeerError, RejectReason
 
 CHUNK_KEY_BYTES = 32
 CHUNK_OVERHEAD = 16
-"""How many bytes longer an encrypted chunk is."""
+"""Bytes that encryption adds to a chunk."""
 
 Decrypted = bytearray | memoryview
 Room = Callable[[int], Decrypted]
@@ -39,7 +39,7 @@ _MLKEM_PUBLIC_BYTES = 1184
 
 
 class Kem(StrEnum):
-    """How a seal's key is agreed on; the hybrid holds as long as one of its two parts does."""
+    """Key encapsulation mechanism of a seal; the hybrid is secure as long as one of its two parts is."""
 
     X25519 = "x25519"
     HYBRID = "mlkem768-x25519"
@@ -51,7 +51,7 @@ _PRIVATE_BYTES = {Kem.X25519: 32, Kem.HYBRID: _MLKEM_SEED_BYTES + 32}
 
 
 class SealingKey:
-    """A party's key for one run: what is sealed to it, only this object opens."""
+    """A party's private key for one run, which opens what was sealed to its public half."""
 
     __slots__ = ("_kem", "_mlkem", "_x25519")
 
@@ -68,7 +68,7 @@ class SealingKey:
 
     @classmethod
     def from_bytes(cls, kem: Kem, raw: bytes) -> "SealingKey":
-        """Take up a run's key after a restart."""
+        """Restore a run's key after a restart."""
         if len(raw) != _PRIVATE_BYTES[kem]:
             raise LocalError(
                 f"a run's {kem} key has {_PRIVATE_BYTES[kem]} bytes, not {len(raw)}: its file is damaged"
@@ -78,23 +78,23 @@ class SealingKey:
         return cls(X25519PrivateKey.from_private_bytes(x25519), mlkem)
 
     def to_bytes(self) -> bytes:
-        """The private key itself, for its owner's disk alone."""
+        """Return the private key itself, for its owner's disk alone."""
         seed = b"" if self._mlkem is None else self._mlkem.private_bytes_raw()
         return seed + self._x25519.private_bytes_raw()
 
     @property
     def kem(self) -> Kem:
-        """What the key is a key of."""
+        """The key's mechanism."""
         return self._kem
 
     @property
     def public(self) -> bytes:
-        """What others seal to."""
+        """The public key that others seal to."""
         mlkem = b"" if self._mlkem is None else self._mlkem.public_key().public_bytes_raw()
         return mlkem + self._x25519.public_key().public_bytes_raw()
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
-        """Give what was sealed to this key under this `info`."""
+        """Decrypt what was sealed to this key under this `info`."""
         try:
             return _SUITES[self._kem].decrypt(sealed, self._private(), info)
         except InvalidTag:
@@ -115,22 +115,22 @@ def seal(kem: Kem, public: bytes, plaintext: bytes, info: bytes) -> bytes:
     try:
         return _SUITES[kem].encrypt(plaintext, _load(kem, public), info)
     except ValueError:
-        # Of the wrong length, out of range, or of low order: then the agreed key would be the same for everybody.
+        # Wrong length, out of range, or of low order: then the agreed key would be the same for everybody.
         raise PeerError(RejectReason.MALFORMED, f"a public key cannot be used for {kem}") from None
 
 
 def check_public_key(kem: Kem, public: bytes) -> None:
-    """Refuse a key that nothing can be sealed to, by trying."""
+    """Raise `PeerError` if nothing can be sealed to this key, by trying."""
     seal(kem, public, b"", b"")
 
 
 def seal_overhead(kem: Kem) -> int:
-    """How many bytes a seal adds to what is in it."""
+    """Return the bytes that a seal adds to its content."""
     return _KEMS[kem].enc_length() + _TAG_BYTES
 
 
 def share_overhead(kem: Kem) -> int:
-    """How many bytes longer a chunk of a share is on its way: it is encrypted, after its key, which is sealed."""
+    """Return the bytes that a chunk of a share grows by: its sealed key, and its own encryption."""
     return seal_overhead(kem) + CHUNK_KEY_BYTES + CHUNK_OVERHEAD
 
 
@@ -146,7 +146,7 @@ def _load(kem: Kem, public: bytes) -> X25519PublicKey | MLKEM768X25519PublicKey:
 class ChunkKey:
     """The AES-256-GCM key of one share set or one sum, which is encrypted chunk by chunk.
 
-    A chunk's number is its nonce, and two texts under one nonce give each other away, so no number is taken
+    A chunk's number is its nonce, and two plaintexts under one nonce reveal each other, so no number is used
     twice. A key that was restored after a crash does not know its past: it may only encrypt the same again.
     """
 
@@ -164,30 +164,30 @@ class ChunkKey:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "ChunkKey":
-        """Take up a key that was unsealed."""
+        """Restore a key that was unsealed."""
         if len(raw) != CHUNK_KEY_BYTES:
             raise PeerError(RejectReason.MALFORMED, f"a key of chunks has {CHUNK_KEY_BYTES} bytes, not {len(raw)}")
         return cls(raw)
 
     def to_bytes(self) -> bytes:
-        """The key itself, to be sealed."""
+        """Return the key itself, to be sealed."""
         return self._raw
 
     def encrypt(self, chunk: int, plaintext: bytes, info: bytes, *, head: bytes = b"") -> bytes:
-        """Encrypt one chunk, once; `head` comes before it as it is."""
+        """Encrypt one chunk, once; `head` is put before it in the clear."""
         if chunk in self._used:
             raise LocalError(f"chunk {chunk} was encrypted already; its nonce cannot serve again")
         self._used.add(chunk)
         out = bytearray(len(head) + len(plaintext) + CHUNK_OVERHEAD)
         out[: len(head)] = head
-        # Other threads run meanwhile, unlike in `encrypt`, which allocates.
+        # This releases the GIL, unlike `encrypt`, which allocates.
         self._aead.encrypt_into(_nonce(chunk), plaintext, info, memoryview(out)[len(head) :])
         return bytes(out)
 
     def decrypt(self, chunk: int, sealed: bytes | memoryview, info: bytes, room: Room = bytearray) -> Decrypted:
-        """Give the chunk that was encrypted under this number and `info`; other threads run meanwhile.
+        """Decrypt the chunk that was encrypted under this number and `info`; this releases the GIL.
 
-        `room` gives the memory that it is written into.
+        `room` returns the memory to write into.
         """
         out = room(max(0, len(sealed) - CHUNK_OVERHEAD))
         try:

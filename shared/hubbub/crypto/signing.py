@@ -1,9 +1,7 @@
-"""One unambiguous byte string for several values: what is signed, sealed or hashed together.
+"""Identity keys (Ed25519), and the unambiguous encoding of what is signed, sealed or hashed together.
 
-Identity keys: who a party is, for as long as the roster says so.
-
-What is signed is bound to this protocol and to a domain, so that a signature given for one purpose is none for
-another.
+A party is its key, for as long as the roster says so. A signature is bound to this protocol and to a domain, so
+that one given for one purpose is invalid for another.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ Part = bytes | str | int
 
 
 def bind(*parts: Part) -> bytes:
-    """Join parts, each after its length in 8 bytes, so that no two lists of parts give the same bytes."""
+    """Join parts, each prefixed with its length in 8 bytes, so that no two lists of parts give the same bytes."""
     pieces: list[bytes] = []
     for part in parts:
         encoded = _encode(part)
@@ -29,7 +27,7 @@ def bind(*parts: Part) -> bytes:
 
 
 def _encode(part: Part) -> bytes:
-    """Integers are of a fixed width; who reads the parts knows which of them are integers."""
+    """Encode one part; an integer takes 8 bytes, and the context says which parts are integers."""
     if isinstance(part, bytes):
         return part
     return part.encode() if isinstance(part, str) else part.to_bytes(8, "big")
@@ -46,7 +44,7 @@ _D = -121665 * pow(121666, -1, _P) % _P
 
 
 class SigningKey:
-    """A party's Ed25519 identity key; there is one of it, in one process."""
+    """A party's Ed25519 identity key; it exists once, in one process."""
 
     __slots__ = ("_key",)
 
@@ -60,7 +58,7 @@ class SigningKey:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> SigningKey:
-        """Take up a key that was kept."""
+        """Restore a stored key."""
         if len(raw) != KEY_BYTES:
             raise ConfigurationError(
                 f"an identity key has {KEY_BYTES} bytes, not {len(raw)}; restore the key's file, or make a new key"
@@ -68,12 +66,12 @@ class SigningKey:
         return cls(Ed25519PrivateKey.from_private_bytes(raw))
 
     def to_bytes(self) -> bytes:
-        """The private key itself, for its owner's disk alone."""
+        """Return the private key itself, for its owner's disk alone."""
         return self._key.private_bytes_raw()
 
     @property
     def public(self) -> bytes:
-        """What the roster names this party by."""
+        """The public key, by which the roster knows this party."""
         return self._key.public_key().public_bytes_raw()
 
     def sign(self, domain: str, message: bytes) -> bytes:
@@ -101,12 +99,12 @@ def verify(public: bytes, signature: bytes, domain: str, message: bytes) -> bool
 
 @lru_cache(maxsize=1024)
 def _load(public: bytes) -> Ed25519PublicKey | None:
-    """The key, unless it is a bad one; a roster's keys are asked for again and again."""
+    """Return the key, or None if it is a bad one; cached, because a roster's keys are used again and again."""
     return Ed25519PublicKey.from_public_bytes(public) if _weakness(public) is None else None
 
 
 def check_public_key(public: bytes) -> None:
-    """Refuse a key that names nobody: not a point of the curve, or one under which anybody can sign."""
+    """Raise `ConfigurationError` for a key that is no point of the curve, or under which anybody can sign."""
     weakness = _weakness(public)
     if weakness is None and not _is_on_curve(_y_of(public)):
         weakness = "is no point of the curve"
@@ -115,7 +113,7 @@ def check_public_key(public: bytes) -> None:
 
 
 def _weakness(public: bytes) -> str | None:
-    """What is wrong with a key that the library would load all the same (it looks at the length only)."""
+    """Say what is wrong with a key that the library would still load (it checks the length only), or None."""
     if len(public) != KEY_BYTES:
         return f"has {len(public)} bytes instead of {KEY_BYTES}"
     y = _y_of(public)
@@ -127,7 +125,7 @@ def _weakness(public: bytes) -> str | None:
 
 
 def _y_of(public: bytes) -> int:
-    """The point's y; the top bit is the sign of x."""
+    """Return the point's y; the top bit is the sign of x."""
     return int.from_bytes(public, "little") % 2**255
 
 

@@ -1,8 +1,8 @@
 """Random bytes at the speed of AES: the key stream of AES-256 in counter mode.
 
 The bytes are as secret as the key. `AesCtrStream.from_os` draws a key from the operating system; a key given
-by the caller makes the stream repeatable, for tests and for whoever must expand the same seed twice. `AesCtrRows`
-reads a key stream at any place.
+by the caller makes the stream repeatable, for tests and for parties that must expand the same seed twice.
+`AesCtrRows` reads a key stream at any position.
 """
 
 import os
@@ -29,17 +29,17 @@ _ZEROS = memoryview(bytes(2**18))
 
 
 def derive_key(secret: bytes, *context: Part) -> bytes:
-    """A key that follows from a uniformly random secret, for one purpose alone (HKDF-Expand, SHA-256)."""
+    """Derive a key for one purpose from a uniformly random secret (HKDF-Expand, SHA-256)."""
     if len(secret) != KEY_BYTES:
         raise ConfigurationError(f"a secret that keys follow from has {KEY_BYTES} bytes, not {len(secret)}")
     return HKDFExpand(SHA256(), KEY_BYTES, bind(*context)).derive(secret)
 
 
 class AesCtrStream:
-    """A stream of random bytes that never gives the same bytes twice; for one thread at a time.
+    """Stream of random bytes that never gives the same bytes twice. Not thread-safe.
 
-    A copy, or the same stream in a forked process, would repeat it, and a repeated mask gives away the
-    difference of what it hides: both are refused.
+    A copy, or the same stream in a forked process, would repeat it, and a repeated mask reveals the difference of
+    what it hides. Both raise `LocalError`.
     """
 
     __slots__ = ("_encryptor", "_process")
@@ -57,7 +57,7 @@ class AesCtrStream:
 
     @classmethod
     def derived(cls, secret: bytes, *context: Part) -> "AesCtrStream":
-        """Begin the one stream that a secret has for a context: who has both begins the same."""
+        """Begin the one stream of a secret and a context: whoever has both begins the same one."""
         return cls(derive_key(secret, *context))
 
     def fill(self, out: NDArray[np.uint8]) -> None:
@@ -76,7 +76,7 @@ class AesCtrStream:
 
 
 class AesCtrRows:
-    """A key stream as a table of rows that can be read in any order; for one thread at a time.
+    """Key stream as a table of rows that can be read in any order. Not thread-safe.
 
     Row j of w 64-bit words, little-endian, begins w·j words into the stream that `AesCtrStream` gives with the
     same key. A row is whole blocks of AES, so w is even. The next call overwrites the rows that one returned.
@@ -88,14 +88,14 @@ class AesCtrRows:
         if len(key) != KEY_BYTES:
             raise ConfigurationError(f"the key of a stream has {KEY_BYTES} bytes, not {len(key)}")
         self._algorithm = algorithms.AES(key)
-        # A block of the key stream is its counter, encrypted; for rows in any order we count ourselves.
+        # A block of the key stream is its encrypted counter. Rows come in any order, so we set the counters.
         self._encryptor = Cipher(self._algorithm, modes.ECB()).encryptor()  # noqa: S305
         self._rows: NDArray[np.uint64] = np.empty((0, 0), dtype="<u8")
         self._counters: NDArray[np.uint64] = np.zeros((0, 0, 2), dtype=">u8")
 
     @classmethod
     def derived(cls, secret: bytes, *context: Part) -> "AesCtrRows":
-        """Begin the one table that a secret has for a context: who has both begins the same."""
+        """Begin the one table of a secret and a context: whoever has both begins the same one."""
         return cls(derive_key(secret, *context))
 
     def at(self, indices: NDArray[np.int64], words: int) -> NDArray[np.uint64]:
@@ -109,7 +109,7 @@ class AesCtrRows:
         return self._rows[: indices.size]
 
     def run(self, first: int, count: int, words: int) -> NDArray[np.uint64]:
-        """Return the rows of so many indices, from the first on."""
+        """Return the rows of `count` consecutive indices, starting at `first`."""
         self._make_room(count, words)
         counter = (first * words // 2).to_bytes(_BLOCK_BYTES, "big")
         _encrypt_zeros(Cipher(self._algorithm, modes.CTR(counter)).encryptor(), _bytes_of(self._rows[:count]))

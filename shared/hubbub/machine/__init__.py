@@ -1,1 +1,1 @@
-"""State machines as data: the table, the engine that steps it, and its picture."""
+"""State machines as data: the table, the engine that steps it, and its diagram."""

@@ -1,11 +1,11 @@
-"""What a machine asks its shell to do.
+"""Effects: the I/O that a machine asks its shell to do.
 
 An `Effect` is done before the event that caused it counts as handled: what must be on disk or at the broker
-before a message is acknowledged is an effect. A `Persist` is done first of all, before the event itself is kept:
-it may refuse, and then the event has not happened. All others follow from an event that is kept, are tried until
-they succeed, and are done again after a crash; so every effect may be done twice. A `Job` is long (training,
-adding vectors): it is started, runs in a thread, and comes back as an event of its own. Vectors never travel in
-either; they stay in the shell and are named.
+before a message is acknowledged is an effect. A `Persist` is done first, before the event itself is stored. It may
+refuse, and then the event has not happened. All others follow from a stored event, are retried until they succeed,
+and are done again after a crash; so every effect may be done twice. A `Job` is long (training, adding vectors): it
+is started, runs in a thread, and comes back as an event of its own. Effects and jobs never carry vectors; these
+stay in the shell and are referred to by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hubbub.ids import PartyId, Role, RunId
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which machine of a service: its kind, and the run, round and phase that it is about."""
+    """Identity of a machine in its service: its kind, and the run, round and phase that it serves."""
 
     kind: str
     run: RunId
@@ -33,25 +33,25 @@ class Key:
 
 
 class Sendable(Protocol):
-    """A message's body, as far as a machine needs to know it."""
+    """Body of a message, as far as a machine needs to know it."""
 
     kind: ClassVar[str]
 
 
 class Effect:
-    """Done, in order, before the event that caused it counts as handled."""
+    """Action that is done, in order, before the event that caused it counts as handled."""
 
     __slots__ = ()
 
 
 class Persist(Effect):
-    """Puts something on disk that the event relies on; done before the event is kept, and may refuse it."""
+    """Write to disk that the event relies on; done before the event is stored, and may refuse it."""
 
     __slots__ = ()
 
 
 class Job(Effect):
-    """Started in order, then runs beside the machine and comes back as an event."""
+    """Long action: it is started in order, runs beside the machine and comes back as an event."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Publish(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Record(Effect):
-    """Write to this party's audit log; run, round and phase are those of the machine unless the fields say other.
+    """Write to this party's audit log; run, round and phase are the machine's unless the fields override them.
 
     After a crash it may be written twice.
     """
@@ -79,7 +79,7 @@ class Record(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CountRefusal(Effect):
-    """Count, log and record that something was refused for which there is no delivery to reject."""
+    """Count, log and record a refusal for which there is no delivery to reject."""
 
     reason: RejectReason
     kind: str
@@ -120,9 +120,9 @@ class Tell(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The event that a job, or an effect, comes back as when it could not be done.
+    """Event that a failed job or effect comes back as.
 
-    Others are told the code, and this party's own log has the sentence.
+    Other parties see the code; the sentence is for this party's own log.
     """
 
     why: str

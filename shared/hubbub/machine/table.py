@@ -1,4 +1,4 @@
-"""The engine: one event in, the next state, data and effects out.
+"""Transition tables and the engine that steps them: one event in, the next state, data and effects out.
 
 A machine is a table: for each state, for each type of event, the handler to call and every state it may
 lead to. Two rules hold everywhere:
@@ -8,15 +8,12 @@ lead to. Two rules hold everywhere:
 2. A pair of state and event that is not in the table raises `UnexpectedEvent` and changes nothing, and so
    does a handler that raises: the caller still holds the state and data it had.
 
-The same table is read by the engine, by the test that walks every pair, and by `draw`.
+The same table is read by the engine, by the test that walks every pair, and by `draw`, which makes a Mermaid
+diagram of it.
 
-A kind of machine: its table, where it begins, what it knows, and what it takes up again after a restart.
-
-A machine is rebuilt by taking its kept events again. That gives its state and data back, but not what was under
-way when the party died: jobs that ran in threads and timers that were set. `resume` says, from state and data
-alone, which of these the machine waits for.
-
-A table as a Mermaid state diagram.
+A machine is rebuilt by replaying its stored events. That restores its state and data, but not what was under way
+when the party died: jobs in threads and timers. `Kind.resume` says, from state and data alone, which of these the
+machine waits for.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[S, D]):
-    """What a handler returns: where the machine is now, what it knows, and what is to be done, in order."""
+    """Result of a handler: the next state, the next data, and the effects to do, in order."""
 
     state: S
     data: D
@@ -82,13 +79,13 @@ def step(table: Table[S, D], state: S, data: D, event: object) -> Step[S, D]:
 
 
 def is_final(table: Table[S, D], state: S) -> bool:
-    """A state with an empty row: the machine is over, and the runner retires it."""
+    """Say whether a state is final: its row is empty, so the runner retires the machine."""
     return not table[state]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[S, D]):
-    """What a runner must know to set a machine up, or to rebuild it."""
+    """Kind of machine: everything that a runner needs to start one or to rebuild it."""
 
     table: Table[S, D]
     initial: S
@@ -97,12 +94,12 @@ class Kind(Generic[S, D]):
 
     @property
     def events(self) -> frozenset[type]:
-        """Every type of event that some state takes."""
+        """Every type of event that some state accepts."""
         return frozenset(event for row in self.table.values() for event in row)
 
 
 def draw(table: Table[S, D], initial: S) -> str:
-    """Draw every move that can change the state or do something; list apart what is ignored where."""
+    """Draw a table as a Mermaid state diagram; events that a state ignores are listed below as comments."""
     lines = ["stateDiagram-v2", f"    [*] --> {initial.name}"]
     ignored: list[str] = []
     for state, row in table.items():

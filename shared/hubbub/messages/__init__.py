@@ -1,1 +1,1 @@
-"""What travels between parties, as typed and validated messages."""
+"""Messages between parties, typed and validated."""

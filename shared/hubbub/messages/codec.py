@@ -1,13 +1,13 @@
-"""Envelopes to bytes and back.
+"""Encoding and decoding of envelopes.
 
 A frame is a prefix and four parts, integers big-endian:
 
     magic "HBUB" | version u16 | lengths of header u32, body u32, payload u32, signature u16
     header: JSON    body: JSON    payload: bytes as they are    signature: bytes
 
-The signature covers everything before it except its own length, the payload by its SHA-256. It is checked over
-the bytes that arrived and not over what was read from them. Every way in which bytes can fail to be a message,
-bytes left over included, is a `MalformedMessage`.
+The signature covers everything before it except its own length, the payload by its SHA-256. It is verified over
+the bytes that arrived, not over the decoded values. Bytes that are not exactly one message, bytes left over
+included, raise `MalformedMessage`.
 """
 
 from __future__ import annotations
@@ -84,27 +84,27 @@ class _Header(Claim):
 
 
 def signed_part(envelope: Envelope) -> bytes:
-    """The bytes that a signature covers."""
+    """Return the bytes that an envelope's signature covers."""
     return _covered(*_parts(envelope, signature_bytes=0), digest_payload(envelope.payload))
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Write a frame."""
+    """Write an envelope as a frame."""
     prefix, head, body = _parts(envelope, signature_bytes=len(envelope.signature))
     return b"".join((prefix, head, body, envelope.payload, envelope.signature))
 
 
 def digest_payload(payload: Buffer) -> bytes:
-    """What a signature covers of a payload."""
+    """Return the digest by which a signature covers a payload."""
     return hashlib.sha256(payload).digest()
 
 
 def encode_signed(
     envelope: Envelope, sign: Callable[[bytes], bytes], payload_digest: bytes | None = None
 ) -> bytes:
-    """Write the frame of an envelope that is signed on the way; header and body are written once.
+    """Sign an envelope and write its frame; header and body are written once.
 
-    Whoever has the payload's digest already, because it goes to several, need not wait for it again.
+    A payload that goes to several recipients need be hashed only once: pass its digest.
     """
     prefix, head, body = _parts(envelope, signature_bytes=0)
     signature = sign(_covered(prefix, head, body, payload_digest or digest_payload(envelope.payload)))
@@ -113,13 +113,13 @@ def encode_signed(
 
 
 def covered(frame: bytes) -> bytes:
-    """The bytes of a frame that its signature covers, as they arrived."""
+    """Return the bytes of a frame that its signature covers, as they arrived."""
     head, body, payload, _ = _cut(frame)
     return _covered(frame[: PREFIX.size - 2] + bytes(2), head, body, digest_payload(payload))
 
 
 def _parts(envelope: Envelope, *, signature_bytes: int) -> tuple[bytes, bytes, bytes]:
-    """Prefix, header and body."""
+    """Write prefix, header and body."""
     header = _Header(
         kind=envelope.kind,
         run=envelope.run,
@@ -138,12 +138,12 @@ def _prefix(head: bytes, body: bytes, payload: bytes, signature_bytes: int) -> b
 
 
 def _covered(prefix: bytes, head: Buffer, body: Buffer, payload_digest: bytes) -> bytes:
-    """Header and body as they are; of the payload, which may be large, the digest."""
+    """Join the signed parts: of the payload, which may be large, only the digest."""
     return b"".join((prefix, head, body, payload_digest))
 
 
 def decode(frame: bytes) -> Envelope:
-    """Read a frame, or raise `MalformedMessage` saying what is wrong with it."""
+    """Read a frame, or raise `MalformedMessage`, which says what is wrong with it."""
     head, body, payload, signature = _cut(frame)
     header = _read(_Header, bytes(head), "header")
     model = KINDS.get(header.kind)

@@ -1,9 +1,7 @@
-"""What every message has in common.
+"""The envelope of a message: sender, recipient, run, round and phase around a typed body.
 
-A message is a claim: it says what its sender asserts, in types that are checked when it is decoded. Whether
-it is true, and whether it may be said now, is decided at the edge of the service that receives it.
-
-The envelope: who says what to whom, in which run, round and phase.
+A message is a claim: it says what its sender asserts, in types that are checked when it is decoded. The service
+that receives it decides at its edge whether the claim is true and allowed now.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from hubbub.ids import PartyId, Role, RunId
 
 
 class Claim(BaseModel):
-    """A frozen record that refuses unknown fields and does not guess types."""
+    """Frozen record that rejects unknown fields and does not coerce types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
@@ -41,10 +39,10 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """A message on its way.
+    """A message with its addresses, payload and signature.
 
-    `payload` is the binary part, packed residues for instance; it is never printed. `signature` covers all
-    the rest as it was encoded. `message_id` is drawn anew for every envelope.
+    `payload` is the binary part, for example packed residues; it is never printed. `signature` covers all the rest
+    as it was encoded. `message_id` is drawn anew for every envelope.
     """
 
     run: RunId

@@ -1,7 +1,7 @@
-"""The manifest: everything that a run is, agreed before it starts.
+"""The manifest: the complete description of a run, agreed before it starts.
 
 A run *is* its manifest: the run's id is the SHA-256 of the manifest's canonical form, and the id is bound into
-every message. Two parties that hold different manifests hold different runs and never add anything together.
+every message. Parties with different manifests are in different runs and never add anything together.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
-"""Also of the canonical form: a manifest without it has the id that it had before there was such a field."""
+"""Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
-"""In the same way."""
+"""Left out in the same way."""
 TAKES_BLOCKS = "sec-union"
 """The one strategy whose union can be over blocks."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
-"""Every broker takes a message of this size, header included."""
+"""Every broker accepts a message of this size, header included."""
 MAX_CHUNKS = 1 << 16
-"""Of a vector; every party plans them in memory."""
+"""Most chunks of a vector; every party plans them in memory."""
 MAX_COHORT = 4096
 MAX_COMPLAINTS = 5
 MAX_METRICS = 16
 MAX_EXAMPLES = 1_000_000
 MAX_PLACE_CHARACTERS = 80
 MINIMUM = 2
-"""Of clients, since a sum over one is its input, and of aggregators, since one alone would see every input."""
+"""Fewest clients, since a sum over one is its input, and aggregators, since one alone would see every input."""
 
 
 class CohortMember(Claim):
@@ -66,7 +66,7 @@ class Endorsement(Claim):
 
 
 class Predecessor(Claim):
-    """The run that this one goes on from, as enough of those who were in it have signed."""
+    """The run that this one continues, with enough of its clients' signatures under its model."""
 
     run: Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
     cohort: Annotated[tuple[CohortMember, ...], Field(max_length=MAX_COHORT)]
@@ -137,7 +137,7 @@ class Manifest(Claim):
     factor_bits: Literal[32] = 32
     q: int = 1
     block: Annotated[int, LEFT_OUT_IF_ONE] = 1
-    """How many neighbouring indices sec-union chooses together; with more than one, all speak about all of V."""
+    """Neighbouring indices that sec-union chooses together; above 1, every client sends signs for all of V."""
     kappa: float = KAPPA
     """A round's mean factor is clamped at this many times the lower median of those of the rounds before it."""
     first_factor_bound: float = FIRST_FACTOR_BOUND
@@ -145,7 +145,7 @@ class Manifest(Claim):
     factor_floor: float = FACTOR_FLOOR
     """A mean factor up to this is never clamped."""
     verified: bool = True
-    """Whether clients send tags, with which they verify sums, in all phases that can carry them."""
+    """True if clients send tags, with which they verify sums, in all phases that can carry them."""
     alpha_rule: AlphaRule = "norm"
     feedback: Feedback = "lost"
     wire: WireMode = "compact"
@@ -154,21 +154,21 @@ class Manifest(Claim):
     local_steps: Count
     rounds: Count
     scores: ScoreMode = "sum"
-    """Whether clients sum up how the model does on their data, or say nothing of it."""
+    """With `sum`, clients sum the model's scores on their own data; with `none`, nobody reports any."""
     metrics: Annotated[tuple[MetricClaim, ...], Field(max_length=MAX_METRICS)] = ()
-    """What they sum up; the first is the headline."""
+    """The metrics that are summed; the first is the headline."""
     score_weights: ScoreWeights = "equal"
-    """Whether each client counts once, or as much as it has examples."""
+    """Weight of a client's scores: the same for all (`equal`), or its number of examples (`examples`)."""
     max_examples: Count = MAX_EXAMPLES
-    """Who has more examples counts as one with so many, if they weigh."""
+    """Cap on the examples that a client counts as, if scores are weighted by examples."""
     evaluate_every: Annotated[int, Field(ge=0, lt=2**53)] = 1
-    """After how many released rounds each the model is scored; after the last one it always is, with 0 never."""
+    """Released rounds from one scored round to the next. The last one is always scored; 0 scores none."""
     target: Annotated[Finite | None, LEFT_OUT_IF_NONE] = None
     """The run completes after the first scored round whose headline metric reaches it, or after all its rounds."""
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     initial_model_sha256: Digest
-    """Of the model that everybody can rebuild from the task and the seed; with a predecessor, of a salt that only
-    clients know followed by the model that it ended with."""
+    """Digest of the model that everybody can rebuild from the task and the seed; with a predecessor, of a salt
+    that only clients know followed by the model that it ended with."""
     predecessor: Annotated[Predecessor | None, LEFT_OUT_IF_NONE] = None
     phase_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
     max_void_rounds: Annotated[int, Field(ge=0, lt=2**53)] = 3
@@ -256,21 +256,21 @@ class Manifest(Claim):
 
     @property
     def score_sheet(self) -> ScoreSheet:
-        """How the clients' scores are summed."""
+        """The encoding in which the clients' scores are summed."""
         return _sheet_of(self.metrics, len(self.cohort), self.score_weights, self.max_examples)
 
     @property
     def headline(self) -> Metric | None:
-        """The metric that counts; None if there are no scores."""
+        """The metric that a target is compared with; None if there are no scores."""
         return self.metrics[0].metric if self.is_scored else None
 
     @property
     def is_scored(self) -> bool:
-        """Whether any round has a scores phase."""
+        """True if any round has a scores phase."""
         return self.scores == "sum" and bool(self.metrics) and self.evaluate_every > 0
 
     def is_scored_after(self, released: int) -> bool:
-        """Whether the released round that makes so many of them has a scores phase."""
+        """Return whether the released round with this number, counted from 1, has a scores phase."""
         return self.is_scored and (released % self.evaluate_every == 0 or released == self.rounds)
 
     @property
@@ -280,11 +280,11 @@ class Manifest(Claim):
 
     @property
     def organisations(self) -> int:
-        """How many organisations the cohort has."""
+        """The number of organisations in the cohort."""
         return len({member.organisation for member in self.cohort})
 
     def organisations_of(self, clients: frozenset[PartyId]) -> int:
-        """How many organisations some of the clients belong to: what min_clients counts."""
+        """Count the organisations that these clients belong to, as min_clients does."""
         return len(organisations_in(self.cohort, clients))
 
     @property
@@ -301,7 +301,7 @@ class Manifest(Claim):
 
 
 _parameters_of = lru_cache(maxsize=64)(Parameters)
-"""They are asked for with every message, and it takes exact fractions to check them."""
+"""Cached, because every message asks for them and their checks use exact fractions."""
 
 
 @lru_cache(maxsize=64)
@@ -312,22 +312,22 @@ def _sheet_of(
 
 
 def organisations_in(cohort: Iterable[CohortMember], clients: Collection[str]) -> set[PartyId]:
-    """The organisations that some clients of a cohort belong to."""
+    """Return the organisations that some clients of a cohort belong to."""
     return {member.organisation for member in cohort if member.name in clients}
 
 
 def default_min_clients(organisations: int) -> int:
-    """Two thirds of the organisations, at least three where there are as many, never under two."""
+    """Return two thirds of the organisations, at least three if there are as many, never under two."""
     return max(2, min(organisations, max(3, math.ceil(2 * organisations / 3))))
 
 
 def describe_run(manifest: Manifest) -> dict[str, object]:
-    """What an audit log says of a run that its party joins."""
+    """Return the fields of the audit log's record of a joined run."""
     return {"manifest": manifest.model_dump(mode="json"), "roster_sha256": manifest.roster_sha256}
 
 
 def read_manifest(text: str | bytes) -> Manifest:
-    """Read a manifest from JSON, or say in one line what is wrong with it."""
+    """Read a manifest from JSON, or raise `ConfigurationError` with one line on what is wrong."""
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
@@ -335,7 +335,7 @@ def read_manifest(text: str | bytes) -> Manifest:
 
 
 def describe(error: ValidationError) -> str:
-    """A validation error as one short line: field, then complaint; the values themselves are left out."""
+    """Format a validation error as one short line: field, then complaint; values are left out."""
     found = error.errors(include_url=False, include_input=False)
     complaints = [_place(item["loc"]) + item["msg"].removeprefix("Value error, ") for item in found]
     more = [f"and {len(found) - MAX_COMPLAINTS} more"] if len(found) > MAX_COMPLAINTS else []
@@ -343,6 +343,6 @@ def describe(error: ValidationError) -> str:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """Where in the document; an unknown field's name is the sender's choice, so it is escaped and cut."""
+    """Format a place in the document; an unknown field's name is the sender's choice, so it is escaped and cut."""
     text = ".".join(map(str, location)).encode("unicode_escape").decode("ascii")
     return f"{text[:MAX_PLACE_CHARACTERS]}: " if text else ""

@@ -1,7 +1,4 @@
-"""Messages that drive a round: open it, close a phase over a member set, say how it went.
-
-Messages that carry an aggregator's verdict on a phase to the clients.
-"""
+"""Messages of a round: the coordinator's orders, the parties' reports, and the sums that aggregators release."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class RoundOpened(Message):
     attended: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """The last round that this client took part in, by receipts of every aggregator or its own report; 0 if none.
 
-    A client that has not come so far by its own state holds an old copy of it.
+    A client whose own state is behind this holds an old copy of it.
     """
 
 
@@ -74,7 +71,7 @@ class PhaseVoided(Message):
 
 
 class OrderRefused(Message):
-    """An aggregator does not obey an order to close or void, for this reason; the phase stays as it was."""
+    """An aggregator refuses an order to close or void, for this reason; the phase stays as it was."""
 
     kind: ClassVar[str] = "order-refused"
     senders = AGGREGATOR
@@ -86,8 +83,8 @@ class OrderRefused(Message):
 class RoundApplied(Message):
     """A client has applied the round's sum.
 
-    The digest of the model is keyed by the group secret: it shows whether two clients hold the same one, and
-    nothing else to whoever lacks the secret.
+    The digest of the model is keyed by the group secret: to whoever lacks the secret it shows whether two clients
+    hold the same model, and nothing else.
     """
 
     kind: ClassVar[str] = "round-applied"
@@ -106,7 +103,7 @@ class ScoreClaim(Claim):
 
 
 class RoundScored(Message):
-    """A client is done with the round's scores: what it computed from their sum, or nothing if there is none."""
+    """A client is done with the round's scores, and reports what it computed from their sum, if there is one."""
 
     kind: ClassVar[str] = "round-scored"
     senders = CLIENT
@@ -117,7 +114,7 @@ class RoundScored(Message):
 
 
 class RoundDropped(Message):
-    """A client has learnt from every aggregator that the round is void, and has dropped its update."""
+    """A client knows from every aggregator that the round is void, and has dropped its update."""
 
     kind: ClassVar[str] = "round-dropped"
     senders = CLIENT
@@ -130,7 +127,7 @@ WrappedKey = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){48,2048
 
 
 class ReleaseClaim(Claim):
-    """An aggregator's word that it has added these members' shares, all of one transcript, and adds no others."""
+    """An aggregator's statement that it has added these members' shares, all of one transcript, and no others."""
 
     aggregator: Name
     members: Members
@@ -153,13 +150,13 @@ class SumChunk(Message):
     vectors: Vectors
     transcript: Digest
     signature: Signature
-    """Of the release that this is of."""
+    """Signature of the `ReleaseClaim`."""
     wrapped_key: WrappedKey
     index: Index
 
 
 class PartialChunk(Message):
-    """One chunk of an aggregator's sum on its way to the combiner: its one release. The payload is sealed."""
+    """One chunk of an aggregator's sum for the combiner, its only release. The payload is sealed."""
 
     kind: ClassVar[str] = "partial-chunk"
     encoding: ClassVar[Encoding] = DENSE
@@ -170,12 +167,12 @@ class PartialChunk(Message):
     vectors: Vectors
     transcript: Digest
     signature: Signature
-    """Of the release that this is of."""
+    """Signature of the `ReleaseClaim`."""
     index: Index
 
 
 class MaskedChunk(Message):
-    """One chunk of the sum of all aggregators' sums; the payload is masked, and says nothing but to clients."""
+    """One chunk of the sum of all aggregators' sums; the payload is masked, and only clients can read it."""
 
     kind: ClassVar[str] = "masked-chunk"
     encoding: ClassVar[Encoding] = DENSE
@@ -186,7 +183,7 @@ class MaskedChunk(Message):
     vectors: Vectors
     transcript: Digest
     signatures: Annotated[tuple[Signature, ...], Field(min_length=2)]
-    """Of every aggregator's release, in the manifest's order."""
+    """Signatures of every aggregator's `ReleaseClaim`, in the manifest's order."""
     index: Index
 
 

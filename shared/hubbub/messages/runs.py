@@ -1,7 +1,4 @@
-"""Messages by which a run's parties agree on keys before its first round.
-
-Messages about a run as a whole: proposed, joined or refused, ended.
-"""
+"""Messages about a run as a whole: proposal, joining or refusal, key agreement before the first round, end."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
 
 
 class RunKey(Claim):
-    """The public key to which a party's messages of one run are sealed, signed by its identity key."""
+    """The public key to which messages for a party are sealed in one run, signed by its identity key."""
 
     party: Name
     public_key: PublicKey
@@ -26,7 +23,7 @@ class RunKey(Claim):
 
 
 class RunKeys(Message):
-    """The coordinator passes on everybody's run keys; their owners' signatures are what makes them true."""
+    """The coordinator passes on everybody's run keys; only their owners' signatures make them valid."""
 
     kind: ClassVar[str] = "run-keys"
     senders = COORDINATOR
@@ -44,7 +41,7 @@ class GroupContribution(Message):
 
 
 class GroupConfirmed(Message):
-    """A client's word on which group secret it holds: the same from all, or somebody dealt different parts."""
+    """A client's digest of its group secret; if these differ, somebody sent different contributions."""
 
     kind: ClassVar[str] = "group-confirmed"
     senders = CLIENT
@@ -54,7 +51,7 @@ class GroupConfirmed(Message):
 
 
 class RunReady(Message):
-    """A party has checked everybody's run keys, a client has the group secret too: rounds may begin."""
+    """A party has checked everybody's run keys, and a client also has the group secret: rounds may begin."""
 
     kind: ClassVar[str] = "run-ready"
     senders = PARTICIPANT
@@ -62,7 +59,7 @@ class RunReady(Message):
 
 
 class RunProposed(Message):
-    """The coordinator asks a party that the manifest names to take part."""
+    """The coordinator asks a party named in the manifest to take part."""
 
     kind: ClassVar[str] = "run-proposed"
     senders = COORDINATOR
@@ -82,7 +79,7 @@ class RunJoined(Message):
 
 
 class RunRefused(Message):
-    """A party does not take part; the sentence on it stays in its own log."""
+    """A party refuses to take part; the reason in words stays in its own log."""
 
     kind: ClassVar[str] = "run-refused"
     senders = PARTICIPANT
@@ -92,7 +89,7 @@ class RunRefused(Message):
 
 
 class RunEnded(Message):
-    """The coordinator's last word on a run, and the last round that it opened: who is slow waits for that one."""
+    """The coordinator ends a run, and names the last round that it opened: slow parties wait for that one."""
 
     kind: ClassVar[str] = "run-ended"
     senders = COORDINATOR
@@ -104,7 +101,7 @@ class RunEnded(Message):
 
 
 class PartyFailed(Message):
-    """A party does not go on with the run: its policy, its disk or another party keeps it from that."""
+    """A party leaves the run because of its policy, its disk or another party."""
 
     kind: ClassVar[str] = "party-failed"
     senders = PARTICIPANT

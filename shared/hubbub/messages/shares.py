@@ -1,7 +1,4 @@
-"""Counting traffic: payload where it is packed, wire bytes where they first arrive.
-
-Messages that carry share sets, and what an aggregator says of them.
-"""
+"""Messages that carry share sets, an aggregator's receipts for them, and traffic counters."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from hubbub.protocol.layout import DENSE, WHOLE_BITS, Encoding, Vector
 from hubbub.protocol.packing import is_modulus
 
 Direction = Literal["up", "across", "down"]
-"""From clients to aggregators, among aggregators, and back to clients."""
+"""Direction of traffic: from clients to aggregators, among aggregators, and back to clients."""
 VectorName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9.-]{0,31}$")]
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Traffic(Claim):
-    """What a party counted in a round: payload where it packed it, wire bytes where they first arrived."""
+    """A party's traffic in a round: payload is counted where it is packed, wire bytes where they first arrive."""
 
     counts_as: VectorName
     direction: Direction
@@ -37,7 +34,7 @@ class Traffic(Claim):
 def count_payload(
     vectors: Sequence[Vector], direction: Direction, *, copies: int, encoding: Encoding = WHOLE_BITS
 ) -> tuple[Traffic, ...]:
-    """Payload of these vectors, sent to that many recipients."""
+    """Count the payload of these vectors, sent to `copies` recipients."""
     return tuple(
         Traffic(
             counts_as=vector.counts_as,
@@ -49,13 +46,13 @@ def count_payload(
 
 
 def count_seeds(vectors: Sequence[Vector], *, copies: int) -> tuple[Traffic, ...]:
-    """Payload of seeds that stand for shares of these vectors; they count as the first of them."""
+    """Count the payload of seeds that are sent for shares of these vectors; they count as the first of them."""
     first = vectors[0].counts_as
     return (Traffic(counts_as=first, direction="up", payload_bits=SEED_BITS * copies),) if copies else ()
 
 
 def share_wire_bytes(payload_bytes: Mapping[str, int], frame_bytes: int) -> dict[str, int]:
-    """Divide a frame's bytes: each vector has its own payload, the first one carries the framing."""
+    """Divide a frame's bytes: each vector counts its own payload, the first one also the framing."""
     shares = dict(payload_bytes)
     first = next(iter(shares))
     shares[first] += frame_bytes - sum(payload_bytes.values())
@@ -63,7 +60,7 @@ def share_wire_bytes(payload_bytes: Mapping[str, int], frame_bytes: int) -> dict
 
 
 def count_arrivals(wire_bytes: Mapping[str, int], direction: Direction) -> tuple[Traffic, ...]:
-    """Wire bytes that arrived, by what they count as."""
+    """Count the wire bytes that arrived, by what they count as."""
     return tuple(
         Traffic(counts_as=name, direction=direction, wire_bytes=count) for name, count in wire_bytes.items()
     )
@@ -74,7 +71,7 @@ Index = Annotated[int, Field(ge=0, lt=2**31)]
 Weight = Annotated[int, Field(ge=1, lt=2**53)]
 
 MAX_RESENDS = 3
-"""How often a client sends an aggregator its set of a phase again.
+"""The most times that a client resends its set of a phase to an aggregator.
 
 One for a damaged disk, one for a request that a restart repeats, one to spare. A corrupt aggregator gets no more
 than three further copies of what it has.
@@ -96,7 +93,7 @@ class VectorClaim(Claim):
 
     @property
     def vector(self) -> Vector:
-        """The same, as the protocol speaks of it."""
+        """The same as a `Vector` of the protocol."""
         return Vector(self.name, self.length, self.modulus)
 
 
@@ -109,10 +106,10 @@ def declare(vectors: tuple[Vector, ...]) -> tuple[VectorClaim, ...]:
 
 
 class ShareChunk(Message):
-    """One chunk of the share set that a client deals to an aggregator; the payload is the packed share, sealed.
+    """One chunk of a client's share set for an aggregator; the payload is the packed share, sealed.
 
-    The transcript is a keyed digest of all that the set's content depends on and others sent. Aggregators cannot
-    read it, and add only sets in which it is equal.
+    The transcript is a keyed digest of everything from others that the set's content depends on. Aggregators
+    cannot read it, and add only sets in which it is equal.
     """
 
     kind: ClassVar[str] = "share-chunk"
@@ -128,14 +125,14 @@ class ShareChunk(Message):
 
 
 class DenseShareChunk(ShareChunk):
-    """The same on the compact wire: residues are packed densely."""
+    """One chunk of a share set on the compact wire: residues are packed densely."""
 
     kind: ClassVar[str] = "dense-share-chunk"
     encoding: ClassVar[Encoding] = DENSE
 
 
 class ShareSeed(Message):
-    """A whole share set, as the seed that it follows from; the payload is the seed, sealed."""
+    """A whole share set, as the seed that it expands from; the payload is the seed, sealed."""
 
     kind: ClassVar[str] = "share-seed"
     senders = CLIENT
@@ -148,7 +145,7 @@ class ShareSeed(Message):
 
 
 class Receipt(Claim):
-    """An aggregator's word that it holds a complete, well-formed share set of a client."""
+    """An aggregator's statement that it holds a complete, well-formed share set of a client."""
 
     aggregator: Name
     client: Name
@@ -158,7 +155,7 @@ class Receipt(Claim):
 
 
 class SignedReceipt(Claim):
-    """A receipt that others can check: the signature is over run, round and phase too."""
+    """A receipt that others can verify: the signature also covers run, round and phase."""
 
     receipt: Receipt
     signature: Signature
@@ -175,7 +172,7 @@ class SetReceived(Message):
 
 
 class SetRefused(Message):
-    """An aggregator will not add a client's share set: a chunk of it was broken."""
+    """An aggregator refuses to add a client's share set: a chunk of it was broken."""
 
     kind: ClassVar[str] = "set-refused"
     senders = AGGREGATOR
@@ -187,7 +184,7 @@ class SetRefused(Message):
 
 
 class ResendSet(Message):
-    """An aggregator's disk has damaged or lost what a client sent it, and it asks for the same set again."""
+    """An aggregator asks for a client's set again, because its disk damaged or lost it."""
 
     kind: ClassVar[str] = "resend-set"
     senders = AGGREGATOR

@@ -1,4 +1,4 @@
-"""Messages by which a client that lost sums takes the model from a peer; servers see that it does, and no more."""
+"""Messages by which a client that lost sums gets the model from a peer; servers see that it does, and no more."""
 
 from typing import Annotated, ClassVar
 
@@ -15,7 +15,7 @@ MEAN_BYTES = 8
 
 
 def snapshot_bytes(manifest: Manifest, number: int) -> int:
-    """Size of the snapshot after a round: the model, then its history of mean factors, one place a round."""
+    """Return the size of the snapshot after a round: the model, then the mean factors, one place a round."""
     return manifest.parameters * PARAMETER_BYTES + number * MEAN_BYTES
 
 
@@ -25,7 +25,7 @@ def count_chunks(manifest: Manifest, number: int) -> int:
 
 
 class Voucher(Claim):
-    """A client's state after a round: how many were released, and a digest for peers of model and history."""
+    """A client's state after a round: the count of released rounds, and a keyed digest of model and history."""
 
     round: RoundNumber
     released: Annotated[int, Field(ge=0, lt=2**31)]
@@ -33,19 +33,19 @@ class Voucher(Claim):
 
 
 class SnapshotRequested(Message):
-    """A client has lost sums: all peers are to vouch for their models since, and one is to send its own."""
+    """A client that lost sums asks all peers to vouch for their models since, and one to send its own."""
 
     kind: ClassVar[str] = "snapshot-requested"
     senders = CLIENT
     recipients = CLIENT
 
     after: Annotated[int, Field(ge=-1, lt=2**31)]
-    """The last round that the client has taken in; -1 if it lacks the model that the run begins with."""
+    """The last round that the client has applied; -1 if it lacks the run's initial model."""
     giver: Name
 
 
 class ModelVouched(Message):
-    """A client's word on the models that it held after the last rounds."""
+    """A client vouches for the models that it held after the last rounds."""
 
     kind: ClassVar[str] = "model-vouched"
     senders = CLIENT
@@ -55,7 +55,7 @@ class ModelVouched(Message):
 
 
 class SnapshotChunk(Message):
-    """A piece of model and history after the envelope's round; the payload is sealed to its recipient."""
+    """A chunk of the snapshot after the envelope's round; the payload is sealed to its recipient."""
 
     kind: ClassVar[str] = "snapshot-chunk"
     senders = CLIENT

@@ -1,22 +1,18 @@
-"""What clients do with the sums: check that they are possible, then step (Beguier et al., Alg. 2, last line).
+"""Applying the sums to the model, with bounded influence (Beguier et al., Alg. 2, last line).
 
 θ' = θ + U with U = (α/M)·(D/M), where M is the number of members whose shares are in the sums; in the paper
-M = C. The mean factor α/M is clamped before (`hubbub.protocol.aggregate`). All clients must hold the same θ
-to the bit, so U is one fixed sequence of elementwise float32 operations: IEEE 754 fixes each of them, and numpy
-fuses none.
-
-Bounded influence: the mean factor of a round is clamped by the means of the rounds before it.
+M = C. Before the step, clients check that the sums are possible and clamp the mean factor α/M.
 
 A client gives one sign an index, but nothing ties its factor to those of the others: alone, it could make the step
 U = (mean α)·(mean D) as large as alpha_max allows. So every client clamps the mean factor at
 
     κ · (lower median of the clamped, non-zero means of the released rounds so far)
 
-and at least at a floor, so that tiny steps at one time do not freeze the model for good. The first round, which
-has none before it, has a bound of its own. No entry of U is larger than the clamped mean.
+and at least at a floor, so that a few tiny steps do not freeze the model for good. The first round, which has none
+before it, has a bound of its own. No entry of U is larger than the clamped mean.
 
-All clients must compute the same bits. The means are 64-bit floats, and every operation on them is one that
-IEEE 754 fixes.
+All clients must hold the same θ to the bit. So U is one fixed sequence of elementwise float32 operations, and the
+means are 64-bit floats: IEEE 754 fixes the result of each operation, and numpy fuses none.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ from hubbub.protocol.fixed_point import FixedPoint
 def apply_sum(
     theta: NDArray[np.float32], signs_sum: NDArray[np.signedinteger], mean_factor: float, members: int
 ) -> NDArray[np.float32]:
-    """Step to the next model; `theta` is left as it is. Slices of a model may be stepped one by one."""
+    """Return the next model; `theta` is not changed. Slices of a model may be stepped one by one."""
     if members < 1:
         raise LocalError(f"a sum has at least one member, not {members}")
     if theta.dtype != np.float32 or theta.shape != signs_sum.shape:
@@ -59,7 +55,7 @@ def apply_sum_on(
     mean_factor: float,
     members: int,
 ) -> NDArray[np.float32]:
-    """Step to a model that differs from `theta` at these indices alone."""
+    """Return the next model, which differs from `theta` at these indices alone."""
     updated = theta.copy()
     updated[support] = apply_sum(theta[support], signs_sum, mean_factor, members)
     return updated
@@ -68,9 +64,9 @@ def apply_sum_on(
 def are_sums_possible(
     signs_sum: NDArray[np.signedinteger], factors_sum: int, members: int, fixed_point: FixedPoint
 ) -> bool:
-    """Tell whether any inputs of `members` clients have these sums.
+    """Say whether any inputs of `members` clients have these sums.
 
-    Sums and public parameters are read, and nothing of a client's own input.
+    This reads sums and public parameters, and nothing of a client's own input.
     """
     largest_sign = max(int(signs_sum.max(initial=0)), -int(signs_sum.min(initial=0)))
     largest_factor = members * fixed_point.to_ring(fixed_point.alpha_max)
@@ -86,14 +82,14 @@ MEAN = np.dtype("<f8")
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """The factor that a round is applied with. It follows from the sums, so it does not print."""
+    """Factor that a round is applied with. It follows from the sums, so it does not print."""
 
     factor: float = field(repr=False)
     """The mean, or the bound where the mean is above it."""
     scale: float = field(repr=False)
-    """The factor's share of the mean: 1 unless it was clamped."""
+    """The factor divided by the mean: 1 unless it was clamped."""
     history: History = field(repr=False)
-    """With this round in it."""
+    """The history including this round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +110,7 @@ class FactorBounds:
             )
 
     def clamp(self, mean: float, history: History) -> Clamped:
-        """Clamp a round's mean factor; `history` is that of the rounds before it."""
+        """Clamp a round's mean factor; `history` covers the rounds before it."""
         factor = min(mean, self._bound(history))
         scale = factor / mean if factor < mean else 1.0
         return Clamped(factor, scale, (*history, factor) if factor > 0 else history)
@@ -126,7 +122,7 @@ class FactorBounds:
 
 
 def pack(history: History, places: int) -> bytes:
-    """Encode a history in so many places, zeros after its end: the length does not tell how many means it has."""
+    """Encode a history, padded with zeros to `places` means: the length does not tell how many it has."""
     padded = np.zeros(places, dtype=MEAN)
     padded[: len(history)] = history
     return padded.tobytes()

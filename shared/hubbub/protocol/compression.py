@@ -3,8 +3,8 @@
     D = sgn(Top-k(X))    α = ‖X‖₂ / ‖D‖₂    δ' = X - Q⁻¹(Q(α))·D    where X = U + δ
 
 The paper has ‖D‖₂ = √k; here it is √(non-zeros of D), which differs only where X has fewer than k non-zeros,
-and then still preserves the norm. Ties go to the lower index. δ' subtracts what was really sent, so that
-rounding and clipping of α are made up for in later rounds.
+and then still preserves the norm. Ties go to the lower index. δ' subtracts what was really sent, so that later
+rounds make up for the rounding and clipping of α.
 """
 
 import math
@@ -21,7 +21,7 @@ from hubbub.protocol.packing import BLOCK
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 AlphaRule = Literal["norm", "mean"]
-"""How α is chosen; see `scaling_factor`."""
+"""Rule by which α is chosen; see `scaling_factor`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class TopBinary:
 def count_kept(n: int, rho: float) -> int:
     """Compute k = ⌊ρ·N⌋ for ρ as it was written down.
 
-    The double next to 0.29 is a little less than 0.29; of 100 parameters, 29 are kept all the same.
+    The double next to 0.29 is a little less than 0.29; of 100 parameters, 29 are still kept.
     """
     if not 0 < rho <= 1:
         raise ConfigurationError(f"rho is {rho}; it must be above 0 and at most 1")
@@ -63,7 +63,7 @@ def top_k(x: Floats, k: int) -> NDArray[np.int64]:
 
 
 def top_binary(x: NDArray[np.float32], k: int, *, rule: AlphaRule = "norm") -> TopBinary:
-    """TopBinary(X; k) = α·D (Eq. 6); an all-zero X gives α = 0 and D = 0."""
+    """Compute TopBinary(X; k) = α·D (Eq. 6); an all-zero X gives α = 0 and D = 0."""
     indices = top_k(x, k)
     signs = np.zeros(x.size, dtype=np.int8)
     signs[indices] = np.sign(x[indices])
@@ -71,10 +71,10 @@ def top_binary(x: NDArray[np.float32], k: int, *, rule: AlphaRule = "norm") -> T
 
 
 def scaling_factor(x: NDArray[np.float32], chosen: NDArray[np.int64], *, rule: AlphaRule = "norm") -> float:
-    """α for these chosen entries; 0 if there are none.
+    """Compute α for these chosen entries; 0 if there are none.
 
     `norm` is the paper's: ‖X‖₂ over the root of their number, which preserves the norm of X. `mean` is their mean
-    magnitude, as in Sparse Binary Compression, which is smaller: what was not chosen adds nothing to it.
+    magnitude, as in Sparse Binary Compression. It is smaller: entries that were not chosen add nothing to it.
     """
     if not chosen.size:
         return 0.0
@@ -84,7 +84,7 @@ def scaling_factor(x: NDArray[np.float32], chosen: NDArray[np.int64], *, rule: A
 
 
 def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[np.int8]) -> NDArray[np.float32]:
-    """δ' = X - Q⁻¹(Q(α))·D (Alg. 2), where `sent_alpha` is Q⁻¹(Q(α)) and X = U + δ."""
+    """Compute δ' = X - Q⁻¹(Q(α))·D (Alg. 2), where `sent_alpha` is Q⁻¹(Q(α)) and X = U + δ."""
     error = signs.astype(np.float32)
     error *= np.float32(sent_alpha)
     np.subtract(x, error, out=error)
@@ -92,14 +92,14 @@ def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[n
 
 
 def check_finite(x: Floats) -> None:
-    """Refuse an update that cannot be sent."""
+    """Raise `BadUpdate` if an entry is NaN or infinite."""
     for start in range(0, x.size, BLOCK):
         if not np.isfinite(x[start : start + BLOCK]).all():
             raise BadUpdate("the update holds NaN or infinity; look at the learning rate and the data")
 
 
 def _squared_norm(x: NDArray[np.float32]) -> float:
-    """‖X‖₂² in double precision, as a fixed sequence of additions.
+    """Compute ‖X‖₂² in double precision, as a fixed sequence of additions.
 
     BLAS (np.dot, np.linalg.norm) adds in an order that depends on its threads, and so do the last bits of its
     result.

@@ -1,11 +1,10 @@
 """Communication costs in payload bits of all parties (Beguier et al., Eq. 3 and Table 2).
 
-The paper's C has several meanings once clients drop out, so formulas take a `Headcount`: rings are fixed by
-the cohort, uploads count who sent, downloads count who received. Without dropout they are the paper's
-formulas. A row of Table 2 is the sum of its phases, and a phase is a secure sum of n elements mod m, or a
-plain transfer.
+The paper's C has several meanings once clients drop out, so formulas take a `Headcount`: the cohort fixes the
+rings, senders count for uploads, recipients for downloads. Without dropout they are the paper's formulas. A row
+of Table 2 is the sum of its phases, and a phase is a secure sum of n elements mod m, or a plain transfer.
 
-On the compact wire a secure sum takes other terms: one full share from each sender, S - 1 sums between servers,
+On the compact wire a secure sum has other terms: one full share from each sender, S - 1 sums between servers,
 one masked sum to each recipient, all dense; and S - 1 seeds from each sender, which count with the first vector
 of their phase.
 
@@ -22,12 +21,12 @@ from hubbub.protocol.packing import element_bits
 
 FLOAT_BITS = 32
 SEED_BITS = 256
-"""What a share takes that follows from a seed, however long it is."""
+"""Size of a share that is sent as its seed, however long the share is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headcount:
-    """How many parties take which part in a phase."""
+    """Numbers of parties that take part in a phase, by their part."""
 
     cohort: int
     senders: int
@@ -42,7 +41,7 @@ class Headcount:
 
     @classmethod
     def complete(cls, clients: int, servers: int) -> "Headcount":
-        """Nobody drops out: the paper's setting."""
+        """Count a phase from which nobody drops out, as in the paper."""
         return cls(cohort=clients, senders=clients, recipients=clients, servers=servers)
 
 
@@ -56,7 +55,7 @@ def secure_sum_bits(n: int, m: int, heads: Headcount, wire: WireMode = "paper") 
 
 
 def seeds_bits(heads: Headcount, wire: WireMode) -> int:
-    """What shares that follow from seeds take in one phase: S - 1 of 256 bits from each sender, if compact."""
+    """Seeds of one phase: S - 1 of 256 bits from each sender on the compact wire, none on the paper's."""
     return (heads.servers - 1) * heads.senders * SEED_BITS if wire == "compact" else 0
 
 
@@ -87,7 +86,7 @@ def tags_bits(kind: tags.Kind, q: int, heads: Headcount, wire: WireMode = "paper
 
 
 def pluses_bits(n: int, heads: Headcount, wire: WireMode = "paper") -> int:
-    """Sum of Signs where everybody speaks about all n indices: 2·S·C·n·⌈log2(C + 1)⌉."""
+    """Sum of Signs where every client sends a sign for all n indices: 2·S·C·n·⌈log2(C + 1)⌉."""
     return secure_sum_bits(n, unions.modulus(heads.cohort), heads, wire) + seeds_bits(heads, wire)
 
 

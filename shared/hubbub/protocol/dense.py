@@ -1,15 +1,14 @@
-"""Residues as words: g digits of Z_m make one element of Z_{2^w}, in which shares are drawn, added and packed.
+"""Dense packing: g residues mod m as the digits of one word mod 2^w, in which shares are drawn, added and packed.
 
 A word is the integer Σ x[i]·m^i over its g digits, the first lowest; m^g ≤ 2^w, and the last word of a vector is
-filled up with digits 0. Where the digits of several vectors add up to less than m at every place, their words add
-up to the word of the sums: no digit carries into the next. So a sum of vectors is a sum of words mod 2^w, in which
-nothing has to be reduced, every word is as good a share as any other, and only who reads the sum makes digits of
-it. Who adds vectors of a ring that is no power of two must see to it that their sums stay below m, without
-wrapping; who reads a sum that shows otherwise is told so.
+padded with digits 0. Where the digits of several vectors add up to less than m at every place, their words add
+up to the word of the sums: no digit carries into the next. So a sum of vectors is a sum of words mod 2^w. Nothing
+has to be reduced, any word is a valid share, and digits are computed only from the final sum. If m is no power of
+two, the caller must make sure that the sums stay below m, without wrapping; `from_words` detects some violations.
 
-Of all words of up to 64 bits those are looked at whose bits are a multiple of 8, then of 4, of 2, then all,
-until one takes at most 3 % more than log2 m bits a digit; of these the one that takes the fewest, and of equal
-ones the longest. Where m is a power of two a word is one digit, so that nothing is lost and sums may wrap.
+The word of a ring has, among the widths up to 64 bits that are multiples of 8, the fewest bits a digit, and is the
+longest of equal ones. If that is over 3 % more than log2 m, multiples of 4 are tried, then of 2, then all widths.
+If m is a power of two, a word is one digit, so that no bit is lost and sums may wrap.
 """
 
 from collections.abc import Iterator
@@ -42,18 +41,18 @@ from hubbub.protocol.packing import (
 from hubbub.protocol.ring import reduce_words, word_type
 
 MAX_LOSS_PERCENT = 3
-"""So much more than log2 m bits may a digit take for the sake of words that end on whole bytes."""
+"""The most that a digit may take above log2 m bits, for words that end on whole bytes."""
 
 Digits = NDArray[np.unsignedinteger]
 """A vector over Z_m in any unsigned type; the narrowest is a quarter of `Residues` for m ≤ 256."""
 
 Words = NDArray[np.unsignedinteger]
-"""A vector over Z_{2^w}, in the narrowest type; bits from the w-th on matter to nobody."""
+"""A vector over Z_{2^w}, in the narrowest type; bits from the w-th on are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """So many digits make a word of so many bits."""
+    """Numbers of digits and of bits in a word."""
 
     digits: int
     bits: int
@@ -61,38 +60,38 @@ class Word:
 
 @cache
 def word_of(m: int) -> Word:
-    """Choose the word of a ring."""
+    """Choose the word of the ring Z_m."""
     if is_power_of_two(m):
         return Word(1, element_bits(m))
     for step in (8, 4, 2, 1):
         words = [Word(_digits_in(bits, m), bits) for bits in range(step, WORD_BITS + 1, step)]
         best = min((word for word in words if word.digits), key=lambda word: (word.bits / word.digits, -word.bits))
-        # In whole numbers, so that everybody comes to the same word: w ≤ 1.03·g·log2 m.
+        # Exact integer arithmetic, so that all parties choose the same word: w ≤ 1.03·g·log2 m.
         if 2 ** (100 * best.bits) <= m ** ((100 + MAX_LOSS_PERCENT) * best.digits):
             break
     return best
 
 
 def _digits_in(bits: int, m: int) -> int:
-    """The largest g with m^g ≤ 2^bits."""
+    """Return the largest g with m^g ≤ 2^bits."""
     return next(digits for digits in count() if m ** (digits + 1) > 2**bits)
 
 
 def is_power_of_two(m: int) -> bool:
-    """Whether residues mod m take whole bits; refuses what is no modulus."""
+    """Return whether residues mod m take whole bits; raise `ConfigurationError` if m is no modulus."""
     check_modulus(m)
     return m & (m - 1) == 0
 
 
 def count_words(n: int, m: int) -> int:
-    """⌈n/g⌉."""
+    """Count the words that n residues take: ⌈n/g⌉."""
     if n < 0:
         raise ConfigurationError(f"a vector cannot have {n} elements")
     return -(-n // word_of(m).digits)
 
 
 def words_type(m: int) -> np.dtype[np.unsignedinteger]:
-    """The narrowest type that holds a word; its bytes mean the same on every machine."""
+    """Return the narrowest type that holds a word; its bytes mean the same on every machine."""
     return UNSIGNED[container_bits(word_of(m).bits)]
 
 
@@ -107,7 +106,7 @@ def dense_bytes(n: int, m: int) -> int:
 
 
 def check_digits(x: Digits, m: int) -> None:
-    """Refuse a vector that is not over Z_m, as `check_residues` does, in whatever unsigned type it is."""
+    """Raise `LocalError` if a vector is not over Z_m, as `check_residues` does, but for any unsigned type."""
     check_modulus(m)
     if x.ndim != 1 or x.dtype.kind != "u":
         raise LocalError(
@@ -121,7 +120,7 @@ def check_digits(x: Digits, m: int) -> None:
 
 
 def to_words(x: Digits, m: int) -> Words:
-    """Make words of residues."""
+    """Merge residues into words."""
     check_digits(x, m)
     words, radix = np.empty(count_words(x.size, m), dtype=words_type(m)), _radix_of(m)
     for part, digits, raw in _blocks(x, words, m):
@@ -133,10 +132,10 @@ def to_words(x: Digits, m: int) -> Words:
 
 
 def from_words(words: Words, n: int, m: int) -> tuple[Digits, bool]:
-    """Make n residues of a sum of words, in the narrowest type; also tell whether residues can have such a sum.
+    """Split a sum of words into n residues, in the narrowest type; also say whether residues can have such a sum.
 
-    If not, a word is no number of g digits, or digits after the last residue are not zero. The residues are in
-    the ring all the same, and all of them are made: to raise here would tell when, and so what was summed.
+    If not, a word is no number of g digits, or digits after the last residue are not zero. All residues are still
+    computed, and lie in the ring: the time of an early exit would reveal something of the sum.
     """
     word, radix = word_of(m), _radix_of(m)
     x, possible = np.empty(n, dtype=word_type(m)), True
@@ -157,7 +156,7 @@ def _radix_of(m: int) -> Radix:
 
 
 def _blocks(x: Digits, words: Words, m: int) -> Iterator[tuple[Words, Digits, Bytes]]:
-    """For each block its words and its digits, and room for these and for those that fill up the last word."""
+    """Yield each block's words and digits, and a buffer for the digits with the padding of the last word."""
     word, radix = word_of(m), _radix_of(m)
     size = block_elements(radix.lane_bits)
     raw = np.empty(min(words.size, size) * radix.number_bytes + SLACK, dtype=np.uint8)
@@ -169,14 +168,14 @@ def _blocks(x: Digits, words: Words, m: int) -> Iterator[tuple[Words, Digits, By
 
 
 def pack_words(words: Words, m: int) -> bytes:
-    """Write words of a ring with w bits each."""
+    """Write words with w bits each."""
     return write_elements(words, word_of(m).bits)
 
 
 def read_frame(data: bytes | bytearray | memoryview, n: int, m: int) -> Bytes:
-    """The bytes, if they are as many as n residues, or a share of them, take, and end in zero bits.
+    """View the bytes of n residues, or of a share of them; raise `PeerError` for a wrong length or padding.
 
-    Any words may be a share, so that there is nothing else to refuse.
+    Any word is a valid share, so there is nothing else to check.
     """
     raw = read_bytes(data, dense_bytes(n, m), f"{n} residues mod {m}, {word_of(m).digits} to a word,")
     check_padding(raw, dense_bits(n, m))
@@ -184,9 +183,9 @@ def read_frame(data: bytes | bytearray | memoryview, n: int, m: int) -> Bytes:
 
 
 def read_words(data: bytes | bytearray | memoryview, n: int, m: int) -> Iterator[tuple[slice, Words]]:
-    """Read the words of n residues, block by block, each with its place; the next one overwrites it.
+    """Yield the words of n residues, block by block, each with its place; the next block overwrites it.
 
-    What `read_frame` refuses is refused, as the sender's fault, before the first.
+    Raises `PeerError` before the first block where `read_frame` does.
     """
     yield from read_elements(read_frame(data, n, m), count_words(n, m), word_of(m).bits)
 
@@ -195,12 +194,12 @@ def read_words(data: bytes | bytearray | memoryview, n: int, m: int) -> Iterator
 
 
 def pack_dense(x: Digits, m: int) -> bytes:
-    """Write the residues, g of them in w bits."""
+    """Write residues, g of them in w bits."""
     return pack_words(to_words(x, m), m)
 
 
 def unpack_dense(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
-    """Read n residues, and refuse anything that `pack_dense` cannot have written."""
+    """Read n residues; raise `PeerError` for anything that `pack_dense` cannot have written."""
     words = np.empty(count_words(n, m), dtype=words_type(m))
     for place, part in read_words(data, n, m):
         words[place] = part

@@ -1,17 +1,18 @@
-"""Non-negative reals as integers mod 2^λ: Q(x) = ⌊2^a·x⌋ (Beguier et al., sections 2.4 and 3.2.4).
+"""Fixed point: real numbers as residues mod 2^λ, so that SecureSum adds them exactly.
 
-The paper asks for an a such that the sum of C factors does not overflow. Here factors are clipped at
-alpha_max, and a is the largest integer with C·⌊2^a·alpha_max⌋ < 2^λ; it may be negative.
+`FixedPoint` is for the factors, which are not negative: Q(x) = ⌊2^a·x⌋ (Beguier et al., sections 2.4 and 3.2.4).
+The paper asks for an a such that the sum of C factors does not overflow. Here factors are clipped at alpha_max,
+and a is the largest integer with C·⌊2^a·alpha_max⌋ < 2^λ; it may be negative.
 
-Real numbers of either sign as residues mod 2^λ, so that SecureSum adds them exactly.
+`SignedFixedPoint` is for numbers of either sign:
 
     q(x) = 2^a·x, rounded to the nearest integer and clipped at ±L    where L = ⌊2^a·largest⌋
     x    = q mod 2^λ                                                  negative ones in the upper half
     Σ x  = 2^-a·(Σ q)                                                 read back from (-2^(λ-1), 2^(λ-1))
 
-It is the fixed point of the factors (Beguier et al., section 2.4) with one bit for the sign: a is the largest
-integer with C·L < 2^(λ-1), so that no sum of a whole cohort leaves the half that its sign says. A number that is a
-multiple of 2^-a is added as it is, any other to within half of that.
+It is the same fixed point with one bit for the sign: a is the largest integer with C·L < 2^(λ-1), so that no sum
+of a whole cohort leaves the half of its sign. A multiple of 2^-a is added exactly, any other number to within half
+of that.
 """
 
 from __future__ import annotations
@@ -74,14 +75,14 @@ class FixedPoint:
         return int(2**self.modulus_bits)
 
     def to_ring(self, alpha: float) -> int:
-        """Q(alpha), after clipping at alpha_max."""
+        """Compute Q(alpha), after clipping at alpha_max."""
         if not math.isfinite(alpha) or alpha < 0:
             raise BadUpdate("a scaling factor is negative, infinite or not a number; look at the learning rate")
         # Scaling by a power of two is exact, or so small that the floor is 0 either way.
         return math.floor(math.ldexp(min(alpha, self.alpha_max), self.fraction_bits))
 
     def from_ring(self, value: int) -> float:
-        """Q⁻¹(value) = value / 2^a, for one factor or the sum of a cohort's."""
+        """Compute Q⁻¹(value) = value / 2^a, for one factor or the sum of a cohort's."""
         if not 0 <= value < self.modulus:
             raise LocalError(f"{value} is no residue mod 2^{self.modulus_bits}")
         return math.ldexp(value, -self.fraction_bits)
@@ -96,10 +97,10 @@ def _check_range(alpha_max: float, modulus_bits: int) -> None:
 
 Reals = NDArray[np.floating[Any]]
 Units = NDArray[np.int64]
-"""Integers, each so many times 2^-a."""
+"""Integers, in multiples of 2^-a."""
 
 MIN_MODULUS_BITS = 2
-"""One for the sign, one for the number."""
+"""One bit for the sign, one for the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class SignedFixedPoint:
 
     @property
     def fraction_bits(self) -> int:
-        """a, which is negative where the range is wide: then even whole numbers are rounded."""
+        """The exponent a, which is negative where the range is wide: then even whole numbers are rounded."""
         return self.magnitudes.fraction_bits
 
     @property
@@ -134,7 +135,7 @@ class SignedFixedPoint:
 
     @property
     def unit(self) -> float:
-        """2^-a, the step between two numbers that can be sent."""
+        """2^-a, the step between two representable numbers."""
         return float(np.ldexp(1.0, -self.fraction_bits))
 
     @property
@@ -143,34 +144,34 @@ class SignedFixedPoint:
         return self.magnitudes.to_ring(self.largest)
 
     def outside(self, values: Reals) -> NDArray[np.bool_]:
-        """Which numbers are beyond the largest, or are none at all (NaN)."""
+        """Return a mask of the numbers that are beyond the largest, or NaN."""
         beyond: NDArray[np.bool_] = ~(np.abs(values.astype(np.float64)) <= self.largest)
         return beyond
 
     def to_units(self, values: Reals) -> Units:
-        """q(x). What is beyond the largest is clipped, and what is no number is 0."""
+        """Compute q(x). A number beyond the largest is clipped, and NaN becomes 0."""
         within = np.clip(np.nan_to_num(values.astype(np.float64)), -self.largest, self.largest)
         # Scaling by a power of two is exact, or so small that it is rounded to 0 either way.
         rounded: Units = np.rint(np.ldexp(within, self.fraction_bits)).astype(np.int64)
         return np.clip(rounded, -self.largest_units, self.largest_units)
 
     def to_ring(self, units: Units) -> Residues:
-        """Reduce mod 2^λ; negative numbers come to lie in the upper half."""
+        """Reduce mod 2^λ; negative numbers move to the upper half."""
         residues: Residues = np.mod(units, self.modulus).astype(np.uint32)
         return residues
 
     def from_ring(self, residues: Residues) -> Units:
-        """The sum in units: what lies in the upper half is negative."""
+        """Read residues as units; the upper half is negative."""
         check_residues(residues, self.modulus)
         units = residues.astype(np.int64)
         units[units >= self.modulus // 2] -= self.modulus
         return units
 
     def to_reals(self, units: Units) -> NDArray[np.float64]:
-        """2^-a·q, exactly: a sum has at most 32 bits, and a double holds 53."""
+        """Compute 2^-a·q, exactly: a sum has at most 32 bits, and a double holds 53."""
         scaled: NDArray[np.float64] = np.ldexp(units.astype(np.float64), -self.fraction_bits)
         return scaled
 
     def are_sums_possible(self, sums: Units, summands: int | Residues) -> bool:
-        """Tell whether so many numbers, the same for all or one count for each, can have these sums."""
+        """Say whether `summands` numbers, one count for all sums or one for each, can have these sums."""
         return not (np.abs(sums) > np.multiply(summands, self.largest_units, dtype=np.int64)).any()

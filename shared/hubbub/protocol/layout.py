@@ -1,11 +1,10 @@
-"""The two ways in which residues become bytes: whole bits each, as the paper counts them, or dense.
+"""Layout of a phase's vectors in bytes: the two encodings of residues, and the cut into chunks.
 
-What a chunk holds and what a formula counts follow from the encoding alone, so both ends cut vectors alike.
-
-How the vectors of a phase are cut into chunks.
+Residues take whole bits each, as the paper counts them, or are packed densely. The encoding alone decides what a
+chunk holds and what a formula counts.
 
 A phase moves a few vectors over different rings side by side: the signs over Z_{2C+1} and, in the same
-messages, the factor over Z_{2^32}. Both ends cut them alike from their lengths and rings alone, so a chunk
+messages, the factor over Z_{2^32}. Both ends cut them alike from their lengths, rings and encoding, so a chunk
 carries nothing but its number. A piece ends on a whole byte, except the last of its vector, and is packed to
 whole bytes; several short pieces share a chunk.
 """
@@ -21,86 +20,86 @@ from hubbub.protocol import dense, packing
 from hubbub.protocol.packing import BYTE_BITS, Residues
 
 ALIGNMENT = 64
-"""Residues: this many of any width end on a whole 64-bit word."""
+"""Number of residues, of any width, that end on a whole 64-bit word."""
 
 
 class Encoding(Protocol):
     """A way to write residues."""
 
     def bits(self, n: int, m: int) -> int:
-        """Payload of n residues."""
+        """Count the payload bits of n residues."""
 
     def size(self, n: int, m: int) -> int:
-        """Bytes that n residues take, the last one padded."""
+        """Count the bytes that n residues take, the last one padded."""
 
     def fitting(self, room: int, m: int) -> int:
-        """How many residues, ending on a whole byte, fit into so many bytes."""
+        """Count the residues that fit into `room` bytes and end on a whole byte."""
 
     def pack(self, x: Residues, m: int) -> bytes:
         """Write residues."""
 
     def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """Read n residues, or refuse with `PeerError` what cannot have been written."""
+        """Read n residues; raise `PeerError` for bytes that `pack` cannot have written."""
 
     def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """Refuse what cannot be a share of n residues."""
+        """Raise `PeerError` for bytes that cannot be a share of n residues."""
 
 
 class WholeBits:
-    """⌈log2 m⌉ bits each (Beguier et al., section 2.3.2)."""
+    """Encoding in ⌈log2 m⌉ bits for each residue (Beguier et al., section 2.3.2)."""
 
     def bits(self, n: int, m: int) -> int:
-        """n·⌈log2 m⌉."""
+        """Count n·⌈log2 m⌉ bits."""
         return n * packing.element_bits(m)
 
     def size(self, n: int, m: int) -> int:
-        """In bytes."""
+        """Count the bytes of n residues."""
         return packing.packed_bytes(n, m)
 
     def fitting(self, room: int, m: int) -> int:
-        """A multiple of 64; residues of 64 bits each end on a whole word."""
+        """Return a multiple of 64, or any number for residues of 64 bits, which end on a whole word."""
         aligned = 1 if m == packing.WORD_MODULUS else ALIGNMENT
         return room * 8 // packing.element_bits(m) // aligned * aligned
 
     def pack(self, x: Residues, m: int) -> bytes:
-        """One after another."""
+        """Write residues one after another."""
         return packing.pack(x, m)
 
     def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """One after another."""
+        """Read residues one after another."""
         return packing.unpack(data, n, m)
 
     def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """By reading it."""
+        """Check a share by reading it."""
         packing.unpack(data, n, m)
 
 
 class Dense:
-    """⌈n/g⌉·w bits: within a few percent of log2 m each."""
+    """Encoding in words, ⌈n/g⌉·w bits in all: within a few percent of log2 m each."""
 
     def bits(self, n: int, m: int) -> int:
-        """⌈n/g⌉·w."""
+        """Count ⌈n/g⌉·w bits."""
         return dense.dense_bits(n, m)
 
     def size(self, n: int, m: int) -> int:
-        """In bytes."""
+        """Count the bytes of n residues."""
         return dense.dense_bytes(n, m)
 
     def fitting(self, room: int, m: int) -> int:
-        """A multiple of 8·g: eight words end on a whole byte."""
+        """Return a multiple of 8·g: eight words end on a whole byte."""
         word = dense.word_of(m)
         return room // word.bits * BYTE_BITS * word.digits
 
     def pack(self, x: Residues, m: int) -> bytes:
-        """In words."""
+        """Write residues in words."""
         return dense.pack_dense(x, m)
 
     def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """In words."""
+        """Read residues from words."""
         return dense.unpack_dense(data, n, m)
 
     def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """By its length and end: any word may be a share."""
+        """Check a share's length and padding: any word may be a share."""
         dense.read_frame(data, n, m)
 
 
@@ -109,23 +108,23 @@ DENSE: Encoding = Dense()
 
 
 MIN_CHUNK_BYTES = ALIGNMENT * 4
-"""So many elements of the widest ring."""
+"""Room for `ALIGNMENT` elements of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A vector over Z_modulus, by name: what it looks like, not what it holds."""
+    """Description of a vector over Z_modulus: its name and shape, not its values."""
 
     name: str
     length: int
     modulus: int
     signed: bool = field(default=False, compare=False)
-    """Whether residues in the upper half of the ring stand for negative integers. The owner of the values knows;
-    it does not travel, so that vectors that were declared to us never have it."""
+    """True if residues in the upper half of the ring stand for negative integers. Only the owner of the values
+    sets it; it is not sent, so vectors that a peer declared never have it."""
 
     @property
     def counts_as(self) -> str:
-        """What its bits are counted as: the name, up to a dot."""
+        """The category that its bits are counted under: the name, up to a dot."""
         return self.name.partition(".")[0]
 
     @property
@@ -154,7 +153,7 @@ Payload = bytes | bytearray | memoryview
 
 
 def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int, encoding: Encoding = WHOLE_BITS) -> tuple[Chunk, ...]:
-    """Cut the vectors into chunks of at most `chunk_bytes`; there is always at least one."""
+    """Cut vectors into chunks of at most `chunk_bytes`; there is always at least one."""
     if chunk_bytes < MIN_CHUNK_BYTES:
         raise ConfigurationError(f"chunks of {chunk_bytes} bytes are too small; take {MIN_CHUNK_BYTES} or more")
     chunks: list[Chunk] = []
@@ -175,7 +174,7 @@ def plan_chunks(vectors: Sequence[Vector], chunk_bytes: int, encoding: Encoding 
 
 
 def _cut(vector: Vector, start: int, room: int, encoding: Encoding) -> int:
-    """Where a piece that begins at `start` and has `room` bytes ends."""
+    """Return the end of a piece that begins at `start` and has `room` bytes."""
     rest = vector.length - start
     if encoding.size(rest, vector.modulus) <= room:
         return vector.length
@@ -194,7 +193,7 @@ def pack_chunk(
 def chunk_payload_bytes(
     chunk: Chunk, vectors: Sequence[Vector], encoding: Encoding = WHOLE_BITS
 ) -> dict[str, int]:
-    """How many bytes of a chunk count as what."""
+    """Count the bytes of a chunk by what they count as."""
     sizes = dict.fromkeys((vector.counts_as for vector in vectors), 0)
     for piece in chunk:
         vector = vectors[piece.vector]
@@ -205,7 +204,7 @@ def chunk_payload_bytes(
 def check_payload(
     plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, size: int, encoding: Encoding = WHOLE_BITS
 ) -> dict[str, int]:
-    """Refuse a chunk that is not in the plan, or not of this size; say how many of its bytes count as what."""
+    """Count a chunk's bytes by what they count as; raise `PeerError` if it is not in the plan or of this size."""
     if index >= len(plan):
         raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {index} among {len(plan)}")
     sizes = chunk_payload_bytes(plan[index], vectors, encoding)
@@ -220,7 +219,7 @@ def check_payload(
 def split_payload(
     chunk: Chunk, vectors: Sequence[Vector], payload: Payload, encoding: Encoding = WHOLE_BITS
 ) -> Iterator[tuple[Piece, memoryview]]:
-    """The bytes of each piece; a payload of another length is refused."""
+    """Yield the bytes of each piece; raise `PeerError` for a payload of another length."""
     check_payload([chunk], vectors, 0, len(payload), encoding)
     view = memoryview(payload)
     for piece in chunk:
@@ -232,6 +231,6 @@ def split_payload(
 def unpack_chunk(
     chunk: Chunk, vectors: Sequence[Vector], payload: Payload, encoding: Encoding = WHOLE_BITS
 ) -> Iterator[tuple[Piece, Residues]]:
-    """Undo `pack_chunk`; a payload of another length, or with a value outside its ring, is refused."""
+    """Undo `pack_chunk`; raise `PeerError` for a wrong length or a value outside its ring."""
     for piece, part in split_payload(chunk, vectors, payload, encoding):
         yield piece, encoding.unpack(part, piece.stop - piece.start, vectors[piece.vector].modulus)

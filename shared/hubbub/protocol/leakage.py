@@ -1,4 +1,4 @@
-"""What SecUnion loses and what it tells, in expectation (Beguier et al., appendix on SecUnion).
+"""Expected losses and leakage of SecUnion (Beguier et al., appendix on SecUnion).
 
 Both are computed for clients that choose their k indices independently and uniformly. The paper takes 1/2^q for
 the chance that t ≥ 2 random non-zero marks cancel; exactly, it is (1 + (-1)^t / (2^q - 1)^(t-1)) / 2^q, which is
@@ -12,12 +12,12 @@ import math
 
 
 def choosing_probability(clients: int, rho: float, choosers: int) -> float:
-    """P(N, k, C, t): the chance that exactly t of C clients choose a given index, with ρ = k/N."""
+    """Compute P(N, k, C, t), the chance that exactly t of C clients choose a given index, with ρ = k/N."""
     return math.comb(clients, choosers) * math.pow(rho, choosers) * math.pow(1 - rho, clients - choosers)
 
 
 def cancel_probability(choosers: int, q: int) -> float:
-    """The chance that t uniform non-zero marks of Z_{2^q} add up to zero."""
+    """Compute the chance that t uniform non-zero marks of Z_{2^q} add up to zero."""
     if choosers == 0:
         return 1.0
     sign = 1 if choosers % 2 == 0 else -1
@@ -25,12 +25,12 @@ def cancel_probability(choosers: int, q: int) -> float:
 
 
 def expected_union(n: int, rho: float, clients: int) -> float:
-    """The expected |V| of a union that loses nothing."""
+    """Compute the expected |V| of a union that loses nothing."""
     return n * (1 - math.pow(1 - rho, clients))
 
 
 def expected_lost(n: int, rho: float, clients: int, q: int) -> float:
-    """The expected number of indices that SecUnion loses."""
+    """Compute the expected number of indices that SecUnion loses."""
     return n * sum(
         choosing_probability(clients, rho, choosers) * cancel_probability(choosers, q)
         for choosers in range(2, clients + 1)
@@ -38,14 +38,14 @@ def expected_lost(n: int, rho: float, clients: int, q: int) -> float:
 
 
 def paper_expected_lost(n: int, rho: float, clients: int, q: int) -> float:
-    """The same by the paper's formula: N · Pr[t ≥ 2] / 2^q."""
+    """Compute the same by the paper's formula: N · Pr[t ≥ 2] / 2^q."""
     return n * _several(clients, rho) / math.pow(2, q)
 
 
 def alone_probability(rho: float, clients: int, q: int) -> float:
-    """How sure a client can be, when the sum at an index is its own mark, that nobody else chose the index.
+    """Compute the chance that nobody else chose an index, given that the sum there is the client's own mark.
 
-    By Bayes' rule over the number of other choosers, whose marks then cancel.
+    This is Bayes' rule over the number of other choosers, whose marks then cancel.
     """
     others = clients - 1
     alone = choosing_probability(others, rho, 0)
@@ -58,27 +58,27 @@ def alone_probability(rho: float, clients: int, q: int) -> float:
 
 
 def paper_alone_probability(rho: float, clients: int, q: int) -> float:
-    """The same by the paper's formula: 1 - Pr[t ≥ 2 | C - 1] / 2^q."""
+    """Compute the same by the paper's formula: 1 - Pr[t ≥ 2 | C - 1] / 2^q."""
     return 1 - _several(clients - 1, rho) / math.pow(2, q)
 
 
 def expected_alone_share(rho: float, clients: int) -> float:
-    """The expected share of V's indices that a single client chose."""
+    """Compute the expected share of V's indices that a single client chose."""
     return choosing_probability(clients, rho, 1) / (1 - math.pow(1 - rho, clients))
 
 
 def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: int, q: int) -> float:
-    """Estimate what share of SecUnion's V a single client chose, from what one client sees.
+    """Estimate the share of SecUnion's V that a single client chose, from what one client sees.
 
     The client chose `kept` indices; at `matched` of them the sum is its own mark; V has `union_size`. Of its own
     indices let N_1, N_2 and N_3 be those that it alone, one other, or more others chose. Marks of two or more
     others cancel with probability p = 1/2^q or so, hence matched = N_1 + p·N_3, and an index that t clients chose
-    stands in t of their lists, hence |V|/M = N_1 + (1 - 1/(2^q-1))·N_2/2 + (1-p)·N_3/t. The others are taken to
-    fare like this client, and t for N_3 to lie halfway between 3 and M.
+    stands in t of their lists, hence |V|/M = N_1 + (1 - 1/(2^q-1))·N_2/2 + (1-p)·N_3/t. This assumes that the
+    other clients are like this one, and that t for N_3 lies halfway between 3 and M.
 
-    At q = 1 all marks are alike and V holds what an odd number of clients chose. There only the mean number of
-    choosers, M·matched/|V|, tells something: taken as a mixture of one and of the largest odd number, it errs
-    towards more.
+    At q = 1 all marks are equal, and V holds the indices that an odd number of clients chose. Then the only
+    evidence is the mean number of choosers, M·matched/|V|. It is read as a mixture of one and of the largest odd
+    number, which errs towards more.
     """
     if not union_size:
         return 0.0
@@ -97,10 +97,10 @@ def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: i
 
 
 def pair_error(rho: float, overlap: float, others: int) -> float:
-    """How often the unions before and after a void round mislead about a client that is in the first one only.
+    """Compute how often the unions before and after a void round mislead about a client only in the first.
 
-    At q = 1 an index is in V if an odd number of clients chose it. Where it is in one of the two unions and not in
-    the other, the absent client chose it, unless an odd number of the others changed their minds. One that
+    At q = 1 an index is in V if an odd number of clients chose it. If it is in one of the two unions and not in
+    the other, the absent client chose it, unless an odd number of the others changed their choice. A client that
     chooses a share ρ of all indices, and of these the share `overlap` again, does so with probability
     2·ρ·(1 - overlap). With the same batches the overlap is 1 and nothing misleads.
     """
@@ -113,5 +113,5 @@ def _clip(share: float) -> float:
 
 
 def _several(clients: int, rho: float) -> float:
-    """Pr[t ≥ 2]: at least two clients choose a given index."""
+    """Compute Pr[t ≥ 2], the chance that at least two clients choose a given index."""
     return 1 - choosing_probability(clients, rho, 0) - choosing_probability(clients, rho, 1)

@@ -1,4 +1,4 @@
-"""Metrics: named scores of a model, which clients add up instead of telling; not in the paper.
+"""Metrics: named scores of a model, which clients sum securely; not in the paper.
 
 A task declares its metrics with their bounds, and its `evaluate` returns for each name a sum over its examples and
 their number (or weight). There are three kinds, by what is summed for an example and what is computed from it:
@@ -9,8 +9,8 @@ their number (or weight). There are three kinds, by what is summed for an exampl
                                                           the area under the ROC curve
 
 A client turns its means into components between 0 and 1, and contributes them as integers. By default each client
-counts once. What is not finite, missing or undefined counts as the worst that the bounds allow, so that a failed
-evaluation looks like a bad one.
+counts once. A value that is missing, undefined or not finite counts as the worst that the bounds allow, so that a
+failed evaluation looks like a bad one.
 
 Everything is decoded from the summed integers in exact arithmetic, so that all clients report the same bits.
 """
@@ -31,19 +31,19 @@ from hubbub.protocol.ring import Residues
 
 MetricKind: TypeAlias = Literal["mean", "r2", "auc"]
 Scores: TypeAlias = Mapping[str, tuple[float | Sequence[float], float]]
-"""What `evaluate` returns: for each metric its sum (or sums) over the examples, and the number of examples."""
+"""Result of `evaluate`: for each metric its sum (or sums) over the examples, and the number of examples."""
 ScoreWeights: TypeAlias = Literal["equal", "examples"]
 
 NAME = "scores"
-"""Of the phase and of its vector, and what its bits are counted as."""
+"""Name of the phase, of its vector and of the traffic category."""
 MODULUS = 2**32
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"
 MIN_BINS, MAX_BINS = 2, 4096
 WORST_R2 = -1.0
-"""R² has no lower bound; what is below this is told as this."""
+"""Lowest R² that is reported, since R² has no lower bound."""
 _TERMS = {"mean": 1, "r2": 3}
 _DIGITS = 7
-"""Of a decoded metric: what is beyond them is rounding."""
+"""Significant digits of a decoded metric; the rest is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Metric:
     name: str
     low: float = 0.0
     high: float = 1.0
-    """The bounds of one example's value; for r2 those of the targets. An AUC has none of its own."""
+    """Bounds of one example's value; for r2 those of the targets. An AUC has none of its own."""
     higher_is_better: bool = True
     kind: MetricKind = "mean"
     bins: int = 0
-    """Of an AUC's histogram of probabilities, which has as many for positives as for negatives."""
+    """Bins of an AUC's histogram of probabilities, for positives and again for negatives."""
 
     def __post_init__(self) -> None:
         if re.fullmatch(NAME_PATTERN, self.name) is None:
@@ -77,7 +77,7 @@ class Metric:
 
     @property
     def width(self) -> int:
-        """How many numbers are summed for it."""
+        """The number of components that are summed for it."""
         return 2 * self.bins if self.kind == "auc" else _TERMS[self.kind]
 
     @property
@@ -89,11 +89,11 @@ class Metric:
 
     @property
     def worst(self) -> float:
-        """The value that something undefined counts as."""
+        """The value that an undefined score counts as."""
         return self.range[not self.higher_is_better]
 
     def normalise(self, total: float | Sequence[float], weight: float) -> NDArray[np.float64]:
-        """Turn sums over a client's examples into components between 0 and 1; the worst if that cannot be done."""
+        """Turn sums over a client's examples into components between 0 and 1; the worst ones if that fails."""
         means = np.atleast_1d(np.asarray(total, dtype=np.float64))
         if means.shape != (self.width,) or not (math.isfinite(weight) and weight > 0 and np.isfinite(means).all()):
             return self._worst_components()
@@ -118,7 +118,7 @@ class Metric:
         if self.kind == "r2":
             return np.array([1.0, 0.5, 0.25])
         worst = np.zeros(self.width)
-        worst[0] = worst[-1] = 0.5  # All positives are thought least likely, all negatives most likely.
+        worst[0] = worst[-1] = 0.5  # All positives in the lowest bin, all negatives in the highest.
         return worst
 
     def evaluate(self, components: Sequence[Fraction]) -> float:
@@ -132,7 +132,7 @@ class Metric:
         return self._area(components[: self.bins], components[self.bins :])
 
     def _area(self, positives: Sequence[Fraction], negatives: Sequence[Fraction]) -> float:
-        """The chance that a positive is in a higher bin than a negative; in the same one it is a half."""
+        """Compute the chance that a positive is in a higher bin than a negative; the same bin counts as a half."""
         pairs = sum(positives, Fraction()) * sum(negatives, Fraction())
         if not pairs:
             return self.worst
@@ -145,7 +145,7 @@ class Metric:
 
 def bin_probabilities(probabilities: NDArray[np.floating], positive: NDArray[np.bool_], bins: int) -> list[float]:
     """Sort predicted probabilities into an AUC's histogram: the bins of positives, then those of negatives."""
-    # The worst bin of either kind for what is not a number.
+    # NaN goes to the worst bin of its kind.
     known = np.where(np.isnan(probabilities), np.where(positive, 0.0, 1.0), np.clip(probabilities, 0.0, 1.0))
     places = np.minimum((known * bins).astype(np.int64), bins - 1)
     return [
@@ -156,22 +156,22 @@ def bin_probabilities(probabilities: NDArray[np.floating], positive: NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class ScoreSheet:
-    """How a run's metrics become the vector that is summed, and what its sum says."""
+    """Encoding of a run's metrics as the vector that is summed, and decoding of its sum."""
 
     metrics: tuple[Metric, ...]
     clients: int
     weights: ScoreWeights = "equal"
     max_examples: int = 1
-    """A client with more examples counts as one with so many, if they count at all."""
+    """Cap on the examples that a client counts as, if scores are weighted by examples."""
 
     @property
     def unit(self) -> int:
-        """What the number 1 is encoded as: the sum over all clients stays below the modulus."""
+        """The integer that encodes 1; the sum over all clients stays below the modulus."""
         return (MODULUS - 1) // self.clients
 
     @property
     def vector(self) -> Vector:
-        """The vector that is summed: with weights, theirs comes first."""
+        """The vector that is summed; a weight comes first if clients are weighted."""
         width = sum(metric.width for metric in self.metrics)
         return Vector(NAME, width + (self.weights == "examples"), MODULUS)
 
@@ -186,18 +186,18 @@ class ScoreSheet:
         return np.rint(components * weight).astype(np.uint32)
 
     def decode_one(self, scores: Scores) -> dict[str, float]:
-        """Compute the metrics of a single client, for its own eyes."""
+        """Compute the metrics of a single client, for itself."""
         alone = ScoreSheet(self.metrics, clients=1)
         return alone.decode(alone.encode(scores, 1), 1)
 
     def plausible(self, sums: Residues, members: int) -> bool:
-        """Whether so many members can have these scores; looks at all of them."""
+        """Say whether `members` clients can have these sums; there is no early exit."""
         wide = sums.astype(np.uint64)
         limit = wide[0] if self.weights == "examples" else np.uint64(members * self.unit)
         return bool((wide <= limit).all() & (limit <= members * self.unit))
 
     def decode(self, sums: Residues, members: int) -> dict[str, float]:
-        """Compute the metrics over so many members."""
+        """Compute the metrics from the sums over the members."""
         values = [int(value) for value in sums]
         whole = members * self.unit
         if self.weights == "examples":
@@ -221,21 +221,21 @@ def copy_scores(scores: Scores) -> dict[str, tuple[list[float], float]]:
 
 
 def check_metrics(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics that are not distinct, or a cohort could not tell apart."""
+    """Raise `ConfigurationError` if two metrics have the same name."""
     names = [metric.name for metric in metrics]
     if len(set(names)) < len(names):
         raise ConfigurationError(f"a metric is declared once: {', '.join(names)}")
 
 
 def reaches(metric: Metric, value: float, target: float) -> bool:
-    """Whether a decoded value is as good as a target, up to the rounding of the sum."""
+    """Say whether a decoded value is as good as a target, up to the rounding of the sum."""
     low, high = metric.range
     slack = (high - low) * 2**-20
     return value >= target - slack if metric.higher_is_better else value <= target + slack
 
 
 def format_value(name: str, value: float) -> str:
-    """Write a metric's value for a person: an accuracy as a percentage, anything else to four digits."""
+    """Format a metric's value: an accuracy as a percentage, anything else to four digits."""
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
 
 
@@ -244,6 +244,6 @@ BINARY = (Metric("auc", kind="auc", bins=64), *CLASSIFICATION)
 
 
 def regression(low: float, high: float) -> tuple[Metric, ...]:
-    """Metrics of a regression whose targets lie between these bounds."""
+    """Return the metrics of a regression whose targets lie between these bounds."""
     error = Metric("mse", high=(high - low) ** 2, higher_is_better=False)
     return (Metric("r2", low=low, high=high, kind="r2"), error)

@@ -1,36 +1,31 @@
-"""Residues mod m, for any m from 2 to 2^32 and for m = 2^64: what they are and how many bits they take.
+"""Residues mod m, and their packing into exactly ⌈log2 m⌉ bits each.
 
-A residue is an integer from 0 to m - 1, in a `uint32`; mod 2^64 it is a `uint64`, and arithmetic wraps by itself.
+A residue is an integer from 0 to m - 1, in a `uint32`, for any m from 2 to 2^32. Mod 2^64 it is a `uint64`, and
+arithmetic wraps by itself.
 
-Bit fields of one width, from one per word to end to end in bytes.
-
-Field i holds bits w·i to w·(i + 1) of the byte string. Every P = 8/gcd(w, 8) fields start on a byte again, so
-that field j of every group is found at the same place: a word at byte ⌊w·j / 8⌋ of its group, and w·j mod 8
-bits into that. Such words are read and written for all groups at once, through an array whose elements lie a
-group's bytes apart, at any address, and overlap where a group is shorter than a word. Where written words
-overlap they hold the same bits, so that their order does not matter.
-
-Numbers from their digits in some base, for many numbers at once.
-
-Digits lie side by side in memory, in 8, 16 or 32 bits each, the lowest first. A lane of up to 64 bits holds
-several, and they become one number by steps that work on all lanes: neighbours a and b in the halves of a lane
-become a + base·b in the whole, then pairs become a + base²·b, then fours a + base⁴·b. The way back divides by
-base⁴, base² and base.
-
-Residues as bits: exactly ⌈log2 m⌉ per element, one after another.
-
-Bit i of the stream is bit i mod 8 of byte ⌊i / 8⌋, and an element starts with its lowest bit; the last byte
-is padded with zeros. A vector's packed form is the integer Σ x[i]·2^(b·i), little-endian.
+Packed residues follow one another. Bit i of the stream is bit i mod 8 of byte ⌊i / 8⌋, and an element starts with
+its lowest bit; the last byte is padded with zeros. A vector's packed form is the integer Σ x[i]·2^(b·i),
+little-endian.
 
 Two steps serve every width b from 1 to 64, each a handful of vector operations on 64-bit words:
 
-1. *Fold*: elements sit in containers of 8 to 64 bits, so a 64-bit word holds 8, 4, 2 or 1 of them. Closing
-   the gaps between neighbours, then between pairs, then between fours leaves one dense field of w = 8b, 4b or
-   2b bits in each word.
-2. *Join*: the fields are put end to end (`fields`).
+1. *Fold* (`merge_lanes`): elements sit in containers of 8 to 64 bits, so a 64-bit word holds 8, 4, 2 or 1 of them.
+   Closing the gaps between neighbours, then between pairs, then between fours leaves one dense field of w = 8b, 4b
+   or 2b bits in each word.
+2. *Join* (`join_fields`): the fields are put end to end.
 
-Unpacking runs the same steps backwards. 64 elements always fill b whole words, and a block is a multiple of
-that.
+Unpacking runs the same steps backwards. 64 elements always fill b whole words, and a block is a multiple of that.
+
+Folding works for any base. Digits lie side by side in memory, in 8, 16 or 32 bits each, the lowest first. A lane
+of up to 64 bits holds several, and they become one number by steps that work on all lanes: neighbours a and b in
+the halves of a lane become a + base·b in the whole, then pairs become a + base²·b, then fours a + base⁴·b. The way
+back divides by base⁴, base² and base.
+
+Joined field i holds bits w·i to w·(i + 1) of the byte string. Every P = 8/gcd(w, 8) fields start on a byte again,
+so that field j of every group is at the same place: a word at byte ⌊w·j / 8⌋ of its group, and w·j mod 8 bits into
+that. Such words are read and written for all groups at once, through an array whose elements lie a group's bytes
+apart, at any address, and overlap where a group is shorter than a word. Overlapping written words hold the same
+bits, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ from numpy.typing import NDArray
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
 
 Residues: TypeAlias = NDArray[np.unsignedinteger]
-"""A vector over Z_m; the modulus travels beside it."""
+"""A vector over Z_m; the modulus is passed beside it."""
 
 MIN_MODULUS = 2
 MAX_MODULUS = 2**32
@@ -59,7 +54,7 @@ BLOCK = 2**16
 
 
 def check_modulus(m: int) -> None:
-    """Refuse a modulus that residues in 32 bits cannot serve, other than 2^64."""
+    """Raise `ConfigurationError` unless m is from 2 to 2^32, or 2^64."""
     if not is_modulus(m):
         raise ConfigurationError(
             f"the modulus is {m}; choose one from {MIN_MODULUS} to {MAX_MODULUS}, or {WORD_MODULUS}"
@@ -67,7 +62,7 @@ def check_modulus(m: int) -> None:
 
 
 def is_modulus(m: int) -> bool:
-    """Tell whether there is a ring Z_m here."""
+    """Say whether m is a supported modulus."""
     return MIN_MODULUS <= m <= MAX_MODULUS or m == WORD_MODULUS
 
 
@@ -77,7 +72,7 @@ def residue_type(m: int) -> np.dtype[np.unsignedinteger]:
 
 
 def check_residues(x: Residues, m: int) -> None:
-    """Refuse a vector that is not over Z_m: shares of it would add up to something else."""
+    """Raise `LocalError` for a vector that is not over Z_m: its shares would add up to something else."""
     check_modulus(m)
     kind = residue_type(m)
     if x.ndim != 1 or x.dtype != kind:
@@ -87,7 +82,7 @@ def check_residues(x: Residues, m: int) -> None:
 
 
 def element_bits(m: int) -> int:
-    """⌈log2 m⌉, the bits that one residue takes (Beguier et al., section 2.3.2)."""
+    """Return ⌈log2 m⌉, the bits that one residue takes (Beguier et al., section 2.3.2)."""
     check_modulus(m)
     return (m - 1).bit_length()
 
@@ -99,11 +94,13 @@ def packed_bytes(n: int, m: int) -> int:
     return (n * element_bits(m) + 7) // 8
 
 
+# Bit fields -----------------------------------------------------------------------------------------------------
+
 WORD_BITS = 64
 BYTE_BITS = 8
 
 SLACK = 16
-"""Bytes that are read or written after the last field; what they hold matters to nobody."""
+"""Bytes that are read or written after the last field; their content is ignored."""
 
 # Little-endian by name: the bytes are the same on every machine.
 UNSIGNED: dict[int, np.dtype[np.unsignedinteger]] = {
@@ -120,8 +117,7 @@ Fields = NDArray[np.unsignedinteger]
 def join_fields(fields: Fields, out: Bytes, width: int) -> None:
     """Write fields of `width` bits end to end; their words hold no other bits, and are overwritten.
 
-    The width is from 8 bits to a word, the number of fields a multiple of P, and `out` longer than they are by
-    `SLACK`.
+    The width is from 8 bits to a word, the number of fields a multiple of P, and `out` has `SLACK` more bytes.
     """
     if width in UNSIGNED:
         out[: fields.size * width // BYTE_BITS].view(UNSIGNED[width])[:] = fields
@@ -138,7 +134,7 @@ def join_fields(fields: Fields, out: Bytes, width: int) -> None:
 
 
 def part_fields(data: Bytes, fields: Fields, width: int) -> None:
-    """Undo `join_fields`: fill all of `fields`, one to a word. `data` is longer than they are by `SLACK`."""
+    """Undo `join_fields`: fill all of `fields`, one to a word. `data` has `SLACK` more bytes than they take."""
     if width in UNSIGNED:
         fields[:] = data[: fields.size * width // BYTE_BITS].view(UNSIGNED[width])
         return
@@ -158,12 +154,12 @@ def part_fields(data: Bytes, fields: Fields, width: int) -> None:
 
 
 def _period(width: int) -> int:
-    """P: so many fields end on a byte."""
+    """Return P, the number of fields that end on a byte."""
     return BYTE_BITS // gcd(width, BYTE_BITS)
 
 
 def _fill_up(fields: Fields, width: int) -> None:
-    """Put into the free bits of every word what comes after its field."""
+    """Fill the free bits of every word with the fields that follow."""
     filled, following = width, 1
     while filled < fields.dtype.itemsize * BYTE_BITS:
         fields[:-following] |= fields[following:] << fields.dtype.type(filled)
@@ -177,12 +173,15 @@ def words_at(data: Bytes, at: int, count: int, stride: int, kind: np.dtype[np.un
 
 @cache
 def container_bits(bits: int) -> int:
-    """The smallest of 8, 16, 32 and 64 that is not below `bits`."""
+    """Return the smallest of 8, 16, 32 and 64 that is not below `bits`."""
     return next(size for size in UNSIGNED if bits <= size)
 
 
+# Digits ---------------------------------------------------------------------------------------------------------
+
+
 def merge_lanes(lanes: Fields, base: int, digit_bits: int) -> None:
-    """Make one number of the digits in each lane, in place."""
+    """Merge the digits in each lane into one number, in place."""
     size = digit_bits
     while size < BYTE_BITS * lanes.itemsize:
         wide = lanes.view(UNSIGNED[2 * size])
@@ -208,7 +207,7 @@ def split_lanes(lanes: Fields, base: int, digit_bits: int) -> None:
 
 @dataclass(frozen=True)
 class Radix:
-    """Numbers of so many digits in this base, each digit in `digit_bits`."""
+    """Number format: `digits` digits in `base`, each in `digit_bits` bits."""
 
     base: int
     digits: int
@@ -216,20 +215,20 @@ class Radix:
 
     @cached_property
     def number_bytes(self) -> int:
-        """From one number's digits to the next one's."""
+        """The bytes that one number's digits take."""
         return self.digits * self.digit_bits // BYTE_BITS
 
     @cached_property
     def lane_bits(self) -> int:
-        """The narrowest lane that holds a number's digits, or the widest there is."""
+        """The width of the narrowest lane that holds a number's digits, or of the widest lane."""
         return container_bits(min(self.digits * self.digit_bits, WORD_BITS))
 
     def view(self, raw: Bytes, numbers: int) -> NDArray[np.unsignedinteger]:
-        """The digits of so many numbers as an array."""
+        """View the digits of `numbers` numbers as an array."""
         return raw[: numbers * self.number_bytes].view(UNSIGNED[self.digit_bits])
 
     def merge(self, raw: Bytes, out: Fields) -> None:
-        """Make numbers of the digits in `raw`, which is longer than they are by `fields.SLACK`."""
+        """Merge the digits in `raw`, which has `SLACK` more bytes, into numbers."""
         if self.digits == 1:
             out[:] = self.view(raw, out.size)
             return
@@ -241,7 +240,7 @@ class Radix:
         out[:] = values
 
     def split(self, numbers: Fields, raw: Bytes) -> None:
-        """Undo `merge`; all numbers must have no more digits than there is room for."""
+        """Undo `merge`; no number may have more than `digits` digits."""
         if self.digits == 1:
             self.view(raw, numbers.size)[:] = numbers
             return
@@ -256,7 +255,7 @@ class Radix:
             quotients = rest // whole
             parts.append((first, rest - quotients * whole))
             rest = quotients
-        # The highest first: what it writes beyond its number is overwritten by the lowest of the next.
+        # The highest lane first: the lowest of the next number overwrites what it writes beyond its number.
         for first, lanes in reversed(parts):
             split_lanes(lanes, self.base, self.digit_bits)
             self._lanes_at(raw, first, numbers.size)[:] = lanes
@@ -267,12 +266,12 @@ class Radix:
 
     @cached_property
     def _lanes(self) -> list[tuple[int, int]]:
-        """The first digit of each lane that a number takes, and how many digits are in it."""
+        """The first digit of each lane of a number, and the number of digits in the lane."""
         firsts = range(0, self.digits, self._lane_digits)
         return [(first, min(self._lane_digits, self.digits - first)) for first in firsts]
 
     def _lanes_at(self, raw: Bytes, first: int, numbers: int) -> Fields:
-        """The lanes that begin with this digit of every number, and go on with whatever follows."""
+        """View the lanes that begin with this digit of every number; they may run on into what follows."""
         at = first * self.digit_bits // BYTE_BITS
         return words_at(raw, at, numbers, self.number_bytes, UNSIGNED[self.lane_bits])
 
@@ -284,6 +283,8 @@ class Radix:
         return lanes
 
 
+# Packing --------------------------------------------------------------------------------------------------------
+
 _WORD = UNSIGNED[WORD_BITS]
 
 _BLOCK_BITS = 2**21
@@ -293,13 +294,13 @@ Elements = NDArray[np.unsignedinteger]
 
 
 def pack(x: Residues, m: int) -> bytes:
-    """Write the residues with ⌈log2 m⌉ bits each."""
+    """Write residues with ⌈log2 m⌉ bits each."""
     check_residues(x, m)
     return write_elements(x, element_bits(m))
 
 
 def unpack(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
-    """Read n residues and refuse, as the sender's fault, anything that `pack` cannot have written."""
+    """Read n residues; raise `PeerError` for anything that `pack` cannot have written."""
     bits = element_bits(m)
     raw = read_bytes(data, packed_bytes(n, m), f"{n} residues mod {m}")
     check_padding(raw, n * bits)
@@ -313,7 +314,7 @@ def unpack(data: bytes | bytearray | memoryview, n: int, m: int) -> Residues:
 
 
 def write_elements(x: Elements, bits: int) -> bytes:
-    """Write the lowest bits of each element, so many of each, up to 64."""
+    """Write the lowest `bits` bits of each element, up to 64."""
     size = block_elements(bits)
     packed, buffer = _new_bytes(x.size, bits), _new_elements(min(x.size, size), bits)
     for start in range(0, x.size, size):
@@ -327,10 +328,10 @@ def write_elements(x: Elements, bits: int) -> bytes:
 
 
 def read_elements(raw: Bytes, n: int, bits: int) -> Iterator[tuple[slice, Elements]]:
-    """Undo `write_elements`, block by block: each with its place; the next one overwrites it."""
+    """Undo `write_elements`: yield blocks, each with its place; the next block overwrites it."""
     size = block_elements(bits)
-    # Copied block by block, because the bytes may start at any address and end within a word. What is left over
-    # in the last word belongs to elements after the n-th, which nobody reads.
+    # Copied block by block, because the bytes may start at any address and end within a word. The rest of the
+    # last word belongs to elements after the n-th, which nobody reads.
     packed, buffer = _new_bytes(min(n, size), bits), _new_elements(min(n, size), bits)
     for start in range(0, n, size):
         stop = min(n, start + size)
@@ -342,7 +343,7 @@ def read_elements(raw: Bytes, n: int, bits: int) -> Iterator[tuple[slice, Elemen
 
 
 def read_bytes(data: bytes | bytearray | memoryview, expected: int, what: str) -> Bytes:
-    """View what a peer sent, if it has the length that `what` takes."""
+    """View a peer's bytes; raise `PeerError` if they are not the number that `what` takes."""
     raw = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(0, dtype=np.uint8)
     if raw.size != expected:
         raise PeerError(RejectReason.WRONG_LENGTH, f"{what} take {expected} bytes packed, not {raw.size}")
@@ -350,14 +351,14 @@ def read_bytes(data: bytes | bytearray | memoryview, expected: int, what: str) -
 
 
 def check_padding(raw: Bytes, bits: int) -> None:
-    """Refuse a last byte that goes on after so many bits."""
+    """Raise `PeerError` if the padding after the first `bits` bits is not zero."""
     last_bits = bits % BYTE_BITS
     if last_bits and raw[-1] >> last_bits:
         raise PeerError(RejectReason.NONZERO_PADDING, "the bits after the last residue are not all zero")
 
 
 def block_elements(bits: int) -> int:
-    """Elements to pack at once: few enough for their containers to stay in cache."""
+    """Return the number of elements to pack at once: few enough for their containers to stay in cache."""
     return _BLOCK_BITS // container_bits(bits)
 
 
@@ -367,12 +368,12 @@ def _padded(n: int) -> int:
 
 
 def _new_bytes(n: int, bits: int) -> Bytes:
-    """Make room for n elements packed, rounded up to whole words, and for what a join writes after them."""
+    """Allocate room for n packed elements, rounded up to whole words, and `SLACK`."""
     return np.empty(_padded(n) * bits // BYTE_BITS + SLACK, dtype=np.uint8)
 
 
 def _new_elements(n: int, bits: int) -> Elements:
-    """Make room for n elements in containers, rounded up to what fills whole words."""
+    """Allocate room for n elements in containers, rounded up to what fills whole words."""
     return np.empty(_padded(n), dtype=UNSIGNED[container_bits(bits)])
 
 

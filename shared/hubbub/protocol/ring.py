@@ -4,7 +4,7 @@ All functions are local: splitting a vector into slices, treating each and joini
 treating the whole gives, so a caller may work chunk by chunk. They run over blocks that stay in the
 processor's cache, so that no temporary is ever as long as the input.
 
-What a residue is stands in `residues`, how it becomes bits in `packing`; both can be imported from here.
+Residues and their packing are defined in `packing`, and can be imported from here.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class RandomStream(Protocol):
-    """Secret random bytes, in order, never the same ones twice."""
+    """Stream of secret random bytes that never gives the same ones twice."""
 
     def fill(self, out: NDArray[np.uint8]) -> None:
         """Overwrite all of `out` with the next bytes of the stream."""
@@ -81,7 +81,7 @@ def sample(stream: RandomStream, n: int, m: int) -> Residues:
 
 
 def word_type(m: int) -> np.dtype[np.unsignedinteger]:
-    """The narrowest type that holds the residues mod m; its bytes mean the same on every machine."""
+    """Return the narrowest type that holds residues mod m; its bytes mean the same on every machine."""
     return UNSIGNED[container_bits(element_bits(m))]
 
 
@@ -89,7 +89,7 @@ def accept(words: NDArray[np.unsignedinteger], m: int) -> NDArray[np.unsignedint
     """Reject the words from the largest multiple of m on, reduce the others mod m; may overwrite `words`."""
     values = 2 ** (8 * words.dtype.itemsize)
     limit = values - values % m
-    # Where rejection is rare the largest word tells that there is nothing to look for.
+    # Where rejection is rare, the maximum shows in one pass that there is nothing to reject.
     if limit < values and int(words.max()) >= limit:
         words = words[words < words.dtype.type(limit)]
     reduce_words(words, m)
@@ -117,7 +117,7 @@ def add_into(total: Residues, x: Residues, m: int) -> None:
             _add_wide_block(a, b, m, scratch)
             continue
         np.add(a, b, out=a)
-        # Where the sum is below m, subtracting m wraps to something larger, which the minimum leaves aside.
+        # Where the sum is below m, subtracting m wraps to something larger, which the minimum ignores.
         np.subtract(a, a.dtype.type(m), out=scratch)
         np.minimum(a, scratch, out=a)
 
@@ -139,7 +139,7 @@ def _add_wide_block(a: Residues, b: Residues, m: int, scratch: Residues) -> None
     if _fills(a, m):
         a += b
     else:
-        # a + b - m = a - (m - b), and neither side of the right one overflows.
+        # a + b - m = a - (m - b), and the right-hand side does not overflow.
         np.subtract(a.dtype.type(m), b, out=scratch)
         _subtract_wide_block(a, scratch, m)
 
@@ -154,7 +154,7 @@ def _subtract_wide_block(a: Residues, b: Residues, m: int) -> None:
 
 
 def _fills(x: Residues, m: int) -> bool:
-    """Tell whether every value of the vector's type is a residue: then its arithmetic is that of the ring."""
+    """Say whether every value of the vector's type is a residue: then its arithmetic is that of the ring."""
     return bool(m == 2 ** (8 * x.dtype.itemsize))
 
 

@@ -1,36 +1,16 @@
-"""SecureSum's three local steps: split, accumulate, recombine (Beguier et al., Alg. 1).
+"""Additive secret sharing: SecureSum's local steps (Beguier et al., Alg. 1), in the paper's and the compact form.
+
+The paper's form:
 
     client i    R_{i,j} ∈_R Z_m^n for j < S, and R_{i,S} = X_i - Σ_{j<S} R_{i,j} mod m       split
     server j    R_j = Σ_i R_{i,j} mod m                                                     accumulate
     client      Z = Σ_j R_j = Σ_i X_i mod m                                                 recombine
 
 Any S - 1 of a client's shares are independent and uniform, whatever X_i is (lemma 1 of the paper's appendix):
-they tell nothing. Each step treats every element alone, so a vector may be split, accumulated and recombined
+they reveal nothing. Each step treats every element alone, so a vector may be split, accumulated and recombined
 chunk by chunk.
 
-Words from a stream that several parties can repeat: masks, and shares that travel as seeds.
-
-All of them must get the same vector, so what a stream becomes is part of the protocol:
-
-    m = 2     the next ⌈n / 8⌉ bytes, of which bit i mod 8 of byte ⌊i / 8⌋ is element i
-    other m   ⌈n/g⌉ little-endian numbers of 8, 16, 32 or 64 bits, the smallest that hold the w bits of a word
-              (`dense`); each is a word mod 2^w
-
-Bits that no word or element takes are ignored. Every word is uniform if the stream is, and no byte is rejected.
-
-A vector over Z_m that is added to piece by piece: values, packed vectors, expanded streams.
-
-It is all the arithmetic of compact mode, for any length and in any order of the additions:
-
-    client        its values, plus its mask, minus the shares that travel as seeds: the full share
-    aggregator    one full share or expanded seed of every member: its partial sum
-    combiner      the aggregators' partial sums: the masked sum
-    client        the masked sum, minus the members' masks: the sum
-
-It is kept as words mod 2^w (`dense`), which overflow as they should, so that adding is one pass over few numbers.
-Bits are kept packed: over Z_2 addition, and subtraction, is XOR.
-
-SecureSum with seeds and masks: Alg. 1 of Beguier et al. for less traffic, chunk by chunk.
+The compact form saves traffic by seeds and masks:
 
     client i    M_i = PRG(group secret; i), R_{i,j} = PRG(seed_{i,j}) for all servers j but one,
                 and that one's R_{i,f} = X_i + M_i - Σ_j R_{i,j}                                share_masked
@@ -38,11 +18,24 @@ SecureSum with seeds and masks: Alg. 1 of Beguier et al. for less traffic, chunk
     combiner    Y = Σ_j R_j = Σ_i (X_i + M_i)                                                   accumulate_chunk
     client      Z = Y - Σ_i M_i = Σ_i X_i                                                       unmask
 
-X_i and all that follows are vectors of words mod 2^w, each of which holds g residues mod m (`dense`). The
-residues of a sum are the sums of the residues if these stay below m; where m is a power of two they may wrap.
+R_{i,f} is the full share, R_j a partial sum, Y the masked sum. X_i and all that follows are vectors of words mod
+2^w, each of which holds g residues mod m (`dense`). The residues of a sum are the sums of the residues if these
+stay below m; where m is a power of two they may wrap.
 
 Any S - 1 of a client's shares are, to whoever cannot tell AES from random, independent and uniform, and so is Y to
 whoever lacks the group secret. Every piece of every vector has a stream of its own, so chunks come in any order.
+
+Several parties expand the same stream and must get the same vector, so the expansion is part of the protocol:
+
+    m = 2     the next ⌈n / 8⌉ bytes, of which bit i mod 8 of byte ⌊i / 8⌋ is element i
+    other m   ⌈n/g⌉ little-endian numbers of 8, 16, 32 or 64 bits, the smallest that hold the w bits of a word
+              (`dense`); each is a word mod 2^w
+
+Bits that no word or element takes are ignored. Every word is uniform if the stream is, and no byte is rejected.
+
+`Total` is all the arithmetic of the compact form, for any length and in any order of the additions. It holds words
+mod 2^w, which overflow as they should, so that adding is one pass over few numbers. Over Z_2 it holds packed bits:
+addition and subtraction are XOR.
 """
 
 from __future__ import annotations
@@ -74,7 +67,7 @@ MIN_SERVERS = 2
 
 
 def split(x: Digits, m: int, servers: int, stream: RandomStream) -> list[Residues]:
-    """Make one share of `x` for each server (Alg. 1, first block); `x` is left as it is.
+    """Make one share of `x` for each server (Alg. 1, first block); `x` is not changed.
 
     The stream must be secret and fresh: whoever knows its bytes reads `x` from the last share. For a long
     vector, slices of some 2^16 elements are fastest: getting fresh memory costs more than the arithmetic.
@@ -103,13 +96,13 @@ def recombine(sums: Sequence[Residues], m: int) -> Residues:
 
 
 def check_servers(servers: int) -> None:
-    """Refuse S < 2: a single server would be given the secret itself."""
+    """Raise `ConfigurationError` for S < 2: a single server would be given the secret itself."""
     if servers < MIN_SERVERS:
         raise ConfigurationError(f"secret sharing needs at least {MIN_SERVERS} servers, not {servers}")
 
 
 def expand_words(stream: RandomStream, n: int, m: int) -> Iterator[tuple[slice, Words]]:
-    """Make the stream's next bytes the words of n elements, block by block; the next one overwrites it."""
+    """Expand the stream's next bytes to the words of n elements, block by block; the next one overwrites it."""
     kind, total = words_type(m), count_words(n, m)
     size = block_elements(BYTE_BITS * kind.itemsize)
     buffer = np.empty(min(total, size), dtype=kind)
@@ -120,7 +113,7 @@ def expand_words(stream: RandomStream, n: int, m: int) -> Iterator[tuple[slice, 
 
 
 def expand_bits(stream: RandomStream, n: int) -> Bytes:
-    """Make the stream's next bytes n elements of Z_2, packed; the padding is zero."""
+    """Expand the stream's next bytes to n elements of Z_2, packed; the padding is zero."""
     packed = np.empty(-(-n // BYTE_BITS), dtype=np.uint8)
     stream.fill(packed)
     last_bits = n % BYTE_BITS
@@ -130,7 +123,7 @@ def expand_bits(stream: RandomStream, n: int) -> Bytes:
 
 
 class Total(ABC):
-    """A running sum of vectors of n elements mod m; zero at first. It does not print."""
+    """Running sum of vectors of n elements mod m; zero at first. It does not print."""
 
     def __init__(self, n: int, m: int) -> None:
         self._n, self._m = n, m
@@ -139,7 +132,7 @@ class Total(ABC):
         return f"{type(self).__name__}(<secret>, n={self._n}, m={self._m})"
 
     def add(self, x: Digits) -> None:
-        """Add a vector that is at hand, of any unsigned type."""
+        """Add a vector of any unsigned type."""
         if x.size != self._n:
             raise LocalError(f"a vector of {x.size} elements cannot be added to {self._n}")
         self._add(x)
@@ -149,15 +142,15 @@ class Total(ABC):
 
     @abstractmethod
     def add_packed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add what `pack` has written elsewhere; anything else is refused as the sender's fault, and not added."""
+        """Add what `pack` wrote elsewhere; raise `PeerError`, and add nothing, for anything else."""
 
     @abstractmethod
     def add_expanded(self, stream: RandomStream) -> None:
-        """Add the vector that the stream's next bytes stand for."""
+        """Add the vector that the stream's next bytes expand to."""
 
     @abstractmethod
     def subtract_expanded(self, stream: RandomStream) -> None:
-        """Subtract the vector that the stream's next bytes stand for."""
+        """Subtract the vector that the stream's next bytes expand to."""
 
     @abstractmethod
     def pack(self) -> bytes:
@@ -165,11 +158,11 @@ class Total(ABC):
 
     @abstractmethod
     def values(self) -> tuple[Digits, bool]:
-        """The sum, in the narrowest type that holds residues mod m, and whether residues can have it; a copy."""
+        """Return a copy of the sum, in the narrowest type for residues mod m, and whether residues can have it."""
 
 
 def begin_total(n: int, m: int) -> Total:
-    """Begin with zeros."""
+    """Return a total of zeros."""
     return _Bits(n, m) if m == 2 else _Words(n, m)  # noqa: PLR2004 - the ring of bits.
 
 
@@ -227,7 +220,7 @@ class _Bits(Total):
 
 
 Streams = Callable[[Vector], RandomStream]
-"""The stream of one vector's piece in a chunk: begun anew each time it is asked for."""
+"""Function that begins the stream of one vector's piece in a chunk, anew on each call."""
 
 
 def share_masked(
@@ -238,7 +231,7 @@ def share_masked(
     mask: Streams,
     seeded: Sequence[Streams],
 ) -> bytes:
-    """The one share of a chunk that is sent in full, packed; `seeded` are the others."""
+    """Compute the one share of a chunk that is sent in full, packed; `seeded` are the others."""
     totals = _begin(chunk, vectors)
     for piece, total in zip(chunk, totals, strict=True):
         vector = vectors[piece.vector]
@@ -252,7 +245,7 @@ def share_masked(
 def accumulate_chunk(
     chunk: Chunk, vectors: Sequence[Vector], *, full: Sequence[Callable[[], Payload]], seeded: Sequence[Streams]
 ) -> bytes:
-    """Add one chunk of shares, or of sums, that were sent in full or follow from seeds, and pack the sum."""
+    """Add one chunk of shares or sums, sent in full or expanded from seeds, and pack the sum."""
     totals = _begin(chunk, vectors)
     for read in full:
         for total, (_, part) in zip(totals, split_payload(chunk, vectors, read(), DENSE), strict=True):
@@ -266,9 +259,9 @@ def accumulate_chunk(
 def unmask(
     chunk: Chunk, vectors: Sequence[Vector], payload: bytes, masks: Sequence[Streams]
 ) -> Iterator[tuple[Piece, Digits, bool]]:
-    """Take the members' masks off a chunk of the sum; residues come in the narrowest type.
+    """Subtract the members' masks from a chunk of the sum; residues come in the narrowest type.
 
-    With each piece comes whether residues can have such a sum (`dense`).
+    Each piece comes with whether residues can have such a sum (`dense`).
     """
     parts = split_payload(chunk, vectors, payload, DENSE)
     for total, (piece, part) in zip(_begin(chunk, vectors), parts, strict=True):

@@ -1,10 +1,10 @@
-"""Signs as residues mod 2C + 1 (Beguier et al., section 3.2.3), in two ways.
+"""Encodings of signs as residues mod 2C + 1 (Beguier et al., section 3.2.3).
 
-T takes [-C, C] to [0, 2C], negative values to the upper half. The sum of C signs lies in [-C, C] again, so
-that T⁻¹ of the sum mod 2C + 1 is the sum. C is the cohort's size, also when fewer clients take part.
+The paper's T maps [-C, C] to [0, 2C], negative values to the upper half. The sum of C signs lies in [-C, C] again,
+so T⁻¹ of the sum mod 2C + 1 is the sum. C is the cohort's size, also when fewer clients take part.
 
-Words of digits (`dense`) need sums that do not wrap. There a sign is sent as x + 1, which is 0, 1 or 2: M
-members' add up to at most 2M, and the sum of the signs is that less M.
+Dense words (`dense`) need sums that do not wrap. There a sign is sent as x + 1, which is 0, 1 or 2: those of M
+members add up to at most 2M, and the sum of the signs is that minus M.
 """
 
 from typing import TypeAlias
@@ -21,14 +21,14 @@ Signs: TypeAlias = NDArray[np.int8] | NDArray[np.int16] | NDArray[np.int32]
 
 
 def modulus(clients: int) -> int:
-    """2C + 1, for which the sum of C signs does not overflow."""
+    """Return 2C + 1, for which the sum of C signs does not overflow."""
     m = 2 * clients + 1
     check_modulus(m)
     return m
 
 
 def to_ring(signs: Signs, clients: int) -> Digits:
-    """T(x) = x, or x + (2C + 1) if x is negative (Eq. 11)."""
+    """Compute T(x) = x, or x + (2C + 1) if x is negative (Eq. 11)."""
     m = modulus(clients)
     if signs.size and max(int(signs.max()), -int(signs.min())) > clients:
         raise LocalError(f"a sign is outside [-{clients}, {clients}], the values that T is defined for")
@@ -39,18 +39,18 @@ def to_ring(signs: Signs, clients: int) -> Digits:
 
 
 def from_ring(residues: Digits, clients: int) -> NDArray[np.signedinteger]:
-    """T⁻¹(x) = x, or x - (2C + 1) if x is above C (Eq. 12); as wide as the residues are."""
+    """Compute T⁻¹(x) = x, or x - (2C + 1) if x is above C (Eq. 12); as wide as the residues."""
     m = modulus(clients)
     check_digits(residues, m)
     kind = residues.dtype.type
     signs = (residues > kind(clients)) * kind(m)
-    # What is below zero wraps, as it does in the signed type of the same width.
+    # A negative value wraps, as in the signed type of the same width.
     np.subtract(residues, signs, out=signs)
     return signs.view(f"i{signs.itemsize}")
 
 
 def to_digits(signs: Signs, clients: int) -> Digits:
-    """X + 1, for a sum that does not wrap."""
+    """Compute x + 1, for a sum that does not wrap."""
     if signs.size and max(int(signs.max()), -int(signs.min())) > 1:
         raise LocalError("a sign is -1, 0 or 1")
     digits = signs.astype(word_type(modulus(clients)))
@@ -59,7 +59,7 @@ def to_digits(signs: Signs, clients: int) -> Digits:
 
 
 def from_digits(total: Digits, members: int) -> NDArray[np.signedinteger]:
-    """The sum of as many signs as there are members; meaningless if they cannot add up to `total`."""
+    """Return the sum of the members' signs; meaningless if their digits cannot add up to `total`."""
     signs = total - total.dtype.type(members)
-    # What is below zero wraps, as it does in the signed type of the same width.
+    # A negative value wraps, as in the signed type of the same width.
     return signs.view(f"i{signs.itemsize}")

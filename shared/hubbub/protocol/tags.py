@@ -1,4 +1,4 @@
-"""Tags: short linear checksums that let clients verify a sum that servers computed; not in the paper.
+"""Tags: short linear checksums with which clients verify the servers' sums; not in the paper.
 
     client i    t_i = Σ_j r_j·x_i[j]              shared, masked and added like x_i
     client      Σ_i t_i = Σ_j r_j·(Σ_i x_i[j])    or the sum is false
@@ -9,14 +9,14 @@ clients. There are two kinds, by what a phase adds:
     integers    x and Σx are integers below 2^32 in size; r and t are in Z_(2^64); 3 lanes
     marks       x and Σx are residues mod 2^q; r is 0 or 1, and t is in Z_(2^q); 128 lanes
 
-Every lane has an r of its own. A server that shifts the sum must shift the tags alike, without knowing r. For
-integers a shift by 2^v·odd moves a lane by one of 2^(64-v) values, all as likely. As v is at most 31, a server
-guesses 3 lanes with probability 2^-99. For marks a shift moves a lane in at least two ways, as likely: 2^-128.
+Every lane has an r of its own. A server that shifts the sum must shift the tags to match, without knowing r. For
+integers a shift by 2^v·odd moves a lane by one of 2^(64-v) equally likely values. As v is at most 31, a server
+guesses 3 lanes with probability 2^-99. For marks a shift moves a lane in at least two equally likely ways: 2^-128.
 
 Σt depends on r and Σx alone, because tags are added in the ring in which they are computed and wrap there. Tags
 in a prime field that are added as integers would not do: the size of their sum depends on the single inputs.
 
-r_j is made where it is needed: only for elements that are not zero, one by one or, where most are, as a range.
+r_j is computed on demand: for non-zero elements only, one by one, or as a range where most are not zero.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from hubbub.protocol.packing import BYTE_BITS, MAX_MODULUS, WORD_MODULUS
 from hubbub.protocol.ring import word_type
 
 NAME = "tags"
-"""Of the vector that carries them, and what its bits are counted as."""
+"""Name of the vector that carries them, and of the traffic category."""
 LANES = 3
 MARK_LANES = 128
 
@@ -41,12 +41,12 @@ Rows = NDArray[np.uint64]
 """One row of coefficients for each index."""
 
 _INTEGER_WORDS = 4
-"""Of 64 bits: the coefficients of one index are two blocks of AES, of which three words are used."""
+"""64-bit words of one index's coefficients: two blocks of AES, of which three words are used."""
 _MARK_WORDS = 2
 _BLOCK = 2**12
 """Indices worked on at once: their coefficients stay in cache."""
 _MOST_SPARSE = 2
-"""Single coefficients are made if at most one element in so many is not zero."""
+"""Single coefficients are computed if at most one element in this many is not zero."""
 
 
 class Coefficients(Protocol):
@@ -103,7 +103,7 @@ def compute(
 
 def _tag_integers(vector: Vector, x: Digits, coefficients: Coefficients) -> Rows:
     total = np.zeros(LANES, dtype=np.uint64)
-    # numpy looks for what is true several times as fast as for what is not zero.
+    # numpy finds true values several times as fast as non-zero ones.
     present = np.flatnonzero(x != 0)
     if present.size * _MOST_SPARSE > x.size:
         for start in range(0, x.size, _BLOCK):
@@ -117,7 +117,7 @@ def _tag_integers(vector: Vector, x: Digits, coefficients: Coefficients) -> Rows
 
 
 def _weigh(vector: Vector, x: Digits, rows: Rows) -> Rows:
-    """Σ r·x over some elements, for each lane."""
+    """Compute Σ r·x over some elements, for each lane."""
     weighed: Rows = read_integers(vector, x) @ rows[:, :LANES]
     return weighed
 
@@ -150,7 +150,7 @@ def _tag_marks(x: Digits, modulus: int, coefficients: Coefficients) -> Rows:
 
 
 def _xor_rows(rows: Rows) -> Rows:
-    """XOR all rows; numpy is several times as fast over long rows, so many are put side by side first."""
+    """XOR all rows; numpy is several times as fast over long rows, so rows are put side by side first."""
     wide = rows.size // MARK_LANES * MARK_LANES
     words = rows.reshape(-1)
     long_row = np.bitwise_xor.reduce(words[:wide].reshape(-1, MARK_LANES), axis=0)
@@ -160,7 +160,7 @@ def _xor_rows(rows: Rows) -> Rows:
 
 
 def _sort_into_bins(rows: Rows, x: Digits) -> NDArray[np.uint64]:
-    """For each byte of the rows, and each value of it: the sum of the elements whose byte has that value.
+    """Sum the elements by the value of each byte of their rows.
 
     A double holds the sum of a block of 32-bit numbers exactly.
     """

@@ -1,1 +1,1 @@
-"""The ways to aggregate: which phases a round has and what each side does in them."""
+"""Aggregation strategies: the phases of a round, and what each side does in them."""

@@ -1,37 +1,38 @@
-"""What a strategy is.
+"""The interface of a strategy: its phases, and each side of them.
 
-A strategy says which phases a round has and what each side does in them. The services know no strategy by
-name: a trainer asks it what to contribute and hands it the sums, an aggregator asks it whether declared
-vectors are admissible and how to add them, the coordinator asks it for the phases and the predicted cost.
-Everything here is pure: no I/O, no clock, and randomness arrives as a stream. Adding a strategy is a class in a
-file of this package and its name in the registry.
+A strategy says which phases a round has and what each side does in them. The services know no strategy by name: a
+trainer asks it what to contribute and hands it the sums, an aggregator asks it whether declared vectors are
+admissible and how to add them, the coordinator asks it for the phases and the predicted cost. Everything here is
+pure: no I/O, no clock, and randomness arrives as a stream. To add a strategy, write a class in a file of this
+package and add its name to the registry.
 
-Seen by an aggregator every phase is the same: collect share sets, be told a member set, add, release. A phase
-is described by three small functions on residues, which act chunk by chunk:
+To an aggregator every phase is the same: collect share sets, receive a member set, add, release. Three small
+functions on residues, which act chunk by chunk, describe a phase:
 
     deal       a client's values to one share per aggregator of the phase
     combine    one more share into the running total of an aggregator
     recombine  the aggregators' totals to what the clients decode
 
-Additive sharing is the default for all three, and memory is that of a chunk. Such a phase may travel compactly,
-where residues are added as digits of words (`hubbub.protocol.dense`): in a ring that is no power of two the
+Additive sharing is the default for all three, and needs the memory of one chunk. Such a phase may use the compact
+wire, where residues are added as digits of words (`hubbub.protocol.dense`): in a ring that is no power of two the
 members' values have to add up to less than m, without wrapping. A phase in which a server computes on whole
-vectors of single clients (the plaintext baselines do) gives a `Gathering` instead, which is fed one client after
-the other and says what is released to whom; it may have other vectors than were sent.
+vectors of single clients (as in the plaintext baselines) returns a `Gathering` instead. It is fed one client after
+the other and says what is released to whom, which may be other vectors than were sent.
 
-How other protocols fit
+The helpers at the end serve several strategies, most of all those that compress with TopBinary (Beguier et al.,
+section 3.1).
+
+Other protocols
     *Practical Secure Aggregation* (Bonawitz et al., 2017) has one server, so four phases on the first aggregator.
     advertise, a gathering: every client sends its public keys, the release is all of them. share-keys, a
-    gathering: client i sends C ciphertexts, the release to client j is the j-th of each, which is why `finish` is
-    told for whom. masked: `combine` adds masked inputs mod 2^32, chunk by chunk. unmask, a gathering: the clients
+    gathering: client i sends C ciphertexts, the release to client j is the j-th of each, which is why `finish`
+    takes a client. masked: `combine` adds masked inputs mod 2^32, chunk by chunk. unmask, a gathering: the clients
     that are left send the shares that they hold, which give the masks and so the sum. A phase there may close over
-    fewer members than the one before; here that is forbidden, so such a phase needs a flag that allows it, and
+    fewer members than the one before. Here that is forbidden, so such a phase needs a flag that allows it, and
     privacy then rests on that protocol's own threshold.
     *EaSTLy* has one phase. With threshold sharing, `deal` makes Shamir shares over a prime field, `combine` adds
     them and `recombine` interpolates. With Paillier, `deal` encrypts to a key that the clients share, elements are
     ciphertexts cut into 32-bit residues, and a gathering multiplies them.
-
-What every strategy that compresses with TopBinary has in common (Beguier et al., section 3.1).
 """
 
 from __future__ import annotations
@@ -60,37 +61,37 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """What an aggregator gives a client at the end of a phase."""
+    """Result of a phase that an aggregator sends to a client."""
 
     vectors: tuple[Vector, ...]
     values: tuple[Digits, ...] = field(repr=False)
     possible: bool = field(default=True, repr=False)
-    """Whether residues can add up to what was released at all; if not, the values are in their rings but wrong."""
+    """False if no residues add up to what was released: then the values are in their rings but wrong."""
 
 
 class Gathering(Protocol):
-    """A server's side of a phase in which it computes on whole vectors."""
+    """Server's side of a phase in which it computes on whole vectors."""
 
     def add(self, values: Sequence[Digits], weight: int) -> None:
-        """Take in one member's vectors; the members come in manifest order."""
+        """Add one member's vectors; the members come in manifest order."""
 
     def finish(self, client: int) -> Release:
-        """What the client at this place of the cohort is given; the same object where it is the same."""
+        """Return the release to the client at this place of the cohort; equal releases are one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One collect-add-release cycle of a round.
 
-    Names are unique within a strategy. What a phase's first vector counts as is the phase's name.
+    Names are unique within a strategy. A phase's first vector counts as traffic under the phase's name.
     """
 
     name: str
     tagged: Kind | None = None
-    """The kind of tags that its sums are verified with; None if it carries no tags, as it has to if it gathers."""
+    """Kind of the tags that verify its sums; None for none, which a phase that gathers must have."""
 
     def aggregators(self, named: Sequence[T]) -> tuple[T, ...]:
-        """Which of the manifest's aggregators take part, in order."""
+        """Return those of the manifest's aggregators that take part, in order."""
         return tuple(named)
 
     def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
@@ -107,83 +108,83 @@ class Phase:
 
     @property
     def shares(self) -> bool:
-        """Whether clients deal additive shares, which the compact wire can carry for less."""
+        """True if clients deal additive shares, which the compact wire can carry."""
         return type(self).deal is Phase.deal and type(self).combine is Phase.combine and not self.gathers
 
     @property
     def gathers(self) -> bool:
-        """Whether a server computes on whole vectors, and clients may be sent different ones."""
+        """True if a server computes on whole vectors, and may send different ones to different clients."""
         return type(self).gather is not Phase.gather
 
     def gather(self, parameters: Parameters) -> Gathering | None:
-        """Begin to compute on whole vectors; None where the phase adds chunk by chunk."""
+        """Begin to compute on whole vectors; return None if the phase adds chunk by chunk."""
         del parameters
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class PlainPhase(Phase):
-    """A phase in which the first server alone takes part, and sees what each client sends."""
+    """Phase in which only the first server takes part, and sees what each client sends."""
 
     def aggregators(self, named: Sequence[T]) -> tuple[T, ...]:
-        """The first one."""
+        """Return the first one."""
         return tuple(named[:1])
 
     def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
-        """Hide nothing."""
+        """Return the values in the clear."""
         del modulus, servers, stream
         return [values.astype(np.uint32, copy=False)]
 
     def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
-        """There is one total."""
+        """Return the one total."""
         del modulus
         return totals[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientInput:
-    """What a client goes into a round with. It is secret, so it does not print."""
+    """A client's input to a round. It is secret, so it does not print."""
 
     theta: Theta = field(repr=False)
     update: Theta = field(repr=False)
     accumulator: Theta = field(repr=False)
     samples: int
     stream: RandomStream = field(repr=False)
-    """For what a strategy draws at random, other than shares: it follows from the client's own secret."""
+    """Randomness of the strategy, other than for shares; derived from the client's own secret."""
     history: History = field(default=NO_HISTORY, repr=False)
-    """Mean factors of the rounds before, as the last conclusion had it; the same at all clients."""
+    """Mean factors of the rounds before, from the last conclusion; the same at all clients."""
     silent: bool = False
-    """Training failed here. The client takes part and contributes nothing: zeros with α = 0. Its accumulator stays
-    as it was. The others see a member like any other."""
+    """True if training failed here. The client takes part and contributes nothing: zeros with α = 0. Its
+    accumulator stays as it was. The others see a member like any other."""
     coefficients: CoefficientsIn | None = field(default=None, repr=False)
-    """The secret coefficients of tags in this round. A run whose sums are verified needs them."""
+    """Secret coefficients of the tags in this round, required if the run's sums are verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a client holds when a round is over; model and accumulator do not print."""
+    """A client's state at the end of a round; model and accumulator do not print."""
 
     theta: Theta = field(repr=False)
     accumulator: Theta = field(repr=False)
     union_size: int
     alone_share: float | None = None
-    """Of V's indices, the share that a single client chose, as far as this client can tell. It stays here: it may
+    """Share of V's indices that a single client chose, as far as this client can tell. It is never sent: it may
     depend on the client's own input."""
     changed: int = 0
-    """How many of the client's numbers were clipped or left out to be sent at all. It stays here, too."""
+    """Count of the client's numbers that were clipped or left out. It is never sent, either."""
     history: History = field(default=NO_HISTORY, repr=False)
-    """With this round's mean factor, where a strategy has factors."""
+    """History including this round's mean factor, if the strategy has factors."""
     scale: float = 1.0
-    """What the mean factor was scaled by to keep its bound; 1 where it was not clamped. It stays here, too."""
+    """Factor by which the mean factor was clamped; 1 if it was not. It is never sent, either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restriction:
-    """An index list, ascending, that vectors are restricted to."""
+    """Ascending index list that vectors are restricted to."""
 
     indices: Indices
     bits: NDArray[np.uint8] | None = None
-    """The same as packed bits, the first lowest, if they are at hand; all after the last index are zero."""
+    """The same as packed bits, the first lowest, if already computed; all after the last index are zero."""
 
 
 class ClientRound(Protocol):
@@ -191,22 +192,22 @@ class ClientRound(Protocol):
 
     @property
     def weight(self) -> int:
-        """How much this client counts in an average; 1 where all count alike."""
+        """This client's weight in an average; 1 if all count the same."""
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """What this client sends in a phase; known once the phases before it are absorbed."""
+        """Describe what this client sends in a phase, once the phases before it are absorbed."""
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """This client's values, one vector for each of `vectors(phase)`."""
+        """Return this client's values, one vector for each of `vectors(phase)`."""
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Every index list, of this round or an earlier one, that the phase's vectors are restricted to."""
+        """Return every index list, of this round or an earlier one, that the phase's vectors are restricted to."""
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """Tell whether so many members can have what a phase released; nothing of it is taken in."""
+        """Say whether `members` clients can have what a phase released; change nothing."""
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in what a phase released over that many members. It is plausible; `Verified` has seen to that."""
+        """Use what a phase released over `members` clients. `Verified` has checked that it is plausible."""
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Apply the round. A client that was left out keeps its whole update in its accumulator."""
@@ -217,7 +218,7 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str:
-        """What manifests and users call it."""
+        """The name in manifests."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -225,33 +226,33 @@ class Strategy(Protocol):
 
     @property
     def reveals(self) -> str:
-        """What a server learns of a single client; empty if nothing."""
+        """A sentence on what a server learns of a single client; empty if nothing."""
 
     @property
     def repeats(self) -> bool:
-        """Whether a client says the same again in every round, because it does not learn.
+        """True if a client contributes the same in every round, because nothing is learnt.
 
-        Then two sums over different members, or two unions around a void round, subtract to what one client said.
+        Then two sums over different members, or two unions around a void round, subtract to one client's input.
         """
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Begin a client's round after local training."""
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """Refuse, with `PeerError`, vectors that no honest client declares in this phase."""
+        """Raise `PeerError` for vectors that no honest client declares in this phase."""
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """Refuse, with `PeerError`, vectors that no honest aggregator releases in this phase."""
+        """Raise `PeerError` for vectors that no honest aggregator releases in this phase."""
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """|V|, from the vectors that the last phase released."""
+        """Return |V|, from the vectors that the last phase released."""
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """Payload of a round by the formula of the wire mode, by what it counts as."""
+        """Compute the payload of a round by the formula of the wire mode, by what it counts as."""
 
 
 def admit_exactly(expected: Sequence[Vector], declared: Sequence[Vector]) -> None:
-    """Refuse declared vectors that differ from the expected ones, saying in what."""
+    """Raise `PeerError` if declared vectors differ from the expected ones."""
     admit_up_to(expected, declared)
     for have, want in zip(declared, expected, strict=True):
         if have.length != want.length:
@@ -262,7 +263,7 @@ def admit_exactly(expected: Sequence[Vector], declared: Sequence[Vector]) -> Non
 
 
 def admit_up_to(largest: Sequence[Vector], declared: Sequence[Vector]) -> None:
-    """Refuse declared vectors with other names or rings, or longer than these."""
+    """Raise `PeerError` for declared vectors with other names or rings, or longer than these."""
     if [vector.name for vector in declared] != [vector.name for vector in largest]:
         names = ", ".join(vector.name for vector in largest)
         raise PeerError(RejectReason.WRONG_LENGTH, f"the set must hold exactly the vectors {names}")
@@ -280,7 +281,7 @@ def admit_up_to(largest: Sequence[Vector], declared: Sequence[Vector]) -> None:
 
 
 def check_length(parameters: Parameters, mine: ClientInput) -> None:
-    """Refuse an update of another length than the run has."""
+    """Raise `BadUpdate` if the update has another length than the run's model."""
     if mine.update.shape != (parameters.parameters,):
         raise BadUpdate(
             f"the update has shape {mine.update.shape} where the run has {parameters.parameters} parameters"
@@ -288,21 +289,21 @@ def check_length(parameters: Parameters, mine: ClientInput) -> None:
 
 
 def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
-    """X = U + δ: what a client wants to say, of the length that the run has."""
+    """Compute X = U + δ, a client's update plus its accumulator; raise `BadUpdate` for a wrong length."""
     check_length(parameters, mine)
-    # What overflows here is refused by the compression, as infinity.
+    # An overflow becomes infinity, which the compression refuses.
     with np.errstate(over="ignore", invalid="ignore"):
         wanted: Theta = mine.update + mine.accumulator
     return wanted
 
 
 def speak(mine: ClientInput, wanted: Theta) -> Theta:
-    """What a client's contribution is computed from: X, or zeros if it has nothing to say."""
+    """Return the input of a client's contribution: X, or zeros if the client is silent."""
     return np.zeros_like(wanted) if mine.silent else wanted
 
 
 def require(found: T | None) -> T:
-    """The next model, or what else is there once the round's sums are."""
+    """Return what the round's sums gave, or raise `BadUpdate` if they were not absorbed yet."""
     if found is None:
         raise BadUpdate("a round is concluded after its sums were absorbed, not before")
     return found

@@ -1,8 +1,8 @@
-"""The baselines, which hide nothing from the server (Beguier et al., sections 2.2.2, 3.1 and 3.3).
+"""Plaintext baselines, which hide nothing from the server (Beguier et al., sections 2.2.2, 3.1 and 3.3).
 
-`fedavg` sends whole updates as 32-bit floats, `topbinary-direct` and `topbinary-sep` send TopBinary's factor, a
+`fedavg` sends whole updates as 32-bit floats. `topbinary-direct` and `topbinary-sep` send TopBinary's factor, a
 bit for each parameter that says whether it is chosen, and a bit for the sign of each that is. One server averages
-and sends the result back, so that what is measured is what Table 2 counts. They are here to be compared with.
+and sends the result back, so that measured traffic is what Table 2 counts. They are here for comparison.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _from_bits(residues: Digits) -> NDArray[np.float32]:
 
 
 def _read_floats(residues: Digits) -> NDArray[np.float32]:
-    """Read what a client sent; what is no finite number is refused."""
+    """Read a client's floats; raise `PeerError` if one is not finite."""
     if not _are_finite(residues):
         raise PeerError(RejectReason.RESIDUE_OUT_OF_RANGE, "a float that was sent is NaN or infinite")
     return _from_bits(residues)
@@ -64,7 +64,7 @@ def _are_finite(residues: Digits) -> bool:
 
 
 class _Averaging:
-    """Σ|D_i|·U_i / Σ|D_i| (Eq. 2), added up in double precision."""
+    """Weighted mean Σ|D_i|·U_i / Σ|D_i| (Eq. 2), in double precision."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._vector = _update_vector(parameters)
@@ -87,7 +87,7 @@ class _Averaging:
 @dataclass(frozen=True, slots=True)
 class _AveragingPhase(PlainPhase):
     def gather(self, parameters: Parameters) -> Gathering:
-        """Average."""
+        """Begin to average."""
         return _Averaging(parameters)
 
 
@@ -96,7 +96,7 @@ def _update_vector(parameters: Parameters) -> Vector:
 
 
 class FedAvgRound:
-    """Federated averaging, seen by one client."""
+    """One client's side of a round of federated averaging."""
 
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
         self.weight = mine.samples
@@ -108,32 +108,32 @@ class FedAvgRound:
         self._next: Theta | None = None
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """N floats."""
+        """Describe N floats."""
         del phase
         return (_update_vector(self._parameters),)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """U_i."""
+        """Return U_i."""
         del phase
         return (_to_bits(self._spoken),)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Nothing: there is one phase."""
+        """Return nothing: there is one phase."""
         del phase
         return ()
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """All numbers are finite."""
+        """Say whether all numbers are finite."""
         del phase, members
         return _are_finite(release.values[0])
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """θ + average."""
+        """Compute θ + average."""
         del phase, members
         self._next = self._theta + _from_bits(release.values[0])
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Nothing is left over, unless this client was left out or had nothing to say."""
+        """Empty the accumulator, unless this client was left out or silent."""
         kept = self._wanted - self._spoken if took_part else self._wanted
         return Conclusion(require(self._next), kept, self._parameters.parameters)
 
@@ -143,7 +143,7 @@ class FedAvgRound:
 
 @dataclass(frozen=True, slots=True)
 class FedAvg:
-    """Whole updates, in the clear."""
+    """Federated averaging: whole updates, in the clear."""
 
     name: str = "fedavg"
     phases: tuple[Phase, ...] = (_AveragingPhase("update"),)
@@ -155,20 +155,20 @@ class FedAvg:
         return FedAvgRound(parameters, mine)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """N floats."""
+        """Admit N floats."""
         del phase
         admit_exactly((_update_vector(parameters),), vectors)
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """N floats."""
+        """Admit N floats."""
         self.admit(parameters, phase, vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """N."""
+        """Return N."""
         return released[0].length
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """Table 2, first row."""
+        """Compute Table 2, first row."""
         del union_size
         return {"update": costs.fedavg_update_bits(parameters.parameters, heads)}
 
@@ -187,7 +187,7 @@ def _sent_vectors(parameters: Parameters) -> tuple[Vector, ...]:
 def _read_sent(
     parameters: Parameters, values: Sequence[Digits]
 ) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
-    """A client's α, its indices and its signs."""
+    """Read a client's α, its indices and its signs; raise `PeerError` unless it marked k indices."""
     indices = np.flatnonzero(values[1])
     if indices.size != parameters.kept:
         raise PeerError(
@@ -197,7 +197,7 @@ def _read_sent(
 
 
 class _DirectSum:
-    """(1/M)·Σ α_i·D_i (DirectAgg), sent as V and a float for each of its indices."""
+    """Sum (1/M)·Σ α_i·D_i (DirectAgg), sent as V and a float for each of its indices."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
@@ -231,7 +231,7 @@ def _direct_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, ..
 
 
 class _SeparateSum:
-    """Σ α_i and Σ D_i apart (SepAgg), the latter as V and a residue mod 2C + 1 for each of its indices."""
+    """Sums Σ α_i and Σ D_i (SepAgg), the latter sent as V and a residue mod 2C + 1 for each of its indices."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
@@ -268,19 +268,19 @@ def _separate_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, 
 @dataclass(frozen=True, slots=True)
 class _DirectPhase(PlainPhase):
     def gather(self, parameters: Parameters) -> Gathering:
-        """Average the products."""
+        """Begin to average the products."""
         return _DirectSum(parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class _SeparatePhase(PlainPhase):
     def gather(self, parameters: Parameters) -> Gathering:
-        """Add factors and signs apart."""
+        """Begin to add factors and signs separately."""
         return _SeparateSum(parameters)
 
 
 class TopBinaryRound:
-    """FedAvg with TopBinary, seen by one client. It sends exactly k signs; that of a zero is +1."""
+    """One client's side of FedAvg with TopBinary. It sends exactly k signs; that of a zero is +1."""
 
     weight = 1
 
@@ -296,24 +296,24 @@ class TopBinaryRound:
         self._size = 0
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """A float, N bits and k bits."""
+        """Describe a float, N bits and k bits."""
         del phase
         return _sent_vectors(self._parameters)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """α_i, V_i and the signs on it."""
+        """Return α_i, V_i and the signs on it."""
         del phase
         chosen = np.zeros(self._parameters.parameters, dtype=np.uint32)
         chosen[self._indices] = 1
         return _to_bits(np.array([self._alpha])), chosen, self._positive.astype(np.uint32)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Nothing: there is one phase."""
+        """Return nothing: there is one phase."""
         del phase
         return ()
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """There are as many coefficients as marked indices, and they are finite, or sums of so many signs."""
+        """Say whether each marked index has one coefficient, finite or a possible sum of the members' signs."""
         del phase
         as_many = self._read_support(release).size == release.vectors[-1].length
         if release.vectors[-1].name == "update.coefficients":
@@ -322,7 +322,7 @@ class TopBinaryRound:
         return as_many & _are_finite(release.values[0]) & (int(np.abs(directions).max(initial=0)) <= members)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """θ + U, where U is what the server sent, or follows from it."""
+        """Compute θ + U, where U is what the server sent, or follows from it."""
         del phase
         support = self._read_support(release)
         self._size = support.size
@@ -344,7 +344,7 @@ class TopBinaryRound:
         return step
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """What was sent leaves the accumulator."""
+        """Remove what was sent from the accumulator."""
         kept = self._wanted
         if took_part:
             kept = self._wanted.copy()
@@ -357,7 +357,7 @@ class TopBinaryRound:
 
 @dataclass(frozen=True, slots=True)
 class TopBinary:
-    """k signs and a factor, in the clear; the server averages directly or separately."""
+    """TopBinary: k signs and a factor, in the clear; the server averages directly or separately."""
 
     name: str
     direct: bool
@@ -374,23 +374,23 @@ class TopBinary:
         return TopBinaryRound(parameters, mine)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """A float, N bits and k bits."""
+        """Admit a float, N bits and k bits."""
         del phase
         admit_exactly(_sent_vectors(parameters), vectors)
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """N bits, and something for each index that is chosen."""
+        """Admit N bits and a value for each chosen index; with SepAgg also the sum of the factors."""
         del phase
         most = min(parameters.parameters, parameters.clients * parameters.kept)
         describe = _direct_vectors if self.direct else _separate_vectors
         admit_up_to(describe(parameters, most), vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """As many as there are coefficients or sums of signs."""
+        """Return the number of coefficients or sums of signs."""
         return released[-1].length
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """Table 2, second or third row."""
+        """Compute Table 2, second or third row."""
         formula = costs.top_binary_direct_bits if self.direct else costs.top_binary_sep_bits
         return {"update": formula(parameters.parameters, parameters.kept, union_size, heads)}
 

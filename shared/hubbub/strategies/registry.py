@@ -1,4 +1,4 @@
-"""Strategies by name."""
+"""Registry of strategies by name."""
 
 from hubbub.errors import ConfigurationError
 from hubbub.strategies import plaintext, secure, sums
@@ -11,12 +11,12 @@ STRATEGIES: dict[str, Verified] = {
 
 
 def find_strategy(name: str) -> Verified:
-    """Look a strategy up, or list those that there are."""
+    """Return a strategy; raise `ConfigurationError`, which lists all names, if there is none of this name."""
     if name not in STRATEGIES:
         raise ConfigurationError(f"there is no strategy {name!r}; choose one of: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
 
 
 def find_phase(strategy: str, name: str) -> Phase:
-    """Look a phase of a strategy up; its name was checked where it came in."""
+    """Return a phase of a strategy; its name was checked where it came in."""
     return next(phase for phase in find_strategy(strategy).phases if phase.name == name)

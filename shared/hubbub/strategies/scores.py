@@ -1,8 +1,8 @@
-"""The scores phase: clients add up how a model does on their data, so that nobody is told a single client's score.
+"""The scores phase: a secure sum of a model's scores on the clients' data, so that no single score is revealed.
 
-It follows a released round, whatever the strategy is, and is additive over all aggregators. All scores phases of a
-run are released over one member set: sums of nearly the same scores over sets that differ by one client would
-subtract to that client's.
+It follows a released round with any strategy, and is additive over all aggregators. All scores phases of a run are
+released over one member set: sums of nearly the same scores over sets that differ by one client would subtract to
+that client's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCORES = Phase(metrics.NAME, tagged="integers")
 
 
 def predict_bits(sheet: ScoreSheet, heads: Headcount, wire: WireMode) -> int:
-    """Payload of a scores phase: Eq. 3 for one vector, or its compact form."""
+    """Compute the payload of a scores phase: Eq. 3 for one vector, or its compact form."""
     vector = sheet.vector
     return costs.secure_sum_bits(vector.length, vector.modulus, heads, wire) + costs.seeds_bits(heads, wire)
 
@@ -35,15 +35,15 @@ class ScoreRound:
     mine: Scores
     examples: int
     totals: dict[str, float] | None = None
-    """What the sum says, once it is taken in."""
+    """Metrics of all members, once the sum is absorbed."""
 
     @property
     def weight(self) -> int:
-        """The sheet weighs."""
+        """1: the sheet itself weighs clients."""
         return 1
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """One vector of all metrics."""
+        """Describe the one vector of all metrics."""
         del phase
         return (self.sheet.vector,)
 
@@ -53,12 +53,12 @@ class ScoreRound:
         return (self.sheet.encode(self.mine, self.examples),)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Scores are restricted to no index list."""
+        """Return nothing: scores are restricted to no index list."""
         del phase
         return ()
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """Tell whether so many members can have such scores."""
+        """Say whether `members` clients can have such scores."""
         del phase
         return self.sheet.plausible(release.values[0], members)
 
@@ -68,7 +68,7 @@ class ScoreRound:
         self.totals = self.sheet.decode(release.values[0], members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Refuse: scores move no model."""
+        """Raise `LocalError`: scores change no model."""
         del took_part
         raise LocalError("a scores phase concludes no round")
 

@@ -45,7 +45,7 @@ from hubbub.strategies.unions import (
 
 
 class SecureRound:
-    """Algorithm 2, seen by one client."""
+    """One client's side of Algorithm 2."""
 
     weight = 1
 
@@ -66,14 +66,14 @@ class SecureRound:
         self._moves: tuple[Directions, float, int] | None = None
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """N marks; or the signs on V, and the factor in the same messages."""
+        """Describe N marks; or the signs on V, and the factor in the same messages."""
         if self._union and phase == self._union.phase.name:
             return (_union_vector(self._union, self._parameters),)
         length = self._parameters.parameters if self._support is None else self._support.size
         return _signs_vectors(self._parameters, length)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """The marks; or D_i on V, as residues, and Q(α_i)."""
+        """Return the marks; or D_i on V, as residues, and Q(α_i)."""
         if self._marks is not None and phase != SIGNS.name:
             return (self._marks,)
         on_support = self._signs if self._support is None else self._signs.take(self._support)
@@ -81,13 +81,13 @@ class SecureRound:
         return encode(on_support, self._parameters.clients), np.array([self._factor], dtype=np.uint32)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """V, in the signs phase."""
+        """Return V, in the signs phase."""
         if phase != SIGNS.name or self._support is None:
             return ()
         return (Restriction(self._support, self._support_bits),)
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """V is no larger than the members' choices; D and α are in range, and D fits the counts if known."""
+        """Say whether the members can choose so many indices; or D and α are in range, and D fits known counts."""
         total = release.values[0]
         if self._union and phase == self._union.phase.name:
             size = int(np.count_nonzero(total != 0))
@@ -101,7 +101,7 @@ class SecureRound:
         return possible
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in V; or D and α, with which U is applied at the end."""
+        """Store V; or D and α, from which U is computed at the end."""
         if self._union and phase == self._union.phase.name:
             self._absorb_union(self._union, release.values[0], members)
         else:
@@ -124,23 +124,23 @@ class SecureRound:
         return signs.from_ring(total, self._parameters.clients)
 
     def _apply(self, directions: Directions, factor: float, members: int) -> Theta:
-        """U: the model moves on V."""
+        """Apply U: the model changes on V alone."""
         if self._support is None:
             return aggregate.apply_sum(self._theta, directions, factor, members)
         return aggregate.apply_sum_on(self._support, self._theta, directions, factor, members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Move on; what was sent and applied leaves the accumulator, what was not stays in it.
+        """Apply the round; what was sent and applied leaves the accumulator, the rest stays in it.
 
-        To the paper's letter α·D leaves it as a whole, also at indices that SecUnion lost, and so is gone. But a
-        client knows V: with feedback only α·D on V leaves, and what was lost comes back next round.
+        With `feedback = paper`, all of α·D leaves it, also at indices that SecUnion lost, where it is gone for
+        good. But a client knows V: with `lost`, only α·D on V leaves, and what was lost is sent again next round.
         """
         directions, alpha_sum, members = require(self._moves)
         clamped = self._parameters.factor_bounds.clamp(alpha_sum / members, self._history)
         theta = self._apply(directions, clamped.factor, members)
         size = self._parameters.parameters if self._support is None else self._support.size
         if not took_part:
-            # Our marks are not in the sum, so that it tells us nothing about ourselves.
+            # Our marks are not in the sum, so it cannot show whether we were alone.
             return Conclusion(theta, self._wanted, size, history=clamped.history, scale=clamped.scale)
         sent = self._signs
         if self._support is not None and self._parameters.feedback == "lost":
@@ -168,28 +168,28 @@ def _union_vector(union: Union, parameters: Parameters) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class SecureStrategy:
-    """One of the four: with a union or without."""
+    """One of the four strategies: with a union or without."""
 
     name: str
     union: Union | None
     reveals: str = ""
     repeats: bool = False
     blocks: Blocks | None = None
-    """How it goes over blocks of indices, if it can."""
+    """The variant over blocks of indices, if there is one."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Union, if there is one, then signs."""
+        """The union phase, if there is one, then the signs phase."""
         return (self.union.phase, SIGNS) if self.union else (SIGNS,)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
-        """Compress the update, mark its indices, and remember what is sent."""
+        """Compress the update and mark its indices."""
         if self.blocks and parameters.block > 1:
             return self.blocks.begin(parameters, mine)
         return SecureRound(self.union, parameters, mine)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """N marks; signs of all N, or of as many indices as the cohort can choose; one factor."""
+        """Admit N marks; signs of all N, or of as many indices as the cohort can choose; one factor."""
         if self.blocks and parameters.block > 1:
             self.blocks.admit(parameters, phase, vectors)
         elif self.union is None:
@@ -201,15 +201,15 @@ class SecureStrategy:
             admit_exactly((_union_vector(self.union, parameters),), vectors)
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """A sum looks like its summands."""
+        """Admit the same as from clients: a sum has the shape of its summands."""
         self.admit(parameters, phase, vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """As many as there are signs."""
+        """Return the number of signs."""
         return released[0].length
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """The row's terms in Table 2."""
+        """Compute the row's terms in Table 2."""
         if self.blocks and parameters.block > 1:
             return self.blocks.predict_bits(parameters, heads, union_size)
         bits = {"union": self.union.predict_bits(parameters, heads)} if self.union else {}

@@ -1,21 +1,21 @@
 """Sums of the clients' numbers as they are: federated statistics, without any learning.
 
-A client's update, what its task returns less what it was given, is a vector of numbers: counts, totals, a
-histogram. A round releases their sum and the model becomes it, whatever it was before; nothing is compressed,
-averaged or carried over. `sum` adds all N numbers. `sparse-sum` first agrees on V, the indices where anybody has
-something other than zero, and adds the numbers on V alone.
+A client's update, the task's result minus the model it was given, is a vector of numbers: counts, totals, a
+histogram. A round releases their sum, which replaces the model; nothing is compressed, averaged or carried over.
+`sum` adds all N numbers. `sparse-sum` first agrees on V, the indices where any client has a non-zero number, and
+adds the numbers on V alone.
 
 Numbers are fixed point mod 2^λ (`hubbub.protocol.fixed_point`), from -alpha_max to alpha_max, and what was sent
 is added exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary digits: every whole
-number up to 16,777,216. Who needs more digits puts the high and the low ones of a number at two indices.
+number up to 16,777,216. For more digits, put the high and the low ones of a number at two indices.
 
-No refusal may depend on a client's own numbers, for it would tell others of them. So what is out of range is
-clipped, what is no number (NaN) is 0, and of more than k = ⌊ρ·N⌋ non-zeros `sparse-sum` keeps the k largest. How
-many numbers were changed so is in the conclusion, for the client's own eyes.
+No refusal may depend on a client's own numbers, because it would reveal something of them. So a number out of
+range is clipped, NaN becomes 0, and of more than k = ⌊ρ·N⌋ non-zeros `sparse-sum` keeps the k largest. The
+conclusion counts the changed numbers, for the client alone.
 
-The union is PartialSecUnion's, which counts in Z_{C+1} who has an index and so never loses one: SecUnion's marks
-cancel with a chance of about 2^-q, and a lost index here is a wrong statistic. Clients learn the counts, which are
-sums over the members like the rest, and check that the sums fit them.
+The union is PartialSecUnion's, which counts in Z_{C+1} the clients that have an index and so never loses one.
+SecUnion's marks cancel with a chance of about 2^-q, and a lost index here is a wrong statistic. Clients learn the
+counts, which are sums over the members like the rest, and check that the sums fit them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ VALUES = Phase("values", tagged="integers")
 
 
 class SumRound:
-    """A sum of numbers, seen by one client."""
+    """One client's side of a sum of numbers."""
 
     weight = 1
 
@@ -64,7 +64,7 @@ class SumRound:
         self._next: Theta | None = None
 
     def _take(self, update: Theta) -> tuple[Units, int]:
-        """What is sent, and how many numbers had to be changed for it."""
+        """Return the units to send, and the count of numbers that had to be changed."""
         changed, units = self._numbers.outside(update), self._numbers.to_units(update)
         if self._sparse and np.count_nonzero(units) > self._parameters.kept:
             surplus = units != 0
@@ -74,24 +74,24 @@ class SumRound:
         return units, int(np.count_nonzero(changed))
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """N marks; or the numbers, on V if there is one."""
+        """Describe N marks; or the numbers, on V if there is one."""
         if phase == UNION.phase.name:
             return (_union_vector(self._parameters),)
         length = self._parameters.parameters if self._found is None else self._found.support.size
         return (_values_vector(self._parameters, length),)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """1 wherever there is something to add; or the numbers."""
+        """Return 1 at every non-zero number; or the numbers."""
         if phase == UNION.phase.name:
             return (unions.mark(np.sign(self._units).astype(np.int8)),)
         return (self._numbers.to_ring(self._units if self._found is None else self._units[self._found.support]),)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """V, when numbers are added on it alone."""
+        """Return V, if numbers are added on it alone."""
         return () if phase != VALUES.name or self._found is None else (Restriction(self._found.support),)
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """V is possible; so are the sums, for as many members as have an index, and one alone adds something."""
+        """Say whether V is possible; or the sums are, given the counts, and none is zero where one client adds."""
         total = release.values[0]
         if phase == UNION.phase.name:
             size = int(np.count_nonzero(total != 0))
@@ -106,7 +106,7 @@ class SumRound:
         return self._numbers.are_sums_possible(sums, counts) & (not idle)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in V; or the sum, which is the next model."""
+        """Store V; or the sum, which is the next model."""
         del members
         if phase == UNION.phase.name:
             self._found = Found.of(release.values[0])
@@ -124,7 +124,7 @@ class SumRound:
         self._next[self._found.support] = self._numbers.to_reals(sums)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """The model is the sum. Nothing is kept, also by a client that was left out: next time it counts anew."""
+        """Return the sum as the model. A client that was left out carries nothing over, either."""
         theta = require(self._next)
         nothing = np.zeros_like(theta)
         changed = self._changed if took_part else 0
@@ -147,7 +147,7 @@ def _union_vector(parameters: Parameters) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class SumStrategy:
-    """Numbers as they are, all of them or on a union."""
+    """Sum of numbers as they are, of all or on a union."""
 
     name: str
     sparse: bool
@@ -156,7 +156,7 @@ class SumStrategy:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Union, if it is sparse, then the numbers."""
+        """The union phase, if it is sparse, then the numbers."""
         return (UNION.phase, VALUES) if self.sparse else (VALUES,)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> SumRound:
@@ -164,7 +164,7 @@ class SumStrategy:
         return SumRound(parameters, mine, sparse=self.sparse)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """N marks; N numbers, or as many as the cohort can have indices."""
+        """Admit N marks; N numbers, or as many as the cohort can have indices."""
         if phase == UNION.phase.name:
             admit_exactly((_union_vector(parameters),), vectors)
         elif self.sparse:
@@ -174,15 +174,15 @@ class SumStrategy:
             admit_exactly((_values_vector(parameters, parameters.parameters),), vectors)
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """A sum looks like its summands."""
+        """Admit the same as from clients: a sum has the shape of its summands."""
         self.admit(parameters, phase, vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """As many as there are sums."""
+        """Return the number of sums."""
         return released[0].length
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """Eq. 3 for each phase."""
+        """Compute Eq. 3 for each phase."""
         length = union_size if self.sparse else parameters.parameters
         values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits, parameters.wire)}
         return {"union": UNION.predict_bits(parameters, heads), **values} if self.sparse else values

@@ -1,10 +1,11 @@
-"""The ways to agree on V: what a client marks, what the sum of the marks tells (Beguier et al., section 3.2.2).
+"""Union phases: the ways to agree on V (Beguier et al., section 3.2.2), and sec-union over blocks of indices.
 
-sec-union over blocks of neighbouring indices: a far cheaper union, for more signs shown to clients.
+The ways differ in what a client marks, and in what the sum of the marks reveals.
 
-The phases are those of the flat union. What differs is who says what: a mark stands for a whole block, and in the
-signs phase every member speaks about all of V, also where it chose nothing. So D on V is the sum of everybody's
-signs, and where all agree every client knows everybody's. A manifest has to ask for it, and a policy to allow it.
+With blocks of neighbouring indices the union is far cheaper, but clients see more signs. The phases are those of
+the flat union. But a mark stands for a whole block, and in the signs phase every member sends a sign for every
+index of V, also where it chose nothing. So D on V is the sum of everybody's signs, and where all agree every
+client knows everybody's. A manifest has to ask for it, and a policy to allow it.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from hubbub.strategies.base import (
 )
 
 SIGNS = Phase("signs", tagged="integers")
-"""What follows the union, if there is one."""
+"""The phase after the union, if there is one."""
 Signs = NDArray[np.int8]
 Directions = NDArray[np.signedinteger]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """V, and what the marks of all indices add up to."""
+    """V, and the sums of the marks of all indices."""
 
     support: Indices
     total: Digits
 
     @staticmethod
     def of(total: Digits) -> Found:
-        """All indices whose marks do not add up to zero."""
+        """Find the indices whose marks do not add up to zero."""
         return Found(unions.indices_of(total), total)
 
     @property
@@ -63,7 +64,7 @@ class Found:
 
     @property
     def sums(self) -> Digits:
-        """What the marks of each index of V add up to."""
+        """The sum of the marks at each index of V."""
         return self.total.take(self.support)
 
 
@@ -75,56 +76,56 @@ class Union(Protocol):
         """The union phase."""
 
     def modulus(self, parameters: Parameters) -> int:
-        """The ring of the marks."""
+        """Return the modulus of the marks."""
 
     def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
         """Mark the indices where `chosen` is not zero."""
 
     def are_marks_possible(self, total: Digits, members: int) -> bool:
-        """Tell whether the members' marks can add up to this."""
+        """Say whether the members' marks can add up to this."""
 
     def counts(self, found: Found) -> Digits | None:
-        """How many members chose each index of V, if the marks tell."""
+        """Return the number of members that chose each index of V; None if the marks do not reveal it."""
 
     def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
-        """Tell whether sums of signs fit the counts at the same indices."""
+        """Say whether sums of signs fit the counts at the same indices."""
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
-        """The share of V's indices that a single client chose, as far as one client can tell."""
+        """Return the share of V's indices that a single client chose, as far as one client can tell."""
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """What the phase costs by Table 2."""
+        """Compute the payload of the phase by Table 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecUnion:
-    """Random marks in Z_{2^q}: their sum tells a client whether it was alone, and loses what cancels."""
+    """Random marks in Z_{2^q}: their sum shows a client whether it was alone, and loses marks that cancel."""
 
     phase: Phase = Phase("union", tagged="marks")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
-        """2^q."""
+        """Return 2^q."""
         return int(2**parameters.q)
 
     def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
-        """R uniform in Z*_{2^q}."""
+        """Draw uniform non-zero marks from Z_{2^q}."""
         return unions.mark_at_random(chosen, parameters.q, stream)
 
     def are_marks_possible(self, total: Digits, members: int) -> bool:
-        """Random marks add up to anything."""
+        """Return True: random marks can add up to anything."""
         del total, members
         return True
 
     def counts(self, found: Found) -> Digits | None:
-        """Random marks tell no counts."""
+        """Return None: random marks reveal no counts."""
 
     def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
-        """There are no counts."""
+        """Return True: there are no counts."""
         del counts, directions
         return True
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
-        """An estimate from our own marks: see `leakage.estimate_alone_share`."""
+        """Estimate it from our own marks: see `leakage.estimate_alone_share`."""
         if not found.support.size:
             return None
         chosen = marks != 0
@@ -137,54 +138,54 @@ class SecUnion:
         )
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """2·S·C·N·q, or with ⌈N/b⌉ instead of N."""
+        """Compute 2·S·C·N·q, or with ⌈N/b⌉ instead of N."""
         return costs.sec_union_bits(parameters.blocks, parameters.q, heads, parameters.wire)
 
 
 @dataclass(frozen=True, slots=True)
 class PartialSecUnion:
-    """Marks of 1 in Z_{C+1}: their sum tells clients how many chose each index."""
+    """Marks of 1 in Z_{C+1}: their sum shows clients how many chose each index."""
 
     phase: Phase = Phase("union", tagged="integers")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
-        """C + 1."""
+        """Return C + 1."""
         return parameters.clients + 1
 
     def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
-        """B_i."""
+        """Return B_i."""
         del parameters, stream
         return unions.mark(chosen)
 
     def are_marks_possible(self, total: Digits, members: int) -> bool:
-        """Nobody chooses an index twice."""
+        """Say whether no count is above the number of members."""
         return unions.are_counts_possible(total, members)
 
     def counts(self, found: Found) -> Digits | None:
-        """The sum of the marks."""
+        """Return the sums of the marks."""
         return found.sums
 
     def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
-        """T signs of ±1 add up to at most t, and to an odd number if t is odd."""
+        """Say whether sums of t signs of ±1 are at most t in size, and odd if t is."""
         return unions.are_directions_possible(counts, directions)
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
-        """Exactly."""
+        """Compute it exactly, from the counts."""
         del parameters, marks, members
         size = found.support.size
         return float(np.count_nonzero(found.total == 1) / size) if size else None
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """2·S·C·N·⌈log2(C + 1)⌉."""
+        """Compute 2·S·C·N·⌈log2(C + 1)⌉."""
         return costs.partial_sec_union_bits(parameters.parameters, heads, parameters.wire)
 
 
 @dataclass(frozen=True, slots=True)
 class _OrPhase(PlainPhase):
-    """The first server ORs what the clients send."""
+    """Phase in which the first server ORs what the clients send."""
 
     def combine(self, total: Residues, share: Residues, modulus: int) -> None:
-        """OR."""
+        """OR a share into the total."""
         del modulus
         np.bitwise_or(total, share, out=total)
 
@@ -196,45 +197,47 @@ class PlaintextUnion:
     phase: Phase = _OrPhase("union")
 
     def modulus(self, parameters: Parameters) -> int:
-        """2."""
+        """Return 2."""
         del parameters
         return 2
 
     def mark(self, parameters: Parameters, chosen: Signs, stream: RandomStream) -> Digits:
-        """B_i."""
+        """Return B_i."""
         del parameters, stream
         return unions.mark(chosen)
 
     def are_marks_possible(self, total: Digits, members: int) -> bool:
-        """Any bits can be."""
+        """Return True: any bits are possible."""
         del total, members
         return True
 
     def counts(self, found: Found) -> Digits | None:
-        """Bits tell no counts."""
+        """Return None: bits reveal no counts."""
 
     def are_signs_possible(self, counts: Digits, directions: Directions) -> bool:
-        """There are no counts."""
+        """Return True: there are no counts."""
         del counts, directions
         return True
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
-        """The union tells clients nothing of it."""
+        """Return None: the union shows clients nothing of it."""
         del parameters, found, marks, members
         return None
 
     def predict_bits(self, parameters: Parameters, heads: Headcount) -> int:
-        """2·C·N."""
+        """Compute 2·C·N."""
         return costs.plaintext_union_bits(parameters.parameters, heads)
 
 
+# Blocks -------------------------------------------------------------------------------------------------
+
 REVEALS = "where all members' signs agree on V, every client knows everybody's sign there"
-"""To clients; servers learn |V|, as they do without blocks."""
+"""Leak of blocks to clients; servers learn |V|, as they do without blocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spoken:
-    """What a client says once it knows V; as secret as its update, so it does not print."""
+    """A client's signs on V and its factor; as secret as its update, so it does not print."""
 
     support: Indices
     signs: Signs
@@ -245,7 +248,7 @@ class _Spoken:
 
 
 class BlockRound:
-    """Algorithm 2 with blocks in the place of indices, seen by one client."""
+    """One client's side of Algorithm 2 with blocks instead of indices."""
 
     weight = 1
 
@@ -256,31 +259,31 @@ class BlockRound:
         self._wanted = add_up(parameters, mine)
         chosen = unions.choose_blocks(speak(mine, self._wanted), parameters.block, parameters.kept_blocks)
         self._marks = union.mark(parameters, chosen, mine.stream)
-        # Everybody speaks about all of V. Who has nothing to say draws its signs: zeros would all be pluses.
+        # Every client sends signs on all of V. A silent one draws its signs: zeros would all be pluses.
         self._stream = mine.stream if mine.silent else None
         self._spoken: _Spoken | None = None
         self._alone: float | None = None
         self._moves: tuple[Directions, float, int] | None = None
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """A mark for each block; or a sign for each index of V, and the factor in the same messages."""
+        """Describe a mark for each block; or a sign for each index of V, and the factor in the same messages."""
         if phase == SIGNS.name:
             return signs_vectors(self._parameters, self._say().support.size)
         return (union_vector(self._union, self._parameters),)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """The marks; or whether each sign is a plus, and Q(α_i)."""
+        """Return the marks; or 1 for each plus on V, and Q(α_i)."""
         if phase != SIGNS.name:
             return (self._marks,)
         spoken = self._say()
         return unions.to_ring(spoken.signs), np.array([spoken.factor], dtype=np.uint32)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """V, in the signs phase."""
+        """Return V, in the signs phase."""
         return () if phase != SIGNS.name or self._spoken is None else (Restriction(self._spoken.support),)
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """There are no more active blocks than the members can choose; pluses and factors are in range."""
+        """Say whether the members can choose so many blocks; or pluses and factors are in range."""
         total = release.values[0]
         if phase != SIGNS.name:
             size = int(np.count_nonzero(total != 0))
@@ -289,7 +292,7 @@ class BlockRound:
         return aggregate.are_sums_possible(directions, factor, members, self._parameters.fixed_point)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take in V, and find what to say about it; or D and α, with which U is applied at the end."""
+        """Store V and compute signs and factor on it; or store D and α, from which U is computed at the end."""
         if phase == SIGNS.name:
             self._absorb_signs(release.values[0], int(release.values[1][0]), members)
         else:
@@ -311,7 +314,7 @@ class BlockRound:
         self._moves = directions, alpha, members
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """Move on; what was said of V and applied leaves the accumulator, all else stays in it."""
+        """Apply the round; what was sent and applied leaves the accumulator, the rest stays in it."""
         (directions, alpha_sum, members), spoken = require(self._moves), self._say()
         clamped = self._parameters.factor_bounds.clamp(alpha_sum / members, self._history)
         theta = aggregate.apply_sum_on(spoken.support, self._theta, directions, clamped.factor, members)
@@ -335,7 +338,7 @@ class BlockRound:
 
 
 def signs_vectors(parameters: Parameters, length: int) -> tuple[Vector, ...]:
-    """Pluses, mod C + 1, and one factor."""
+    """Describe the pluses, mod C + 1, and one factor."""
     return (
         Vector("signs", length, parameters.pluses_modulus),
         Vector("factors", 1, parameters.factors_modulus),
@@ -343,13 +346,13 @@ def signs_vectors(parameters: Parameters, length: int) -> tuple[Vector, ...]:
 
 
 def union_vector(union: SecUnion, parameters: Parameters) -> Vector:
-    """A mark for each block."""
+    """Describe the marks, one for each block."""
     return Vector("union", parameters.blocks, union.modulus(parameters))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How sec-union goes where the manifest's block is more than one index."""
+    """Variant of sec-union for a manifest whose block is more than one index."""
 
     union: SecUnion = SecUnion()
 
@@ -358,7 +361,7 @@ class Blocks:
         return BlockRound(self.union, parameters, mine)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """⌈N/b⌉ marks; signs of whole blocks, no more than the cohort can choose; one factor."""
+        """Admit ⌈N/b⌉ marks; signs of whole blocks, no more than the cohort can choose; one factor."""
         if phase != SIGNS.name:
             admit_exactly((union_vector(self.union, parameters),), vectors)
             return
@@ -372,7 +375,7 @@ class Blocks:
             )
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """Table 2's row of SecUnion with ⌈N/b⌉ marks, and signs mod C + 1."""
+        """Compute Table 2's row of SecUnion with ⌈N/b⌉ marks, and signs mod C + 1."""
         return {
             "union": self.union.predict_bits(parameters, heads),
             "signs": costs.pluses_bits(union_size, heads, parameters.wire),

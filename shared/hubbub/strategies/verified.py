@@ -1,6 +1,6 @@
-"""Verified sums: nothing of a false sum is taken in, and refusing one tells nothing of what was summed.
+"""Verified sums: no part of a false sum is used, and refusing one reveals nothing of what was summed.
 
-`Verified` goes around every strategy. In a tagged phase clients send one more vector, the tags of the others
+`Verified` wraps every strategy. In a tagged phase clients send one more vector, the tags of the others
 (`hubbub.protocol.tags`). A server that changes a sum cannot change its tags to fit. All checks of a released sum
 come together in `VerifiedRound.absorb`, before anything of the sum is used: each sets a flag, none returns early,
 and there is one refusal with one text.
@@ -33,9 +33,9 @@ from hubbub.strategies.base import (
 
 
 class VerifiedRound:
-    """One client's side of a round, which takes in no sum that is false.
+    """One client's side of a round, which refuses false sums.
 
-    Without coefficients no tags are sent or expected, and sums are only checked for what the members can have.
+    Without coefficients no tags are sent or expected, and sums are only checked for plausibility.
     """
 
     def __init__(
@@ -47,32 +47,32 @@ class VerifiedRound:
 
     @property
     def weight(self) -> int:
-        """As without."""
+        """The inner round's weight."""
         return self._inner.weight
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
-        """The phase's own vectors, and their tags."""
+        """Describe the phase's own vectors, and their tags."""
         own, kind = self._inner.vectors(phase), self._phases[phase].tagged
         return own if kind is None or self._coefficients is None else (*own, tags.describe(kind, own))
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
-        """The phase's own values, and their tags."""
+        """Return the phase's own values, and their tags."""
         own = self._inner.contribute(phase)
         return own + self._tag(phase, own)
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """As without."""
+        """Return the inner round's index lists."""
         return self._inner.restricted_to(phase)
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
-        """Residues can add up to it, its tags fit it, and the members can have it."""
+        """Say whether residues can add up to the sum, its tags fit it, and the members can have it."""
         own = _strip(release)
         due, summed = self._tag(phase, own.values), release.values[len(own.values) :]
         fits = all(np.array_equal(want, have) for want, have in zip(due, summed, strict=True))
         return release.possible & fits & self._inner.plausible(phase, own, members)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
-        """Take a sum in, or raise `FalseSum`."""
+        """Absorb a sum, or raise `FalseSum`."""
         if not self._phases[phase].gathers:
             admit_exactly(self.vectors(phase), release.vectors)
         if not self.plausible(phase, release, members):
@@ -80,7 +80,7 @@ class VerifiedRound:
         self._inner.absorb(phase, _strip(release), members)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
-        """As without."""
+        """Conclude the inner round."""
         return self._inner.conclude(took_part=took_part)
 
     def _tag(self, phase: str, values: Sequence[Digits]) -> tuple[Digits, ...]:
@@ -96,13 +96,13 @@ class VerifiedRound:
 
 
 def _strip(release: Release) -> Release:
-    """Leave the tags out, if there are any."""
+    """Return a release without its tags, if there are any."""
     own = len(_leave_out_tags(release.vectors))
     return Release(release.vectors[:own], release.values[:own], release.possible)
 
 
 def _leave_out_tags(vectors: Sequence[Vector]) -> Sequence[Vector]:
-    """The vectors before the tags, which come last."""
+    """Return the vectors before the tags, which come last."""
     return vectors[:-1] if vectors and vectors[-1].name == tags.NAME else vectors
 
 
@@ -114,22 +114,22 @@ class Verified:
 
     @property
     def name(self) -> str:
-        """As without."""
+        """The inner strategy's name."""
         return self.inner.name
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """As without."""
+        """The inner strategy's phases."""
         return self.inner.phases
 
     @property
     def reveals(self) -> str:
-        """As without."""
+        """The inner strategy's sentence."""
         return self.inner.reveals
 
     @property
     def repeats(self) -> bool:
-        """As without."""
+        """The inner strategy's value."""
         return self.inner.repeats
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> VerifiedRound:
@@ -141,17 +141,17 @@ class Verified:
         return VerifiedRound(inner, self.phases, mine.coefficients if tagged else None)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """The phase's own vectors, and their tags."""
+        """Admit the phase's own vectors, and their tags."""
         own = self._admit_tags(parameters, phase, vectors)
         self.inner.admit(parameters, phase, own)
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """The same of a sum."""
+        """Admit the phase's own released vectors, and their tags."""
         own = self._admit_tags(parameters, phase, vectors)
         self.inner.admit_release(parameters, phase, own)
 
     def _admit_tags(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> Sequence[Vector]:
-        """Refuse other tags than the phase carries; return the vectors before them."""
+        """Return the vectors before the tags; raise `PeerError` for other tags than the phase carries."""
         kind = next(_kind_of(parameters, each) for each in self.phases if each.name == phase)
         if kind is None:
             return vectors
@@ -162,18 +162,18 @@ class Verified:
         return own
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """As without."""
+        """Return the inner strategy's |V|."""
         return self.inner.union_size(_leave_out_tags(released))
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
-        """As without; and tags, which count apart."""
+        """Compute the inner strategy's payload, and that of the tags, which count apart."""
         bits = self.inner.predict_bits(parameters, heads, union_size)
         if not any(_kind_of(parameters, phase) for phase in self.phases):
             return bits
         return {**bits, tags.NAME: self.predict_tags_bits(parameters, lambda _: heads)}
 
     def predict_tags_bits(self, parameters: Parameters, heads_in: Callable[[str], Headcount]) -> int:
-        """Payload of the tags of a round, where phases, by name, have different senders and recipients."""
+        """Compute the payload of a round's tags; senders and recipients may differ from phase to phase."""
         return sum(
             costs.tags_bits(kind, parameters.q, heads_in(phase.name), parameters.wire)
             for phase in self.phases
@@ -182,5 +182,5 @@ class Verified:
 
 
 def _kind_of(parameters: Parameters, phase: Phase) -> tags.Kind | None:
-    """The kind of tags that a phase carries in a run."""
+    """Return the kind of tags that a phase carries in a run."""
     return phase.tagged if parameters.verified else None
