@@ -159,7 +159,7 @@ def read_roster(path: Path, *, pinned: str | None = None) -> Roster:
     if pinned is not None and pinned != roster.digest:
         raise ConfigurationError(
             f"{path} has the digest {roster.digest}, but {pinned} is pinned; compare digests with the other "
-            "parties over another channel, by telephone for one, before you change the pin"
+            "parties over another channel, for example by telephone, before you change the pin"
         )
     return roster
 
