@@ -1,1 +1,1 @@
-"""What the protocol costs: its steps beside AES and numpy, its rounds over memory and over RabbitMQ."""
+"""Benchmarks of the protocol: its steps relative to AES and numpy, its rounds over memory and RabbitMQ."""

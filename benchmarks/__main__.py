@@ -1,4 +1,4 @@
-"""`make bench`: measure, show, and keep if asked to."""
+"""Command of `make bench`: measures, prints the report, and saves it on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.targets import lay_out_targets
 
 
 def show(report: Report, console: Console) -> None:
-    """Put the report on the terminal; what is asked of it comes last, where it stays to be seen."""
+    """Print the report; the targets come last, where they stay visible."""
     machine = report.machine
     console.print(
         f"{machine.cores} cores of {machine.processor}, Python {machine.python}, numpy {machine.numpy}; "

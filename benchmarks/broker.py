@@ -1,4 +1,4 @@
-"""A RabbitMQ for the length of a benchmark: the private node that the tests start, too."""
+"""Private RabbitMQ node for a benchmark, started as the tests start it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TESTS = Path(__file__).resolve().parent.parent / "tests"
 
 @contextmanager
 def start_broker() -> Iterator[str]:
-    """Give the URL of a node of our own.
+    """Start a node and yield its URL.
 
-    Raises FileNotFoundError where no rabbitmq-server is installed, RuntimeError where it does not start.
+    Raises FileNotFoundError if no rabbitmq-server is installed, RuntimeError if it does not start.
     """
-    # The one place where the benchmarks reach into the tests. pytest puts this folder on the path by itself.
+    # The one place where the benchmarks import from the tests. pytest puts this folder on the path by itself.
     if str(_TESTS) not in sys.path:
         sys.path.insert(0, str(_TESTS))
     from support.private_node import PrivateNode  # noqa: PLC0415  (Only now can it be found.)

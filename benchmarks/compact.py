@@ -1,9 +1,9 @@
-"""The steps of a phase on the compact wire, each beside the raw stream and copies that it cannot do without.
+"""Times of a phase's steps on the compact wire, relative to the raw AES-CTR stream and copies that each needs.
 
 *The same bytes* of a step are two numbers. Its stream is what it draws from AES-CTR, counted while it runs. Its
-copies are what goes in and what comes out, each byte once, as it lies in memory: a client's residues in the
-narrowest type, words in theirs, what travels packed. The raw time is that of filling as many bytes with AES-CTR
-and of copying as many with numpy, both into memory that is there already, measured right beside the step.
+copies are its input and its output, each byte once, as they are in memory: a client's residues in the narrowest
+type, words in theirs, what travels packed. The raw time is that of filling as many bytes with AES-CTR and of
+copying as many with numpy, both into preallocated memory, measured right before or after the step.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from hubbub_aggregator.spooled_shares import Adding, check_chunk
 from hubbub_trainer.round_jobs import Compact
 
 SHARE_AND_ADD = "sharing plus adding, everybody"
-"""The row that stands for all of it: every client deals, every aggregator adds, one of them combines."""
+"""The row for the whole phase: every client deals, every aggregator adds, one of them combines."""
 
 ROUND = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CompactStep:
-    """Something to time; it takes `copied_bytes` in and out and goes over `elements` elements."""
+    """Step to time, over `elements` elements, with `copied_bytes` of input and output."""
 
     name: str
     elements: int
@@ -51,7 +51,7 @@ class CompactStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactTiming:
-    """What a step took, and over the raw stream and copies of the same bytes."""
+    """Time of a step, and its ratio to the raw stream and copies of the same bytes."""
 
     name: str
     elements: int
@@ -64,7 +64,7 @@ class CompactTiming:
 
 
 def time_compact(parameters: int, repeats: int) -> list[CompactTiming]:
-    """Time all steps in turn, each beside its own raw stream and copies."""
+    """Time all steps in turn, each with its own raw stream and copies."""
     steps = list_steps(parameters)
     drawn = [_count_stream(step.run) for step in steps]
     raws = [_Raw(stream_bytes, step.copied_bytes) for stream_bytes, step in zip(drawn, steps, strict=True)]
@@ -96,7 +96,7 @@ def _summarise(step: CompactStep, stream_bytes: int, taken: Sequence[tuple[float
 
 
 class _Raw:
-    """The key stream and a copy of so many bytes, both into memory that is there already."""
+    """Key stream and copy of so many bytes, both into preallocated memory."""
 
     def __init__(self, stream_bytes: int, copied_bytes: int) -> None:
         self._stream = AesCtrStream.from_os()
@@ -111,7 +111,7 @@ class _Raw:
 
 
 def _count_stream(run: Callable[[], object]) -> int:
-    """How many bytes of AES-CTR a step draws."""
+    """Return the number of AES-CTR bytes that a step draws."""
     with _counted_stream() as drawn:
         run()
     return sum(drawn)
@@ -131,7 +131,7 @@ def _counted_stream() -> Iterator[list[int]]:
 
 
 def list_steps(n: int) -> list[CompactStep]:
-    """What is timed: functions on a whole vector, then the services' way through chunks."""
+    """Return the steps to time: functions on a whole vector, then the services' work on chunks."""
     return [*_function_steps(n, signs.modulus(CLIENTS)), *PhaseSteps(n).list_all()]
 
 
@@ -149,7 +149,7 @@ def _function_steps(n: int, m: int) -> list[CompactStep]:
 
 
 class PhaseSteps:
-    """A phase of all clients and aggregators as the services compute it, without messages, seals and disks."""
+    """Phase of all clients and aggregators as the services compute it, without messages, seals and disks."""
 
     def __init__(self, n: int, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._n = n
@@ -178,7 +178,7 @@ class PhaseSteps:
         return [server for server in self._wire.servers if server != self._combiner]
 
     def deal(self, client: PartyId) -> list[bytes]:
-        """A client's full share, chunk by chunk."""
+        """Return a client's full share, chunk by chunk."""
         holder = self._wire.full_share_holder(client, ROUND)
         seeded = [server for server in self._wire.servers if server != holder]
         return [
@@ -189,16 +189,16 @@ class PhaseSteps:
         ]
 
     def add(self, server: PartyId) -> list[bytes]:
-        """An aggregator's sum; the combiner adds the others' sums in the same pass."""
+        """Return an aggregator's sum; the combiner adds the others' sums in the same pass."""
         adding = self._begin_adding(server)
         return [adding.add(index, chunk) for index, chunk in enumerate(self.plan)]
 
     def begin_adding(self) -> Adding:
-        """What an aggregator adds that does not combine."""
+        """Start the addition of an aggregator that does not combine."""
         return self._begin_adding(self._others[0])
 
     def unmask(self) -> list[Digits]:
-        """What a client makes of the combined sum."""
+        """Return the values that a client gets from the combined sum."""
         sums, _ = self._compact.decode_chunks(self.plan, self.vectors, self._clients, self.combined.__getitem__)
         return sums
 
@@ -256,6 +256,6 @@ class PhaseSteps:
 
 
 def _draw(stream: AesCtrStream, vector: Vector) -> Digits:
-    """Values as a client holds them: those of all clients add up without wrapping."""
+    """Draw a client's values, bounded so that the sum over all clients does not wrap."""
     values = (vector.modulus - 1) // CLIENTS + 1
     return ring.sample(stream, vector.length, values).astype(ring.word_type(vector.modulus))

@@ -1,8 +1,8 @@
-"""Many who look on: event streams that stay open, and requests at a steady rate. A process of its own.
+"""Load generator for the web interface: open event streams, and requests at a steady rate, in its own process.
 
-`python -m benchmarks.crowd URL CORE STREAMS RATE RUN`, with a token on the first line of the standard input. It
-says `ready` when all streams are open; after a line with the ids of all events that there were, what came of it.
-It asks for RUN until an event is about another, and then for that: a page shows the run that goes on.
+`python -m benchmarks.crowd URL CORE STREAMS RATE RUN` reads a token from the first line of the standard input. It
+prints `ready` when all streams are open. After a line with the ids of all events it prints the result. It requests
+RUN until an event is about another run, and then that one, because a page shows the ongoing run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 OPENED_AT_ONCE = 50
 ASKERS = 64
-"""Connections that the requests go over; each has one request under way at a time."""
+"""Connections for the requests; each has one request in flight at a time."""
 LAST_EVENTS_S = 30.0
 PATHS = (
     "/api/v1/runs/{run}",
@@ -31,7 +31,7 @@ PATHS = (
     "/api/v1/runs/{run}/rounds?limit=5",
     "/api/v1/events?run={run}&limit=20",
 )
-"""What a page asks for that is looked at."""
+"""Requests of an open page."""
 
 _ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
 _RUN = re.compile(rb'"run":"([0-9a-f]{64})"')
@@ -40,11 +40,11 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of the load."""
+    """Result of the load."""
 
     streams: int
     events: int
-    """That each stream should have had."""
+    """Events that each stream should have had."""
     missed: int
     """Events that a stream should have had and did not, over all streams."""
     repeated: int
@@ -53,7 +53,7 @@ class Seen:
     """Requests that were not answered with 200."""
     seconds: float
     median_s: float
-    """From when a request was due until it was answered, and so is the next."""
+    """Latency, from when a request was due until it was answered; so is the next."""
     slowest_s: float
 
     @property
@@ -64,11 +64,11 @@ class Seen:
 
 @dataclass(slots=True)
 class _Stream:
-    """One open stream, and what came on it."""
+    """Open event stream, and what it received."""
 
     writer: asyncio.StreamWriter
     heard: Callable[[bytes], None]
-    """Told what comes, in whole lines."""
+    """Called with what arrives, in whole lines."""
     ids: list[int] = field(default_factory=list)
 
     async def read(self, reader: asyncio.StreamReader) -> None:
@@ -81,7 +81,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class Crowd:
-    """Everybody who looks on."""
+    """All streams and requests."""
 
     url: str
     token: str = field(repr=False)
@@ -93,7 +93,7 @@ class Crowd:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def open(self, streams: int, rate: float) -> None:
-        """Open all streams, a few at a time, and begin to ask."""
+        """Open all streams, a few at a time, and start the requests."""
         for already in range(0, streams, OPENED_AT_ONCE):
             await asyncio.gather(*(self._open_stream() for _ in range(min(OPENED_AT_ONCE, streams - already))))
         due = self._list_due(time.monotonic(), rate)
@@ -107,7 +107,7 @@ class Crowd:
             stream.writer.close()
 
     async def wait_for(self, last: int) -> None:
-        """Until every stream has had the last event, or for as long as that can possibly take."""
+        """Wait until every stream has had the last event, or for as long as that can possibly take."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_EVENTS_S):
                 while any(not stream.ids or stream.ids[-1] < last for stream in self.streams):
@@ -136,13 +136,13 @@ class Crowd:
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise ConnectionError(f"a stream was refused: {head.splitlines()[0].decode()}")
-        # One of them is enough to know by which run it is that goes on.
+        # One stream is enough to know which run is ongoing.
         stream = _Stream(writer, self._note if self.streams else self._follow)
         self.streams.append(stream)
         self._tasks.append(asyncio.create_task(stream.read(reader)))
 
     def _list_due(self, began_s: float, rate: float) -> Iterator[tuple[float, str]]:
-        """When which request is due; those who ask take them from here, one after the other."""
+        """Yield the due time and path of each request; the connections share this iterator."""
         return ((began_s + number / rate, path) for number, path in zip(count(), cycle(PATHS), strict=False))
 
     async def _ask(self, due: Iterator[tuple[float, str]]) -> None:
@@ -166,7 +166,7 @@ async def _read_answer(reader: asyncio.StreamReader) -> bool:
 
 
 def compare(crowd: Crowd, expected: Sequence[int], answered: int, seconds: float) -> Seen:
-    """Hold what came against what there was; so many requests were answered in those seconds."""
+    """Compare the events received with those expected; `answered` requests were answered in `seconds`."""
     wanted = Counter(expected)
     had = [Counter(stream.ids) for stream in crowd.streams]
     return Seen(
@@ -183,7 +183,7 @@ def compare(crowd: Crowd, expected: Sequence[int], answered: int, seconds: float
 
 
 async def look_on(url: str, token: str, run: str, streams: int, rate: float) -> Seen:
-    """Open everything, look on until told that it is over, and say what came of it."""
+    """Open everything, generate load until told that it is over, and return the result."""
     lines = asyncio.StreamReader(limit=2**24)
     protocol = asyncio.StreamReaderProtocol(lines)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
@@ -201,7 +201,7 @@ async def look_on(url: str, token: str, run: str, streams: int, rate: float) -> 
 
 
 def main(url: str, core: str, streams: str, rate: str, run: str) -> None:
-    """Be a crowd, on one core."""
+    """Generate load, on one core."""
     os.sched_setaffinity(0, {int(core)})
     token = sys.stdin.readline().strip()
     print(json.dumps(asdict(asyncio.run(look_on(url, token, run, int(streams), float(rate))))), flush=True)

@@ -1,6 +1,6 @@
-"""Whole rounds of services that are processes of their own, over RabbitMQ: a coordinator, aggregators, trainers.
+"""Rounds of services in separate processes over RabbitMQ: a coordinator, aggregators, trainers.
 
-They are asked over the coordinator's interface.
+Runs are started and read over the coordinator's interface.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LISTENING = "listening on "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRounds:
-    """Rounds of processes; times and sizes are medians over rounds and over the processes of a role."""
+    """Cost of rounds; times and sizes are medians over rounds and over the processes of a role."""
 
     parameters: int
     clients: int
@@ -35,30 +35,30 @@ class ProcessRounds:
     strategy: str
     rounds: int
     round_s: float
-    """With the slowest trainer's training and evaluation, and so are the next two."""
+    """Includes the slowest trainer's training and evaluation; so do the next two."""
     fastest_s: float
     slowest_s: float
     payload_bytes: float
     wire_bytes: int
     aggregator_s: float
-    """The processor's time of one aggregator in a round."""
+    """CPU time of one aggregator in a round."""
     trainer_s: float
-    """Of one trainer, with training and evaluation."""
+    """CPU time of one trainer, with training and evaluation."""
     aggregator_bytes: int
-    """The most that one had in memory, its interpreter and libraries included."""
+    """Peak memory of one aggregator, its interpreter and libraries included."""
     trainer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessesPlan:
-    """What to run: the elements of a model and rounds after the first."""
+    """Plan of a run: the elements of a model, and the rounds after the first."""
 
     parameters: int
     rounds: int
 
 
 def measure_processes(plan: ProcessesPlan, amqp_url: str) -> ProcessRounds:
-    """Start everybody, run so many rounds and one before them that is left out, and end everybody."""
+    """Start all services, run one warm-up round and then those of the plan, and stop the services."""
     parties = make_parties(clients=CLIENTS, servers=SERVERS)
     declare(parties, amqp_url)
     manifest = draw_up_manifest(
@@ -70,7 +70,7 @@ def measure_processes(plan: ProcessesPlan, amqp_url: str) -> ProcessRounds:
         rounds=plan.rounds + 1,
         seed=0,
     )
-    # No proxy of the environment may come between.
+    # Use no proxy from the environment.
     with (
         started(parties, parties.identities, amqp_url) as processes,
         httpx.Client(timeout=30, trust_env=False) as http,
@@ -108,7 +108,7 @@ def _follow(deployment: _Deployment, manifest: Manifest) -> ProcessRounds:
 
 
 class _Deployment:
-    """A way to ask the coordinator."""
+    """Client of the coordinator's interface."""
 
     def __init__(self, processes: Processes, http: httpx.Client) -> None:
         self.processes = processes

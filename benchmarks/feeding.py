@@ -1,9 +1,8 @@
-"""One phase through real aggregators, fed by clients and a coordinator that need next to no memory.
+"""One phase through real aggregators, fed by simulated clients and a coordinator that need next to no memory.
 
-The aggregators are the very services: they take messages, spool, open, check, journal, add, combine and release.
-A client's share is drawn, dealt, sealed and signed chunk by chunk when it is sent, by the trainer's own functions,
-and what it holds is drawn again where the sum is checked; at most a few chunks are on their way at any time. So a
-vector may have any length.
+The aggregators are the real services: they take messages, spool, open, check, journal, add, combine and release.
+A client's share is drawn, dealt, sealed and signed chunk by chunk when it is sent, by the trainer's own functions.
+Its values are drawn again to check the sum. At most a few chunks are in flight, so a vector may have any length.
 """
 
 from __future__ import annotations
@@ -65,28 +64,28 @@ _TRANSCRIPT = "0" * 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseCost:
-    """One phase of all N elements."""
+    """Cost of one phase of all N elements."""
 
     parameters: int
     clients: int
     servers: int
     client_s: float
-    """The processor's time of one client: deal, seal, sign, encode; decode and unmask."""
+    """CPU time of one client: deal, seal, sign, encode; decode and unmask."""
     server_s: float
-    """Of one aggregator, the mean over them."""
+    """CPU time of one aggregator, the mean over them."""
     link_payload_bytes: int
-    """Sent and got by one client, packed and not sealed, seeds left out."""
+    """Bytes sent and received by one client, packed and not sealed, without seeds."""
     seed_bytes: int
-    """Sent by one client instead of shares."""
+    """Bytes of seeds that one client sends instead of shares."""
     link_wire_bytes: int
-    """Of all messages that one client sends and gets."""
+    """Bytes of all messages that one client sends and receives."""
     all_bytes: int
-    """Of all messages of everybody."""
+    """Bytes of all messages of all parties."""
     wall_s: float
 
 
 class NumbersTask:
-    """Stands for a model that nobody has to have in memory."""
+    """Task of a given size whose model is never in memory."""
 
     name = "numbers"
     metrics: tuple[Metric, ...] = ()
@@ -106,7 +105,7 @@ class NumbersTask:
 
 
 def measure_phase(parameters: int, clients: int, servers: int) -> PhaseCost:
-    """Run a phase in this process, best a fresh one, and say what it took."""
+    """Run a phase in this process, preferably a fresh one, and return its cost."""
     parties = make_parties(clients=clients, servers=servers)
     manifest = draw_up_phase(parties, parameters)
     meter = Meter(frozenset(manifest.clients))
@@ -128,7 +127,7 @@ def measure_phase(parameters: int, clients: int, servers: int) -> PhaseCost:
 
 
 def draw_up_phase(parties: Parties, parameters: int) -> Manifest:
-    """A run whose one phase is that of all signs, without tags: nobody has a whole vector to tag."""
+    """Return the manifest of a run with one phase, of all signs, without tags: they need a whole vector."""
     return draw_up_manifest(
         NumbersTask(parameters),
         roster=parties.roster,
@@ -153,7 +152,7 @@ async def _run(manifest: Manifest, parties: Parties, meter: Meter) -> Crowd:
 
 
 class CarryingTransport(CountingTransport):
-    """Counts what is for clients that nobody looks at, and throws it away."""
+    """Transport that counts and drops messages for the ignored clients."""
 
     def __init__(self, meter: Meter, party: PartyId, inner: Transport, ignored: frozenset[PartyId]) -> None:
         super().__init__(meter, party, inner)
@@ -164,13 +163,13 @@ class CarryingTransport(CountingTransport):
             self._meter.count(self._party, address, len(body))
         else:
             await super().publish(address, body)
-        # Who waits for a broker's confirmation lets the others go on.
+        # Waiting for a broker's confirmation would let the other tasks run, too.
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def _connect(manifest: Manifest, meter: Meter) -> AsyncIterator[dict[PartyId, Transport]]:
-    """Connect everybody; who sends waits when a few chunks wait: the broker's queue is not what is measured."""
+    """Connect all parties over short queues, so that senders wait: the broker's queue is not what is measured."""
     roles = {
         manifest.coordinator: Role.COORDINATOR,
         **dict.fromkeys(manifest.aggregators, Role.AGGREGATOR),
@@ -236,11 +235,11 @@ class Crowd:
 
     @property
     def chunks(self) -> int:
-        """How many chunks a share has, and the sum."""
+        """Number of chunks of a share, and of the sum."""
         return len(self._plan)
 
     async def subscribe(self) -> None:
-        """Let the coordinator and one client take what comes."""
+        """Subscribe the coordinator and one client."""
         coordinator, first = self.manifest.coordinator, self.manifest.clients[0]
         await self._transports[coordinator].subscribe(inbox(coordinator), self._note_report)
         await self._transports[first].subscribe(inbox(first), self._check_sum)
@@ -323,7 +322,7 @@ class Crowd:
         return self._frame(self._phase, client, self._holder(client), body, payload)
 
     def _share_key(self, place: int, client: PartyId) -> ShareKey:
-        """The key of a client's full share, sealed once."""
+        """Return the key of a client's full share, sealed once."""
         if client not in self._share_keys:
             holder, set_id = self._holder(client), _set_of(place)
             key = derive_share_key(self._stage, _secret_of(place), holder)
@@ -331,7 +330,7 @@ class Crowd:
         return self._share_keys[client]
 
     def _draw_values(self, place: int, chunk: Chunk) -> tuple[Digits, ...]:
-        """Of each vector what a chunk holds of it; a chunk has at most one piece of a vector."""
+        """Return a chunk's part of each vector; a chunk has at most one piece of a vector."""
         pieces = {piece.vector: piece for piece in chunk}
         return tuple(
             self._draw(place, pieces[number]) if number in pieces else np.empty(0, dtype=np.uint8)
@@ -385,7 +384,7 @@ class Crowd:
         return ACK
 
     def _draw(self, place: int, piece: Piece) -> Digits:
-        """A piece of a client's values: the same each time, so that it need not be kept. Sums do not wrap."""
+        """Draw a piece of a client's values: the same each time, so that none is stored. Sums do not wrap."""
         modulus = self._vectors[piece.vector].modulus
         generator = np.random.default_rng((place, piece.vector, piece.start))
         values = (modulus - 1) // len(self.manifest.clients) + 1

@@ -1,8 +1,8 @@
-"""How much memory an aggregator takes, as a process of its own, while one phase goes through it.
+"""Memory of an aggregator's process during one phase.
 
 The aggregators are started as an operator starts them and talk over RabbitMQ. All others are in this process
-(`feeding`), which draws and seals a client's chunks when it sends them. So what Linux tells of an aggregator's
-process is the aggregator's alone: its interpreter and libraries, and what N and C make it hold.
+(`feeding`), which draws and seals a client's chunks when it sends them. So the size of an aggregator's process is
+the aggregator's alone: its interpreter and libraries, and what grows with N and C.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ from hubbub_local.federation import Parties, make_parties
 
 PATIENCE_S = 900.0
 REPEATS = 3
-"""A process's size differs from time to time: medians of so many are taken."""
+"""Number of measurements whose median is taken: a process's size varies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FootprintPlan:
-    """Which sizes to go through, with two aggregators."""
+    """Sizes to measure, with two aggregators."""
 
     lengths: tuple[int, ...]
-    """N, with five clients."""
+    """Values of N, with five clients."""
     parameters: int
     cohorts: tuple[int, ...]
-    """C, with so many elements."""
+    """Values of C, with so many elements."""
     crowd: tuple[int, int] | None
-    """N and C of a phase that is compared with the same of five clients; C is as many as there ever are."""
+    """N and C of a phase that is compared with five clients of the same N; C is the largest cohort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """The memory of the aggregator that took more of it."""
+    """Memory of the larger aggregator."""
 
     parameters: int
     clients: int
     idle_bytes: int
-    """Once it is connected."""
+    """Size once it is connected."""
     peak_bytes: int
-    """The most until everybody has the sum."""
+    """Peak until all clients have the sum."""
 
     @property
     def grown_bytes(self) -> int:
-        """What N and C made it take."""
+        """Growth due to N and C."""
         return max(0, self.peak_bytes - self.idle_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprints:
-    """What was measured, by what grew."""
+    """Measurements by N, by C, and of the largest cohort."""
 
     by_length: list[Footprint]
     by_cohort: list[Footprint]
     crowd: tuple[Footprint, Footprint] | None
-    """Of few clients and of as many as there ever are."""
+    """With few clients and with the largest cohort."""
 
     @property
     def line(self) -> Fit | None:
-        """Over N."""
+        """Line of the peak over N."""
         if not is_line(self.by_length):
             return None
         lengths = [float(each.parameters) for each in self.by_length]
@@ -80,7 +80,7 @@ class Footprints:
 def measure_footprints(
     plan: FootprintPlan, amqp_url: str, say: Callable[[str], None], repeats: int = REPEATS
 ) -> Footprints:
-    """Every phase several times, each through aggregators that were just started."""
+    """Measure every phase several times, each with fresh aggregators."""
     found: dict[tuple[int, int], Footprint] = {}
 
     def measure(parameters: int, clients: int = CLIENTS) -> Footprint:
@@ -99,13 +99,13 @@ def measure_footprints(
 
 
 def _middle(footprints: Sequence[Footprint]) -> Footprint:
-    """The one whose peak is the median, of an odd number."""
+    """Return the footprint with the median peak, of an odd number."""
     middle = median(each.peak_bytes for each in footprints)
     return next(each for each in footprints if each.peak_bytes == middle)
 
 
 def measure_footprint(parameters: int, clients: int, amqp_url: str) -> Footprint:
-    """Send a phase through two aggregators and say how large they were."""
+    """Send a phase through two aggregators and return their memory."""
     parties = make_parties(clients=clients, servers=SERVERS)
     manifest = draw_up_phase(parties, parameters)
     declare(parties, amqp_url)
@@ -126,7 +126,7 @@ async def _feed(manifest: Manifest, parties: Parties, amqp_url: str) -> None:
             transports[name] = await stack.enter_async_context(transport)
         crowd = Crowd(manifest, parties, transports)
         await crowd.subscribe()
-        # One client looks at what it gets; the others take it, so that nothing stays at the broker.
+        # One client checks what it receives; the others only take it, so that nothing stays at the broker.
         others = [_Taking(crowd.chunks) for _ in manifest.clients[1:]]
         for name, taking in zip(manifest.clients[1:], others, strict=True):
             await transports[name].subscribe(inbox(name), taking.take)
@@ -136,7 +136,7 @@ async def _feed(manifest: Manifest, parties: Parties, amqp_url: str) -> None:
 
 
 class _Taking:
-    """Takes so many chunks and forgets them."""
+    """Handler that takes so many chunks and drops them."""
 
     def __init__(self, chunks: int) -> None:
         self.over = asyncio.Event()

@@ -1,4 +1,4 @@
-"""How a phase's time and bytes grow with N, C and S, and how straight the lines are."""
+"""Growth of a phase's time and bytes with N, C and S, with linear fits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Call = Callable[[Callable[[], PhaseCost]], PhaseCost]
 
 
 TURNS = 5
-"""A machine's speed changes from minute to minute, so all sizes take turns, and medians are kept."""
+"""Repeats. A machine's speed changes from minute to minute, so all sizes take turns, and medians are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthPlan:
-    """Which sizes to go through; what does not grow is C = 5, S = 2 and `parameters`."""
+    """Sizes to measure; what does not grow is C = 5, S = 2 and `parameters`."""
 
     lengths: tuple[int, ...]
     cohorts: tuple[int, ...]
@@ -34,7 +34,7 @@ class GrowthPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A straight line through what was measured, by least squares."""
+    """Straight line through the measurements, by least squares."""
 
     what: str
     over: str
@@ -43,12 +43,12 @@ class Fit:
     constant: float
     r_squared: float
     largest_residual: float
-    """As a share of the largest value."""
+    """Largest residual as a fraction of the largest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What was measured, by what grew."""
+    """Measurements by the size that grew."""
 
     by_length: list[PhaseCost]
     by_cohort: list[PhaseCost]
@@ -60,7 +60,7 @@ class Growth:
 
 
 def measure_growth(plan: GrowthPlan, say: Callable[[str], None], call: Call = call_apart) -> Growth:
-    """Every size several times, in turn, each in a process of its own, so that all begin alike."""
+    """Measure every size several times, in turn, each in a fresh process."""
 
     def measure(what: str, sizes: Sequence[tuple[int, int, int]]) -> list[PhaseCost]:
         found: dict[tuple[int, int, int], list[PhaseCost]] = {size: [] for size in sizes}
@@ -78,7 +78,7 @@ def measure_growth(plan: GrowthPlan, say: Callable[[str], None], call: Call = ca
 
 
 def _middle(costs: Sequence[PhaseCost]) -> PhaseCost:
-    """The medians of what differs from time to time; bytes do not."""
+    """Return the medians of the times; the bytes do not vary."""
     return replace(
         costs[0],
         client_s=median(each.client_s for each in costs),
@@ -108,12 +108,12 @@ def _cohort_of(cost: PhaseCost) -> float:
 
 
 def is_line(points: Sequence[object]) -> bool:
-    """Two points always lie on one."""
+    """Say whether there are enough points for a fit: two always lie on a line."""
     return len(points) > 2
 
 
 def _elements_of(cost: PhaseCost) -> float:
-    """Bytes over the log2 m bits of an element: a larger cohort needs a larger ring."""
+    """Return bytes over the log2 m bits of an element: a larger cohort needs a larger ring."""
     return 8 * cost.all_bytes / log2(signs.modulus(cost.clients))
 
 
@@ -129,7 +129,7 @@ def _fit(
 
 
 def fit_line(what: str, over: str, unit: str, places: Sequence[float], values: Sequence[float]) -> Fit:
-    """By least squares."""
+    """Fit a line by least squares."""
     x, y = np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
     slope, constant = np.polyfit(x, y, 1)
     residuals = y - (slope * x + constant)

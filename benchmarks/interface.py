@@ -1,7 +1,7 @@
-"""The coordinator with many who look on, while rounds run; with many runs in its list; and after many rounds.
+"""Load on the coordinator's web interface: viewers while rounds run, a long list of runs, restarts.
 
-All parties and the interface are in this process, on one core; those who look on are a process on another. The
-same pinning without them stands beside it, run by run in turn.
+All parties and the interface are in this process, on one core; the viewers are a process on another. Runs without
+viewers, pinned to the same core, alternate with runs with them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from hubbub_trainer.planning import draw_up_manifest
 
 PROJECT = Path(__file__).resolve().parent.parent
 ROUNDS_ALREADY_RUN = 5
-"""Of a run that those who look on ask for: its pages are not empty."""
+"""Rounds of the run that viewers request first, so that its pages are not empty."""
 KEPT_AT_ONCE = 500
 PAGES = {
     "the newest": "",
@@ -79,7 +79,7 @@ PAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
-    """How many look on, and at how many rounds. The first round of each run is left out."""
+    """Number of viewers, and of rounds. The first round of each run is left out."""
 
     streams: int
     requests_per_s: float
@@ -88,17 +88,17 @@ class Audience:
     rounds_per_run: int
     runs_listed: int
     pages: int
-    """How often each page of the list is asked for."""
+    """Number of requests for each page of the list."""
     restarted_after: tuple[int, ...]
-    """Rounds, after which a coordinator is started again."""
+    """Numbers of rounds after which a coordinator is restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTimes:
-    """Rounds with an audience beside rounds without; times are medians over `rounds` rounds of each.
+    """Times of rounds with and without an audience; medians over `rounds` rounds of each.
 
-    `ratios` are of the medians of runs that followed on each other, and so is what they are held against: a run
-    without an audience over the one without before it, always 1 on a machine that is always as fast.
+    `ratios` are of the medians of consecutive runs. So is the baseline: a run without an audience over the
+    previous one without, which is always 1 on a machine of constant speed.
     """
 
     parameters: int
@@ -111,13 +111,13 @@ class LoadTimes:
 
     @property
     def ratio(self) -> float:
-        """The protocol's time with an audience over that without: the median of all pairs."""
+        """Protocol time with an audience over that without: the median of all pairs."""
         return statistics.median(self.ratios)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTime:
-    """A page of the list of runs; times are medians of `repeats`."""
+    """Time of a page of the list of runs; medians of `repeats`."""
 
     runs: int
     page: str
@@ -131,7 +131,7 @@ class PageTime:
 
 @contextmanager
 def _pinned(core: int) -> Iterator[None]:
-    """Have this thread, and all that are begun in it, on one core."""
+    """Pin this thread, and all that it starts, to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -170,7 +170,7 @@ async def _measure_load(audience: Audience, core: int) -> LoadTimes:
         rounds=sum(map(len, watched)),
         alone_s=statistics.median(chain.from_iterable(alone)),
         watched_s=statistics.median(chain.from_iterable(watched)),
-        # Against what came before and after, so that a machine that becomes slower does not count.
+        # Relative to the runs before and after, so that a machine that becomes slower does not count.
         ratios=[
             with_s / ((before + after) / 2) for with_s, (before, after) in zip(watched_s, around, strict=True)
         ],
@@ -181,7 +181,7 @@ async def _measure_load(audience: Audience, core: int) -> LoadTimes:
 
 @dataclass(slots=True)
 class Stage:
-    """A federation with its interface at an address."""
+    """Federation with its web interface."""
 
     task: SyntheticTask
     parties: Parties
@@ -190,9 +190,9 @@ class Stage:
     )
     url: str = ""
     accounts: list[Account] = field(default_factory=list)
-    """Of the rounds of the last run."""
+    """Accounts of the last run's rounds."""
     protocol_s: list[float] = field(default_factory=list)
-    """Of the same rounds."""
+    """Protocol times of the same rounds."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     connect: Connect | None = None
     _federation: Federation | None = None
@@ -225,7 +225,7 @@ class Stage:
             yield
 
     async def run(self, count: int) -> RunId:
-        """Run so many rounds, and account for them."""
+        """Run so many rounds, and record their accounts."""
         self.accounts = []
         manifest = self._draw_up(count)
         await self.federation.complete(manifest)
@@ -252,7 +252,7 @@ class Stage:
 
 @asynccontextmanager
 async def _watching(stage: Stage, audience: Audience, core: int, run: RunId) -> AsyncIterator[list[Seen]]:
-    """Have an audience; when it has gone, what it saw is in the list."""
+    """Run an audience; its result is in the list after the block."""
     arguments = (stage.url, str(core), str(audience.streams), str(audience.requests_per_s), run)
     crowd = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.crowd", *arguments),
@@ -284,7 +284,7 @@ async def _watching(stage: Stage, audience: Audience, core: int, run: RunId) -> 
 
 
 def time_pages(count: int, repeats: int) -> list[PageTime]:
-    """Keep so many runs, start a coordinator on what is kept, and ask for pages of the list over HTTP."""
+    """Store so many runs, start a coordinator on them, and time pages of the list over HTTP."""
     return asyncio.run(_time_pages(count, repeats))
 
 
@@ -320,7 +320,7 @@ async def _time_pages(count: int, repeats: int) -> list[PageTime]:
 
 
 def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
-    """Write runs as a coordinator keeps them, each begun and cancelled; oldest first."""
+    """Write runs as a coordinator stores them, each begun and cancelled; oldest first."""
     shapes = EventCodec((runs.CoordinatorRun, *runs.KIND.events))
     first = draw_up_manifest(
         SyntheticTask(1_000), roster=parties.roster, strategy="no-union", rho=RHO, local_steps=1, rounds=5, seed=0
@@ -355,20 +355,20 @@ def _write_run(shapes: EventCodec, manifest: Manifest, place: int) -> Iterator[D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """A coordinator that is started again after so many rounds of one run; times are medians of `repeats`."""
+    """Restart of a coordinator after so many rounds of one run; times are medians of `repeats`."""
 
     rounds: int
     repeats: int
     process_s: float
-    """From the start of the process until it can answer."""
+    """Time from the start of the process until it can answer."""
     replay_s: float
-    """Of that, what it takes to have all runs again."""
+    """Part of that time in which the runs are replayed."""
     replayed: int
-    """Entries of the store."""
+    """Entries in the store."""
     memory_bytes: int
-    """Resident once it is there."""
+    """Resident memory after the restart."""
     running_bytes: int
-    """Resident in the process that ran the rounds, at the end of them."""
+    """Resident memory of the process that ran the rounds, at their end."""
 
 
 START_AGAIN = """
@@ -401,7 +401,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 def measure_restarts(counts: Sequence[int], repeats: int) -> list[Restart]:
-    """Feed a coordinator the events of more and more rounds, and start it again after some of them."""
+    """Feed a coordinator the events of more and more rounds, and restart it after the given counts."""
     return asyncio.run(_measure_restarts(counts, repeats))
 
 
@@ -459,7 +459,7 @@ async def _start_again(folder: Path) -> tuple[float, float, int]:
 
 
 class _Unheard(MemoryTransport):
-    """Nobody is there to whom something could be sent."""
+    """Transport that drops messages: there are no other parties."""
 
     async def publish(self, address: Address, body: bytes) -> None:
         del address, body
@@ -479,7 +479,7 @@ async def _on_its_own(parties: Parties, folder: Path) -> AsyncIterator[Coordinat
 
 
 def draw_up_feeding(parties: Parties, count: int) -> Manifest:
-    """A run of so many rounds without scores."""
+    """Return the manifest of a run of so many rounds without scores."""
     manifest = draw_up_manifest(
         SyntheticTask(1_000),
         roster=parties.roster,
@@ -493,13 +493,13 @@ def draw_up_feeding(parties: Parties, count: int) -> Manifest:
 
 
 async def settle(coordinator: Coordinator) -> None:
-    """Wait until all has followed from events that were fed, and all is archived that is due."""
+    """Wait until all fed events are processed and all due archives are written."""
     with suppress(UnexpectedEvent):
         await coordinator.runner.feed(Key("run", RunId("")), Began(at_s=0.0))
 
 
 async def feed_rounds(coordinator: Coordinator, manifest: Manifest, parties: Parties, count: int) -> None:
-    """Begin a run, or go on with it, until so many of its rounds are over: all parties say what they have to."""
+    """Start or continue a run with events of all parties, until so many of its rounds are over."""
     run = Key("run", manifest.run_id)
     await settle(coordinator)
     if run.run not in coordinator.list_runs():
@@ -518,7 +518,7 @@ async def feed_rounds(coordinator: Coordinator, manifest: Manifest, parties: Par
 
 
 def list_events(manifest: Manifest, at_s: float) -> Iterator[Event]:
-    """What a coordinator hears in a round; nobody looks at signatures any more when it is an event."""
+    """Yield the events of one round at a coordinator; signatures are checked before, so theirs are made up."""
     (phase,) = find_strategy(manifest.strategy).phases
     parameters = manifest.protocol_parameters
     vectors = (
@@ -547,7 +547,7 @@ def list_events(manifest: Manifest, at_s: float) -> Iterator[Event]:
 
 
 def _time_request(url: str, path: str, token: str, total: int) -> float:
-    """On a connection of its own: what somebody waits who opens the page."""
+    """Time a request on a new connection, as for somebody who opens the page."""
     began_s = time.monotonic()
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
     try:

@@ -1,7 +1,7 @@
-"""Local training beside a bare loop in PyTorch: the same network as modules, torch.optim.SGD, the same batches.
+"""Local training compared with a bare PyTorch loop: the same network as modules, torch.optim.SGD, same batches.
 
-The bare loop is what anybody would write: modules in the order of the paper's tables, and `backward`. Both sides
-run on one thread, in turn, and are timed by the processor's time for it.
+The bare loop is the obvious one: modules in the order of the paper's tables, and `backward`. Both sides run on one
+thread, in turn, and are timed by its CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SEED = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """How often, and how many steps at once."""
+    """Number of repeats, and of steps per repeat."""
 
     repeats: int
     lenet_steps: int
@@ -41,7 +41,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """A network, as we train it and as modules, and how many steps of it are timed at once."""
+    """Network, as we train it and as modules, and the number of steps that are timed at once."""
 
     network: str
     steps: int
@@ -86,7 +86,7 @@ def _build_alexnet() -> nn.Module:
 
 
 def make_contests(plan: TrainingPlan) -> tuple[Contest, ...]:
-    """The paper's two networks, with its hyper-parameters."""
+    """Return the paper's two networks, with its hyper-parameters."""
     lenet = Contest(
         network="lenet",
         steps=plan.lenet_steps,
@@ -135,7 +135,7 @@ def _time(run: Callable[[], object]) -> float:
 
 
 def prepare(contest: Contest) -> tuple[Callable[[], Theta], Callable[[], Theta]]:
-    """Make both sides ready to train from the same model on the same images."""
+    """Return both training functions, which start from the same model on the same images."""
     generator = np.random.default_rng(_SEED)
     pixels = generator.integers(256, size=(_SAMPLES, *contest.image), dtype=np.uint8)
     classes = generator.integers(10, size=_SAMPLES, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The machine that was measured on."""
+"""Description of the machine that the benchmarks run on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the numbers depend on. `load` is the number of busy processes over the last minute, before we began."""
+    """Machine that the numbers depend on. `load` is the load average of the last minute before the start."""
 
     processor: str
     cores: int
@@ -23,7 +23,7 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """Look around."""
+    """Return a description of this machine."""
     return Machine(
         processor=_processor(),
         cores=os.cpu_count() or 1,

@@ -1,4 +1,4 @@
-"""A saved report: a page with every sheet and plot, and the numbers as JSON under their date."""
+"""Saved report: a page with every sheet and plot, and the numbers as JSON under their date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def save(report: Report, docs: Path = DOCS) -> list[Path]:
-    """Write the page, what was measured, and the plots."""
+    """Write the page, the numbers and the plots; return the paths."""
     name = f"results/{report.date}-bench"
     plots = draw_plots(report)
     pictures = {f"{name}-{end}.svg": title for end, (title, _) in plots.items()}
@@ -33,7 +33,7 @@ def save(report: Report, docs: Path = DOCS) -> list[Path]:
 
 
 def write_page(report: Report, pictures: Mapping[str, str]) -> str:
-    """The whole report, with pictures by their path."""
+    """Return the whole report as Markdown, with links to the plots."""
     machine = "\n".join(f"- {name}: {value}" for name, value in asdict(report.machine).items())
     remarks = "".join(f"\n{remark}\n" for remark in report.remarks)
     targets = lay_out_targets(report)

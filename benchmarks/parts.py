@@ -1,4 +1,4 @@
-"""The parts of a report: each measures something, and none is lost if another fails."""
+"""Parts of a report: each measures something, and none is lost if another fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRUST_STRATEGIES = ("no-union", "sec-union")
 
 @dataclass(slots=True)
 class Bench:
-    """What all parts share."""
+    """State that all parts share."""
 
     plan: Plan
     report: Report
@@ -46,7 +46,7 @@ class Bench:
     amqp_url: str | None = None
 
     def say(self, text: str) -> None:
-        """Tell whoever waits what is being measured."""
+        """Print what is being measured."""
         self.console.print(f"[dim]{datetime.now(UTC):%H:%M:%S} {text}[/dim]", highlight=False)
 
     def leave_out(self, what: str) -> None:
@@ -94,7 +94,7 @@ def _footprint(bench: Bench) -> None:
     if bench.plan.footprint is None or bench.amqp_url is None:
         bench.leave_out("An aggregator's memory")
         return
-    # Those who ran before left messages behind for parties of the same names.
+    # Earlier parts left messages for parties of the same names.
     with start_broker() as amqp_url:
         bench.report.footprints = measure_footprints(bench.plan.footprint, amqp_url, bench.say)
 
@@ -192,7 +192,7 @@ PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
         "audience": _audience,
     }
 )
-"""By name, in the order in which they run."""
+"""Parts by name, in the order in which they run."""
 
 ON_BROKER = frozenset({"sizes", "processes", "memory", "rounds", "refusals"})
 
@@ -206,7 +206,7 @@ def measure(
     keep: Callable[[Report], object] = lambda _: None,
     call: Call = call_apart,
 ) -> Report:
-    """Measure every part that is named, and keep what there is after each; one that fails is remarked on."""
+    """Measure every named part, and save the report after each; a part that fails becomes a remark."""
     today = datetime.now(UTC).date().isoformat()
     report = Report(date=today, command=command, machine=describe_machine(), repeats=plan.repeats)
     bench = Bench(plan, report, console, call)
@@ -235,5 +235,5 @@ def _open_broker(stack: ExitStack, bench: Bench) -> None:
     try:
         bench.amqp_url = stack.enter_context(start_broker())
     except (FileNotFoundError, RuntimeError) as error:
-        # Not there, or it did not start: the other numbers are worth having all the same.
+        # It is not installed or did not start: measure the rest anyway.
         bench.report.remarks.append(f"RabbitMQ was left out: {error}. On Debian: apt-get install rabbitmq-server")

@@ -1,4 +1,4 @@
-"""How much to measure."""
+"""Plan of the benchmarks: the sizes that each part measures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = 25_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What each part is given; None leaves it out."""
+    """Arguments of each part; None leaves it out."""
 
     parameters: tuple[int, ...]
     compact: tuple[int, ...]
@@ -32,10 +32,10 @@ class Plan:
     series: Series
     sizes: SizesPlan | None
     processes: tuple[ProcessesPlan, ...]
-    """They take RabbitMQ."""
+    """These need RabbitMQ."""
     growth: GrowthPlan | None
     footprint: FootprintPlan | None
-    """It takes RabbitMQ."""
+    """This needs RabbitMQ."""
     peers: peers.Plan | None
     training: TrainingPlan | None
     audience: Audience | None

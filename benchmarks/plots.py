@@ -1,4 +1,4 @@
-"""The plots of a saved report."""
+"""Plots of a saved report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIB = 2**20
 
 
 def draw_plots(report: Report) -> dict[str, tuple[str, str]]:
-    """Title and SVG of every plot for which something was measured, by the end of its file's name."""
+    """Return title and SVG of every plot that has data, by the suffix of its file name."""
     growth, memory = report.growth, report.footprints
     plots: dict[str, tuple[str, list[Panel]]] = {}
     if growth and len(growth.by_length) > 1:
@@ -27,7 +27,7 @@ def draw_plots(report: Report) -> dict[str, tuple[str, str]]:
 
 
 def _growth(costs: Sequence[PhaseCost], sizes: Sequence[tuple[int, int]]) -> list[Panel]:
-    """Time, bytes and, where it was measured, memory."""
+    """Return panels of time, bytes and, if it was measured, memory."""
     times = {
         "client": [(each.parameters, each.client_s) for each in costs],
         "aggregator": [(each.parameters, each.server_s) for each in costs],
@@ -38,7 +38,7 @@ def _growth(costs: Sequence[PhaseCost], sizes: Sequence[tuple[int, int]]) -> lis
         Panel(title="bytes sent (MiB)", x_label="N", lines=sent, log_x=True, log_y=True),
     ]
     if sizes:
-        # The interpreter is most of it: from zero, not by powers of ten, of which it does not span one.
+        # On a linear axis from zero: the interpreter is most of it, so it does not span a power of ten.
         memory = {"aggregator's process": [(x, size / _MIB) for x, size in sizes]}
         panels.append(Panel(title="peak memory (MiB)", x_label="N", lines=memory, log_x=True, from_zero=True))
     return panels

@@ -1,7 +1,7 @@
-"""Services as processes of their own, over RabbitMQ, for as long as something is measured.
+"""Services in separate processes over RabbitMQ, for benchmarks.
 
-The processes are started as an operator starts them, with settings in the environment. What a process has spent
-and how large it has been is read from Linux.
+The processes are started as an operator starts them, with settings in the environment. Their CPU time and memory
+are read from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def declare(parties: Parties, amqp_url: str) -> None:
-    """Have every party's queues at a broker."""
+    """Declare every party's queues at a broker."""
     topology = merge(topology_for(party.name, party.role) for party in parties.roster.parties)
     asyncio.run(declare_topology(amqp_url, topology))
 
 
 @contextmanager
 def started(parties: Parties, names: Iterable[PartyId], amqp_url: str) -> Iterator[Processes]:
-    """Have these parties run, each with files of its own, and connected; end them and remove the files."""
+    """Run these parties, each with files of its own, and wait until they are connected; stop them at the end."""
     with tempfile.TemporaryDirectory(prefix="hubbub-processes-") as folder:
         processes = Processes(PartyFiles(Path(folder), parties, amqp_url))
         try:
@@ -57,7 +57,7 @@ def started(parties: Parties, names: Iterable[PartyId], amqp_url: str) -> Iterat
 
 
 class PartyFiles:
-    """What every party is given: its identity, the roster, a policy or tokens, and where the broker is."""
+    """Files and settings of every party: identity, roster, a policy or tokens, and the broker's URL."""
 
     def __init__(self, folder: Path, parties: Parties, amqp_url: str) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class PartyFiles:
     def _write(self) -> None:
         (self.folder / "roster.json").write_text(self.parties.roster.model_dump_json(), encoding="utf-8")
         limits = {"approve_tasks": ["*"], "min_clients": 2, "roster_sha256": self.parties.roster.digest}
-        # JSON's strings, numbers and lists are TOML's too.
+        # JSON's strings, numbers and lists are valid TOML.
         policy = "".join(f"{name} = {json.dumps(value)}\n" for name, value in limits.items())
         (self.folder / "policy.toml").write_text(policy, encoding="utf-8")
         for right, token in self.tokens.items():
@@ -104,7 +104,7 @@ class PartyFiles:
 
 
 class Processes:
-    """The processes that run, and what Linux tells of them."""
+    """Running processes, with their CPU time and memory."""
 
     def __init__(self, files: PartyFiles) -> None:
         self.files = files
@@ -124,17 +124,17 @@ class Processes:
             )
 
     def wait_until_connected(self) -> None:
-        """Wait for all that were started."""
+        """Wait until all started parties are connected."""
         for name in self._processes:
             self.wait_for_message(name, _CONNECTED)
 
     def wait_for_message(self, name: PartyId, beginning: str) -> str:
-        """The message in a party's log that begins so, once it is there."""
+        """Wait for the message in a party's log that begins so, and return it."""
         self.wait(lambda: self._find_message(name, beginning) is not None, START_S)
         return self._find_message(name, beginning) or ""
 
     def wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Look again and again; a process that died will not bring it about."""
+        """Poll a condition; raise if a process dies, or after the timeout."""
         limit_s = time.monotonic() + timeout_s
         while not condition():
             over = time.monotonic() > limit_s
@@ -145,7 +145,7 @@ class Processes:
             time.sleep(_LOOK_AGAIN_S)
 
     def end(self) -> None:
-        """Ask all to end, as an operator does, and end those that do not."""
+        """Terminate all processes, and kill those that do not stop."""
         for process in self._processes.values():
             process.terminate()
         limit_s = time.monotonic() + STOP_S
@@ -157,11 +157,11 @@ class Processes:
                 process.wait()
 
     def read_spent(self) -> dict[PartyId, float]:
-        """The processor's time of each party's processes so far."""
+        """Return the CPU time of each party's processes so far."""
         return {name: sum(map(_read_spent, _family_of(each.pid))) for name, each in self._processes.items()}
 
     def read_memory(self, what: str) -> dict[PartyId, int]:
-        """VmRSS or VmHWM of each party; of several processes that of the largest."""
+        """Return VmRSS or VmHWM of each party's largest process."""
         return {
             name: max(read_memory(what, pid) or 0 for pid in _family_of(process.pid))
             for name, process in self._processes.items()
@@ -177,12 +177,12 @@ class Processes:
 
 
 def _family_of(pid: int) -> list[int]:
-    """A process and those that its threads have started."""
+    """Return the ids of a process and its children."""
     children = [path.read_text("ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     return [pid, *(int(child) for each in children for child in each)]
 
 
 def _read_spent(pid: int) -> float:
-    # The name of a program, in brackets, may hold spaces; user and system time are the 12th and 13th after it.
+    # The program's name, in brackets, may contain spaces; user and system time are fields 12 and 13 after it.
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

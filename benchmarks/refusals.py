@@ -1,4 +1,4 @@
-"""How many messages a second an aggregator refuses: what a flood costs those whose messages wait behind it."""
+"""Rate at which an aggregator refuses bad messages: the cost of a flood to messages that wait behind it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from hubbub_aggregator.service import Aggregator
 from hubbub_local.federation import Connect, make_parties
 
 MESSAGES = 4_000
-"""As many as an aggregator's inbox holds, or nearly."""
+"""Nearly as many as an aggregator's inbox holds."""
 PAYLOAD_BYTES = 1_000
 PREFETCH = 8
-"""That of an aggregator's inbox, whose messages may be chunks of many MiB."""
+"""Prefetch of an aggregator's inbox, whose messages may be chunks of many MiB."""
 TARGET, SENDER = PartyId("aggregator-1"), PartyId("client-1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalRate:
-    """One kind of bad message over one transport."""
+    """Rate for one kind of bad message over one transport."""
 
     transport: str
     what: str
@@ -47,12 +47,12 @@ class RefusalRate:
 
     @property
     def per_s(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds
 
 
 async def time_refusals(transports: Mapping[str, Connect | None], count: int = MESSAGES) -> list[RefusalRate]:
-    """Let an aggregator find its inbox full of bad messages; None is the memory transport."""
+    """Time an aggregator on an inbox full of bad messages; None is the memory transport."""
     forged = Envelope(
         run=RunId("0" * 64),
         round=1,
@@ -76,7 +76,7 @@ async def time_refusals(transports: Mapping[str, Connect | None], count: int = M
 
 
 async def time_bare_consumer(url: str, count: int = MESSAGES) -> RefusalRate:
-    """Read as many messages of that size from such a queue with aio-pika alone, and acknowledge each."""
+    """Time a bare aio-pika consumer that acknowledges as many messages of that size from such a queue."""
     topology, address = topology_for(TARGET, Role.AGGREGATOR), route(Role.CLIENT, Role.AGGREGATOR, TARGET)
     await declare_topology(url, topology)
     message = aio_pika.Message(bytes(PAYLOAD_BYTES), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
@@ -130,6 +130,6 @@ async def _time(connect: Connect | None, body: bytes, reason: RejectReason, coun
                 return time.monotonic() - began_s
             finally:
                 await aggregator.runner.stop()
-                # Its handlers are done with its files before these are closed.
+                # Before the files are closed, so that no handler uses them.
                 await ours.close()
                 aggregator.close()

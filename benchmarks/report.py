@@ -1,4 +1,4 @@
-"""All that one run of the benchmarks found."""
+"""Report: all results of one run of the benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.trust import TrustCost
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Filled part by part; what was left out is said in `remarks`."""
+    """Results, filled part by part; `remarks` says what was left out."""
 
     date: str
     command: str
@@ -50,5 +50,5 @@ class Report:
     remarks: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The same for programs; sizes become keys."""
+        """Return the report as JSON; sizes become keys."""
         return asdict(self)

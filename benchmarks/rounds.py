@@ -1,4 +1,4 @@
-"""Whole rounds, with all services in this process, over one transport or another.
+"""Times of whole rounds, with all services in this process, over several transports.
 
 The protocol's seconds are those of the round less the slowest client's training and evaluation.
 The task is `synthetic` with one local step: its result does not matter here.
@@ -28,7 +28,7 @@ Timed = tuple[Account, Durations]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """How a run is repeated. The first round of each run opens connections and is left out."""
+    """Number of runs and rounds. The first round of each run opens connections and is left out."""
 
     runs: int
     rounds_per_run: int
@@ -36,7 +36,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTimes:
-    """The rounds of one size over one transport; times are medians over `rounds` rounds."""
+    """Times of rounds of one size over one transport; medians over `rounds` rounds."""
 
     parameters: int
     transport: str
@@ -50,14 +50,14 @@ class RoundTimes:
 
 
 async def connect_to_rabbitmq(url: str) -> Connect:
-    """Declare what the parties need, which none of them may, and give each a connection of its own."""
+    """Declare the parties' topology, which none of them may do, and return a function that connects each."""
     roster = make_parties(clients=CLIENTS, servers=SERVERS).roster
     await declare_topology(url, merge(topology_for(party.name, party.role) for party in roster.parties))
     return lambda name, topology: RabbitMqTransport(url, topology, connection_name=name)
 
 
 async def time_rounds(parameters: int, transports: dict[str, Connect | None], series: Series) -> list[RoundTimes]:
-    """Run over each transport in turn, again and again; None is the memory transport."""
+    """Run over each transport in turn, repeatedly; None is the memory transport."""
     accounts: dict[str, list[Timed]] = {name: [] for name in transports}
     for _ in range(series.runs):
         for name, connect in transports.items():

@@ -1,4 +1,4 @@
-"""The sheets on the compact wire, on whole rounds by size, and on growth."""
+"""Sheets on the compact wire, on whole rounds by size, and on growth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hubbub_local.figures import show_seconds
 
 
 def lay_out_compact(parameters: int, timings: Sequence[CompactTiming]) -> Sheet:
-    """Steps by element."""
+    """Lay out the steps of the compact wire, per element."""
     rows = tuple(
         (
             each.name,
@@ -45,7 +45,7 @@ def lay_out_compact(parameters: int, timings: Sequence[CompactTiming]) -> Sheet:
 
 
 def lay_out_threads(timing: ThreadsTiming) -> Sheet:
-    """One thread and two."""
+    """Lay out the times with one thread and with two."""
     row = (
         f"{timing.chunks}",
         *map(show_seconds, (timing.one_s, timing.two_s, timing.best_one_s, timing.best_two_s)),
@@ -63,7 +63,7 @@ def lay_out_threads(timing: ThreadsTiming) -> Sheet:
 
 
 def lay_out_sizes(rounds: Sequence[SizedRound]) -> Sheet:
-    """Rounds by size and transport."""
+    """Lay out rounds by size and transport."""
     rows = tuple(
         (
             f"{each.cost.parameters:,}",
@@ -91,7 +91,7 @@ def lay_out_sizes(rounds: Sequence[SizedRound]) -> Sheet:
 
 
 def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
-    """Rounds of processes."""
+    """Lay out rounds of separate processes."""
     rows = tuple(
         (
             f"{each.parameters:,}",
@@ -122,7 +122,7 @@ def lay_out_processes(rounds: Sequence[ProcessRounds]) -> Sheet:
 
 
 def lay_out_growth(growth: Growth) -> Iterator[Sheet]:
-    """What was measured, and the lines through it."""
+    """Lay out the measurements of growth, and the lines through them."""
     rows = tuple(_row(each) for each in (*growth.by_length, *growth.by_cohort, *growth.by_servers))
     columns = ("N", "C", "S", "client", "aggregator", "link payload", "seeds", "link wire", "everybody")
     note = (
@@ -147,9 +147,9 @@ def lay_out_growth(growth: Growth) -> Iterator[Sheet]:
 
 
 def lay_out_footprints(footprints: Footprints) -> Sheet:
-    """An aggregator's memory."""
+    """Lay out an aggregator's memory."""
     crowd = footprints.crowd or ()
-    # What stands in several series was measured once.
+    # A footprint in several series was measured once.
     measured = dict.fromkeys((*footprints.by_length, *footprints.by_cohort, *crowd))
     rows = tuple(
         (

@@ -1,4 +1,4 @@
-"""A table with its title and note: drawn on a terminal, or written as Markdown."""
+"""Sheet: a table with its title and note, for a terminal or as Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hubbub_local.figures import write_table
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A title, a table, and what a reader must know to read it."""
+    """Title, table, and a note on how to read it."""
 
     title: str
     columns: tuple[str, ...]
@@ -21,7 +21,7 @@ class Sheet:
 
 
 def draw(sheet: Sheet) -> Table:
-    """A table for the terminal."""
+    """Return a table for the terminal."""
     table = Table(
         title=sheet.title,
         caption=sheet.note,
@@ -38,5 +38,5 @@ def draw(sheet: Sheet) -> Table:
 
 
 def write_sheet(sheet: Sheet) -> str:
-    """A table for a page."""
+    """Return a table in Markdown."""
     return f"## {sheet.title}\n\n{write_table(sheet.columns, sheet.rows)}\n{sheet.note}\n"

@@ -1,4 +1,4 @@
-"""A report as sheets of text."""
+"""Lays out a report as sheets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hubbub_local.figures import show_seconds
 
 
 def lay_out(report: Report) -> Iterator[Sheet]:
-    """Every part of a report that there is."""
+    """Yield the sheets of all parts that were measured."""
     yield from _lay_out_compact_wire(report)
     if report.peers:
         yield from lay_out_peers(report.peers)
@@ -203,7 +203,7 @@ def _lay_out_training(times: Sequence[TrainingTime]) -> Sheet:
 
 
 def _show_middle(values: Sequence[float]) -> str:
-    """Between which two numbers the middle half is."""
+    """Return the interquartile range as text."""
     if len(values) == 1:
         return f"{values[0]:.2f}"
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

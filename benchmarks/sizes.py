@@ -1,4 +1,4 @@
-"""One secure round by the size of the model, over memory and RabbitMQ, each in a process of its own."""
+"""Cost of one secure round by the size of the model, over memory and RabbitMQ, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hubbub.protocol.metrics import CLASSIFICATION, Metric
 
 STRATEGY = "sec-union"
 SCORES, TAGS, NEITHER = "memory, tags and scores", "memory, tags", "memory, neither"
-"""Rows that tell what tags and scores cost a client: of all that it computes, with only training put aside."""
+"""Rows that show the cost of tags and scores to a client: of all its work but training."""
 ADDITIONS: dict[str, tuple[bool, tuple[Metric, ...]]] = {
     SCORES: (True, CLASSIFICATION),
     TAGS: (True, ()),
@@ -24,14 +24,14 @@ ADDITIONS: dict[str, tuple[bool, tuple[Metric, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizesPlan:
-    """Which models, and how many rounds of each, of which the first is left out."""
+    """Sizes of models, and the number of rounds of each, of which the first is left out."""
 
     rounds: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedRound:
-    """What a round cost over one transport."""
+    """Cost of a round over one transport."""
 
     transport: str
     cost: PeerCost
@@ -40,7 +40,7 @@ class SizedRound:
 def measure_sizes(
     plan: SizesPlan, transports: Mapping[str, str | None], say: Callable[[str], None], call: Call = call_apart
 ) -> list[SizedRound]:
-    """Each size over each transport, and with and without tags and scores.
+    """Measure each size over each transport, and with and without tags and scores.
 
     A transport is a broker's URL, None is memory.
     """

@@ -1,8 +1,8 @@
-"""The steps of a phase: first each function of the protocol alone, then the services' way through a chunk.
+"""Times of a phase's steps: first each function of the protocol alone, then the services' work on a chunk.
 
-A function is given a whole vector, which is what it gets where a vector fits into one chunk. The services' way
-takes everything that the trainer and the aggregator do between memory and bytes: cutting, splitting, packing;
-unpacking, checking, adding, packing; unpacking, recombining.
+A function is given a whole vector, as when a vector fits into one chunk. The services' work is everything that the
+trainer and the aggregator do between memory and bytes: cutting, splitting, packing; unpacking, checking, adding,
+packing; unpacking, recombining.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _PHASE = Phase("signs")
 
 
 def time_signs(parameters: int, repeats: int) -> list[Timing]:
-    """All steps of the signs phase."""
+    """Time all steps of the signs phase."""
     steps = [*_compression_steps(parameters), *_ring_steps(parameters, signs.modulus(CLIENTS))]
     return time_steps([*steps, *_chunk_steps(parameters, CHUNK_BYTES)], repeats)
 
 
 def time_factors(repeats: int) -> list[Timing]:
-    """The factor is one number: these times are what a call costs."""
+    """Time the steps of the factor phase: the factor is one number, so these times are the cost of a call."""
     return time_steps(_ring_steps(1, FACTORS_MODULUS), repeats)
 
 
 def time_chunk_sizes(parameters: int, sizes: tuple[int, ...], repeats: int) -> dict[int, list[Timing]]:
-    """The services' way with other chunk sizes, all in one go so that they compare."""
+    """Time the services' work with several chunk sizes, all in turn so that they compare."""
     steps = {size: _chunk_steps(parameters, size) for size in sizes}
     timings = iter(time_steps([step for size in sizes for step in steps[size]], repeats))
     return {size: [next(timings) for _ in steps[size]] for size in sizes}

@@ -1,4 +1,4 @@
-"""What is asked of the numbers, beside what was measured."""
+"""Targets of the benchmarks, compared with the measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOWER = "Flower SecAgg+"
 HUNDRED_MILLION = 10**8
 ELEMENT_BYTES = 4
 CONSTANT_BYTES = 256 * 2**20
-"""What a process may take for its interpreter, libraries and threads, and for chunks that are on their way."""
+"""Memory that a process may use for its interpreter, libraries and threads, and for chunks in flight."""
 ALL_OF_IT = "Flower's with making messages into bytes"
 STRAIGHT = 0.99
 ALIKE = 1.25
@@ -30,7 +30,7 @@ MOST_ADDED = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One line: what is asked, what was found, and whether that is enough."""
+    """Target, the measurement, and whether it is met."""
 
     what: str
     asked: str
@@ -39,7 +39,7 @@ class Target:
 
 
 def lay_out_targets(report: Report) -> Sheet | None:
-    """Every target for which something was measured."""
+    """Lay out every target for which there is a measurement."""
     rows = tuple(
         (each.what, each.asked, each.measured, "yes" if each.met else "no") for each in list_targets(report)
     )

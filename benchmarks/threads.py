@@ -1,9 +1,8 @@
-"""An aggregator's opening and adding of a phase with one thread and with two, as a ratio.
+"""Speed-up of an aggregator's opening and adding of a phase with two threads.
 
 Chunks are decrypted, expanded from seeds, added and packed as the aggregator does it, without messages and disks.
-All of this but a few Python steps a chunk lets other threads run. What two threads can gain on a machine depends
-on who else uses it, so the same is measured of AES-CTR alone, right beside it. Time is what passes, not the
-processor's.
+All of this but a few Python steps per chunk lets other threads run. The gain from two threads depends on the other
+load of the machine, so the gain of AES-CTR alone is measured in turn with it. Times are wall-clock times.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _INFO = b"benchmark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsTiming:
-    """Opening and adding all chunks with one and with two threads, and how much faster two are."""
+    """Times of opening and adding all chunks with one and with two threads, and the speed-up."""
 
     parameters: int
     chunks: int
@@ -40,11 +39,11 @@ class ThreadsTiming:
     best_two_s: float
     speedup: float
     raw_speedup: float
-    """What two threads gain in filling memory with AES-CTR."""
+    """Speed-up of filling memory with AES-CTR."""
 
 
 def time_threads(parameters: int, repeats: int) -> ThreadsTiming:
-    """Time one thread and two in turn, and the same of AES-CTR alone."""
+    """Time one thread and two in turn, and AES-CTR alone likewise."""
     phase = PhaseSteps(parameters)
     adding = _seal(phase.begin_adding(), len(phase.plan))
     chunks = [partial(adding.add, index, chunk) for index, chunk in enumerate(phase.plan)]
@@ -66,7 +65,7 @@ def time_threads(parameters: int, repeats: int) -> ThreadsTiming:
 
 
 def _seal(adding: Adding, chunks: int) -> Adding:
-    """The same, of shares that are encrypted: each is decrypted when it is added."""
+    """Return the same addition over encrypted shares, each of which is decrypted when it is added."""
     room = Room()
 
     def seal(read: Callable[[int], Payload]) -> Callable[[int], Payload]:

@@ -1,9 +1,9 @@
-"""Times as ratios: every step is timed right beside the same two yardsticks.
+"""Times as ratios: every step is timed together with two yardsticks.
 
 A machine's speed changes from minute to minute, and more so when others use it. So each repeat of a step is
-preceded by a repeat of both yardsticks, over the same number of bytes, and what is kept is the median of the
-ratios of such neighbours. Time is the processor's time for this thread: the steps wait for nothing, so on a
-quiet machine it is the time that passes, and on a busy one the others' share is left out.
+preceded by a repeat of both yardsticks, over the same number of bytes, and the median of these ratios is kept.
+Time is the CPU time of this thread: the steps wait for nothing, so on a quiet machine it is the wall-clock time,
+and on a busy one the share of others is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHORTEST_SAMPLE_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to time; it goes over `vectors` vectors of `elements` elements."""
+    """Step to time, over `vectors` vectors of `elements` elements."""
 
     name: str
     path: str
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What a step took, and how many times as long as each yardstick over the same bytes."""
+    """Time of a step, and its ratio to each yardstick over the same bytes."""
 
     name: str
     path: str
@@ -51,7 +51,7 @@ class Timing:
 
 
 class Yardsticks:
-    """The AES-CTR key stream and numpy's addition, both into memory that is there already."""
+    """Yardsticks: the AES-CTR key stream and numpy's addition, both into preallocated memory."""
 
     def __init__(self, elements: int) -> None:
         self._stream = AesCtrStream.from_os()
@@ -66,7 +66,7 @@ class Yardsticks:
 
 
 def time_steps(steps: Sequence[Step], repeats: int) -> list[Timing]:
-    """Time all steps `repeats` times in turn, so that a slow moment strikes all of them alike."""
+    """Time all steps `repeats` times in turn, so that a slow moment affects all of them alike."""
     yardsticks = {elements: Yardsticks(elements) for elements in {step.elements for step in steps}}
     trios = [
         [
@@ -84,7 +84,7 @@ def time_steps(steps: Sequence[Step], repeats: int) -> list[Timing]:
 
 
 def make_sampler(run: Callable[[], object]) -> Callable[[], float]:
-    """Make a function that times `run`, repeating it until a sample is long enough to be trusted."""
+    """Return a function that times `run`, repeating it until a sample is long enough."""
     timer = timeit.Timer(run, timer=time.thread_time)
     timer.timeit(1)
     loops = max(1, math.ceil(_SHORTEST_SAMPLE_S / max(timer.timeit(1), 1e-9)))

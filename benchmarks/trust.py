@@ -1,8 +1,8 @@
-"""What sealing, signing and transcripts add to a round: bytes to its messages, processor time to its protocol.
+"""Overhead of sealing, signing and transcripts in a round: bytes of its messages, CPU time of its protocol.
 
-Every operation of `hubbub.crypto` that a round uses is timed where it is called, in the processor's time of the
-thread that calls it; so are training and evaluation, which are not the protocol's. What is left of the process's
-time is the protocol without them. Nothing is switched off: the product has no such switch.
+Every operation of `hubbub.crypto` that a round uses is timed where it is called, in the CPU time of the calling
+thread; so are training and evaluation, which are not part of the protocol. The rest of the process's time is the
+protocol without them. Nothing is switched off: the product has no such switch.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ROUNDS = 4
-"""Of one run; the first opens files and is left out."""
+"""Rounds of one run; the first opens files and is left out."""
 
-# Where a round uses what this measures: sealing, opening, signing, verifying, hashing payloads, transcripts.
+# The functions that are timed: sealing, opening, signing, verifying, hashing payloads, transcripts.
 TRUST = (
     "hubbub.trust.seals.seal",
     "hubbub.crypto.sealing.SealingKey.open",
@@ -60,7 +60,7 @@ LEARNING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustCost:
-    """One strategy at one size: medians over rounds of all parties' doings together."""
+    """Overhead for one strategy at one size: medians over rounds, summed over all parties."""
 
     parameters: int
     strategy: str
@@ -72,12 +72,12 @@ class TrustCost:
 
     @property
     def time_added(self) -> float:
-        """Of the protocol's processor time without it."""
+        """Added CPU time, as a fraction of the protocol's time without it."""
         return self.trust_s / self.rest_s
 
     @property
     def bytes_added(self) -> float:
-        """Of all messages' bytes without it."""
+        """Added bytes, as a fraction of all messages' bytes without them."""
         return self.trust_bytes / self.rest_bytes
 
 
@@ -92,7 +92,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Meter:
-    """Adds up from all threads, and is read at the end of every round."""
+    """Meter that sums over all threads and is read at the end of every round."""
 
     trust_s: float = 0.0
     learning_s: float = 0.0
@@ -129,7 +129,7 @@ class _Meter:
 
 
 def _trust_bytes(frame: bytes) -> int:
-    """How many bytes of a frame are there because messages are signed, sealed and compared."""
+    """Return the bytes of a frame that are due to signatures, seals and transcripts."""
     envelope = decode(frame)
     own = len(envelope.signature)
     match envelope.body:
@@ -175,7 +175,7 @@ def _timed(meter: _Meter) -> Iterator[None]:
 
 
 def _wrap(timer: Callable[..., R], original: Callable[..., R]) -> Callable[..., R]:
-    """A function, so that it still binds where it is a method."""
+    """Wrap a call in a timer, as a function so that it still binds as a method."""
 
     def timed(*arguments: object, **named: object) -> R:
         return timer(original, *arguments, **named)
@@ -184,7 +184,7 @@ def _wrap(timer: Callable[..., R], original: Callable[..., R]) -> Callable[..., 
 
 
 def measure_trust(parameters: int, strategy: str, runs_wanted: int) -> TrustCost:
-    """Run a federation in this process that many times, and look at all rounds but each first."""
+    """Run a federation in this process that many times, and measure all rounds but each first."""
     pairs: list[tuple[_Reading, _Reading]] = []
     for _ in range(runs_wanted):
         meter = _Meter()

@@ -21,7 +21,7 @@ MODULI = (2, 3, 5, 6, 7, 11, 17, 21, 32, 201, 255, 256, 257, 1000, 2**16, 2**31 
 
 
 def dense_files() -> dict[str, Json]:
-    """Make every file's content, by name."""
+    """Return every file's content, by name."""
     return {
         "dense_0": {"cases": [_dense_case(m, n) for m in MODULI for n in (0, 1, 13, 67)]},
         "dense_bad": {"cases": [case for m in (2, 6, 11, 17, 21, 201, 257) for case in _bad_cases(m, 13)]},
@@ -30,7 +30,7 @@ def dense_files() -> dict[str, Json]:
 
 
 def _dense_case(m: int, n: int) -> Json:
-    """Record a vector and its packed form; the largest residue is always there."""
+    """Return a vector and its packed form; it always has the largest residue."""
     x = sample(AesCtrStream(key_for(f"dense {m} {n}")), n, m)
     x[: min(n, 1)] = m - 1
     word = word_of(m)
@@ -39,7 +39,7 @@ def _dense_case(m: int, n: int) -> Json:
 
 
 def _expansion_case(m: int, n: int) -> Json:
-    """Record the words that the stream of one key stands for, as they are packed."""
+    """Return the packed words that the stream of one key expands to."""
     key = key_for(f"expansion {m}")
     total = begin_total(n, m)
     total.add_expanded(AesCtrStream(key))
@@ -47,12 +47,12 @@ def _expansion_case(m: int, n: int) -> Json:
 
 
 def _bad_cases(m: int, n: int) -> list[Json]:
-    """Spoil one packed vector in every way that can be told."""
+    """Corrupt one packed vector in every way that is detected."""
     x = sample(AesCtrStream(key_for(f"bad dense {m} {n}")), n, m)
     packed, word = pack_dense(x, m), word_of(m)
     spoiled = {"short": packed[:-1], "trailing byte": packed + b"\x00", "empty": b""}
     if m**word.digits < 2**word.bits:
-        # The first word becomes the smallest that is no number of so many digits.
+        # The first word becomes the smallest that is not a number of so many digits.
         words = np.zeros(count_words(n, m), dtype=words_type(m))
         words[0] = m**word.digits
         spoiled["word out of range"] = pack_words(words, m)
@@ -67,7 +67,7 @@ def _bad_cases(m: int, n: int) -> list[Json]:
 
 
 def _refusal(data: bytes, n: int, m: int) -> str:
-    """Name the reason why these bytes are refused."""
+    """Return the reason why these bytes are refused."""
     try:
         unpack_dense(data, n, m)
     except PeerError as error:

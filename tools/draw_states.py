@@ -32,27 +32,27 @@ as it was: such a message ends in the dead-letter queue.
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine, where it is declared, and which events its service has."""
+    """State machine, the module that declares it, and its service's events."""
 
     title: str
     module: ModuleType
     events: ModuleType
 
-    # Machines of different types stand side by side here, as in the runner.
+    # Machines of different types are listed together here, as in the runner.
     @property
     def kind(self) -> Kind[Any, Any]:
-        """The kind that the service runs on."""
+        """Kind that the service runs."""
         kind: Kind[Any, Any] = self.module.KIND
         return kind
 
     @property
     def table(self) -> Table[Any, Any]:
-        """Its table."""
+        """Transition table."""
         return self.kind.table
 
     @property
     def initial(self) -> Enum:
-        """Where it begins."""
+        """Initial state."""
         initial: Enum = self.kind.initial
         return initial
 
@@ -69,12 +69,12 @@ MACHINES = (
 
 
 def write_page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page, as Markdown."""
     return "\n".join([OPENING, *(line for machine in MACHINES for line in _write_machine(machine))])
 
 
 def _write_machine(machine: Machine) -> Iterator[str]:
-    """A heading, the module's own words, what changes nothing, and the picture."""
+    """Yield a heading, the module's description, the events that change nothing, and the diagram."""
     summary, states = _opening_words(machine.module)
     picture = draw(machine.table, machine.initial).splitlines()
     ignored = [line.strip().removeprefix("%% ") for line in picture if line.strip().startswith("%%")]
@@ -89,14 +89,14 @@ def _write_machine(machine: Machine) -> Iterator[str]:
 
 
 def _opening_words(module: ModuleType) -> tuple[str, str]:
-    """The docstring's first paragraph and its list of states."""
+    """Return the docstring's first paragraph and its list of states."""
     summary, states, *_ = (module.__doc__ or "").split("\n\n")
     lines = [line.removeprefix("    ") for line in states.splitlines()]
     return summary.replace("\n", " "), "\n".join(lines)
 
 
 def _by_state(ignored: list[str]) -> list[str]:
-    """One line a state: "RUNNING: PartyJoined, ProposalDue"."""
+    """Group ignored events into one line per state: "RUNNING: PartyJoined, ProposalDue"."""
     found: dict[str, list[str]] = {}
     for line in ignored:
         state, event = line.split(" ignores ")

@@ -1,6 +1,6 @@
-"""Write tests/vectors again, byte for byte: `python tools/make_vectors.py [FOLDER]`.
+"""Generate tests/vectors, byte for byte: `python tools/make_vectors.py [FOLDER]`.
 
-Everything follows from the fixed keys and moduli below. A change of these files is a change of what travels.
+Everything follows from the fixed keys and moduli below. A change of these files is a change of the wire format.
 """
 
 import json
@@ -39,27 +39,27 @@ Json = dict[str, object]
 
 
 def stream_vector(name: str) -> Json:
-    """Record the beginning of a stream."""
+    """Return the beginning of a stream."""
     out = np.empty(100, dtype=np.uint8)
     AesCtrStream(key_for(name)).fill(out)
     return {"key": key_for(name).hex(), "bytes": out.tobytes().hex()}
 
 
 def sampling_case(m: int, n: int) -> Json:
-    """Record the residues that the stream of one key gives."""
+    """Return the residues that the stream of one key gives."""
     key = key_for(f"sampling {m}")
     return {"m": m, "n": n, "key": key.hex(), "residues": sample(AesCtrStream(key), n, m).tolist()}
 
 
 def packing_case(m: int, n: int) -> Json:
-    """Record a vector and its packed form; the largest residue is always there."""
+    """Return a vector and its packed form; it always has the largest residue."""
     x = sample(AesCtrStream(key_for(f"packing {m} {n}")), n, m)
     x[: min(n, 1)] = m - 1
     return {"m": m, "n": n, "residues": x.tolist(), "packed": pack(x, m).hex()}
 
 
 def sharing_vector(name: str, m: int, servers: int, clients: int) -> Json:
-    """Record Alg. 1 from inputs to output; client i's shares are drawn from the stream of key i."""
+    """Return Alg. 1 from inputs to output; client i's shares are drawn from the stream of key i."""
     n = 9
     stream = AesCtrStream(key_for(f"{name} inputs"))
     inputs = [sample(stream, n, m) for _ in range(clients)]
@@ -79,7 +79,7 @@ def sharing_vector(name: str, m: int, servers: int, clients: int) -> Json:
 
 
 def add(vectors: Sequence[Residues], m: int) -> Residues:
-    """Do what one server does."""
+    """Add vectors as one server does."""
     total = np.zeros_like(vectors[0])
     for vector in vectors:
         accumulate(total, vector, m)
@@ -87,7 +87,7 @@ def add(vectors: Sequence[Residues], m: int) -> Residues:
 
 
 def bad_cases(m: int, n: int) -> list[Json]:
-    """Spoil one packed vector in every way that can be told."""
+    """Corrupt one packed vector in every way that is detected."""
     x = sample(AesCtrStream(key_for(f"bad {m} {n}")), n, m)
     packed, used = pack(x, m), n * element_bits(m)
     spoiled = {
@@ -96,7 +96,7 @@ def bad_cases(m: int, n: int) -> list[Json]:
         "empty": b"",
     }
     if m < 2 ** element_bits(m):
-        # The last element becomes m itself, the smallest value that is no residue.
+        # The last element becomes m itself, the smallest value that is not a residue.
         low = int.from_bytes(packed, "little") % 2 ** (used - element_bits(m))
         value = low | m << (used - element_bits(m))
         spoiled["residue out of range"] = value.to_bytes(len(packed), "little")
@@ -109,7 +109,7 @@ def bad_cases(m: int, n: int) -> list[Json]:
 
 
 def refusal(data: bytes, n: int, m: int) -> str:
-    """Name the reason why these bytes are refused."""
+    """Return the reason why these bytes are refused."""
     try:
         unpack(data, n, m)
     except PeerError as error:
@@ -118,7 +118,7 @@ def refusal(data: bytes, n: int, m: int) -> str:
 
 
 def group_vector(name: str, clients: int, rounds: int) -> Json:
-    """Record the group secret's tag, some keys of its first rounds, and a transcript under one of them."""
+    """Return the group secret's tag, some keys of its first rounds, and a transcript under one of them."""
     run = RunId(key_for(f"{name} run").hex())
     contributions = [key_for(f"{name} contribution {i}") for i in range(clients)]
     run_keys = [key_for(f"{name} run key {i}") for i in range(clients)]
@@ -133,7 +133,7 @@ def group_vector(name: str, clients: int, rounds: int) -> Json:
 
 
 def group_round(secret: GroupSecret) -> Json:
-    """Record one round and step over to the next."""
+    """Return keys and transcript of one round, and advance the secret to the next."""
     parts = [key_for(f"part {secret.round}")[: 7 * secret.round], b"", b"sum"]
     transcript = Transcript(secret.key_for("transcript"))
     transcript.note(*parts)
@@ -157,7 +157,7 @@ TAGS: tuple[tuple[tags.Kind, tuple[Vector, ...]], ...] = (
 
 
 def tags_case(kind: tags.Kind, vectors: tuple[Vector, ...], number: int) -> Json:
-    """Record values and their tags under a group's key, in one phase of one round."""
+    """Return values and their tags under a group's key, in one phase of one round."""
     stage = Stage(RunId(key_for("tags run").hex()), number, "union" if kind == "marks" else "signs")
     group_key = key_for(f"tags {number}")
     values = [sample(AesCtrStream(key_for(f"tags {number} {v.name}")), v.length, v.modulus) for v in vectors]
@@ -179,7 +179,7 @@ def tags_case(kind: tags.Kind, vectors: tuple[Vector, ...], number: int) -> Json
 
 
 def all_vectors() -> dict[str, Json]:
-    """Make every file's content, by name."""
+    """Return every file's content, by name."""
     files: dict[str, Json] = {
         "stream_0": stream_vector("stream_0"),
         "sampling_0": {"cases": [sampling_case(m, 20) for m in MODULI]},
@@ -194,7 +194,7 @@ def all_vectors() -> dict[str, Json]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write all files into the folder that is named, or into tests/vectors."""
+    """Write all files into the given folder, or into tests/vectors."""
     folder = Path(arguments[0]) if arguments else FOLDER
     for name, content in all_vectors().items():
         (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -24,7 +24,7 @@ Json = dict[str, object]
 
 
 def key_for(name: str) -> bytes:
-    """Derive a key that nobody had a choice in."""
+    """Derive a key from a name."""
     return sha256(f"hubbub test vector: {name}".encode()).digest()
 
 
@@ -39,7 +39,7 @@ ROLES = {
 
 
 def make_identity(name: str) -> Identity:
-    """Who a party is, with a key and a password that are no secrets."""
+    """Return an identity whose key and password are not secret."""
     return Identity(
         name=PartyId(name),
         role=ROLES[name],
@@ -69,7 +69,7 @@ RECEIPT = {
 TRAFFIC = [{"counts_as": "signs", "direction": "up", "payload_bits": 600, "wire_bytes": 512}]
 ROUND, PHASE = 2, "signs"
 
-# Fields in the order in which they are encoded; those with a default are all there.
+# All fields, also those with a default, in the order in which they are encoded.
 MANIFEST: Json = {
     "format": 1,
     "cohort": [{"name": name, "organisation": ORGANISATIONS[name]} for name in MEMBERS],
@@ -110,25 +110,25 @@ MANIFEST: Json = {
 }
 
 MODEL = bytes.fromhex("0000803f000000c0")
-"""1.0 and -2.0, as a model is written: 32-bit floats, little-endian."""
+"""Model of 1.0 and -2.0: 32-bit floats, little-endian."""
 
 RUN = read_manifest(json.dumps(MANIFEST)).run_id
 
 
 def run_key(name: str) -> Json:
-    """A party's key for the run, as it vouches for it."""
+    """Return a party's signed key for the run."""
     public = SealingKey.from_bytes(Kem.X25519, key_for(f"run key of {name}")).public
     return sign_run_key(IDENTITIES[name], RUN, Kem.X25519, public).model_dump(mode="json")
 
 
 def signed_receipt() -> Json:
-    """A receipt that holds for this run, round and phase."""
+    """Return a receipt that is valid for this run, round and phase."""
     receipt = Receipt.model_validate_json(json.dumps(RECEIPT))
     return sign_receipt(IDENTITIES["aggregator-1"], RUN, ROUND, PHASE, receipt).model_dump(mode="json")
 
 
 def signed_release(name: str) -> str:
-    """An aggregator's word for its sum in this run, round and phase."""
+    """Return an aggregator's signature on its sum in this run, round and phase."""
     content = {"aggregator": name, "members": MEMBERS, "vectors": VECTORS, "transcript": TRANSCRIPT}
     return sign_release(IDENTITIES[name], RUN, ROUND, PHASE, ReleaseClaim.model_validate_json(json.dumps(content)))
 
@@ -197,7 +197,7 @@ BODIES: dict[str, Json] = {
 
 
 def roster_vector() -> Json:
-    """Record who everybody is, and the roster and digest that follow."""
+    """Return the identities, and the roster and digest that follow."""
     return {
         "identities": {
             name: {"private_key": identity.key.to_bytes().hex(), "broker_password": identity.broker_password}
@@ -210,13 +210,13 @@ def roster_vector() -> Json:
 
 
 def manifest_vector(document: Json = MANIFEST) -> Json:
-    """Record a manifest, its canonical form and the run id that follows."""
+    """Return a manifest, its canonical form and the run id that follows."""
     manifest = read_manifest(json.dumps(document))
     return {"manifest": document, "canonical": manifest.canonical.decode("ascii"), "run_id": manifest.run_id}
 
 
 def successor_vector() -> Json:
-    """Record a manifest that goes on from the other one, endorsed by its clients: all sign the same commitment."""
+    """Return a successor of the other manifest, endorsed by its clients, who sign the same commitment."""
     first = read_manifest(json.dumps(MANIFEST))
     commitment = sha256(key_for("salt of the successor") + MODEL).hexdigest()
     _, predecessor = gather([endorse(IDENTITIES[name], first, commitment) for name in MEMBERS])
@@ -231,12 +231,12 @@ def successor_vector() -> Json:
 
 
 def find_party(roles: frozenset[Role], *, other_than: str = "") -> str:
-    """The first party of one of these roles."""
+    """Return the first party of one of these roles."""
     return next(name for name, role in ROLES.items() if role in roles and name != other_than)
 
 
 def make_envelope(kind: str) -> Envelope:
-    """A message of a kind, from one who may send it to one who may receive it, signed."""
+    """Return a signed message of a kind, between parties that may send and receive it."""
     about_run = kind.startswith(("run-", "party-", "group-", "model-"))
     no_phase = about_run or kind.startswith("snapshot-")
     sender = find_party(KINDS[kind].senders)
@@ -254,7 +254,7 @@ def make_envelope(kind: str) -> Envelope:
 
 
 def message_case(kind: str) -> Json:
-    """Record one message, field by field, and its frame."""
+    """Return one message, field by field, and its frame."""
     envelope = make_envelope(kind)
     fields = ("kind", "run", "round", "phase", "sender", "recipient", "message_id")
     return {
@@ -267,7 +267,7 @@ def message_case(kind: str) -> Json:
 
 
 def replace_once(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    """Change something in the JSON without changing any length."""
+    """Return a function that replaces bytes in the JSON without changing any length."""
     if len(old) != len(new):
         raise AssertionError(f"{old!r} and {new!r} differ in length")
     return lambda frame: frame.replace(old, new, 1)
@@ -302,29 +302,29 @@ FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "same JSON, spelt otherwise": replace_once(b'"round":2,"phase":"signs"', b'"phase":"signs","round":2'),
 }
 
-# Of Ed25519's group (RFC 8032).
+# Order of Ed25519's group (RFC 8032).
 ORDER = 2**252 + 27742317777372353535851937790883648493
 
 
 def resigned(change: Callable[[bytes], bytes]) -> bytes:
-    """The share chunk's frame with another signature."""
+    """Return the share chunk's frame with a changed signature."""
     envelope = make_envelope("share-chunk")
     return encode(replace(envelope, signature=change(envelope.signature)))
 
 
 def add_order(signature: bytes) -> bytes:
-    """Write the signature's number s as s + ORDER, which the same equation holds for."""
+    """Write the signature's number s as s + ORDER, which satisfies the same equation."""
     number = int.from_bytes(signature[32:], "little") + ORDER
     return signature[:32] + number.to_bytes(32, "little")
 
 
 def signature_of(name: str, domain: str) -> bytes:
-    """What a party's key makes of the share chunk for some purpose."""
+    """Return a party's signature of the share chunk under some domain."""
     return IDENTITIES[name].key.sign(domain, signed_part(make_envelope("share-chunk")))
 
 
 def bad_case(fault: str) -> Json:
-    """Spoil the frame of a share chunk in one way, and record why it is refused."""
+    """Corrupt the frame of a share chunk in one way, and return it with the reason why it is refused."""
     frame = FAULTS[fault](encode(make_envelope("share-chunk")))
     try:
         authenticate(ROSTER, decode(frame), frame)
@@ -334,7 +334,7 @@ def bad_case(fault: str) -> Json:
 
 
 def message_files() -> dict[str, Json]:
-    """Make the content of the files about messages, by name."""
+    """Return the content of the files about messages, by name."""
     return {
         "roster_0": roster_vector(),
         "manifest_0": manifest_vector(),

@@ -1,7 +1,7 @@
-"""Make what is released of the last commit: wheel, sdist, a list of all that they bring along (SBOM), checksums.
+"""Build the release of the last commit: wheel, sdist, a list of all dependencies (SBOM), checksums.
 
-`python tools/package.py [FOLDER]` writes them to dist. Made again of the same commit, with the versions in
-constraints.txt, they are the same, byte for byte. Needs the extra `package`.
+`python tools/package.py [FOLDER]` writes them to dist. A second build of the same commit, with the versions in
+constraints.txt, gives the same bytes. Needs the extra `package`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tomlkit
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 RUNTIME_EXTRAS = ("demo", "postgres", "report", "tensorboard", "mlflow")
-"""All that is not for developers, but for `vision` and `flower`, which not every machine can install."""
+"""All extras for users except `vision` and `flower`, which not every machine can install."""
 CHECKSUMS = "SHA256SUMS"
 
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def export(folder: Path) -> None:
-    """Write the last commit to a folder: what merely lies in the work tree, a key say, stays out."""
+    """Write the last commit to a folder, without uncommitted files such as a key."""
     folder.mkdir(parents=True)
     archive = subprocess.run(
         ["git", "archive", "HEAD"],  # noqa: S607  (Whichever git the developer uses.)
@@ -56,7 +56,7 @@ def export(folder: Path) -> None:
 
 
 def build(source: Path, out: Path, epoch: str) -> Path:
-    """Build an sdist, and from that a wheel, so that the one is known to hold all that the other takes."""
+    """Build an sdist, and from it a wheel, which proves that the sdist is complete."""
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)],
         env={**os.environ, "SOURCE_DATE_EPOCH": epoch},
@@ -67,9 +67,9 @@ def build(source: Path, out: Path, epoch: str) -> Path:
 
 
 def install(requirement: str, environment: Path) -> None:
-    """Install into a fresh environment, with the versions that the tests ran with, or add to one."""
+    """Install into an environment, which is created if needed, with the versions that the tests ran with."""
     if not environment.exists():
-        # Without pip, which would be listed as if Hubbub needed it; ours installs for others too.
+        # Without pip, which would be listed as a dependency; our own pip installs into other environments.
         venv.create(environment, symlinks=True)
     subprocess.run(
         [
@@ -82,7 +82,7 @@ def install(requirement: str, environment: Path) -> None:
 
 
 def write_sbom(environment: Path, version: str, path: Path, epoch: str, *, validate: bool = True) -> Path:
-    """List what is installed in an environment, as CycloneDX: versions, licences, who needs what."""
+    """Write what is installed in an environment as CycloneDX: versions, licences, dependencies."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
@@ -97,7 +97,7 @@ def write_sbom(environment: Path, version: str, path: Path, epoch: str, *, valid
 
 
 def _write_pyproject(folder: Path, version: str) -> Path:
-    """Write our pyproject.toml with the version in it: the build finds it elsewhere, the SBOM's tool does not."""
+    """Write our pyproject.toml with the version in it: the build finds it elsewhere, the SBOM tool does not."""
     document = tomlkit.parse((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = document["project"]
     del project["dynamic"]
@@ -108,7 +108,7 @@ def _write_pyproject(folder: Path, version: str) -> Path:
 
 
 def write_checksums(out: Path, paths: list[Path]) -> str:
-    """Write what `sha256sum --check` reads, and return it."""
+    """Write and return the checksums, as `sha256sum --check` reads them."""
     text = "".join(f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in paths)
     (out / CHECKSUMS).write_text(text, encoding="ascii")
     return text

@@ -1,4 +1,4 @@
-"""Draw what was measured in a long run with kills: memory of each process and what waited in each inbox.
+"""Plot the measurements of a soak test with kills: memory of each process and messages in each inbox.
 
 `python tools/plot_soak.py MEASUREMENTS` writes docs/results/DATE-soak.svg.
 """
@@ -19,7 +19,7 @@ Sample = Mapping[str, Mapping[str, int]]
 
 
 def plot(samples: Sequence[Sample]) -> str:
-    """The whole picture: a line for each party, a point for each round."""
+    """Return the whole plot: a line for each party, a point for each round."""
     kills = sum(bool(sample["killed"]) for sample in samples)
     memory, waiting = _lines(samples, "memory", MB), _lines(samples, "waiting", 1)
     panels = [
@@ -33,13 +33,13 @@ def _lines(samples: Sequence[Sample], what: str, unit: int) -> dict[str, list[tu
     lines: dict[str, list[tuple[float, float]]] = {}
     for number, sample in enumerate(samples, start=1):
         for name, value in sample[what].items():
-            # The last part of a name tells this run's parties from those of any other.
+            # The last part of a name distinguishes this run's parties from those of others.
             lines.setdefault(name.rsplit("-", maxsplit=1)[0], []).append((number, value / unit))
     return lines
 
 
 def main() -> int:
-    """Read the measurements, write the picture, say where."""
+    """Read the measurements, write the plot, print its path."""
     samples = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     target = RESULTS / f"{datetime.now(UTC).date()}-soak.svg"
     target.write_text(plot(samples), encoding="utf-8")

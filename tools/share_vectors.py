@@ -14,19 +14,19 @@ STAGE = Stage(RunId(key_for("share run").hex()), 2, "signs")
 CLIENT, AGGREGATOR = PartyId("client-1"), PartyId("aggregator-1")
 SET_ID = SetId("5e" * 16)
 SHARES = (bytes(range(40)), b"", bytes(range(255, 238, -1)))
-"""What the chunks hold."""
+"""Contents of the chunks."""
 CHUNK = 2
 
 SEALED_KEY = bytes.fromhex(
     "95368538fca86ad90c3941531b49eee1a0ef2cc712535a82466963920fb8fa726da36bdb1f4c3c46"
     "12b4e9f78311163329df874f791a3dfd59b384c4d6d603eae9764d9851ddc4af4eeb2386ffe4410a"
 )
-"""The set's key under HPKE, which draws; sealed once, so that the files stay as they are."""
+"""The set's key under HPKE, which is randomised; sealed once, so that the files stay as they are."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where a payload is opened: the right place, unless something is replaced."""
+    """Context in which a payload is opened: the right one, unless a field is replaced."""
 
     stage: Stage = STAGE
     sender: PartyId = CLIENT
@@ -35,14 +35,14 @@ class Where:
     chunk: int = CHUNK
 
     def open(self, payload: bytes) -> bytes:
-        """Open a payload with the aggregator's run key, under whichever name it has here."""
+        """Open a payload with the aggregator's run key, under the name in this context."""
         identity = replace(make_identity(AGGREGATOR), name=self.recipient)
         seals = RunSeals(identity, self.stage.run, run_key())
         key = seals.open_share_key(self.stage, self.sender, self.set_id, payload)
         return bytes(key.open(self.chunk, payload))
 
     def describe(self) -> Json:
-        """The place, field by field."""
+        """Return the context, field by field."""
         return {
             "run": self.stage.run,
             "round": self.stage.round,
@@ -55,17 +55,17 @@ class Where:
 
 
 def run_key() -> SealingKey:
-    """The aggregator's key for the run."""
+    """Return the aggregator's key for the run."""
     return SealingKey.from_bytes(Kem.X25519, key_for("share run key"))
 
 
 def share_key() -> ShareKey:
-    """The set's key at the aggregator; it has encrypted nothing yet."""
+    """Return the set's key at the aggregator; it has encrypted nothing yet."""
     return ShareKey(STAGE, CLIENT, AGGREGATOR, SET_ID, derive_share_key(STAGE, SECRET, AGGREGATOR), SEALED_KEY)
 
 
 def share_files() -> dict[str, Json]:
-    """Make every file's content, by name."""
+    """Return every file's content, by name."""
     key = share_key()
     keys = {
         "run_key": key_for("share run key").hex(),

@@ -1,8 +1,8 @@
-"""Take the pictures of the dashboard that the documentation shows.
+"""Take the screenshots of the dashboard for the documentation.
 
 `python tools/take_screenshots.py [FOLDER]` runs a federation in this process, serves its page as the demo does,
-and writes docs/img/dashboard-*.png: a coordinator where nothing has run, a run in the middle, one that failed and
-one that is finished, each light and dark, and the run in the middle on a phone.
+and writes docs/img/dashboard-*.png: a coordinator without runs, a running run, a failed one and a finished one,
+each light and dark, and the running one on a phone.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from support.browser import ColourScheme, chromium, watched_page  # noqa: E402  
 LAPTOP, PHONE = (1280, 900), (390, 844)
 LARGEST_BYTES = 300_000
 COLOURS = 256
-"""Of a picture; more than a page has, but for the edges of its letters."""
+"""Colours of a picture; more than a page has, but for the edges of its letters."""
 THEMES: tuple[ColourScheme, ...] = ("light", "dark")
 WAIT_S = 300
 PATIENCE_MS = 60_000
-"""For the page, while a whole federation trains in this process."""
+"""Timeout of the page, while a whole federation trains in this process."""
 OPTIONS = DemoOptions(strategy="sec-union", data="digits", clients=5, rounds=10, local_steps=30, q=3)
 HELD_ROUND = 6
 BROKEN_ROUND = 4
@@ -51,7 +51,7 @@ LATE = "Late: waiting for"
 
 @dataclass
 class Accident:
-    """What is to happen to a run when the last of its clients trains for a round."""
+    """Action on a run when the last of its clients trains for a given round."""
 
     number: int
     strike: Callable[[], object]
@@ -59,7 +59,7 @@ class Accident:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(self, client: PartyId, number: int) -> None:
-        """A client trains for a round."""
+        """Note that a client trains for a round."""
         with self._lock:
             is_new = number == self.number and client not in self._begun
             if is_new:
@@ -70,7 +70,7 @@ class Accident:
 
 
 class Show:
-    """A federation and its page, in a thread with an event loop of its own: the browser needs this one."""
+    """Federation and its page, in a thread with its own event loop: the browser needs the main thread's."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -100,13 +100,13 @@ class Show:
                 await self._over.wait()
 
     def _note(self, client: PartyId, number: int, done: int, steps: int) -> None:
-        """A trainer has done so many steps; called from its thread."""
+        """Handle the progress of a trainer; called from its thread."""
         del done, steps
         self._accident.watch(client, number)
 
     @contextmanager
     def open(self) -> Iterator[Dashboard]:
-        """Have it running."""
+        """Run the federation and its page while this is open."""
         self._thread.start()
         try:
             yield self._ready.result(WAIT_S)[2]
@@ -115,11 +115,11 @@ class Show:
             self._thread.join()
 
     def lose_keys(self) -> None:
-        """Have a client lose its keys: its own trouble with a task would not end the run."""
+        """Make a client lose its keys: a failing task alone would not end the run."""
         self._ready.result(WAIT_S)[1].trainers[-1]._seals.clear()  # noqa: SLF001
 
     def begin(self, accident: Accident) -> RunId:
-        """Begin a run to which something happens."""
+        """Start a run with an accident."""
         self._accident = accident
         loop, federation, _ = self._ready.result(WAIT_S)
         manifest = self._draw_up()
@@ -141,21 +141,21 @@ class Show:
 
 @dataclass(frozen=True)
 class Camera:
-    """Where the page is, who looks at it, and where the pictures go."""
+    """Takes screenshots: the page's address, the browser, and the folder of the pictures."""
 
     browser: Browser
     dashboard: Dashboard
     folder: Path
 
     def shoot_all(self, name: str, run: RunId | None, *, shown: str, tall: bool = False) -> None:
-        """Take the same in light and in dark; `shown` is what the page says when all is there."""
+        """Take a page in light and in dark; `shown` is the text that shows that it has loaded."""
         for theme in THEMES:
             with self._page(run, theme, LAPTOP) as page:
                 expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible()
                 self._shoot(page, f"dashboard-{name}-{theme}.png", tall=tall)
 
     def shoot_phone(self, run: RunId, *, shown: str) -> None:
-        """Take what fits on a phone."""
+        """Take a page at the size of a phone."""
         for theme in THEMES:
             with self._page(run, theme, PHONE) as page:
                 expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible()
@@ -173,7 +173,7 @@ class Camera:
             watch.check()
 
     def wait_for(self, run: RunId, shown: str) -> None:
-        """Follow a run on the page until it is as wanted."""
+        """Wait until the page of a run shows a text."""
         with self._page(run, "light", LAPTOP) as page:
             expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible(timeout=1000 * WAIT_S)
 
@@ -190,7 +190,7 @@ class Camera:
 
     @staticmethod
     def _unroll(page: Page) -> None:
-        """Make the window as tall as the page down to its charts, which are drawn when they are in sight."""
+        """Make the window as tall as the page down to its charts, which are drawn only when visible."""
         charts = page.get_by_role("region", name="Charts")
         charts.scroll_into_view_if_needed()
         bottom = charts.evaluate("element => element.getBoundingClientRect().bottom + scrollY")
@@ -201,7 +201,7 @@ class Camera:
 
 
 def take_pictures(show: Show, camera: Camera) -> None:
-    """One run to its end, one that fails, and one that waits while its picture is taken."""
+    """Take pictures of a run that ends, one that fails, and one that waits for its picture."""
     camera.shoot_all("empty", None, shown="Nothing has run here yet")
 
     finished = show.begin(Accident(0, lambda: None))
@@ -223,7 +223,7 @@ def take_pictures(show: Show, camera: Camera) -> None:
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all screenshots."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "img"
     folder.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=PATIENCE_MS)

@@ -1,1 +1,1 @@
-"""What a round of secure aggregation costs here and elsewhere, on the same vectors in the same run."""
+"""Cost of a round of secure aggregation in Hubbub and in other systems, on the same vectors in the same run."""

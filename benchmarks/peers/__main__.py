@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: measure, show, and write down if asked to."""
+"""Command `python -m benchmarks.peers`: measures, prints the report, and saves it on request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main(
 
 
 def show(report: PeersReport, console: Console) -> None:
-    """Put the report on the terminal."""
+    """Print the report."""
     for sheet in lay_out_peers(report):
         console.print(draw(sheet))
         console.print()

@@ -1,4 +1,4 @@
-"""CKKS by TenSEAL, with the parameters that NVIDIA FLARE provisions by default.
+"""CKKS with TenSEAL and NVIDIA FLARE's default parameters.
 
 All clients hold one secret key, and the server none. A ciphertext holds as many elements as the scheme has slots.
 Clients encrypt and serialise, the server adds ciphertexts as they come and serialises the sum, and every client
@@ -35,7 +35,7 @@ CLIENT, CLIENT_WIRE, SERVER, SERVER_WIRE = "client", "client wire", "server", "s
 
 
 def measure_ckks(contest: Contest) -> PeerCost:
-    """One round, ciphertext by ciphertext, so that none but the current one of each client is in memory."""
+    """Measure one round, ciphertext by ciphertext, so that only the current one of each client is in memory."""
     seal = load_peer("tenseal")
     memory = MemoryWatch()
     mine, theirs = _make_contexts(seal)
@@ -73,7 +73,7 @@ def measure_ckks(contest: Contest) -> PeerCost:
 
 
 def _make_contexts(seal: ModuleType) -> tuple[Any, Any]:
-    """The clients' context and the server's, each as it is read from what was provisioned."""
+    """Return the clients' context and the server's, each deserialised as after provisioning."""
     context = seal.context(
         seal.SCHEME_TYPE.CKKS,
         poly_modulus_degree=DEGREE,

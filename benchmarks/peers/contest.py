@@ -1,4 +1,4 @@
-"""The same vectors for every system, and what is noted of each."""
+"""Contest: the vectors that every system adds, and the costs that are recorded."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ SPREAD = 0.01
 
 
 class PeerMissing(Exception):
-    """A peer cannot be measured here; the message says why and what to install."""
+    """Raised if a peer cannot be measured here; the message says why and what to install."""
 
 
 class SumIsWrong(Exception):
-    """A system gave a sum that its own precision does not explain."""
+    """Raised if a system's sum is off by more than its precision explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One update for each client, in files, so that no system's memory holds those of another."""
+    """One update for each client, in files, so that they do not count as a system's memory."""
 
     folder: Path
     parameters: int
     clients: int
 
     def update(self, place: int) -> NDArray[np.float32]:
-        """The update of one client."""
+        """Read the update of one client."""
         loaded: NDArray[np.float32] = np.load(self.folder / f"update-{place}.npy", mmap_mode="r")
         return loaded
 
     def add_up(self) -> NDArray[np.float64]:
-        """What a sum should be."""
+        """Return the exact sum."""
         total = np.zeros(self.parameters)
         for place in range(self.clients):
             total += self.update(place)
@@ -49,10 +49,10 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCost:
-    """One round of one system, over all its clients.
+    """Cost of one round of one system, over all its clients.
 
-    Times are the processor's. `client_s` is the mean over clients and `server_s` that of one server; what making
-    messages into bytes and back took is apart in `client_wire_s` and `server_wire_s`, where it can be told apart.
+    Times are CPU times. `client_s` is the mean over clients and `server_s` that of one server. Encoding and
+    decoding of messages is separate in `client_wire_s` and `server_wire_s`, where it can be told apart.
     """
 
     system: str
@@ -68,20 +68,20 @@ class PeerCost:
     server_wire_s: float = 0.0
     servers: int = 1
     others_s: float = 0.0
-    """Of those who are neither clients nor servers: a coordinator."""
+    """CPU time of parties that are neither clients nor servers: a coordinator."""
     others_bytes: int = 0
-    """Of messages that no client sends or gets."""
+    """Bytes of messages that no client sends or receives."""
     payload_bytes: float | None = None
-    """Of shares and sums, as the protocol counts them; None if nobody told it apart."""
+    """Bytes of shares and sums, as the protocol counts them; None if not known."""
     wire_bytes: int | None = None
-    """Of the messages that carry them, with framing, seals and signatures."""
+    """Bytes of the messages that carry them, with framing, seals and signatures."""
     wall_s: float
     memory_bytes: int | None
-    """By how much the process with all parties in it has grown, at most; None if the system does not tell."""
+    """Peak growth of the process with all parties in it; None if the system does not report it."""
     largest_error: float
     allowed_error: float
     measured: int
-    """How many elements it was measured on; if fewer than there are, bytes and times are scaled up from them."""
+    """Number of elements measured; if fewer than there are, bytes and times are scaled up from them."""
 
     @property
     def total_bytes(self) -> int:
@@ -94,7 +94,7 @@ class PeerCost:
 
 @contextmanager
 def draw_up_contest(parameters: int, clients: int) -> Iterator[Contest]:
-    """Draw the updates; they depend on nothing but a client's place."""
+    """Draw the updates; they depend only on a client's index."""
     with tempfile.TemporaryDirectory(prefix="hubbub-peers-") as name:
         folder = Path(name)
         for place in range(clients):
@@ -105,7 +105,7 @@ def draw_up_contest(parameters: int, clients: int) -> Iterator[Contest]:
 
 
 def load_peer(package: str) -> ModuleType:
-    """A peer's package, which need not be there."""
+    """Import a peer's package; raise `PeerMissing` if it is not installed."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -117,7 +117,7 @@ def name_versions(*packages: str) -> str:
 
 
 def check_error(system: str, largest: float, allowed: float) -> float:
-    """A system that adds wrongly is not worth measuring."""
+    """Return the error; raise `SumIsWrong` if it is larger than allowed."""
     if not largest <= allowed:
         raise SumIsWrong(f"{system}: the sum is off by {largest}, and {allowed} is what its precision explains")
     return largest

@@ -1,7 +1,7 @@
 """Flower's SecAgg+ in this process: its own client mod and server workflow, with real messages between them.
 
-Instead of a SuperLink there is a grid that carries every message as the bytes that a deployment pushes and pulls
-(flwr's objects, deflated and inflated), hands it to the client app, and carries the reply back likewise.
+Instead of a SuperLink there is a grid. It carries every message as the bytes that a deployment pushes and pulls
+(flwr's objects, deflated and inflated), passes it to the client app, and carries the reply back likewise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 SYSTEM = "Flower SecAgg+"
 THRESHOLD = 3
 ROUNDS = 2
-"""The second is kept: from then on the model that clients are sent has the float64 values that SecAgg+ gives."""
+"""Only the second counts: from then on the model sent to clients has the float64 values that SecAgg+ returns."""
 # One step of SecAgg+'s defaults: a clipping range of 8 to both sides in 2^22 steps. It rounds at random.
 _STEP = 2 * 8.0 / 2**22
 _SERVER, _RUN, _FIRST_NODE = 1, 1, 1000
@@ -52,7 +52,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class CountingGrid(Grid):
-    """Hands messages to the clients one after the other, and notes what each part takes."""
+    """Grid that passes messages to the clients one after the other, and records the cost of each part."""
 
     contexts: dict[int, Context]
     reading: _Reading = field(default_factory=_Reading)
@@ -106,7 +106,7 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
 
 
 def _deflate(message: Message) -> tuple[str, dict[str, bytes]]:
-    """As flwr's HttpGrid pushes a message: each object in it as bytes, under the hash of them."""
+    """Serialise a message as flwr's HttpGrid pushes it: each object in it as bytes, under their hash."""
     with no_object_id_recompute():
         name = message.object_id
         message.metadata.__dict__["_message_id"] = name
@@ -120,7 +120,7 @@ def _inflate(name: str, contents: dict[str, bytes]) -> Message:
 
 
 def measure_flower(contest: Contest) -> PeerCost:
-    """Run two rounds, all clients being each other's neighbours, and keep the second."""
+    """Run two rounds in which all clients are each other's neighbours, and measure the second."""
     memory = MemoryWatch()
     with _as_server():
         reading, legacy, spent_s, wall_s = _run_rounds(contest)
@@ -147,7 +147,7 @@ def measure_flower(contest: Contest) -> PeerCost:
 
 
 def allowed_error(clients: int) -> float:
-    """Of a sum: a step of each client, and what float32 loses when the update is weighted."""
+    """Return the error allowed in a sum: a step of each client, and float32's rounding of the weighted update."""
     return clients * _STEP * 1.01
 
 
@@ -186,7 +186,7 @@ def _run_rounds(contest: Contest) -> tuple[_Reading, LegacyContext, float, float
 
 @contextmanager
 def _as_server() -> Iterator[None]:
-    """Flower's messages are made in the name of the process's task; its log would tell of every round."""
+    """Act as the server's task, in whose name Flower's messages are made; silence its log of every round."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)

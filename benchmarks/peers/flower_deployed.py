@@ -1,4 +1,4 @@
-"""Flower deployed: a SuperLink and SuperNodes as processes of this machine run the same app.
+"""Flower deployed: a SuperLink and SuperNodes in separate processes of this machine run the same app.
 
 flwr's deployment needs versions of fastapi, protobuf and others that exclude those of this environment, so it gets
 an environment of its own, with flwr alone in it.
@@ -37,25 +37,25 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedRounds:
-    """How long whole rounds took, as the ServerApp's clock tells."""
+    """Durations of whole rounds, by the ServerApp's clock."""
 
     version: str
     parameters: int
     clients: int
     rounds_s: tuple[float, ...]
     run_s: float
-    """From `flwr run` to the end of the last round."""
+    """Time from `flwr run` to the end of the last round."""
     largest_error: float
 
     @property
     def round_s(self) -> float:
-        """The last one: the first also installs the app at every node."""
+        """Duration of the last round: the first also installs the app at every node."""
         return self.rounds_s[-1]
 
 
 @contextmanager
 def make_environment() -> Iterator[Path]:
-    """A virtual environment with flwr and what it asks for, for as long as it is needed."""
+    """Create a temporary virtual environment with flwr and its dependencies."""
     with tempfile.TemporaryDirectory(prefix="hubbub-flower-env-") as name:
         python = Path(name) / "bin" / "python"
         asked = f"flwr=={version('flwr')}"
@@ -69,7 +69,7 @@ def make_environment() -> Iterator[Path]:
 
 
 def measure_deployed(contest: Contest, programs: Path) -> DeployedRounds:
-    """Start everything, run the app, and end everything that was started."""
+    """Start all processes, run the app, and stop them."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hubbub-flower-")))
         deployment = _Deployment(programs, folder)
@@ -94,7 +94,7 @@ def measure_deployed(contest: Contest, programs: Path) -> DeployedRounds:
 
 
 class _Deployment:
-    """The processes; each leads a group of its own, because flwr's processes leave theirs behind."""
+    """Running processes; each leads a process group, because flwr's processes leave children behind."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self._programs = programs
@@ -104,7 +104,7 @@ class _Deployment:
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "FLWR_HOME": str(folder),
-            # Nothing is told to anybody.
+            # Send no telemetry.
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
@@ -147,7 +147,7 @@ class _Deployment:
         return tuple(json.loads(path.read_text("utf-8")))
 
     def end(self) -> None:
-        """Ask all groups to end, and end those that do not. Leaders are reaped last: until then ids are theirs."""
+        """Terminate all groups, and kill those that do not stop. Leaders are reaped last, to reserve the ids."""
         _signal(self._started, signal.SIGTERM)
         limit_s = time.monotonic() + _GRACE_S
         while time.monotonic() < limit_s and not all(map(_is_over, self._started)):
@@ -182,7 +182,7 @@ class _Deployment:
                 return
 
     def _check_alive(self, limit_s: float, complaint: str) -> None:
-        """Wait a moment, unless there is nothing to wait for."""
+        """Wait a moment; raise if a process has died or the time is up."""
         over = time.monotonic() > limit_s
         if over or any(each.poll() is not None for each in self._started):
             logs = sorted(self._folder.glob("*.log"))

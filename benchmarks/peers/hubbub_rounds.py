@@ -1,8 +1,7 @@
-"""Hubbub's own rounds on the same vectors: all services in this process, over memory or RabbitMQ.
+"""Hubbub's rounds on the same vectors: all services in this process, over memory or RabbitMQ.
 
 `sum` adds all N numbers as the peers do. `sec-union` is what Hubbub is for: it sends the signs of each client's
-largest entries. Put aside are training, which is none here, compressing an update (top-k), and moving the model
-on.
+largest entries. Training (there is none here), compressing an update (top-k) and updating the model do not count.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from hubbub_trainer.planning import draw_up_manifest
 
 STRATEGIES = ("sec-union", "sum")
 WIRE: str = Manifest.model_fields["wire"].default
-"""How shares and sums travel: what manifests have by default, unless `measure_hubbub` is told another mode."""
+"""Wire mode of shares and sums: the manifests' default, unless `measure_hubbub` is given another."""
 LARGEST = 0.5
-"""Bounds an entry in `sum`, and a client's factor in `sec-union`."""
+"""Bound of an entry in `sum`, and of a client's factor in `sec-union`."""
 ROUNDS = 4
-"""The first opens files and is left out."""
+"""Rounds of a run; the first opens files and is left out."""
 
 TRAINING = "benchmarks.peers.hubbub_rounds.VectorLearner.train"
 _ASIDE = (
@@ -61,11 +60,11 @@ _ASIDE = (
     "hubbub_trainer.workspace.Workspace.note_round",
     TRAINING,
 )
-"""Where a trainer computes on its own model, none of which calls another."""
+"""Functions in which a trainer computes on its own model; none of them calls another."""
 
 
 class VectorLearner:
-    """Knows its update beforehand; shows the model of each round that it is given to go on from."""
+    """Learner with a given update; it passes the model of each round to `see`."""
 
     samples = 1
     examples = 0
@@ -109,13 +108,13 @@ class VectorTask:
         return VectorLearner(self._contest, index, partial(self._see, index))
 
     def after_first_round(self) -> Theta:
-        """The model that all clients went on from; they must have had the same."""
+        """Return the model after the first round, which must be the same at all clients."""
         if self._after_first is None or len(self._digests) != 1:
             raise SumIsWrong(f"clients went on from {len(self._digests)} models")
         return self._after_first
 
     def _see(self, place: int, theta: Theta) -> None:
-        """Keep one client's second model, and of the others' only what tells them apart: memory is measured."""
+        """Keep one client's second model, and only a digest of the others': memory is measured."""
         self._rounds[place] += 1
         if self._rounds[place] != 2:
             return
@@ -135,9 +134,9 @@ def measure_hubbub(
     metrics: tuple[Metric, ...] = (),
     aside: Sequence[str] = _ASIDE,
 ) -> PeerCost:
-    """Run `count` rounds, over RabbitMQ if its URL is given, and keep the medians of all but the first.
+    """Run `count` rounds, over RabbitMQ if its URL is given, and return the medians of all but the first.
 
-    What is put `aside` counts for nobody.
+    Time in the functions `aside` does not count.
     """
     memory = MemoryWatch()
     task, parties = VectorTask(contest, metrics), make_parties(clients=contest.clients, servers=SERVERS)
@@ -248,7 +247,7 @@ def _summarise(manifest: Manifest, meter: Meter) -> _Measured:
 
 
 def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, float]:
-    """How far the model after the first round, which began with zeros, is from plain arithmetic, and may be."""
+    """Return the error of the model after the first round, which began with zeros, and the error allowed."""
     if strategy == "sum":
         unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
         total = contest.add_up()
@@ -261,12 +260,12 @@ def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, floa
         alpha += compressed.alpha / contest.clients
     expected = chosen * alpha / contest.clients
     error = np.abs(theta - expected)
-    # SecUnion may lose an index that several chose, and then nothing is added there.
+    # SecUnion may lose an index that several clients chose, and then nothing is added there.
     error[counts > 1] = np.minimum(error, np.abs(theta))[counts > 1]
     unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
     return float(error.max()), unit + _half_digit(expected)
 
 
 def _half_digit(values: NDArray[np.float64]) -> float:
-    """What float32 may lose of the largest of these numbers."""
+    """Return the rounding error of float32 at the largest of these numbers."""
     return float(np.spacing(np.float32(np.abs(values).max())))

@@ -1,7 +1,7 @@
-"""Every system in turn, each in a process of its own, so that neither memory nor settings are shared.
+"""Measures every system in turn, each in a fresh process, so that neither memory nor settings are shared.
 
-A machine's speed changes from one minute to the next. So those that are quick take several turns, one after the
-other, and what is kept of each are medians.
+A machine's speed changes from one minute to the next. So the quick systems take several turns, one after the
+other, and medians are kept.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _FEWEST_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much to measure."""
+    """Sizes and repeats to measure."""
 
     parameters: tuple[int, ...]
     paillier: int
-    """Models that are longer are measured on a part, and scaled up."""
+    """Elements to measure Paillier on; longer models are scaled up from them."""
     paillier_part: int = 100 * SLOTS
     rounds: int = ROUNDS
     turns: int = 1
-    """How often Hubbub and Flower are measured."""
+    """Repeats of Hubbub and Flower."""
     wire: str = WIRE
     deployed: int | None = None
-    """How many elements a deployed round of Flower has."""
+    """Elements of a deployed round of Flower."""
 
 
 FULL = Plan(parameters=(LENET, ALEXNET), paillier=LENET, turns=5, deployed=ALEXNET)
@@ -55,13 +55,13 @@ QUICK = Plan(parameters=(LENET, ALEXNET), paillier=0, paillier_part=10 * SLOTS, 
 
 
 def call_apart(call: Callable[[], T]) -> T:
-    """In a fresh process."""
+    """Call a function in a fresh process and return its result."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(call).result()
 
 
 def measure_peers(plan: Plan, report: PeersReport, console: Console, call: Call = call_apart) -> None:
-    """Measure everything in the plan; a peer that is not there is left out with a remark."""
+    """Measure everything in the plan; a peer that is not installed is left out with a remark."""
     for parameters in plan.parameters:
         with draw_up_contest(parameters, CLIENTS) as contest:
             for systems, turns in ((_list_quick(plan, contest), plan.turns), (_list_slow(plan, contest), 1)):
@@ -94,7 +94,7 @@ def _list_slow(plan: Plan, contest: Contest) -> Systems:
 def _take_turns(
     systems: Systems, turns: int, report: PeersReport, console: Console, call: Call
 ) -> Iterator[PeerCost]:
-    """Measure all of them so many times, in turn; one that is not there is left out."""
+    """Measure all systems so many times, in turn; one that is not installed is left out."""
     found: dict[str, list[PeerCost]] = {name: [] for name in systems}
     for turn in range(turns):
         for name in list(found):
@@ -107,7 +107,7 @@ def _take_turns(
 
 
 def _middle(costs: Sequence[PeerCost]) -> PeerCost:
-    """The medians of what differs from turn to turn; bytes hardly do."""
+    """Return the medians of what varies between turns; bytes hardly do."""
 
     def middle(read: Callable[[PeerCost], float]) -> float:
         return median(map(read, costs))

@@ -1,4 +1,4 @@
-"""How much memory this process took at most since a moment, as Linux accounts for it."""
+"""Peak memory of this process since a moment, as Linux accounts for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KIB = 1024
 
 
 class MemoryWatch:
-    """Begins where the process is now. getrusage would not do: a child begins with its parent's peak."""
+    """Peak memory relative to the current size. getrusage would not do: a child starts with its parent's peak."""
 
     def __init__(self) -> None:
         try:
@@ -22,13 +22,13 @@ class MemoryWatch:
             self._began_bytes = read_memory("VmRSS")
 
     def grown_bytes(self) -> int | None:
-        """By how much the process has grown at most; None where the system does not tell."""
+        """Return the peak growth of the process; None if the system does not report it."""
         peak = read_memory("VmHWM")
         return None if self._began_bytes is None or peak is None else max(0, peak - self._began_bytes)
 
 
 def read_memory(name: str, process: int | str = _SELF) -> int | None:
-    """A size that Linux gives of a process, VmRSS or VmHWM; None where it does not."""
+    """Return a process's VmRSS or VmHWM; None if the system does not report it."""
     try:
         lines = (_PROCESSES / str(process) / "status").read_text("ascii").splitlines()
     except OSError:

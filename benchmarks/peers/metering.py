@@ -1,4 +1,4 @@
-"""What the parties of one process publish and spend, read at the end of every round."""
+"""Meter of the bytes and CPU time of parties in one process, read at the end of every round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hubbub_local.demo_screen import Stopwatch
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that was spent and sent up to the end of a round, and what that round came to."""
+    """Totals of time and bytes up to the end of a round, and that round's outcome."""
 
     spent_s: dict[str, float]
     up_bytes: int
@@ -30,7 +30,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts what is published, and is read at the end of every round."""
+    """Meter of published messages, read at the end of every round."""
 
     clients: frozenset[PartyId]
     attribution: Attribution = field(default_factory=Attribution)
@@ -65,7 +65,7 @@ class Meter:
 
 
 class CountingTransport(Transport):
-    """Another transport, with what a party publishes through it counted, and what its connection does named."""
+    """Transport that wraps another, counts what a party publishes and attributes its time to the party."""
 
     def __init__(self, meter: Meter, party: PartyId, inner: Transport) -> None:
         self._meter = meter

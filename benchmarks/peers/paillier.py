@@ -1,4 +1,4 @@
-"""Paillier by phe, with elements packed into plaintexts as EaSTLy packs them.
+"""Paillier with phe, with elements packed into plaintexts as EaSTLy packs them.
 
 All clients hold one secret key, and the server none. An element is a fixed-point number of 24 bits under 8 bits
 of padding, into which the sum of up to 256 clients grows, and as many as fit make one plaintext. phe does not
@@ -29,9 +29,9 @@ SYSTEM = "Paillier (phe)"
 KEY_BITS = 2048
 PRECISION_BITS, PADDING_BITS = 24, 8
 SLOTS = KEY_BITS // (PRECISION_BITS + PADDING_BITS) - 1
-"""All but the highest: a plaintext must be less than the modulus, of which the highest bit alone is sure."""
+"""All slots but the highest: a plaintext must be less than the modulus, of which only the highest bit is sure."""
 LARGEST = 0.5
-"""Updates are clipped to it on both sides."""
+"""Bound to which updates are clipped on both sides."""
 CIPHERTEXT_BYTES = 2 * KEY_BITS // 8
 _STEP = 2 * LARGEST / (2**PRECISION_BITS - 1)
 _SLOT_BYTES = (PRECISION_BITS + PADDING_BITS) // 8
@@ -41,7 +41,7 @@ CLIENT, CLIENT_WIRE, SERVER, SERVER_WIRE = "client", "client wire", "server", "s
 
 
 def measure_paillier(contest: Contest, *, measured: int | None = None) -> PeerCost:
-    """One round over the first `measured` elements; bytes and times are scaled up if there are more."""
+    """Measure one round over the first `measured` elements; bytes and times are scaled up if there are more."""
     phe = load_peer("phe.paillier")
     load_peer("gmpy2")
     if not load_peer("phe.util").HAVE_GMP:
@@ -82,7 +82,7 @@ def _count_plaintexts(elements: int) -> int:
 
 
 def pack(values: NDArray[np.float32]) -> list[int]:
-    """Plaintexts of fixed-point numbers, the first lowest; all are shifted to be positive."""
+    """Pack fixed-point numbers into plaintexts, the first lowest; all are shifted to be positive."""
     clipped = np.clip(values, -LARGEST, LARGEST).astype(np.float64)
     slots = np.zeros(_count_plaintexts(values.size) * SLOTS, dtype=_SLOT_TYPE)
     slots[: values.size] = np.rint((clipped + LARGEST) / _STEP)
@@ -90,7 +90,7 @@ def pack(values: NDArray[np.float32]) -> list[int]:
 
 
 def unpack(plaintexts: list[int], length: int, summands: int) -> NDArray[np.float64]:
-    """The sums in plaintexts; each summand was shifted once."""
+    """Return the sums in plaintexts; each summand was shifted once."""
     packed = b"".join(each.to_bytes(SLOTS * _SLOT_BYTES, "little") for each in plaintexts)
     slots = np.frombuffer(packed, dtype=_SLOT_TYPE)[:length].astype(np.float64)
     slots *= _STEP
@@ -112,7 +112,7 @@ def _add(phe: ModuleType, public: Any, sent: list[bytes], watch: Stopwatch) -> b
         encrypted = ([phe.EncryptedNumber(public, each) for each in one] for one in received)
         totals = [sum(others, start=first) for first, *others in zip(*encrypted, strict=True)]
     with watch.on(SERVER_WIRE):
-        # What clients made random stays so when it is added: the server need not do it again.
+        # Sums keep the clients' randomness: the server need not randomise them again.
         return _to_bytes([total.ciphertext(be_secure=False) for total in totals])
 
 

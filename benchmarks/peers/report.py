@@ -1,4 +1,4 @@
-"""All that one run found about the peers."""
+"""Report: all results about the peers of one run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # flwr need not be installed.
 
 @dataclass(slots=True, kw_only=True)
 class PeersReport:
-    """Filled system by system; what was left out is said in `remarks`."""
+    """Results, filled system by system; `remarks` says what was left out."""
 
     date: str
     command: str
@@ -24,5 +24,5 @@ class PeersReport:
     remarks: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the report as JSON."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""What was measured of the peers, as sheets of text."""
+"""Lays out the results about the peers as sheets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hubbub_local.demo_screen import show_bytes
 from hubbub_local.figures import show_seconds
 
 BASE = "Hubbub sec-union"
-"""The rows that ratios are over."""
+"""Rows to which the ratios refer."""
 
 
 def lay_out_peers(report: PeersReport) -> Iterator[Sheet]:
-    """Every part that there is."""
+    """Yield the sheets of all parts that were measured."""
     if report.costs:
         yield _lay_out_bytes(report.costs)
         yield _lay_out_times(report.costs)

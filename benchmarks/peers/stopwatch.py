@@ -1,4 +1,4 @@
-"""The processor's time, by whose work it is; whoever shares the process works in turn."""
+"""CPU time by party, for parties that share a process and work in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Adds up by name what a clock tells: unless told otherwise, what all threads of the process spend."""
+    """Stopwatch that sums times by name; the default clock is the CPU time of all threads of the process."""
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
         self._clock = clock

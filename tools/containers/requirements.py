@@ -1,4 +1,4 @@
-"""Print what the package needs with some of its extras: what an image keeps in a layer that changes seldom.
+"""Print the package's requirements with some of its extras, for an image layer that changes seldom.
 
 python requirements.py pyproject.toml --extra demo --without dashboard
 """
@@ -13,7 +13,7 @@ Extras = Mapping[str, Sequence[str]]
 
 
 def main() -> None:
-    """Print one requirement a line."""
+    """Print one requirement per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a pyproject.toml")
     parser.add_argument("--extra", action="append", default=[], help="an extra to go with it; repeatable")
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def unfold(name: str, extras: Extras, extra: str, without: Sequence[str]) -> Iterator[str]:
-    """What an extra needs, and what the extras need that it names, less those that are left out."""
+    """Yield the requirements of an extra, and of the extras that it names, except those in `without`."""
     for line in extras[extra]:
         if own := re.fullmatch(rf"{re.escape(name)}\[([\w, -]+)\]", line):
             for inner in own[1].replace(" ", "").split(","):

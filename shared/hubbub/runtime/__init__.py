@@ -1,1 +1,1 @@
-"""What turns machines into running services."""
+"""Runtime of a service: runs its state machines on a transport, a store and a clock."""

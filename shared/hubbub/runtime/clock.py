@@ -1,4 +1,4 @@
-"""Clocks: the time of events, which never goes back and never jumps while a process runs."""
+"""Clock for event times, which never goes back and never jumps while a process runs."""
 
 import logging
 import time
@@ -8,20 +8,20 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 NOTICEABLE_S = 60.0
-"""By how much the machine's clock must leave ours before it is logged."""
+"""Difference between the machine's clock and ours that is logged."""
 
 
 class Clock(Protocol):
-    """Tells the time in seconds since 1970."""
+    """Clock in seconds since 1970."""
 
     def now_s(self) -> float:
-        """Now."""
+        """Return the current time."""
 
     def go_on_from(self, at_s: float) -> None:
-        """Be at this time or later: an event of this time has happened."""
+        """Move forward to this time if it is later than now: an event of this time has happened."""
 
     def ahead_s(self) -> float:
-        """By how much the machine's clock is ahead of this one."""
+        """Return by how much the machine's clock is ahead of this one."""
 
 
 class SystemClock:
@@ -37,10 +37,10 @@ class SystemClock:
         self._monotonic = monotonic
         self._offset_s = wall() - monotonic()
         self._told_s = 0.0
-        """How far the machine's clock was ahead of ours when it was last logged."""
+        """Lead of the machine's clock over ours when it was last logged."""
 
     def now_s(self) -> float:
-        """Now."""
+        """Return the current time; log a warning if the machine's clock was set."""
         now_s = self._tell()
         ahead_s = self._wall() - now_s
         if abs(ahead_s - self._told_s) > NOTICEABLE_S:
@@ -56,11 +56,14 @@ class SystemClock:
         return self._offset_s + self._monotonic()
 
     def ahead_s(self) -> float:
-        """By how much the machine's clock is ahead of this one: it was set, or an event was later at the start."""
+        """Return by how much the machine's clock is ahead of this one.
+
+        It is not 0 if that clock was set, or if the newest event was later than it at the start.
+        """
         return self._wall() - self._tell()
 
     def go_on_from(self, at_s: float) -> None:
-        """Be at this time or later."""
+        """Move forward to this time if it is later than now."""
         behind_s = at_s - self.now_s()
         if behind_s <= 0:
             return

@@ -1,8 +1,8 @@
-"""Limits on those who connect to a web interface: how much and how slowly they may send, and how many may wait.
+"""Connection limits of a web interface: how many connections, how large a request and how slow.
 
-Uvicorn limits how many requests are answered at once, not who connects and says little, nor how long a header may
-become in the parser that is used here. The process has rounds to drive: nobody without a token may take its
-memory, its descriptors or its log.
+Uvicorn limits how many requests are answered at once. It does not limit idle connections, nor the length of
+headers in the parser that is used here. The process has rounds to drive: nobody without a token may use up its
+memory, its file descriptors or its log.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from hubbub.runtime.telemetry import WebRefusal
 log = logging.getLogger(__name__)
 
 BACKLOG = 128
-"""How many may wait to be let in; as many are let in at once before they are counted."""
+"""Connections that wait to be accepted; as many are accepted at once before they are counted."""
 MOST_CONNECTIONS = 1024
 FEWEST_CONNECTIONS = 8
 RETRY_AFTER_S = 2
 PIECE_BYTES = 16 * 2**10
-"""As much is read at once of what one connection sends, so that limits are seen to in time."""
+"""Bytes of one connection that are parsed at once, so that limits are checked in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What those who connect may take."""
+    """Limits on connections and their requests."""
 
     connections: int
     header_bytes: int = 32 * 2**10
-    """Of a request all but its body: the first line, headers, framing and trailers."""
+    """Size of a request without its body: the first line, headers, framing and trailers."""
     request_s: float = 20.0
-    """Within which a request must be there, with its body; who reads nothing of its answer for so long is left."""
+    """Timeout for a request with its body, and for a client that reads nothing of its answer."""
     patience_s: float = 1.0
-    """How long who asks nothing may keep a place that another wants."""
+    """Time after which an idle connection may be closed to make room for another."""
 
 
 def find_limits(most: int = MOST_CONNECTIONS) -> Limits:
-    """Let in as many as there are descriptors for, and leave some to the broker connection and the files."""
+    """Return limits that leave enough file descriptors to the broker connection and the files."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return Limits(connections=most)
@@ -55,9 +55,9 @@ def find_limits(most: int = MOST_CONNECTIONS) -> Limits:
 
 
 class Tally:
-    """A log for what strangers cause: the 1st, 2nd, 4th, 8th and so on of its kind is written, with their number.
+    """Rate-limited log for what strangers cause.
 
-    After a quiet minute the count begins anew.
+    The 1st, 2nd, 4th, 8th and so on of a kind is logged, with the count. A quiet minute resets the count.
     """
 
     QUIET_S = 60.0
@@ -69,7 +69,7 @@ class Tally:
         self._last_s: dict[str, float] = {}
 
     def warn(self, kind: str, message: str) -> None:
-        """Count something, and maybe write it; there are few kinds, and a message may hold anything."""
+        """Count an occurrence, and log it if it is due; there are few kinds, and a message may hold anything."""
         now_s = self._clock()
         if now_s - self._last_s.get(kind, now_s) > self.QUIET_S:
             del self._counts[kind]
@@ -81,7 +81,7 @@ class Tally:
 
 
 class _Refused(Exception):
-    """The request is not read any further."""
+    """Raised in a parser callback to stop reading the request."""
 
 
 DETAILS: Mapping[WebRefusal, str] = {
@@ -96,7 +96,7 @@ DETAILS: Mapping[WebRefusal, str] = {
 
 
 class CarefulProtocol(HttpToolsProtocol):
-    """A connection that is held to limits; uvicorn makes one for each."""
+    """Connection that enforces the limits; uvicorn makes one instance per connection."""
 
     limits: Limits
     tally: Tally
@@ -104,18 +104,18 @@ class CarefulProtocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _next_look: asyncio.TimerHandle | None = None
     _besides_body = 0
-    """How much of the request was read that is not its body."""
+    """Bytes of the request read so far that are not its body."""
     _why = (HTTPStatus.BAD_REQUEST, WebRefusal.NO_REQUEST)
     quiet_since_s = 0.0
-    """When it was last let in or answered."""
+    """Time at which it was accepted or last answered."""
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is being answered here."""
+        """Say whether no request is being answered here."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn has it.
-        """Give whoever connects a place, or say that there is none."""
+        """Accept the connection, or answer 503 if there are too many."""
         self.quiet_since_s = self.loop.time()
         if len(self.connections) >= self.limits.connections and not self._make_room():
             self.transport = transport
@@ -126,25 +126,25 @@ class CarefulProtocol(HttpToolsProtocol):
         self._expect_request()
 
     def _make_room(self) -> bool:
-        """Hang up on who has kept a place longest without asking for anything."""
+        """Close the connection that has been idle longest; return False if none has been idle long enough."""
         quiet = [each for each in self.connections if isinstance(each, CarefulProtocol) and each.is_quiet]
         oldest = min(quiet, key=lambda each: each.quiet_since_s, default=None)
         if oldest is None or self.loop.time() - oldest.quiet_since_s < self.limits.patience_s:
             return False
         self._note(WebRefusal.MADE_ROOM, oldest.transport)
-        # At once, because several may come before it is told that it is closed.
+        # At once, because several connections may come before `connection_lost` is called.
         self.connections.discard(oldest)
         oldest.transport.abort()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing any more."""
+        """Cancel the timers."""
         self._expect_nothing()
         self._look_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, as far as the limits allow."""
+        """Parse the data in pieces, as far as the limits allow."""
         self._unset_keepalive_if_required()
         self._look_no_more()
         if self.is_quiet:
@@ -155,12 +155,12 @@ class CarefulProtocol(HttpToolsProtocol):
                 return
 
     def _read(self, piece: memoryview) -> bool:
-        """Read a piece; say whether to read on."""
+        """Parse a piece; return whether to go on."""
         self._besides_body += len(piece)
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            return False  # What asks for another protocol is answered in this one.
+            return False  # A request to upgrade is answered in HTTP/1.1.
         except httptools.HttpParserError:
             self._refuse(*self._why)
             return False
@@ -170,36 +170,36 @@ class CarefulProtocol(HttpToolsProtocol):
         return True
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start the timeout of a request."""
         self._expect_request()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Have a request answered, unless it is one that nobody needs."""
+        """Have a request answered, unless its method is TRACE, which nobody needs."""
         if self.parser.get_method() == b"TRACE":
             self._why = (HTTPStatus.METHOD_NOT_ALLOWED, WebRefusal.TRACE)
             raise _Refused
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body, which others limit."""
+        """Do not count the body, which is limited elsewhere."""
         self._besides_body -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is here."""
+        """Stop the timeout: the request has arrived."""
         self._besides_body = 0
         self._expect_nothing()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The request is answered."""
+        """Check later that the answer was read."""
         self.quiet_since_s = self.loop.time()
         super().on_response_complete()
         self._look_later(self.transport.get_write_buffer_size())
 
     def _look_later(self, unread: int) -> None:
-        """See to it that an answer is read: until it is, or its reader gives up, it takes memory."""
+        """Check later whether the client reads its answer, which takes memory until then."""
         self._look_no_more()
         if unread:
             self._next_look = self.loop.call_later(self.limits.request_s, self._look, unread)
@@ -231,7 +231,7 @@ class CarefulProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, WebRefusal.TOO_SLOW)
 
     def _refuse(self, status: HTTPStatus, reason: WebRefusal, headers: Mapping[str, str] | None = None) -> None:
-        """Say what is wrong, unless an answer is on its way, and hang up."""
+        """Answer with an error, unless an answer has begun, and close the connection."""
         self._expect_nothing()
         self._note(reason, self.transport)
         if self.is_quiet or not (self.cycle.response_started or self.pipeline):
@@ -239,7 +239,7 @@ class CarefulProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _note(self, reason: WebRefusal, closed: asyncio.Transport) -> None:
-        """Count a connection that is closed, and maybe log it."""
+        """Count a connection that is closed, and log it if that is due."""
         self.count(reason)
         self.tally.warn(reason, f"closed a connection from {_name(closed)}: {DETAILS[reason]}")
 
@@ -250,7 +250,7 @@ def _name(transport: asyncio.Transport) -> str:
 
 
 def _write_problem(status: HTTPStatus, detail: str, headers: Mapping[str, str]) -> bytes:
-    """An answer to a request of which nothing is known, as RFC 9457 has it."""
+    """Return an HTTP response with problem details (RFC 9457), for a request that was not parsed."""
     body = json.dumps({"title": status.phrase, "status": status.value, "detail": detail}).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
@@ -263,7 +263,7 @@ def _write_problem(status: HTTPStatus, detail: str, headers: Mapping[str, str]) 
 
 
 def hold_to(limits: Limits, count_refusal: Callable[[WebRefusal], None]) -> type[CarefulProtocol]:
-    """What uvicorn is to make for each connection, so that all of them together are held to these limits."""
+    """Return the protocol class for uvicorn, whose connections share these limits."""
 
     class Limited(CarefulProtocol):
         count = staticmethod(count_refusal)

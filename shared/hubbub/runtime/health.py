@@ -1,9 +1,9 @@
-"""/healthz, /readyz and /metrics of a party that has no other web interface.
+"""Health and metrics endpoints of a party without a web interface: /healthz, /readyz and /metrics.
 
-Alive means that the runner still takes events: a party that is not is best started again. Ready means that it is
-connected, its queues were found, it receives, the broker takes its messages, and its log is replayed: one that is
-not may be so in a moment, and the answer says what is missing. Nothing here is secret, and nobody is asked for a
-token: listen where only those can come who may know.
+Alive means that the runner still takes events; a party that is not alive should be restarted. Ready means that the
+party is connected, its queues were found, it receives, the broker takes its messages, and its log is replayed. A
+party that is not ready may be so in a moment, and the answer says what is missing. Nothing here is secret and no
+token is asked for: listen on an address that only those can reach who may read it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from hubbub.runtime.telemetry import WebRefusal
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 64
-"""Whoever probes or collects metrics needs one."""
+"""A probe or a metrics collector needs one."""
 
 
 class Vitals:
-    """How a party is: what its runner says, once there is one."""
+    """Health of a party, as its runner reports it once there is one."""
 
     def __init__(self) -> None:
         self._runner: Runner | None = None
 
     def watch(self, runner: Runner) -> None:
-        """Answer for this runner from now on."""
+        """Report on this runner from now on."""
         self._runner = runner
 
     @property
     def runner(self) -> Runner | None:
-        """Whom the answers are about; None while this party is still getting to the broker."""
+        """The runner; None while this party is still connecting to the broker."""
         return self._runner
 
     def count_refusal(self, reason: WebRefusal) -> None:
@@ -53,14 +53,14 @@ class Vitals:
             self._runner.counters.turned_away(reason)
 
     def find_problems(self) -> tuple[str, ...]:
-        """What keeps this party from being ready."""
+        """Return the reasons why this party is not ready."""
         if self._runner is None:
             return ("there is no connection to the broker yet",)
         return self._runner.find_problems()
 
 
 def create_app(vitals: Vitals) -> Starlette:
-    """Put the three pages together."""
+    """Return the app with the three endpoints."""
 
     async def tell_alive(request: Request) -> Response:
         stall = vitals.runner.find_stall() if vitals.runner else ""
@@ -88,13 +88,13 @@ def create_app(vitals: Vitals) -> Starlette:
 
 
 async def _pass_on(request: Request, error: Exception) -> Response:
-    """Answer in the one form for errors when there is no such page."""
+    """Answer with problem details when there is no such page."""
     status = error.status_code if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
     return problem(request, status, "there are /healthz, /readyz and /metrics here, to GET")
 
 
 def problem(request: Request, status: int, detail: str) -> Response:
-    """Say what is wrong, as RFC 9457 has it."""
+    """Return a response with problem details (RFC 9457)."""
     body = {
         "title": HTTPStatus(status).phrase,
         "status": int(status),
@@ -106,7 +106,7 @@ def problem(request: Request, status: int, detail: str) -> Response:
 
 @asynccontextmanager
 async def answering(vitals: Vitals, host: str, port: int, variable: str) -> AsyncIterator[None]:
-    """Answer at an address for as long as this is open; `variable` is the setting that names the port."""
+    """Serve the endpoints while this is open; `variable` is the setting that names the port."""
     listener = serving.listen(host, port, advice=f"set {variable} to a free port, or leave it out")
     app, limits = create_app(vitals), find_limits(MOST_CONNECTIONS)
     async with serving.answering(app, listener, limits=limits, count_refusal=vitals.count_refusal) as address:

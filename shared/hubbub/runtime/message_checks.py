@@ -1,11 +1,10 @@
-"""The edge of a party: what is looked at before anything is known of the run that a message is about.
+"""Checks of incoming messages that every service makes, and the record of those that it refuses.
 
-Refusals, written down at a cost that a flood of them does not raise.
+First come checks that need no run: rate limits, size, signature, recipient. Then come checks against the manifest.
 
-Each is counted. Of those for one reason from one sender the log has the first few of a second line by line, and
-the rest as one line with their number; the audit log has the 1st, 2nd, 4th, 8th and so on.
-
-Checks that every service makes of a message before it believes it.
+A flood of refusals must stay cheap. Each refusal is counted. For one reason and one sender, the log has the first
+`LINES` of a second line by line and the rest as one line with their number. The audit log has the 1st, 2nd, 4th,
+8th and so on.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ PEER_BYTES_PER_S = 32 * 2**20
 
 
 class PeerLimits:
-    """Bounds how much of what each other client sends is looked at.
+    """Rate limit on the messages of each other client.
 
-    The broker cannot bound a sender within a queue, and a queue for each pair of clients would make C² of them.
+    The broker cannot limit a sender within a queue, and a queue for each pair of clients would make C² of them.
     But it vouches for the sender of each message, so each sender has a token bucket here. A bucket holds as
     much as the whole queue. A chunk of an honest snapshot must never be dropped, because nobody would send it
-    again; and whoever sends more than this at once pushes messages out of the queue anyway.
+    again; and a client that sends more than this at once pushes messages out of the queue anyway.
     """
 
     def __init__(self) -> None:
@@ -61,7 +60,7 @@ class PeerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a message, or what came of it, is refused; what it says of itself is empty where it cannot be read."""
+    """Refusal of a message or of its event; fields of a message that cannot be decoded are empty."""
 
     reason: RejectReason
     explanation: str
@@ -71,25 +70,25 @@ class Refusal:
     round: int = 0
     phase: str = ""
     user: str = ""
-    """Who published it, for which the broker vouches."""
+    """The user who published it, for which the broker vouches."""
     size: int = 0
     sha256: str = ""
-    """With the size, all that is kept of what is not put aside."""
+    """With the size, all that is kept of a message that is dropped."""
 
     @classmethod
     def of(cls, reason: RejectReason, explanation: str, envelope: Envelope) -> Refusal:
-        """Refuse a message that could be read."""
+        """Refuse a message that could be decoded."""
         about = (envelope.kind, envelope.sender, envelope.run, envelope.round, envelope.phase)
         return cls(reason, f"{envelope!r}: {explanation}", *about)
 
 
 def is_dropped(delivery: Delivery) -> bool:
-    """Say whether a message is not even put aside: it is too large for that, or nobody vouches for who sent it."""
+    """Say whether a message is dropped instead of dead-lettered: it is too large, or names no user."""
     return is_oversized(delivery.body) or not delivery.user
 
 
 def describe_dropped(delivery: Delivery) -> Refusal:
-    """Say what is to be known of a message that is dropped; to hash a large one takes time."""
+    """Return the refusal of a message that is dropped; hashing a large one takes time."""
     size, sha256 = len(delivery.body), hashlib.sha256(delivery.body).hexdigest()
     reason, what = (
         (RejectReason.OVERSIZED, "is too large")
@@ -101,13 +100,13 @@ def describe_dropped(delivery: Delivery) -> Refusal:
 
 
 def describe_flood(delivery: Delivery) -> Refusal:
-    """Say of a message that its sender has sent too much; not even its hash is taken, which would cost more."""
+    """Return the refusal of a message whose sender has sent too much; it is not hashed, which would cost more."""
     told = f"{delivery.user or 'nobody'} sends too much, and a message of {len(delivery.body)} bytes is dropped"
     return Refusal(RejectReason.FLOOD, told, user=delivery.user)
 
 
 def admit(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:
-    """Read a message that the sender it names has signed, as the roster knows it, and that is for us."""
+    """Decode a message; refuse it if the sender's key of the roster has not signed it, or it is not for us."""
     try:
         envelope = decode(frame)
     except PeerError as error:
@@ -128,7 +127,7 @@ def _check_address(me: Identity, envelope: Envelope) -> None:
 log = logging.getLogger(__name__)
 
 LINES = 10
-"""What is logged line by line within a second, for one reason from one sender."""
+"""Refusals logged line by line within a second, for one reason and one sender."""
 _WINDOW_S = 1.0
 
 
@@ -142,7 +141,7 @@ class RefusalBook:
         self._timer: asyncio.TimerHandle | None = None
 
     async def note(self, refusal: Refusal) -> None:
-        """Write a refusal down; only what goes into the audit log takes time."""
+        """Record a refusal; only what goes into the audit log takes time."""
         self._counters.rejected(refusal.reason)
         self._log(refusal)
         write = self._tally.note(
@@ -183,14 +182,14 @@ class RefusalBook:
 
 
 def _describe(refusal: Refusal) -> dict[str, JsonValue]:
-    """What is recorded of some refusals only: the broker's user if it is not the sender, and what was dropped."""
+    """Return the optional fields of an audit entry: the broker's user if not the sender, and what was dropped."""
     is_another = refusal.sender and refusal.user not in ("", refusal.sender)
     user: dict[str, JsonValue] = {"user": refusal.user} if is_another else {}
     return {**user, "size": refusal.size, "sha256": refusal.sha256} if refusal.sha256 else user
 
 
 def role_of(manifest: Manifest, name: PartyId) -> Role | None:
-    """What the manifest says that this party is."""
+    """Return the role that the manifest gives to this party, or None."""
     if name in manifest.clients:
         return Role.CLIENT
     if name in manifest.aggregators:
@@ -199,7 +198,7 @@ def role_of(manifest: Manifest, name: PartyId) -> Role | None:
 
 
 def check_sender(manifest: Manifest, envelope: Envelope) -> None:
-    """Refuse what this sender has no part to say in this run."""
+    """Raise `PeerError` if the sender's role in this run does not send such messages."""
     if role_of(manifest, envelope.sender) not in envelope.body.senders:
         raise PeerError(
             RejectReason.WRONG_SENDER, f"{envelope.sender} has no part in this run that sends {envelope.kind}"
@@ -207,7 +206,7 @@ def check_sender(manifest: Manifest, envelope: Envelope) -> None:
 
 
 def check_members(manifest: Manifest, named: tuple[PartyId, ...]) -> frozenset[PartyId]:
-    """Refuse a sum that is not over distinct clients of the cohort, of enough organisations."""
+    """Raise `PeerError` unless a sum's members are distinct clients of the cohort, of enough organisations."""
     members = frozenset(named)
     if len(members) != len(named) or not members <= set(manifest.clients):
         raise PeerError(RejectReason.NOT_IN_COHORT, "the members are not distinct clients of the cohort")
@@ -220,14 +219,14 @@ def check_members(manifest: Manifest, named: tuple[PartyId, ...]) -> frozenset[P
 
 
 def check_manifest(manifest: Manifest, envelope: Envelope) -> None:
-    """Refuse a proposal whose manifest is not the run that the envelope names, or is not its sender's."""
+    """Raise `PeerError` if the manifest is not that of the envelope's run, or not from its coordinator."""
     if manifest.run_id != envelope.run:
         raise PeerError(RejectReason.CONTRADICTION, "the proposed manifest is not that of the run it is sent for")
     check_sender(manifest, envelope)
 
 
 def find_disagreements(manifest: Manifest, roster: Roster) -> tuple[str, ...]:
-    """What the manifest says of its parties and the roster does not; a run is joined if there is nothing."""
+    """Return where manifest and roster disagree about parties; a run is joined only if they agree."""
     if manifest.roster_sha256 != roster.digest:
         return (f"the manifest is for the roster {manifest.roster_sha256}; here {roster.digest} is pinned",)
     expected = {

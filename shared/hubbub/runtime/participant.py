@@ -1,4 +1,4 @@
-"""What aggregators and trainers have in common: runs that they are asked to join, chunks, and what is over."""
+"""Base of aggregators and trainers: proposals of runs, run keys, tombstones, and the end of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ D = TypeVar("D")
 
 
 class Participant(ABC):
-    """The shell of a party that a manifest names."""
+    """Shell of a party that takes part in runs."""
 
     def __init__(
         self,
@@ -73,34 +73,34 @@ class Participant(ABC):
 
     @abstractmethod
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
-        """Check a message and make its event."""
+        """Check a message and return its events."""
 
     @abstractmethod
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
-        """Put on disk what an event relies on."""
+        """Write to disk what an event relies on."""
 
     @abstractmethod
     async def perform(self, key: Key, effect: Effect) -> None:
-        """Do an effect."""
+        """Perform an effect."""
 
     @abstractmethod
     async def work(self, key: Key, job: Job) -> object:
-        """Do a job."""
+        """Run a job and return its result."""
 
     @abstractmethod
     def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
-        """Everything that this party has against taking part."""
+        """Return every objection of this party to taking part."""
 
     @abstractmethod
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
     ) -> None:
-        """Set up the machine for a run that was proposed; there is a key for it if nothing is against it."""
+        """Start the machine of a proposed run; there is a run key if there is no objection."""
 
     def _receive_proposal(
         self, run: Key, envelope: Envelope, body: RunProposed, event: object
     ) -> Sequence[KeyedEvent]:
-        """Look at a proposal, for the first time or again."""
+        """Handle a proposal; a repeated one goes to the machine that is there."""
         check_manifest(body.manifest, envelope)
         if run in self._over:
             return self._ignore(envelope)
@@ -115,7 +115,7 @@ class Participant(ABC):
         if role_of(manifest, me) is not self.runner.identity.role:
             why = f"the manifest does not name {me} as {self.runner.identity.role.value}"
             return (Objection(Code.PROTOCOL_MANIFEST, why),)
-        # With our key for it still there, we died before our answer was out, and nothing is lost.
+        # If our run key is still there, we died before our answer was sent, and nothing is lost.
         if manifest.run_id in self._tombstones and self._vault.get(manifest.run_id, "run key") is None:
             why = f"{me} has taken part in this run before, and a run is joined once: draw up a new manifest"
             return (Objection(Code.PROTOCOL_JOINED_BEFORE, why),)
@@ -127,7 +127,7 @@ class Participant(ABC):
         return seals.claim
 
     def _make_seals(self, run: RunId) -> RunSeals:
-        """Our seals of a run, with the one key that we ever make for it."""
+        """Return our seals of a run, with the one key that we ever make for it."""
         identity, kem = self.runner.identity, self.runner.roster.kem
         kept = self._vault.get(run, "run key")
         if kept is not None:
@@ -137,7 +137,7 @@ class Participant(ABC):
         return RunSeals(identity, run, key)
 
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
-        """Bring the keys of all runs back that we are in."""
+        """Restore the keys of all open runs; report runs whose state is lost."""
         for key, live in machines.items():
             if key.kind == "run" and not is_final(live.kind.table, live.state):
                 self._restore_run(key, live)
@@ -146,7 +146,7 @@ class Participant(ABC):
                 self._announce_loss(run)
 
     def _restore_tombstones(self) -> None:
-        """Put back the tombstones that are missing of runs in the audit log."""
+        """Restore missing tombstones from the audit log."""
         for run, ended in self._audit.runs.items():
             if run not in self._tombstones:
                 self._tombstones.add(run)
@@ -154,7 +154,7 @@ class Participant(ABC):
                     self._tombstones.mark_ended(run)
 
     def _announce_loss(self, run: RunId) -> None:
-        """Tell the coordinators at once; which of them coordinates the run was lost with the rest."""
+        """Tell all coordinators that a run is lost: which of them coordinates it was lost, too."""
         for party in self.runner.roster.parties:
             if party.role is Role.COORDINATOR:
                 self._say_lost(Key("run", run), party.name)
@@ -172,21 +172,21 @@ class Participant(ABC):
         self._seals[run].accept(publics)
 
     def _seal_of(self, key: Key, phase: str = "") -> tuple[RunSeals, Stage]:
-        """Our keys in a run, and the place that what is sealed now belongs to."""
+        """Return our seals of a run, and the stage that new ciphertexts are bound to."""
         seals = self._seals.get(key.run)
         if seals is None:
             raise LocalError(f"there is no key for {key}: the run is over")
         return seals, Stage(key.run, key.round, phase or key.phase)
 
     def _joined(self, run: Key, kind: type[D]) -> D:
-        """What our machine of a run knows; refuse a message about a run that we have none of."""
+        """Return the data of our machine of a run; raise `PeerError` if we have not joined it."""
         live = self.runner.machines.get(run)
         if live is None or not isinstance(live.data, kind):
             raise PeerError(RejectReason.UNKNOWN_RUN, f"{self.runner.identity.name} has not joined {run.run}")
         return live.data
 
     def _is_past(self, run: Key, envelope: Envelope) -> bool:
-        """Whether a run is behind us: over, or lost with what we knew of it."""
+        """Say whether a run is over here, or lost with our state of it; the coordinator is told of a loss."""
         if run in self.runner.machines or run in self._over:
             return run in self._over
         is_known = run.run in self._tombstones
@@ -195,7 +195,7 @@ class Participant(ABC):
         return is_known
 
     def _hear_of_lost(self, run: Key, envelope: Envelope) -> None:
-        """Answer a coordinator that takes us for a member of a run that we know nothing of."""
+        """Answer a coordinator's message about a run that we have no state of."""
         if Role.COORDINATOR not in envelope.body.senders:
             return
         if not isinstance(envelope.body, RunEnded):
@@ -205,7 +205,7 @@ class Participant(ABC):
             self._drop_files(run)
 
     def _say_lost(self, run: Key, coordinator: PartyId, code: Code = Code.DISK_LOST) -> None:
-        """We took part, and what we knew is gone: it can never be made up for, so the run must end."""
+        """Tell a coordinator that we lost our state of a run: it cannot be restored, so the run must end."""
         me = self.runner.identity.name
         how = "its folder is an old copy" if code is Code.DISK_OLD else "has lost what it knew of it"
         log.error("%s is in run %s and %s", me, run.run, how)
@@ -218,7 +218,7 @@ class Participant(ABC):
         return []
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
-        """Remember that it is over; with a run, forget all that belongs to it."""
+        """Remember that a machine is over; if it is a run, delete all that belongs to it."""
         del live
         self._over.add(key)
         self._let_go(key)
@@ -234,13 +234,13 @@ class Participant(ABC):
         return True
 
     def _drop_files(self, run: Key) -> None:
-        """Remove what lies on disk of a run beside the state file."""
+        """Remove the files of a run that are outside the state file."""
         self._spool.drop_run(run)
 
     def _let_go(self, key: Key) -> None:  # noqa: B027  (A trainer has nothing.)
-        """A machine is over, or goes with its run: forget what is in memory of it."""
+        """Drop what is in memory of a machine that is over, or whose run is."""
 
     def close(self) -> None:
-        """Close what is open on disk."""
+        """Close the audit log and the store."""
         self._audit.close()
         self._store.close()

@@ -1,6 +1,6 @@
-"""`python -m hubbub.runtime.probe URL`: is a service of this machine well? For images that have no other client.
+"""Health check for container images without an HTTP client: `python -m hubbub.runtime.probe URL`.
 
-It exits with 0 if the answer is 2xx, with 1 if it is another or none comes in time, with 2 if asked wrongly.
+It exits with 0 if the answer is 2xx, with 1 if it is another or none comes in time, with 2 on wrong usage.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 3.0
-"""For connecting and for each read; a health check that takes longer has its answer."""
+"""Timeout of connecting and of each read; a slower service counts as unhealthy."""
 _SHOWN_BYTES = 500
-"""As much of an answer as is worth repeating: it says what is missing."""
+"""Bytes of the answer that are printed: it says what is missing."""
 
 EXIT_UNWELL = 1
 EXIT_USAGE = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask once, and say in one line what came of it."""
+    """Send one request and print the result in one line."""
     if len(arguments) != 1:
         return _tell("usage: python -m hubbub.runtime.probe http://HOST:PORT/PATH", EXIT_USAGE)
     (url,) = arguments
@@ -47,7 +47,7 @@ def _take_apart(url: str) -> tuple[str, int, str]:
 
 
 def _ask(host: str, port: int, path: str) -> tuple[int, str]:
-    """Get a page directly: unlike urllib, this asks no proxy that the environment names."""
+    """Get a page directly: unlike urllib, this uses no proxy from the environment."""
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)

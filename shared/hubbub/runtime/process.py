@@ -1,9 +1,7 @@
-"""The end of a service that is told to stop before it has begun.
+"""Service process: settings, logs, broker, signals, and a clear last line if it cannot start.
 
-The first process of a container is not ended by a signal that it has no handler for. Until the event loop has its
-own, and that is after all imports, SIGTERM would be lost, and whoever sent it would wait, lose patience and kill.
-
-A service as a process of its own: settings, logs, broker, signals, and a clear last line if it cannot start.
+Process 1 of a container is not ended by a signal that it has no handler for. The event loop sets its handlers only
+after all imports. Until then SIGTERM would be lost and the container killed, so `leave_when_told` handles it.
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ from hubbub.trust.roster import Roster, read_roster
 
 
 def leave_when_told() -> None:
-    """From now on end at once, and well, at SIGTERM and SIGINT; until something else is set to handle them."""
+    """Exit at once with code 0 at SIGTERM and SIGINT, until other handlers are set."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del number, frame
-    # Nothing was begun that must be put in order. An exception could end in some library's `except`.
+    # There is nothing to clean up yet. An exception could end in some library's `except`.
     os._exit(0)
 
 
@@ -52,12 +50,12 @@ log = logging.getLogger(__name__)
 S = TypeVar("S", bound=ServiceSettings)
 
 LOOK_S = 15.0
-"""How often the broker is asked what waits in the inbox; metrics are collected about as often."""
+"""Interval at which the broker is asked for queue lengths; metrics are collected about as often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Who this process is, who the others are, the way to them, and whom to tell how it is."""
+    """The party that this process is: its identity, roster, transport and health."""
 
     identity: Identity
     roster: Roster
@@ -68,14 +66,14 @@ class Party:
 Serve = Callable[[S, Party, asyncio.Event], Awaitable[None]]
 """Runs a service as a party until the event is set."""
 Pin = Callable[[S], str]
-"""Says which roster's digest the settings pin."""
+"""Returns the roster digest that the settings pin."""
 
 EXIT_CONFIGURATION = 2
 EXIT_FAILED = 1
 
 
 def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
-    """Run a service until it is told to stop; the exit code says how it went."""
+    """Run a service until it is told to stop; return the exit code."""
     try:
         settings = load_settings(model)
         identity, roster = _find_ourselves(settings, role, pin(settings))
@@ -86,7 +84,7 @@ def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
         sys.stderr.write(f"{role.value}: {error}\n")
         return EXIT_CONFIGURATION
     log_as_json(identity.name, settings.log_level)
-    # When each counter began nobody asks, and it would double their number.
+    # Nobody reads the creation time of counters, and it would double the number of series.
     disable_created_metrics()  # type: ignore[no-untyped-call]  # The library has no types there.
     try:
         asyncio.run(_serve(settings, identity, roster, serve))
@@ -99,7 +97,7 @@ def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
 
 
 def _find_ourselves(settings: ServiceSettings, role: Role, pinned: str) -> tuple[Identity, Roster]:
-    """Read our identity and the pinned roster, in which it must be."""
+    """Read our identity and the pinned roster, which must contain it."""
     identity = read_identity(settings.identity)
     roster = read_roster(settings.roster, pinned=pinned)
     if identity.role is not role:
@@ -115,7 +113,7 @@ def _find_ourselves(settings: ServiceSettings, role: Role, pinned: str) -> tuple
 
 
 def _make_folder(settings: ServiceSettings) -> None:
-    """Find out now, and not in the middle of a run, that the folder cannot be used."""
+    """Create the folder; raise `ConfigurationError` now, not in the middle of a run, if it cannot be used."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -130,7 +128,7 @@ def _make_folder(settings: ServiceSettings) -> None:
 
 
 def _check_state(settings: ServiceSettings, identity: Identity) -> None:
-    """Refuse an empty folder, unless the settings say that it is right: a party that forgot all must not go on."""
+    """Raise `ConfigurationError` on an empty folder without `new_state`: a party that lost all must not go on."""
     if settings.new_state:
         (settings.folder / TOMBSTONES).mkdir(exist_ok=True)
     if not is_empty(settings.folder):
@@ -156,7 +154,7 @@ async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S
         tls=_read_tls(settings),
     )
     party = Party(identity, roster, transport)
-    # Before all else: whoever watches over this party wants to know what it waits for.
+    # Before all else, so that a probe can tell what the party waits for.
     async with _answering(settings, party.vitals):
         if await _connect(transport, stop):
             async with _closing(transport), _looking_at_queues(party):
@@ -166,7 +164,7 @@ async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S
 
 
 def _answering(settings: ServiceSettings, vitals: Vitals) -> AbstractAsyncContextManager[None]:
-    """Answer probes, where the settings name a port to answer at."""
+    """Serve health and metrics if the settings name a port."""
     if not isinstance(settings, ProbedSettings) or settings.metrics_port is None:
         return nullcontext()
     variable = f"{settings.model_config.get('env_prefix', '')}METRICS_PORT"
@@ -175,7 +173,7 @@ def _answering(settings: ServiceSettings, vitals: Vitals) -> AbstractAsyncContex
 
 @asynccontextmanager
 async def _looking_at_queues(party: Party) -> AsyncIterator[None]:
-    """Ask the broker now and then what waits for us, so that metrics can say it."""
+    """Ask the broker regularly for the lengths of our queues, for the metrics."""
 
     async def look() -> None:
         while True:
@@ -193,7 +191,7 @@ async def _looking_at_queues(party: Party) -> AsyncIterator[None]:
 
 
 async def _connect(transport: Transport, stop: asyncio.Event) -> bool:
-    """Connect, unless we are told to stop first; say whether we are connected."""
+    """Connect, unless we are told to stop first; return whether we are connected."""
     connecting = asyncio.ensure_future(transport.__aenter__())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -208,7 +206,7 @@ async def _connect(transport: Transport, stop: asyncio.Event) -> bool:
 
 @asynccontextmanager
 async def _closing(transport: Transport) -> AsyncIterator[None]:
-    """Close it at the end, however that comes."""
+    """Close the transport at the end of the block, also after an exception."""
     try:
         yield
     finally:
@@ -216,5 +214,5 @@ async def _closing(transport: Transport) -> AsyncIterator[None]:
 
 
 def _read_tls(settings: ServiceSettings) -> Tls:
-    """What the settings say of TLS at the broker."""
+    """Return the TLS settings of the broker connection."""
     return Tls(ca_file=settings.amqp_ca_file, cert_file=settings.amqp_cert_file, key_file=settings.amqp_key_file)

@@ -1,9 +1,7 @@
-"""Puts messages into signed envelopes and envelopes on their way.
+"""Publisher: signs envelopes and sends them, several at a time.
 
-Sending what is ready while the next is prepared.
-
-A vector travels in chunks: while one is sealed, signed and on its way to the broker, the next is computed. What is
-in flight is in memory, so it is bounded; who prepares faster than the broker takes waits.
+A vector travels in chunks: while one is sealed, signed and sent to the broker, the next is computed. Chunks in
+flight are in memory, so their number is bounded; a sender that is faster than the broker waits.
 """
 
 from __future__ import annotations
@@ -38,25 +36,25 @@ def sign(identity: Identity, envelope: Envelope) -> Envelope:
 
 
 def authenticate(roster: Roster, envelope: Envelope, frame: bytes) -> None:
-    """Refuse an envelope that the sender it names has not signed; `frame` is what it was read from."""
+    """Raise `PeerError` if the named sender has not signed the envelope, which was decoded from `frame`."""
     check_signature(roster, envelope.sender, envelope.signature, DOMAIN, covered(frame))
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A payload and its digest: made in the same thread, and once, to however many it goes."""
+    """Payload with its digest: hashed once for all recipients, in the thread that made it."""
 
     content: bytes = field(repr=False)
     digest: bytes
 
     @classmethod
     def of(cls, content: bytes) -> Parcel:
-        """Make the digest."""
+        """Hash a payload."""
         return cls(content, digest_payload(content))
 
 
 class Post:
-    """One party's way of sending; `note` is told of every message that the broker has taken, and its size."""
+    """Sends the messages of one party; `note` is called with every message that the broker took, and its size."""
 
     def __init__(
         self, transport: Transport, identity: Identity, note: Callable[[Envelope, int], None] = lambda *_: None
@@ -75,7 +73,7 @@ class Post:
         phase: str = "",
         payload: bytes | Parcel = b"",
     ) -> None:
-        """Send a message about the run, round and phase of `key`; returns when the broker has taken it."""
+        """Send a message about the run, round and phase of `key`; return when the broker has taken it."""
         content, digest = (payload.content, payload.digest) if isinstance(payload, Parcel) else (payload, None)
         envelope = Envelope(
             run=key.run,
@@ -92,7 +90,7 @@ class Post:
         self._note(envelope, len(frame))
 
     async def _write(self, envelope: Envelope, digest: bytes | None) -> bytes:
-        """Sign and encode; what takes long to hash, in a thread, for the loop has others to serve."""
+        """Sign and encode an envelope; a long payload is hashed in a thread, so that the loop is not blocked."""
         write = partial(encode_signed, envelope, partial(self._identity.key.sign, DOMAIN), digest)
         takes_long = digest is None and len(envelope.payload) > LONG_BYTES
         return await asyncio.to_thread(write) if takes_long else write()
@@ -101,11 +99,11 @@ class Post:
 P = ParamSpec("P")
 
 AT_ONCE = 4
-"""Messages in flight: each holds a chunk in memory, and the broker hardly takes more for more of them."""
+"""Messages in flight: each holds a chunk in memory, and more of them hardly raise the throughput."""
 
 
 class Overlap:
-    """Begins calls that go on in the background, so many at a time."""
+    """Runs calls in the background, at most `at_once` at a time."""
 
     def __init__(self, at_once: int) -> None:
         self._room = asyncio.Semaphore(at_once)
@@ -113,7 +111,7 @@ class Overlap:
         self._failure: HubbubError | None = None
 
     async def begin(self, work: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Begin a call as soon as there is room for it; raises what another one has failed with."""
+        """Start a call as soon as there is room for it; raise the failure of an earlier one."""
         await self._room.acquire()
         self._raise_failure()
         self._tasks.add(asyncio.create_task(self._finish(work, *args, **kwargs)))
@@ -131,7 +129,7 @@ class Overlap:
             raise self._failure
 
     async def wait(self) -> None:
-        """Return when all have ended; raises the first failure as soon as there is one."""
+        """Return when all calls have ended; raise the first failure as soon as there is one."""
         while self._tasks and self._failure is None:
             done, self._tasks = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -139,7 +137,7 @@ class Overlap:
         self._raise_failure()
 
     async def give_up(self) -> None:
-        """End what is still under way."""
+        """Cancel the calls that are still running."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -147,7 +145,7 @@ class Overlap:
 
 @asynccontextmanager
 async def overlapping(at_once: int = AT_ONCE) -> AsyncIterator[Overlap]:
-    """What is begun inside has ended when the block has; the first failure ends all of it and is raised."""
+    """Wait at the end of the block for all calls begun in it; the first failure cancels the rest and is raised."""
     overlap = Overlap(at_once)
     try:
         yield overlap

@@ -1,4 +1,4 @@
-"""A web interface at an address, in a process that has more to do than to answer."""
+"""Web server inside a process that has other work."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hubbub.runtime.connections import BACKLOG, Limits, find_limits, hold_to
 from hubbub.runtime.telemetry import WebRefusal
 
 LAST_ANSWERS_S = 5
-"""How long requests that are being answered may hold up the end: one may wait for a broker that is away."""
+"""Timeout of a graceful shutdown: a running request may wait for a broker that is away."""
 
 
 def listen(host: str, port: int, *, advice: str) -> socket.socket:
-    """Take an address before anything is begun that it is needed for; `advice` says how to take another."""
+    """Bind an address before anything starts that needs it; `advice` says how to choose another."""
     try:
         listener = socket.create_server((host, port))
     except (OSError, OverflowError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"cannot listen on {host}:{port}: {problem}; {advice}") from None
-    # Who connects inherits it. Without it an answer of two writes waits 40 ms for the first to be acknowledged.
+    # Connections inherit it. Without it an answer of two writes waits 40 ms for the first to be acknowledged.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to its process, which closes the broker connection after the last answer."""
+    """Server that leaves signals to its process, which closes the broker connection after the last answer."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -47,7 +47,7 @@ async def answering(
     limits: Limits | None = None,
     count_refusal: Callable[[WebRefusal], None] = lambda _: None,
 ) -> AsyncIterator[str]:
-    """Answer for as long as this is open, and give the address; `before_end` lets go of those who only listen."""
+    """Serve the app while this is open, and yield its address; `before_end` ends the open event streams."""
     config = uvicorn.Config(
         app,
         http=hold_to(limits or find_limits(), count_refusal),
@@ -57,7 +57,7 @@ async def answering(
         log_config=None,
         access_log=False,
         lifespan="off",
-        # Who asks is who connected; a header that says otherwise may come from anybody.
+        # The client is who connected; anybody may send a header that says otherwise.
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_ANSWERS_S,
     )

@@ -1,4 +1,4 @@
-"""Settings that every service has: from the environment, and from a TOML file if one is named.
+"""Settings of every service: from the environment, and from a TOML file if one is named.
 
 A value in the environment wins over the file. A wrong value stops the start with one line that names it.
 """
@@ -23,7 +23,7 @@ from hubbub.messages.manifest import Digest
 
 
 class ServiceSettings(BaseSettings):
-    """What a party needs in order to meet the others."""
+    """Settings of every party."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """First what the caller gives, then the environment, then the file that it names."""
+        """Read the caller's values first, then the environment, then the file that it names."""
         del dotenv_settings, file_secret_settings
         file = os.environ.get(f"{cls.model_config.get('env_prefix', '')}CONFIG_FILE")
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
@@ -46,31 +46,31 @@ class ServiceSettings(BaseSettings):
     roster: Path
     """Everybody's public identities."""
     amqp_url: SecretStr
-    """The broker, amqps://host:port/vhost; of a cluster, the URLs of several nodes, separated by commas. User and
+    """The broker, amqps://host:port/vhost; for a cluster, the URLs of several nodes, separated by commas. User and
     password are the identity's unless the URL has its own."""
     amqp_ca_file: Path | None = None
-    """Who vouches for the broker's certificate, where it is not one of the system's authorities."""
+    """CA of the broker's certificate, if it is not one of the system's authorities."""
     amqp_cert_file: Path | None = None
-    """This party's certificate, where the broker asks for one; `amqp_key_file` is the key to it."""
+    """This party's certificate, if the broker asks for one; `amqp_key_file` is the key to it."""
     amqp_key_file: Path | None = None
     folder: Path
-    """Where this party keeps what must survive it."""
+    """Folder for the state that must survive a restart."""
     new_state: bool = False
-    """Whether an empty folder is right: on the first start, or when the owner knows that all is forgotten."""
+    """Allows an empty folder: on the first start, or when the owner knows that all state is lost."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class ProbedSettings(ServiceSettings):
-    """Of a service without a web interface: where it says how it is."""
+    """Settings of a service without a web interface: the address of health and metrics."""
 
     metrics_host: str = "127.0.0.1"
-    """Where health and metrics are answered; whoever reaches it may read them."""
+    """Address of health and metrics; everybody who reaches it may read them."""
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
-    """Not at all if not given; 0 takes any free port, and the log says which."""
+    """Port of health and metrics. There are none without it; 0 takes any free port, which is logged."""
 
 
 class PinningSettings(ServiceSettings):
-    """Of a service without a policy: the roster is pinned among the settings."""
+    """Settings of a service without a policy: they pin the roster."""
 
     roster_sha256: Digest
     """The roster's digest, as all parties compared it over another channel."""
@@ -91,7 +91,7 @@ def load_settings(model: type[S]) -> S:
 
 
 def _check_names(prefix: str, known: list[str]) -> None:
-    """A misspelt variable would be ignored without a word; say it instead."""
+    """Raise `ConfigurationError` if a variable is misspelt, which would otherwise be ignored silently."""
     given = [variable for variable in os.environ if variable.startswith(prefix)]
     unknown = sorted(set(given) - {*known, f"{prefix}CONFIG_FILE"})
     if unknown:

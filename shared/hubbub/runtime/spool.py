@@ -1,15 +1,15 @@
-"""Chunks on disk between their arrival and their use.
+"""Spool: chunks on disk between their arrival and their use.
 
-A chunk fills a slot: a file that says which chunk it holds, and is emptied and filled again when the chunk is no
-longer needed. To fill one takes half the time that a new file takes, whose name has to be on disk too.
-Memory holds no chunk, however many clients there are.
+A chunk fills a slot: a file that says which chunk it holds. When the chunk is no longer needed, the slot is
+emptied and reused. This takes half the time of a new file, whose name has to be synced too. Memory holds no chunk,
+however many clients there are.
 
-Whoever writes a chunk has not kept the event that it came with: that happens next, and at once if the chunk is on
-disk. So what a process finds when it starts may be half written only if nobody relies on it, and is written anew
-when it comes again. What a process wrote itself is never replaced.
+A chunk is on disk before the event that it came with is stored. So a half-written chunk that a process finds at
+its start belongs to no stored event, and is written anew when it comes again. A process never replaces a chunk
+that it wrote itself.
 
-A slot has a checksum. A chunk that the disk has changed or lost is a `StorageDamaged` that names the file, and is
-never taken for a chunk that its sender broke.
+A slot has a checksum. If the disk has changed or lost a chunk, `StorageDamaged` names the file: the sender is not
+blamed for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hubbub.errors import StorageDamaged, StorageFailed
 from hubbub.machine.effects import Key
 
 _HEAD = struct.Struct(">QHQI")
-"""How many slots were filled before, the lengths of the chunk's name and of the chunk, and a CRC-32 of both.
+"""Head of a slot: its number in the order of filling, the lengths of name and chunk, and a CRC-32 of both.
 
 Name and chunk follow.
 """
@@ -39,7 +39,7 @@ _OWNER_ALONE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """Which chunk of whose set."""
+    """Reference to a chunk: its sender, share set and index."""
 
     sender: str
     set_id: str
@@ -47,7 +47,7 @@ class ChunkRef:
 
 
 def read_head(file: IO[bytes], size: int) -> tuple[int, str, int] | None:
-    """When a slot of this size was filled, with which chunk and its checksum; none if it is not full.
+    """Return a slot's number, the chunk's name and the checksum, or None if the slot of this size is not full.
 
     The file is read up to the chunk.
     """
@@ -61,24 +61,24 @@ def read_head(file: IO[bytes], size: int) -> tuple[int, str, int] | None:
 
 @dataclass(slots=True)
 class _Run:
-    """What a run's folder holds."""
+    """Index of a run's folder."""
 
     folder: Path
     slots: dict[str, Path] = field(default_factory=dict)
-    """By the name of the chunk."""
+    """Slots by the name of the chunk."""
     found: set[str] = field(default_factory=set)
-    """Chunks that were there before us."""
+    """Chunks that an earlier process wrote."""
     free: list[Path] = field(default_factory=list)
     made: int = 0
-    """Slots so far."""
+    """Number of slots so far."""
     filled: int = 0
-    """How often any of them was filled so far."""
+    """Number of fillings so far."""
 
     def look(self) -> None:
-        """See what a process before us has left; of a name in the folder it may not have made sure.
+        """Index what an earlier process left, and sync the folder, which that process may not have done.
 
-        A slot that was emptied may be full again after a power failure, so that a chunk is there twice. The one
-        that was filled last is the one that somebody may rely on.
+        A slot that was emptied may be full again after a power failure, so that a chunk is there twice. Only the
+        one that was filled last can belong to a stored event.
         """
         full: list[tuple[int, str, Path]] = []
         for path in self.folder.iterdir():
@@ -100,17 +100,17 @@ class _Run:
 
 
 class Spool:
-    """A folder of chunks, by machine and sender; several threads may use it."""
+    """Folder of chunks, by machine and sender; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
-        """Held by who looks up or changes which slot holds what, and not while a disk is waited for."""
+        """Guards the index of slots; never held during disk I/O."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, key: Key, ref: ChunkRef, payload: bytes) -> None:
-        """Keep a chunk; it is on disk when this returns. One that this process wrote is never replaced."""
+        """Write a chunk; it is on disk when this returns. One that this process wrote is never replaced."""
         try:
             self._fill(self._open(key), _name_chunk(key, ref), payload)
         except OSError as error:
@@ -140,12 +140,12 @@ class Spool:
             run.slots[name] = slot
 
     def _find(self, key: Key) -> _Run | None:
-        """What a run has here, if anything."""
+        """Return the index of a run, or None if it has no folder."""
         known = self._runs.get(key.run)
         return known or (self._open(key) if (self._folder / key.run).is_dir() else None)
 
     def _open(self, key: Key) -> _Run:
-        """What a run has here; its folder survives a crash, because the one above it is synced."""
+        """Return the index of a run; make its folder, which survives a crash because the parent is synced."""
         with self._lock:
             run = self._runs.get(key.run)
         if run is None:
@@ -158,7 +158,7 @@ class Spool:
         return run
 
     def read(self, key: Key, ref: ChunkRef) -> bytes:
-        """Read a chunk back; `StorageDamaged` if it is not there, or no longer, or not as it was written."""
+        """Read a chunk; raise `StorageDamaged` if it is missing or not as it was written."""
         name, run = _name_chunk(key, ref), self._find(key)
         slot = run.slots.get(name) if run else None
         if slot is None:
@@ -193,7 +193,7 @@ class Spool:
             slots = [run.slots.pop(name) for name in list(run.slots) if name.startswith(beginning)]
             run.found.intersection_update(run.slots)
         for slot in slots:
-            # One that is gone is empty enough, and is not filled again: its name would not be on disk.
+            # A slot whose file is gone is not reused: the name of a new file would not be synced.
             with suppress(FileNotFoundError):
                 os.truncate(slot, 0)
                 with self._lock:
@@ -201,7 +201,7 @@ class Spool:
 
 
 def _name_machine(key: Key) -> str:
-    """What the names of a machine's chunks begin with; no name of a phase or a party has a point in it."""
+    """Return the prefix of a machine's chunk names; no name of a phase or a party contains a dot."""
     return f"{key.round}.{key.phase or '-'}"
 
 
@@ -220,9 +220,9 @@ def _write(slot: Path, number: int, name: bytes, payload: bytes) -> None:
 
 
 def _read(slot: Path, name: str) -> bytes | None:
-    """The chunk of this name, if the slot holds it as it was written.
+    """Return the chunk of this name, or None if the slot does not hold it as it was written.
 
-    Between our looking up the slot and our reading it, the chunk may have been dropped.
+    The chunk may have been dropped since the slot was looked up.
     """
     with slot.open("rb", buffering=0) as file:
         head = read_head(file, os.fstat(file.fileno()).st_size)

@@ -1,15 +1,14 @@
-"""A party's folder of state: one process at a time, and empty only on a first start.
+"""State folder of a party: its lock, its tombstones, and the removal of one run.
 
-Which runs a party has ever taken part in: a run is joined once, whatever happens in between.
+One process at a time uses the folder. It is empty only on a first start.
 
-The same manifest run twice would give two sums that subtract to one client's difference. So the id of a run stays
-at every party for ever, also across restarts.
+A tombstone is the id of a run that the party has joined. It stays for ever, also across restarts, because a run is
+joined once: the same manifest run twice would give two sums that subtract to one client's difference.
 
-Forgets one run in the folder of an aggregator or a trainer that is not running.
-
-For a run that nobody will ever end: its coordinator is gone, or has lost its store. The tombstone stays, as does
-an aggregator's journal, so that the run is never joined again and nothing of it is released a second time. Nothing
-is sent and nothing is signed.
+`forget_run` is for a run that nobody will ever end, because its coordinator is gone or has lost its store. The
+party, an aggregator or a trainer, must not be running. The tombstone stays, as does an aggregator's journal, so
+that the run is never joined again and nothing of it is released a second time. Nothing is sent and nothing is
+signed.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ TOMBSTONES = "tombstones"
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether no party has kept anything here that tells which runs it was in."""
+    """Say whether nothing here tells which runs a party was in."""
     return not any((folder / name).exists() for name in (STATE_FILE, AUDIT_FILE, TOMBSTONES))
 
 
 def lock_folder(folder: Path) -> int:
     """Lock a folder for this process, and return the handle that holds the lock.
 
-    Two processes of one party would each do half of what must be done once. A dead one's lock is free.
+    Two processes of one party would each do half of what must be done once. The lock ends with its process.
     """
     handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -61,12 +60,12 @@ FORGOTTEN = b"forgotten\n"
 
 
 class Tombstones:
-    """A folder with a file for each run; one that has ended, or that its owner gave up, is marked."""
+    """Folder with a file for each run; a run that has ended, or that its owner gave up, is marked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        # The process before us may have died between writing a stone and syncing the folder.
+        # An earlier process may have died between writing a tombstone and syncing the folder.
         sync_folder(folder)
 
     def __contains__(self, run: RunId) -> bool:
@@ -83,7 +82,7 @@ class Tombstones:
         return [run for run in self if not self._read(run)]
 
     def has_ended(self, run: RunId) -> bool:
-        """Whether we know how the run ended."""
+        """Say whether we know how the run ended."""
         return self._read(run) == ENDED
 
     def _read(self, run: RunId) -> bytes:
@@ -102,7 +101,7 @@ class Tombstones:
         self._write(run, ENDED)
 
     def mark_forgotten(self, run: RunId) -> None:
-        """Remember also that the party's owner gave the run up: how it ends is not known here."""
+        """Remember also that the party's owner gave the run up, so that its end is not known here."""
         self._write(run, FORGOTTEN)
 
     def _write(self, run: RunId, word: bytes) -> None:
@@ -124,7 +123,7 @@ FEWEST_DIGITS = 4
 
 
 def forget_run(folder: Path, name: str) -> RunId:
-    """Remove the secrets, the events and the spool of the run whose id begins so, and return the id."""
+    """Remove the secrets, the events and the spool of the run whose id begins with `name`; return the id."""
     if not (folder / SPOOL).is_dir():
         raise ConfigurationError(
             f"{folder} is not the folder of an aggregator or a trainer that was started before"
@@ -134,7 +133,7 @@ def forget_run(folder: Path, name: str) -> RunId:
         run = _find_run(tombstones, name)
         if tombstones.has_ended(run):
             raise ConfigurationError(f"run {run} has ended here: nothing of it is left to forget")
-        # First of all: whatever happens from here on, the run is not taken up again.
+        # First, so that the run is not resumed if the rest fails.
         tombstones.mark_forgotten(run)
         _drop_state(folder, run)
         Spool(folder / SPOOL).drop_run(Key("run", run))
@@ -171,7 +170,7 @@ def _drop_state(folder: Path, run: RunId) -> None:
 
 
 def _record(folder: Path, run: RunId) -> None:
-    """Close the run in the audit log too: beside those of others it would look cut off."""
+    """Close the run in the audit log, which would otherwise look cut off beside those of others."""
     path = folder / AUDIT_FILE
     audit = AuditLog(path, read_log(path).party)
     try:

@@ -1,7 +1,7 @@
-"""Tracks whether a party's disk or database fails, and stops it from taking messages while it does.
+"""Storage watch: pauses a party's queues while its disk or database fails.
 
-What cannot be written is tried again until it can, and these attempts are the probe: storage works again when all
-that it kept from succeeding has succeeded. A smaller probe could find room where a chunk finds none.
+Failed writes are retried until they succeed, and these retries are the probe: storage works again when all of them
+have succeeded. A smaller probe could find room where a chunk finds none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class StorageWatch:
-    """The attempts that storage keeps from succeeding."""
+    """Set of the writes that are failing."""
 
     def __init__(self, transport: Transport, queues: Sequence[str]) -> None:
         self._transport = transport
@@ -27,12 +27,12 @@ class StorageWatch:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with storage, in words for an operator; empty while it works."""
+        """Description of the storage failure for an operator; empty while storage works."""
         return next(iter(self._failing.values()), "")
 
     @contextmanager
     def attempts(self) -> Iterator[Callable[[Exception], None]]:
-        """Make attempts inside until one succeeds, and report each that storage keeps from it."""
+        """Enclose the retries of one write; yields the function that reports a failure."""
         attempt = object()
         try:
             yield partial(self.fail, attempt)
@@ -56,5 +56,5 @@ class StorageWatch:
                 self._transport.resume(queue)
 
     def close(self) -> None:
-        """Take attempts for given up from now on: the party is being stopped, and nothing is known of its disk."""
+        """Resume no queue any more: the party is stopping, and writes that end were given up, not done."""
         self._closed = True

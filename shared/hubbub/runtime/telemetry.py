@@ -1,13 +1,13 @@
-"""Log lines as JSON objects, and the counters of a service.
+"""Telemetry of a party: log lines as JSON objects, counters and gauges.
 
-Every line says which party wrote it and, where it is about one, which run, round and phase. Nothing that a
-message carries is logged but its kind and size.
+Every log line names the party that wrote it and, if it is about one, the run, round and phase. Of a message's
+content, only its kind and size are logged.
 
-Counters are for whoever runs the party, and an organisation may hand its trainer's to others. So nothing is
-counted that depends on what a client puts into a sum: kinds, sizes that the manifest fixes, times, and how things
-ended. No label is a run, a round or a party: those are without number.
+Counters are for the party's operator, and an organisation may hand its trainer's to others. So nothing is counted
+that depends on what a client puts into a sum, only kinds, sizes that the manifest fixes, times and outcomes. No
+label is a run, a round or a party: their number is unbounded.
 
-What can be read off a party at any moment, read when somebody asks for metrics.
+Gauges are read from the party when metrics are collected.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def context(**fields: object) -> Iterator[None]:
 
 
 def current_context() -> dict[str, object]:
-    """The fields that a line written now would have, to be taken along to where the work is done."""
+    """Return the fields that a log line would have now, to pass them on to a worker."""
     return dict(_context.get())
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formatter that writes one JSON object per line."""
 
     def __init__(self, party: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            # Where several parties share a process, the context says which of them it is.
+            # If several parties share a process, the context overrides it.
             "party": self._party,
             **_context.get(),
             "logger": record.name,
@@ -85,13 +85,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_as_json(party: str, level: str, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to `stream`, or to what is standard error now."""
+    """Send all log lines of this process to `stream`, or to the current standard error."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter(party))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # They log every failed attempt to connect as an error; what matters of them the transport says itself.
+    # They log every failed attempt to connect as an error; the transport logs what matters itself.
     for noisy in ("aio_pika", "aiormq"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
 
@@ -103,7 +103,7 @@ Direction = Literal["sent", "received"]
 
 
 class WebRefusal(StrEnum):
-    """Why a request to the web interface was refused, or its connection closed."""
+    """Reason for which a request to the web interface was refused or its connection closed."""
 
     HEADERS_TOO_LONG = "headers-too-long"
     TOO_SLOW = "too-slow"
@@ -116,7 +116,7 @@ class WebRefusal(StrEnum):
 
 
 class Counters:
-    """The counters of one party, in a registry of their own so that several parties share a process."""
+    """Counters of one party, in a registry of their own so that several parties can share a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -149,7 +149,7 @@ class Counters:
             *("direction", "phase", "counts_as"),
         )
         steps = self._count("machine_steps", "Events that state machines took.", "machine", "event")
-        # Each of these is asked for several times a message, and looked up under a lock: once is enough.
+        # Each of these is used several times per message, and each lookup takes a lock: cache it.
         self._wire_bytes, self._payload_bytes = cache(wire_bytes.labels), cache(payload_bytes.labels)
         self._steps = cache(steps.labels)
         self._retries = self._count(
@@ -198,7 +198,7 @@ class Counters:
         self.carried("sent", envelope, size)
 
     def carried(self, direction: Direction, envelope: Envelope, size: int) -> None:
-        """Count the bytes of a message that is ours, or was checked."""
+        """Count the bytes of a message that we sent, or that was checked."""
         phase, begun = _measure(envelope)
         self._wire_bytes(direction, envelope.kind, phase).inc(size)
         for counts_as, count in begun.items():
@@ -209,11 +209,11 @@ class Counters:
         self._rejected.labels(reason.value).inc()
 
     def broken(self) -> None:
-        """Count what could not be done for no fault of anybody else."""
+        """Count a failure that is a bug of ours."""
         self._broken.inc()
 
     def lost(self) -> None:
-        """Count a run that was joined here and cannot go on, because what was known of it is gone."""
+        """Count a run that was joined here and cannot go on because its state is lost."""
         self._lost.inc()
 
     def turned_away(self, reason: WebRefusal) -> None:
@@ -225,7 +225,7 @@ class Counters:
         self._damaged.inc()
 
     def late(self, kind: str) -> None:
-        """Count a message that came after what it is about had ended."""
+        """Count a message about something that has ended."""
         self._late.labels(kind).inc()
 
     def stepped(self, key: Key, event: object, after: Enum, *, final: bool) -> None:
@@ -236,31 +236,31 @@ class Counters:
             self._ends[key.kind].labels(*labels).inc()
 
     def worked(self, what: str, seconds: float) -> None:
-        """Note how long a job took."""
+        """Record the duration of a job."""
         self._jobs.labels(what).observe(seconds)
 
     def kept(self, seconds: float) -> None:
-        """Note how long it took to keep an event."""
+        """Record the duration of an append to the event store."""
         self._appends.observe(seconds)
 
     def retried(self, what: Literal["job", "effect", "event"]) -> None:
-        """Count an attempt that failed through no fault of ours and is made again."""
+        """Count a retry after a failure that is no fault of ours."""
         self._retries.labels(what).inc()
 
     def rejections(self, reason: RejectReason) -> int:
-        """How many were refused for this reason."""
+        """Return the number of messages refused for this reason."""
         value = self.registry.get_sample_value("hubbub_messages_rejected_total", {"reason": reason.value})
         return int(value or 0)
 
 
 def _measure(envelope: Envelope) -> tuple[str, Mapping[str, float]]:
-    """The phase that a message's bytes are counted under, and the payload in bytes that begins with it."""
+    """Return the phase that a message's bytes count under, and the payload bytes that begin with it."""
     body = envelope.body
     if isinstance(body, ShareSeed):
         (seed,) = count_seeds([claim.vector for claim in body.vectors], copies=1)
         return envelope.phase, {seed.counts_as: seed.payload_bits / 8}
     if not isinstance(body, ShareChunk | SumChunk | PartialChunk | MaskedChunk):
-        # Its phase may be any text; only that of a chunk is always checked before it is acted upon.
+        # Its phase may be any text: only that of a chunk is always checked before.
         return "", {}
     begun: dict[str, float] = defaultdict(float)
     for vector in (claim.vector for claim in body.vectors if body.index == 0):
@@ -270,25 +270,25 @@ def _measure(envelope: Envelope) -> tuple[str, Mapping[str, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How a party is at one moment."""
+    """State of a party at one moment."""
 
     ready: bool
     storage_failed: bool
     condition: Condition
     queues: tuple[str, ...]
-    """Where messages wait for this party."""
+    """Queues of this party."""
     machines: tuple[tuple[str, Enum], ...]
-    """Kind and state of every machine that is running."""
+    """Kind and state of every running machine."""
     jobs: int
     turns: int
-    """Events that wait for their turn."""
+    """Events that wait to be taken."""
     entries: int
     clock_ahead_s: float
     last_event_at_s: float
 
 
 class Gauges(Collector):
-    """Reads a party whenever metrics are collected."""
+    """Collector that reads a party's state whenever metrics are collected."""
 
     def __init__(self, role: str, kinds: Mapping[str, Kind[Any, Any]], read: Callable[[], Reading]) -> None:
         self._role = role
@@ -296,7 +296,7 @@ class Gauges(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """All gauges, and the counts that others keep."""
+        """Yield all gauges, and the counts that the transport keeps."""
         now = self._read()
         yield self._describe()
         yield from self._tell_of_broker(now)

@@ -1,1 +1,1 @@
-"""What a party must still know after it died: the events that its machines took, in order."""
+"""Event store: the events that a party's machines took, in order, so that it can be rebuilt after a crash."""

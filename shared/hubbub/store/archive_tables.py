@@ -1,4 +1,4 @@
-"""Statements that change or read archives: the same for both databases, but for names and placeholders."""
+"""SQL statements for archives, the same for both databases but for names and placeholders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hubbub.store.base import Archive, Note, Snapshot, row_of_key
 
 
 class Cursor(Protocol):
-    """As far as both databases have the same."""
+    """Database cursor: the part that both databases share."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows the last statement changed, all of its executions together."""
+        """Number of rows that the last statement changed, in all of its executions."""
 
     def execute(self, query: str, values: Sequence[str | int] = ..., /) -> object:
         """Execute a statement."""
@@ -23,13 +23,13 @@ class Cursor(Protocol):
     def executemany(self, query: str, rows: Iterable[Sequence[str | int]], /) -> object:
         """Execute a statement once for each row."""
 
-    # Rows are as wide as the statement says, which no type knows.
+    # The columns depend on the statement, so the rows have no static type.
     def fetchall(self) -> list[Any]:
-        """The rows that were found."""
+        """Return the rows that were found."""
 
 
 class ArchiveTables:
-    """The tables beside that of events. Names begin with `prefix`, and `mark` stands for a value."""
+    """Tables of archives, snapshots and notes. Names begin with `prefix`; `mark` is the placeholder of a value."""
 
     def __init__(self, prefix: str, mark: str) -> None:
         key = f"machine = {mark} AND run = {mark} AND round = {mark} AND phase = {mark}"
@@ -45,7 +45,7 @@ class ArchiveTables:
             f"CREATE TABLE {snapshots} ({columns})",
             f"CREATE TABLE {notes} (number BIGINT PRIMARY KEY, body TEXT NOT NULL)",
         )
-        # All are put together from constants only.
+        # All are composed of constants only.
         self._undone = f"SELECT 1 FROM {prefix}events WHERE run = {mark} AND NOT done LIMIT 1"  # noqa: S608
         self._forget = f"DELETE FROM {prefix}events WHERE {key}"  # noqa: S608
         self._forget_run = (
@@ -66,7 +66,7 @@ class ArchiveTables:
         self._notes = f"SELECT number, body FROM {notes} ORDER BY number DESC LIMIT {mark}"  # noqa: S608
 
     def drop(self, cursor: Cursor, keys: Iterable[Key]) -> int:
-        """Forget machines, whatever is kept of those that are over; gives the number of entries that went."""
+        """Delete entries and ongoing snapshots of machines, not their archives; return the number of entries."""
         rows = [row_of_key(key) for key in keys]
         cursor.executemany(self._forget, rows)
         dropped = max(cursor.rowcount, 0)
@@ -74,12 +74,12 @@ class ArchiveTables:
         return dropped
 
     def drop_run(self, cursor: Cursor, run: RunId) -> None:
-        """Forget all machines of a run."""
+        """Delete entries and ongoing snapshots of all machines of a run."""
         for statement in self._forget_run:
             cursor.execute(statement, (run,))
 
     def write(self, cursor: Cursor, archive: Archive) -> int | None:
-        """Write an archive inside a transaction, or nothing if something of its run is not done."""
+        """Write an archive inside a transaction, or return None if an entry of its run is not done."""
         cursor.execute(self._undone, (archive.run,))
         if cursor.fetchall():
             return None
@@ -91,22 +91,22 @@ class ArchiveTables:
         return dropped
 
     def read_ongoing(self, cursor: Cursor) -> list[Snapshot]:
-        """Snapshots of all machines that go on."""
+        """Read the snapshots of all ongoing machines."""
         cursor.execute(self._ongoing)
         return [_snapshot_of(*row) for row in cursor.fetchall()]
 
     def find_over(self, cursor: Cursor, kind: str, run: RunId, first: int, last: int) -> list[Snapshot]:
-        """Machines of a kind that are over, of one run, from one round to another."""
+        """Read the machines of a kind and run that are over, from round `first` to `last`."""
         cursor.execute(self._over, (kind, run, first, last))
         return [_snapshot_of(*row) for row in cursor.fetchall()]
 
     def read_summaries(self, cursor: Cursor, kind: str) -> list[Snapshot]:
-        """All machines of a kind that are over, without their bodies."""
+        """Read all machines of a kind that are over, without their bodies."""
         cursor.execute(self._summaries, (kind,))
         return [_snapshot_of(*row) for row in cursor.fetchall()]
 
     def read_notes(self, cursor: Cursor, most: int) -> list[Note]:
-        """The last notes."""
+        """Read the notes with the highest numbers, in order."""
         cursor.execute(self._notes, (most,))
         return cursor.fetchall()[::-1]
 

@@ -1,14 +1,15 @@
-"""The interface of an event store.
+"""Interface of an event store.
 
-A machine is what its events made of it, so a party that keeps every event can be rebuilt by taking the same steps
-again. An entry is on disk when `append` returns, before anything that follows from the event leaves the party. An
-entry is *done* when all that its step asked for has happened; those that are not are done again after a restart.
+A machine's state follows from its events, so a party that stores every event can be rebuilt by replaying them. An
+entry is on disk when `append` returns, before anything that follows from the event leaves the party. An entry is
+*done* when all effects of its step have happened; effects of entries that are not done are repeated after a
+restart.
 
-Entries of what is over need not be replayed for ever: an `Archive` takes their place in one transaction. It has
-snapshots of machines, of those that are over and of those that go on, and notes, which are numbered texts.
+Entries of what is over need not be replayed for ever: an `Archive` replaces them in one transaction. It has
+snapshots of machines that are over, snapshots of ongoing machines, and notes, which are numbered texts.
 
-What cannot be kept or read is a `StorageFailed` that says what to do. Nothing of that call is then in the store,
-and it can be used again as soon as there is room, or a database that answers.
+A call that fails raises `StorageFailed`, which says what to do. Nothing of that call is then in the store, and it
+can be used again as soon as there is room, or the database answers.
 """
 
 from __future__ import annotations
@@ -25,132 +26,132 @@ from hubbub.machine.effects import Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One event of one machine, or its beginning."""
+    """Stored event of one machine, or its beginning."""
 
     sequence: int
     key: Key
     kind: str
     body: str
     cause: str
-    """Of an event that another machine told: which entry's effect it was, so that it is told once."""
+    """Entry whose effect sent this event from another machine, so that it is sent once; else empty."""
     done: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An entry that is to be kept."""
+    """Entry to be stored."""
 
     key: Key
     kind: str
     body: str
     cause: str = ""
     done: bool = False
-    """Whether it asks for nothing, and so is done at once."""
+    """True if the event has no effects, and so is done at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A machine as its entries made it: how it ended, or how far it has come."""
+    """State of a machine: how it ended, or how far it has come."""
 
     key: Key
     body: str
     summary: str = ""
-    """What is read at once of all machines of a kind that are over; short."""
+    """Short text that is read for all machines of a kind that are over."""
 
 
 Note = tuple[int, str]
-"""A number, which no other note has, and a text."""
+"""Unique number and text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What takes the place of a run's entries."""
+    """Replacement of a run's entries."""
 
     run: RunId
     over: tuple[Snapshot, ...] = ()
-    """Of machines that are over; what was there of them is replaced."""
+    """Machines that are over; earlier snapshots of them are replaced."""
     ongoing: tuple[Snapshot, ...] = ()
-    """Of machines that go on from here."""
+    """Machines that go on from here."""
     notes: tuple[Note, ...] = ()
-    """Those that are there already stay as they are."""
+    """Notes to add; a note that is there already stays as it is."""
 
 
 class EventStore(ABC):
-    """Events in the order in which they were taken. Several threads may call it: they wait for each other."""
+    """Events in the order in which they were taken. Thread-safe: callers wait for each other."""
 
     place = "the event store"
-    """Where the events are, in words for an operator."""
+    """Location of the events, for messages to an operator."""
 
     @abstractmethod
     def append(self, drafts: Sequence[Draft]) -> int:
-        """Keep entries, all or none; they are on disk when this returns the number of the last (0 of none)."""
+        """Store entries, all or none; they are on disk when this returns the number of the last (0 if none)."""
 
     def together(self) -> AbstractContextManager[object]:
-        """What is appended inside, once, is kept together with what others write to the same file, or none of it.
+        """Make one `append` inside atomic with other writes to the same file.
 
-        A store in a place of its own has nothing to keep it together with.
+        A store that shares its file with nothing has nothing to do.
         """
         return nullcontext()
 
     @abstractmethod
     def mark_done(self, sequence: int) -> None:
-        """Note that all is done that an event asked for; it may be on disk only with the next entry."""
+        """Note that all effects of an event have happened; it may be on disk only with the next entry."""
 
     @abstractmethod
     def read(self) -> list[Entry]:
-        """All entries, in order; what was marked done since the last write may not show yet."""
+        """Read all entries, in order; an entry marked done since the last write may not show it yet."""
 
     @abstractmethod
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget machines that are over, snapshots too; their entries' numbers are never given again."""
+        """Delete machines that are over, with their ongoing snapshots; entry numbers are never reused."""
 
     @abstractmethod
     def drop_run(self, run: RunId) -> None:
-        """Forget all machines of a run."""
+        """Delete entries and ongoing snapshots of all machines of a run."""
 
     @abstractmethod
     def archive(self, archive: Archive) -> int | None:
-        """Put an archive in the place of its machines' entries, at once; gives the number of entries that went.
+        """Replace its machines' entries by an archive in one transaction; return the number of deleted entries.
 
-        While an entry of the run is not done, nothing happens and this gives None: it, or what it told another
-        machine, would be lost or be done twice.
+        If an entry of the run is not done, return None and change nothing: its effects, or its event to another
+        machine, would be lost or happen twice.
         """
 
     @abstractmethod
     def read_ongoing(self) -> list[Snapshot]:
-        """Snapshots of all machines that go on; entries that followed are read as all others."""
+        """Read the snapshots of all ongoing machines; `read` returns the entries that followed."""
 
     @abstractmethod
     def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
-        """Machines of a kind that are over, of one run, from one round to another."""
+        """Read the machines of a kind and run that are over, from round `first` to `last`."""
 
     @abstractmethod
     def read_summaries(self, kind: str) -> list[Snapshot]:
-        """All machines of a kind that are over, without their bodies."""
+        """Read all machines of a kind that are over, without their bodies."""
 
     @abstractmethod
     def read_notes(self, most: int) -> list[Note]:
-        """The notes with the highest numbers, in order."""
+        """Read the notes with the highest numbers, in order."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is still to be written, and close."""
+        """Write what is pending, and close."""
 
 
 # Both databases have tables of the same columns.
 VERSION = 2
-"""Of the tables; a store of another version is refused, because what is not understood must not be written to."""
+"""Version of the tables; a store of another version is refused, because its meaning is not known."""
 INSERTED = "machine, run, round, phase, kind, body, cause, done"
 COLUMNS = f"sequence, {INSERTED}"
 
 
 def row_of(draft: Draft) -> tuple[str | int, ...]:
-    """A draft as the columns `INSERTED`."""
+    """Return a draft as the columns `INSERTED`."""
     return (*row_of_key(draft.key), draft.kind, draft.body, draft.cause, draft.done)
 
 
 def row_of_key(key: Key) -> tuple[str | int, ...]:
-    """A machine's key as the columns that name a machine."""
+    """Return a machine's key as the columns that name a machine."""
     return (key.kind, key.run, key.round, key.phase)
 
 
@@ -168,7 +169,7 @@ def entry_of(row: tuple[int, str, str, int, str, str, str, str, int]) -> Entry:
 
 
 def refuse_other_version(version: int, place: str) -> None:
-    """Leave alone what another version wrote."""
+    """Raise `ConfigurationError` if another version of Hubbub wrote the store."""
     if version != VERSION:
         raise ConfigurationError(
             f"the event store {place} has version {version}, and this Hubbub knows {VERSION} alone:"

@@ -1,7 +1,7 @@
-"""Events and machines' data to JSON and back, by their types.
+"""Codec for events and machines' data: to JSON and back, by their types.
 
-What is kept is needed again only after a crash, so a value that would come back as another is refused when it is
-written: a union that cannot be told apart, a field that holds what its type does not say.
+Stored values are read only after a crash, so the codec checks them on writing. It refuses a value that would be
+read back as another: an ambiguous union, or a field whose value does not match its type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ONE: Any = tuple
 
 
 class EventCodec:
-    """A set of types, each known by its name."""
+    """Codec for a set of types, each known by its name."""
 
     def __init__(self, types: Iterable[type]) -> None:
         self._types: dict[str, type] = {}
@@ -31,14 +31,14 @@ class EventCodec:
         }
 
     def name_of(self, value: object) -> str:
-        """How a value's type is written down."""
+        """Return the name that stands for a value's type; raise `LocalError` if the type is not known."""
         name = type(value).__name__
         if self._types.get(name) is not type(value):
             raise LocalError(f"{name} cannot be kept: its type is not among those that are")
         return name
 
     def dump(self, value: object) -> str:
-        """Write a value as JSON from which the same value can be read."""
+        """Write a value as JSON; raise `LocalError` unless the same value can be read from it."""
         name = self.name_of(value)
         try:
             text = self._adapters[name].dump_json((value,), warnings="error").decode()
@@ -62,5 +62,5 @@ class EventCodec:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """Where in a value, without the tuple around it."""
+    """Return a location in a value, without the tuple around it."""
     return ".".join(map(str, location[1:])) or "all of it"

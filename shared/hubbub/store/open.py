@@ -1,4 +1,4 @@
-"""Which event store a setting means."""
+"""Opens the event store that a setting names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_store(url_or_path: str | Path) -> EventStore:
         return SqliteStore(Path(text.removeprefix("sqlite:///")))
     if text.startswith(("postgresql://", "postgres://")):
         return _open_postgres(text)
-    # No more of it than the scheme: it may hold a password.
+    # Show the scheme only: the rest may hold a password.
     what = f"{scheme[1]}:..." if scheme else "an empty setting"
     raise ConfigurationError(
         f"{what} is no event store: give the path of a file, sqlite:///path or postgresql://user@host/database"
@@ -31,7 +31,7 @@ def open_store(url_or_path: str | Path) -> EventStore:
 
 def _open_postgres(url: str) -> EventStore:
     try:
-        # Here, because most parties do without psycopg.
+        # Imported here because most parties do not have psycopg.
         from hubbub.store.postgres import PostgresStore  # noqa: PLC0415
     except ImportError:
         raise ConfigurationError(

@@ -1,12 +1,12 @@
-"""Events in a PostgreSQL database, for a coordinator that must outlive its machine's disk.
+"""Event store in a PostgreSQL database, for a coordinator that must outlive its machine's disk.
 
 Its events hold no secrets, and must not: a database does not overwrite what it deletes.
 
-When a connection breaks while a commit is under way, nobody knows whether it took place. So one store at a time
-owns the tables: every transaction locks the row that names the owner and the number of its connection, and a new
-connection first counts that number up. It waits there for what is still under way on the one before, of which
-nothing can be committed afterwards. Entries after the last that is known to be kept are then taken back, and
-written again or not, as the caller is told.
+If a connection breaks during a commit, nobody knows whether the commit took place. So one store at a time owns the
+tables. Every transaction locks the row that names the owner and the number of its connection. A new connection
+first increments that number: it waits there for a transaction of the old connection, which can commit nothing
+afterwards. Entries after the last that is known to be stored are then deleted, and the append is tried once more;
+the caller learns whether it succeeded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hubbub.store.base import (
 
 T = TypeVar("T")
 
-# A peer that has been silent for a minute is gone. The URL may say otherwise.
+# A peer that has been silent for a minute is gone. The URL may set other values.
 CONNECTION = {
     "application_name": "hubbub",
     "client_encoding": "utf8",
@@ -51,7 +51,7 @@ CONNECTION = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-# Whatever the server's defaults are. A transaction that its client left ends before others give up waiting for it.
+# Overrides the server's defaults. An abandoned transaction must end before others give up waiting for its lock.
 SESSION = """
 SET synchronous_commit = on;
 SET idle_in_transaction_session_timeout = '20s';
@@ -70,7 +70,7 @@ FIRST_OWNER = "INSERT INTO hubbub_store VALUES (%s, '', 0)"
 TAKE = "UPDATE hubbub_store SET owner = %s, connection = connection + 1 RETURNING connection"
 TAKE_AGAIN = "UPDATE hubbub_store SET connection = connection + 1 WHERE owner = %s RETURNING connection"
 HOLD = "SELECT 1 FROM hubbub_store WHERE owner = %s AND connection = %s FOR UPDATE"
-# These two are put together from constants only.
+# These two are composed of constants only.
 INSERT = f"INSERT INTO hubbub_events ({INSERTED}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
 SELECT = f"SELECT {COLUMNS} FROM hubbub_events ORDER BY sequence"  # noqa: S608
 LAST = "SELECT coalesce(max(sequence), 0) FROM hubbub_events"
@@ -95,11 +95,11 @@ _REMEDIES = (
 
 
 class _ConnectionLost(StorageFailed):
-    """The connection broke; whether a commit that was under way took place is not known."""
+    """The connection broke; it is not known whether a commit in progress took place."""
 
 
 class PostgresStore(EventStore):
-    """One connection, made again when it breaks."""
+    """Event store over one connection, which is reopened when it breaks."""
 
     def __init__(self, url: str) -> None:
         self._access, self.place = _read_url(url)
@@ -107,16 +107,16 @@ class PostgresStore(EventStore):
         self._finished: set[int] = set()
         self._owner = secrets.token_hex(16)
         self._number = 0
-        """Of the connection, among all that the tables have seen; 0 until there was one."""
+        """Number of the connection, among all that the tables have seen; 0 before the first."""
         self._last = 0
-        """The last entry that is known to be kept."""
+        """The last entry that is known to be stored."""
         self._unsure = False
-        """Whether there may be entries after the last, of an append whose connection broke."""
+        """True if there may be entries after the last, of an append whose connection broke."""
         self._closed = False
         self._connection = self._connect()
 
     def append(self, drafts: Sequence[Draft]) -> int:
-        """Keep entries, all or none; they are on disk when this returns the number of the last (0 of none)."""
+        """Store entries, all or none; they are on disk when this returns the number of the last (0 if none)."""
         rows = [row_of(draft) for draft in drafts]
         if not rows:
             return 0
@@ -130,54 +130,54 @@ class PostgresStore(EventStore):
             return self._last
 
     def mark_done(self, sequence: int) -> None:
-        """Note it; it is written with the next entry, because to do something twice is harmless."""
+        """Note that an entry is done; it is written with the next entry, because repeated effects are harmless."""
         with self._lock:
             self._finished.add(sequence)
 
     def read(self) -> list[Entry]:
-        """All entries, in order."""
+        """Read all entries, in order."""
         with self._lock:
             rows = self._write(lambda connection: connection.execute(SELECT).fetchall())
         return [entry_of(row) for row in rows]
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget machines that are over."""
+        """Delete machines that are over."""
         over = list(keys)
         with self._lock:
             self._write(lambda connection: ARCHIVE.drop(connection.cursor(), over))
 
     def drop_run(self, run: RunId) -> None:
-        """Forget all machines of a run."""
+        """Delete all machines of a run."""
         with self._lock:
             self._write(lambda connection: ARCHIVE.drop_run(connection.cursor(), run))
 
     def archive(self, archive: Archive) -> int | None:
-        """Put an archive in the place of its machines' entries, unless something of its run is not done."""
+        """Replace its machines' entries by an archive, unless an entry of its run is not done."""
         with self._lock:
             return self._write(lambda connection: ARCHIVE.write(connection.cursor(), archive))
 
     def read_ongoing(self) -> list[Snapshot]:
-        """Snapshots of all machines that go on."""
+        """Read the snapshots of all ongoing machines."""
         with self._lock:
             return self._write(lambda connection: ARCHIVE.read_ongoing(connection.cursor()))
 
     def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
-        """Machines of a kind that are over, of one run, from one round to another."""
+        """Read the machines of a kind and run that are over, from round `first` to `last`."""
         with self._lock:
             return self._write(lambda connection: ARCHIVE.find_over(connection.cursor(), kind, run, first, last))
 
     def read_summaries(self, kind: str) -> list[Snapshot]:
-        """All machines of a kind that are over, without their bodies."""
+        """Read all machines of a kind that are over, without their bodies."""
         with self._lock:
             return self._write(lambda connection: ARCHIVE.read_summaries(connection.cursor(), kind))
 
     def read_notes(self, most: int) -> list[Note]:
-        """The notes with the highest numbers, in order."""
+        """Read the notes with the highest numbers, in order."""
         with self._lock:
             return self._write(lambda connection: ARCHIVE.read_notes(connection.cursor(), most))
 
     def close(self) -> None:
-        """Write what is still to be written, and close; it is closed also if that fails."""
+        """Write what is pending, and close; the connection is closed even if the write fails."""
         with self._lock:
             try:
                 if self._finished:
@@ -189,14 +189,14 @@ class PostgresStore(EventStore):
     # One transaction ------------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[psycopg.Connection], T]) -> T:
-        """Do work in one transaction; if the connection breaks, take back what came of it and do it once more."""
+        """Do work in one transaction; if the connection breaks, undo the transaction and try once more."""
         try:
             return self._commit(work)
         except _ConnectionLost:
             return self._commit(work)
 
     def _commit(self, work: Callable[[psycopg.Connection], T]) -> T:
-        """Do work in one transaction, with what was done since the last."""
+        """Do work in one transaction that also writes which entries were done since the last one."""
         self._make_ready()
         try:
             with self._owning() as connection:
@@ -212,7 +212,7 @@ class PostgresStore(EventStore):
 
     @contextmanager
     def _owning(self) -> Iterator[psycopg.Connection]:
-        """A transaction, of which nothing happens if the tables are another's by now."""
+        """Open a transaction; raise `StorageFailed` if another store owns the tables by now."""
         with self._connection.transaction():
             if self._connection.execute(HOLD, (self._owner, self._number)).fetchone() is None:
                 raise StorageFailed(self._say_taken())
@@ -221,7 +221,7 @@ class PostgresStore(EventStore):
     # The connection -------------------------------------------------------------------------------------
 
     def _make_ready(self) -> None:
-        """Have a connection, and nothing in the tables that is not known to be kept."""
+        """Reconnect if needed, and delete entries of an append whose connection broke."""
         if self._closed:
             raise StorageFailed(f"the event store {self.place} was closed")
         if self._connection.closed:
@@ -245,7 +245,7 @@ class PostgresStore(EventStore):
         return connection
 
     def _take(self, connection: psycopg.Connection) -> int:
-        """Make the tables this store's, whoever had them: a process that died, or that should not be running."""
+        """Take ownership of the tables, also from a process that died or should not be running."""
         if _read_setting(connection, "fsync") != "on":
             raise ConfigurationError(f"{self.place} runs with fsync = off and loses what it was given: turn it on")
         if not _read_number(connection, ARE_THERE):
@@ -258,7 +258,7 @@ class PostgresStore(EventStore):
         return number
 
     def _take_again(self, connection: psycopg.Connection) -> int:
-        """Go on with another connection, if nobody has taken the tables since."""
+        """Register a new connection; raise `StorageFailed` if another store has taken the tables."""
         row = connection.execute(TAKE_AGAIN, (self._owner,)).fetchone()
         if row is None:
             raise StorageFailed(self._say_taken())
@@ -272,7 +272,7 @@ class PostgresStore(EventStore):
             raise StorageFailed(self._explain(error)) from None
 
     def _explain(self, error: psycopg.Error) -> str:
-        # Only the first line of what the server says: the others may quote what was to be written.
+        # Only the server's first line: the others may quote the values that were to be written.
         said = error.diag.message_primary or " ".join(str(error).split())
         what_to_do = next(
             (each for kinds, each in _REMEDIES if isinstance(error, kinds)), "name an empty database"
@@ -296,14 +296,14 @@ def _read_setting(connection: psycopg.Connection, name: str) -> str:
 
 
 def _read_url(url: str) -> tuple[str, str]:
-    """What connects, and a name of the place that can be shown: neither user nor password is in it."""
+    """Return the connection string, and a name of the database without user and password for messages."""
     try:
         options = conninfo.conninfo_to_dict(url)
     except psycopg.Error:
-        # Without its message, which quotes the URL.
+        # Without the error's message, which quotes the URL.
         raise ConfigurationError(_URL_LOOKS) from None
     host, port, database = (str(options.get(name) or "") for name in ("host", "port", "dbname"))
-    # A password with one of these signs as it is would be taken for a part of what follows it, and be shown.
+    # An unescaped sign in a password would make a part of it look like host, port or database, and be shown.
     if "@" in f"{host}{port}{database}" or not all(each.isdigit() for each in port.split(",") if each):
         raise ConfigurationError(_URL_LOOKS)
     ours = {name: value for name, value in CONNECTION.items() if name not in options}

@@ -1,4 +1,4 @@
-"""Events in an SQLite file that syncs on every commit."""
+"""Event store in an SQLite file that syncs on every commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS events (
     kind TEXT NOT NULL, body TEXT NOT NULL, cause TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0
 )
 """
-# Statements are put together from constants only.
+# Statements are composed of constants only.
 INSERT = f"INSERT INTO events ({INSERTED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 SELECT = f"SELECT {COLUMNS} FROM events ORDER BY sequence"  # noqa: S608
 FINISH = "UPDATE events SET done = 1 WHERE sequence = ?"
@@ -42,7 +42,7 @@ ARCHIVE = ArchiveTables("", "?")
 
 
 class SqliteStore(EventStore):
-    """The default: a table in the party's file."""
+    """Event store in the party's state file; the default."""
 
     def __init__(self, file: StateFile | Path) -> None:
         self._file = StateFile.of(file)
@@ -64,12 +64,12 @@ class SqliteStore(EventStore):
                 database.execute(f"PRAGMA user_version = {VERSION}")
             else:
                 refuse_other_version(version, str(self._file.path))
-            # A table of this name that is somebody else's is found out now, not in the middle of a run.
+            # Fail now, not in the middle of a run, if a table of this name has other columns.
             database.execute(f"{SELECT} LIMIT 0")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One commit for all, with what was done since the last."""
+        """Open a transaction that also writes which entries were done since the last one."""
         with self._file.transaction() as database:
             finished = self._write_finished(database)
             yield database
@@ -83,11 +83,11 @@ class SqliteStore(EventStore):
         return finished
 
     def together(self) -> AbstractContextManager[object]:
-        """One transaction for all that is written inside to the party's file."""
+        """Open one transaction for all writes inside to the party's file."""
         return nullcontext() if self._file.in_transaction() else self._transaction()
 
     def append(self, drafts: Sequence[Draft]) -> int:
-        """Keep entries, all or none; they are on disk when this returns the number of the last (0 of none)."""
+        """Store entries, all or none; they are on disk when this returns the number of the last (0 if none)."""
         number = 0
         with self.together(), self._file.using() as database:
             for draft in drafts:
@@ -95,59 +95,59 @@ class SqliteStore(EventStore):
         return number
 
     def mark_done(self, sequence: int) -> None:
-        """Note it; it is written with the next entry, because to do something twice is harmless."""
+        """Note that an entry is done; it is written with the next entry, because repeated effects are harmless."""
         with self._noting:
             self._finished.add(sequence)
 
     def read(self) -> list[Entry]:
-        """All entries, in order; what was marked done since the last write does not show yet."""
+        """Read all entries, in order; an entry marked done since the last write does not show it yet."""
         with self._file.using() as database:
             rows = database.execute(SELECT).fetchall()
         return [entry_of(row) for row in rows]
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget machines that are over, and overwrite what they knew."""
+        """Delete machines that are over, and overwrite their data in the file."""
         with self._transaction() as database:
             ARCHIVE.drop(database.cursor(), keys)
         self._file.overwrite_deleted()
 
     def drop_run(self, run: RunId) -> None:
-        """Forget all machines of a run, and overwrite what they knew."""
+        """Delete all machines of a run, and overwrite their data in the file."""
         with self._transaction() as database:
             ARCHIVE.drop_run(database.cursor(), run)
         self._file.overwrite_deleted()
 
     def archive(self, archive: Archive) -> int | None:
-        """Put an archive in the place of its machines' entries, unless something of its run is not done."""
+        """Replace its machines' entries by an archive, unless an entry of its run is not done."""
         with self._transaction() as database:
             return ARCHIVE.write(database.cursor(), archive)
 
     def read_ongoing(self) -> list[Snapshot]:
-        """Snapshots of all machines that go on."""
+        """Read the snapshots of all ongoing machines."""
         with self._file.using() as database:
             return ARCHIVE.read_ongoing(database.cursor())
 
     def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
-        """Machines of a kind that are over, of one run, from one round to another."""
+        """Read the machines of a kind and run that are over, from round `first` to `last`."""
         with self._file.using() as database:
             return ARCHIVE.find_over(database.cursor(), kind, run, first, last)
 
     def read_summaries(self, kind: str) -> list[Snapshot]:
-        """All machines of a kind that are over, without their bodies."""
+        """Read all machines of a kind that are over, without their bodies."""
         with self._file.using() as database:
             return ARCHIVE.read_summaries(database.cursor(), kind)
 
     def read_notes(self, most: int) -> list[Note]:
-        """The notes with the highest numbers, in order."""
+        """Read the notes with the highest numbers, in order."""
         with self._file.using() as database:
             return ARCHIVE.read_notes(database.cursor(), most)
 
     def close(self) -> None:
-        """Write what is still to be written, and close; it is closed also if that fails."""
+        """Write what is pending, and close; the file is closed even if the write fails."""
         try:
             if self._finished:
                 with self._transaction():
                     pass
         finally:
-            # A thread that nobody waits for any more may be in the middle of something.
+            # An abandoned thread may still be using the file; `close` waits for it.
             self._file.close()

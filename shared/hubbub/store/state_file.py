@@ -1,12 +1,11 @@
-"""A party's SQLite file: events, secrets and, at an aggregator, the journal.
+"""State file of a party: an SQLite file with its events, its secrets and, at an aggregator, the journal.
 
-All who use it share one connection and take turns. So what belongs together can be written in one transaction, and
-one sync puts it on disk.
+All users of the file share one connection and take turns. So what belongs together can be written in one
+transaction, and one sync puts it on disk.
 
-What a party keeps secret for a run: keys, seeds, the group secret. It dies with the run.
-
-It lies in the same file as the party's events and, at an aggregator, the journal: who loses one loses all, and can
-never go on from half of it.
+The vault holds the secrets of each run: keys, seeds, the group secret. They are deleted with the run. They are in
+the same file as the events and the journal so that a party that loses one loses all, and can never go on from
+half.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ _REMEDIES = {
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open an SQLite file in which a commit is on disk when it returns, and what is deleted is overwritten.
+    """Open an SQLite file that only its owner may read.
 
-    Only its owner may read it.
+    A commit is on disk when it returns, and deleted data is overwritten.
     """
     # A path that begins with a slash cannot be mistaken for one of SQLite's special names.
     path = path.absolute()
@@ -69,17 +68,17 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def explain(path: Path, error: sqlite3.Error | OSError) -> str:
-    """Put into words what is wrong with a file and what to do."""
+    """Return a message that says what is wrong with a file and what to do."""
     if isinstance(error, OSError):
         what_to_do = _MAKE_ROOM if error.errno in {errno.ENOSPC, errno.EDQUOT} else _GIVE_RIGHTS
         return f"{path} cannot be used: {error.strerror}; {what_to_do}"
-    # The lowest byte is the kind of error; the others, if any, say which of that kind.
+    # The lowest byte is the primary error code; the others, if any, extend it.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
     return f"{path} cannot be used: {error}; {_REMEDIES.get(code, 'see whether its disk is in order')}"
 
 
 def _make_file(path: Path) -> None:
-    """Have a file that only its owner may read, whose name is on disk; SQLite gives its log the same rights."""
+    """Create a file that only its owner may read, and sync its name; SQLite gives its log the same rights."""
     _make_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     sync_folder(path.parent)
@@ -94,7 +93,7 @@ def _make_folder(folder: Path) -> None:
 
 
 class StateFile:
-    """An open file. Several threads may use it: they wait for each other."""
+    """Open state file. Thread-safe: callers wait for each other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,12 +102,12 @@ class StateFile:
 
     @classmethod
     def of(cls, place: StateFile | Path) -> StateFile:
-        """The file that is open already, or the one at a path."""
+        """Return the file that is open already, or open the one at a path."""
         return place if isinstance(place, StateFile) else cls(place)
 
     @contextmanager
     def using(self) -> Iterator[sqlite3.Connection]:
-        """Have the file for oneself; what SQLite says is put into words."""
+        """Lock the file; errors of SQLite are raised as `StorageFailed`."""
         with self._lock:
             try:
                 yield self._database
@@ -116,31 +115,31 @@ class StateFile:
                 raise StorageFailed(explain(self.path, error)) from None
 
     def in_transaction(self) -> bool:
-        """Whether this thread has begun a transaction and not ended it."""
+        """Say whether this thread has an open transaction."""
         with self.using() as database:
             return database.in_transaction
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, by whomever, is on disk when this ends; if something raises, none of it."""
+        """Commit all that is written inside, by any user of the file; if something raises, none of it."""
         with self.using() as database:
             database.execute("BEGIN IMMEDIATE")
             try:
                 yield database
                 database.execute("COMMIT")
             except BaseException:
-                # SQLite itself has rolled back after some errors, not after others.
+                # SQLite itself rolls back after some errors only.
                 if database.in_transaction:
                     database.execute("ROLLBACK")
                 raise
 
     def overwrite_deleted(self) -> None:
-        """Let nothing that was deleted stay behind in the write-ahead log either."""
+        """Remove deleted data from the write-ahead log, too."""
         with self.using() as database:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close the file, once whoever is using it is done; it may be closed already."""
+        """Close the file when no thread is using it; closing twice is harmless."""
         with self._lock:
             self._database.close()
 
@@ -153,41 +152,42 @@ CREATE TABLE IF NOT EXISTS secrets (
 
 
 class Vault:
-    """Named secrets of each run; what is deleted is overwritten in the file."""
+    """Named secrets of each run; deleted secrets are overwritten in the file."""
 
     def __init__(self, file: StateFile | Path) -> None:
         self._file = StateFile.of(file)
         self._execute(SCHEMA)
-        # A process before us may have died after it deleted something, and before it was overwritten.
+        # An earlier process may have died between deleting something and overwriting it.
         self._file.overwrite_deleted()
 
     def put(self, run: RunId, name: str, value: bytes) -> None:
-        """Keep a secret, in place of the one that had this name; it is on disk when this returns.
+        """Store a secret, replacing one of this name; it is on disk when this returns.
 
-        What it replaces is overwritten as what is deleted is.
+        The replaced secret is overwritten as a deleted one is.
         """
         self._execute("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", run, name, value)
 
     def get(self, run: RunId, name: str) -> bytes | None:
-        """Give a secret, if it is there."""
+        """Return a secret, or None."""
         rows = self._execute("SELECT value FROM secrets WHERE run = ? AND name = ?", run, name)
         return bytes(rows[0][0]) if rows else None
 
     def delete(self, run: RunId, *names: str) -> None:
-        """Forget secrets, all at once. They are overwritten in the file when the store next forgets a machine.
+        """Delete secrets in one statement. They are overwritten in the file when the store next drops a machine.
 
-        Secrets that go before their run does are those of a machine that is over, which is forgotten right after.
+        Secrets that are deleted before their run ends belong to a machine that is over, which is dropped right
+        after.
         """
         places = ", ".join("?" * len(names))
-        # Only question marks are put in.
+        # Only question marks are interpolated.
         self._execute(f"DELETE FROM secrets WHERE run = ? AND name IN ({places})", run, *names)  # noqa: S608
 
     def together(self) -> AbstractContextManager[object]:
-        """One transaction for all that is changed inside."""
+        """Open one transaction for all changes inside."""
         return self._file.transaction()
 
     def forget(self, run: RunId) -> None:
-        """Forget all secrets of a run, also in the write-ahead log."""
+        """Delete all secrets of a run, also from the write-ahead log."""
         self._execute("DELETE FROM secrets WHERE run = ?", run)
         self._file.overwrite_deleted()
 
@@ -199,5 +199,5 @@ class Vault:
         return "<Vault>"
 
     def close(self) -> None:
-        """Close the file, once whoever is using it is done."""
+        """Close the file when no thread is using it."""
         self._file.close()

@@ -1,1 +1,1 @@
-"""How messages travel: one interface, an in-memory twin and RabbitMQ."""
+"""Message transport: one interface, implemented in memory and over RabbitMQ."""

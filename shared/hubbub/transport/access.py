@@ -1,9 +1,9 @@
-"""How to get in at the broker: its addresses, a login, and TLS, by which it shows who it is and we may, too.
+"""Access to the broker: its addresses, a login, and TLS, optionally with a client certificate.
 
 A broker of several nodes has several addresses, any of which will do. Over `amqps://` the broker's certificate is
-always verified, its host name included, and nothing switches that off. What goes wrong is put into words here,
-without the password: TLS libraries and brokers are terse about it, and some say it only to those who listen before
-they speak (`Entrance.find_tls_trouble`).
+always verified, its host name included, and nothing switches that off. TLS libraries and brokers are terse about
+failures, so messages are written here, without the password. Some brokers state their objection only to a client
+that listens before it speaks (`Entrance.find_tls_trouble`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hubbub.transport.definitions import DEFAULT_USER
 _DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"amqp": 5672, "amqps": 5671})
 # A URL that could carry these could also turn verification off.
 _NOT_IN_URL = frozenset({"cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"})
-# How long a broker may take to object to a handshake.
+# Time that a broker may take to object to a handshake.
 _OBJECTION_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user of the broker."""
+    """User and password at the broker."""
 
     user: str
     password: str = field(repr=False)
@@ -40,7 +40,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Files for TLS; without a CA file the system's store decides whom to trust.
+    """Files for TLS; without a CA file the system's store is trusted.
 
     A certificate whose file also holds its key needs no key file.
     """
@@ -52,7 +52,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """One address of the broker; the URL holds a password."""
+    """Address of one node of the broker; the URL holds a password."""
 
     url: URL = field(repr=False)
     host: str
@@ -65,14 +65,14 @@ class Entrance:
         return f"{self.host}:{self.port}"
 
     def describe(self, error: BaseException) -> str | None:
-        """Say what was wrong if TLS is why there is no connection."""
+        """Return what was wrong if TLS is why there is no connection, or None."""
         return _describe_tls(error.__cause__) if _is_objection(error.__cause__) else None
 
     async def find_tls_trouble(self) -> str | None:
-        """Shake hands once more and listen, to learn why a broker broke off without a word, if TLS is why.
+        """Repeat the handshake and listen, to learn whether TLS is why the broker closed the connection.
 
-        A broker that objects to a client's certificate says so and hangs up; who has spoken by then finds the
-        connection reset and the objection gone.
+        A broker that objects to a client's certificate says so and hangs up. A client that has sent something by
+        then finds the connection reset and the objection gone.
         """
         trouble: str | None = None
         try:
@@ -87,10 +87,10 @@ class Entrance:
 
 
 class Access:
-    """The way in: where the broker is, as whom to go, and what to trust.
+    """Addresses of the broker, the login and the TLS context.
 
-    Several URLs are separated by commas. They name the nodes of one broker, so that they have to agree on
-    all but host and port.
+    Several URLs are separated by commas. They name the nodes of one broker, so they have to agree on all but host
+    and port.
     """
 
     def __init__(self, urls: str, login: Login | None = None, tls: Tls | None = None) -> None:
@@ -109,7 +109,7 @@ class Access:
 
     @property
     def user(self) -> str:
-        """Who we are to the broker."""
+        """Our user at the broker."""
         # aiormq takes RabbitMQ's default user where none is named.
         return self.entrances[0].url.user or DEFAULT_USER
 
@@ -133,21 +133,21 @@ _EXPLANATIONS: Mapping[str, str] = MappingProxyType(
         "PROTOCOL": "it has no version of TLS in common with us: it needs 1.2 or later",
     }
 )
-"""By what OpenSSL calls the failure; the first that is part of it."""
+"""Keyed by fragments of OpenSSL's reasons; the first that matches is used."""
 
 
 def _is_objection(error: BaseException | None) -> TypeGuard[ssl.SSLError]:
-    """Tell what one side has against the other from a connection that was merely lost."""
+    """Say whether an error is an objection of one side to the other, not a lost connection."""
     lost = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     return isinstance(error, ssl.SSLError) and not isinstance(error, lost)
 
 
 async def _shake_hands(host: str, port: int, context: ssl.SSLContext) -> None:
-    """Begin TLS and say nothing over it; an objection of either side is raised."""
+    """Begin TLS and send nothing; raise an objection of either side."""
     async with asyncio.timeout(_OBJECTION_S):
         reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
-        # A broker that has none waits for us.
+        # A broker without an objection waits for us.
         with suppress(TimeoutError):
             async with asyncio.timeout(_OBJECTION_S):
                 await reader.read(1)
@@ -238,7 +238,7 @@ def _make_context(scheme: str, tls: Tls) -> ssl.SSLContext | None:
 
 
 def _check_readable(path: Path | None) -> None:
-    """OpenSSL does not say which of its files it could not read."""
+    """Raise `ConfigurationError` if a file cannot be read: OpenSSL does not say which."""
     if path is None:
         return
     try:
@@ -258,7 +258,7 @@ def _load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path |
     key = key_file or cert_file
 
     def refuse() -> NoReturn:
-        # Without this OpenSSL would ask whoever sits at the terminal.
+        # Without this OpenSSL would prompt on the terminal.
         raise ConfigurationError(f"the key in {key} is encrypted: give one that is not, readable by us alone")
 
     try:

@@ -1,6 +1,6 @@
-"""The interface between a service and whatever carries its messages.
+"""Transport interface: carries the messages of a service.
 
-A `Transport` has five methods: `publish`, `subscribe`, `pause`, `resume`, `close`; two more say how it fares:
+A `Transport` has five methods: `publish`, `subscribe`, `pause`, `resume`, `close`; two more report its condition:
 `condition` and `count_waiting`. It carries bytes and knows nothing of what they mean. Two implementations keep the
 promises below, each of which is a test in the contract suite: `memory.MemoryTransport` (everything in one process)
 and `rabbitmq.RabbitMqTransport`.
@@ -18,7 +18,7 @@ Receiving
     once it is clear that the first is alive. Receiving does not depend on sending: it goes on while `publish`
     waits.
     *At least once.* A message comes until a handler has said ACK or REJECT and the broker has heard it; so it
-    may come twice, also after ACK. Handlers must not mind.
+    may come twice, also after ACK. Handlers must be idempotent.
     *One at a time.* A subscription calls its handler with one delivery after the other, never two at once.
     *In order per sender*, while connections last: of two messages of which the first was confirmed before the
     second was published, the first is delivered first. A message that is delivered again may be overtaken.
@@ -35,16 +35,16 @@ Receiving
     *Pausing.* `pause` gives back what is unsettled and takes nothing more until `resume`. A running handler is not
     disturbed, and its verdict is dropped because the message comes again. A pause costs a message at most one
     delivery, however long it is: whoever cannot work for a while pauses, and does not say RETRY again and again.
-    *Reconnection* needs nobody: subscriptions go on, and a running handler is not disturbed; its verdict is
+    *Reconnection* is automatic: subscriptions go on, and a running handler is not disturbed; its verdict is
     dropped if the connection that the delivery came over is gone, because the message comes again.
 
 Ending
     `close` stops taking messages, lets the running handlers finish and tells the broker their verdicts; what
     was fetched and not yet handled goes back. It must not be called from inside a handler.
 
-Saying how it fares
-    `condition` asks nobody: it is what the transport knows already, and an outage shows in it as soon as the
-    connection is known to be lost. Its counts only ever go up. `count_waiting` asks the broker.
+Condition
+    `condition` is what the transport knows already, without asking the broker: an outage shows in it as soon as
+    the connection is known to be lost. Its counts only ever go up. `count_waiting` asks the broker.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from typing import Self
 from hubbub.errors import TransportError
 
 MAX_BODY_BYTES = 16 * 2**20
-"""What every RabbitMQ takes; its version 4 takes no more unless told to."""
+"""Largest body that every RabbitMQ takes; version 4 takes no more by default."""
 ASIDE_MAX_LENGTH = 1_000
-"""Rejected messages that are put aside at once: as many as a queue of dead letters holds."""
+"""Burst of rejected messages that are dead-lettered: as many as a queue of dead letters holds."""
 ASIDE_MAX_BYTES = 4 * MAX_BODY_BYTES
 ASIDE_PER_S = 100
-"""Those of a flood that goes on: to put one aside takes longer than to refuse ten."""
+"""Rate of dead letters after the burst: to put one aside takes longer than to refuse ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a message goes: made by `topology.route`, never by hand in a service."""
+    """Destination of a message: made by `topology.route`, never by hand in a service."""
 
     exchange: str
     routing_key: str
@@ -77,12 +77,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One arrival of a message; it may not be the first (and may be the second without being marked so)."""
+    """Delivery of a message; it may not be the first (and may be the second without being marked so)."""
 
     body: bytes
     redelivered: bool
     user: str = field(default="", compare=False)
-    """Who published it, for which the broker vouches; empty if the message names nobody."""
+    """The user who published it, for which the broker vouches; empty if the message names none."""
 
     def __repr__(self) -> str:
         # A body may hold a share.
@@ -90,7 +90,7 @@ class Delivery:
 
 
 class Outcome(Enum):
-    """What becomes of a delivery."""
+    """Outcome of a delivery."""
 
     ACK = "ack"
     RETRY = "retry"
@@ -99,7 +99,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a handler says about a delivery; `reason` is for REJECT and is written beside the dead letter."""
+    """Verdict of a handler on a delivery; `reason` is for REJECT and is stored with the dead letter."""
 
     outcome: Outcome
     reason: str = ""
@@ -110,13 +110,13 @@ RETRY = Verdict(Outcome.RETRY)
 
 
 def reject(reason: str) -> Verdict:
-    """Say that the message is to be put aside for good; the reason must not contain anything secret."""
+    """Return the verdict that dead-letters a message; the reason must not contain anything secret."""
     return Verdict(Outcome.REJECT, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was put aside: where it was rejected and why."""
+    """Rejected message, with its queue and the reason."""
 
     body: bytes
     queue: str
@@ -127,35 +127,35 @@ class DeadLetter:
 
 
 DELIVERY_LIMIT_REASON = "delivery_limit"
-"""A dead letter's reason if it was delivered too often; it is RabbitMQ's own word for that."""
+"""Reason of a dead letter that was delivered too often, in RabbitMQ's own word."""
 
 Handler = Callable[[Delivery], Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How a transport fares."""
+    """Condition of a transport."""
 
     connected: bool
-    """Whether it can send and receive: every connection that it needs is there, and the queues were found."""
+    """True if it can send and receive: every connection that it needs is there, and the queues were found."""
     blocked: bool
-    """Whether the broker, short of memory or disk, takes no messages; RabbitMQ tells whoever tries to send one."""
+    """True if the broker, short of memory or disk, takes no messages; RabbitMQ tells only those who send one."""
     consuming: frozenset[str]
     """The queues whose messages come to their handlers."""
     reconnects: int
-    """How often a lost connection was made again; there may be several at a time."""
+    """Number of lost connections that were reopened; there may be several at a time."""
     retries: int
-    """How often a message had to be sent once more."""
+    """Number of messages that were sent again."""
     waiting: Mapping[str, int]
-    """How many messages waited in a queue when the broker last said so."""
+    """Messages in each queue, as the broker last said."""
 
 
 class Transport(ABC):
-    """Carries messages; see the promises at the top of this module. Enter it to connect."""
+    """Transport of messages; see the promises at the top of this module. Enter it to connect."""
 
     @abstractmethod
     async def publish(self, address: Address, body: bytes) -> None:
-        """Return when the broker has taken the message; raise `Unroutable` or `TransportError` otherwise."""
+        """Send a message; return when the broker has taken it, or raise `Unroutable` or `TransportError`."""
 
     @abstractmethod
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
@@ -163,7 +163,7 @@ class Transport(ABC):
 
     @abstractmethod
     def pause(self, queue: str) -> None:
-        """Give back what is unsettled of a queue and take no more of it; harmless where nothing is taken."""
+        """Return a queue's unsettled messages and take no more; harmless without a subscription."""
 
     @abstractmethod
     def resume(self, queue: str) -> None:
@@ -171,16 +171,16 @@ class Transport(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop taking, let running handlers finish, disconnect. Closing twice is harmless."""
+        """Stop taking messages, let running handlers finish, disconnect. Closing twice is harmless."""
 
     @property
     @abstractmethod
     def condition(self) -> Condition:
-        """How it fares just now."""
+        """Current condition."""
 
     @abstractmethod
     async def count_waiting(self, queue: str) -> int:
-        """Ask the broker how many messages of `queue` wait there; `TransportError` if it does not say."""
+        """Ask the broker for the number of messages in `queue`; raise `TransportError` if it does not answer."""
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -200,7 +200,7 @@ def is_oversized(body: bytes) -> bool:
 
 
 def check_size(body: bytes) -> None:
-    """Refuse a body that some broker would refuse by closing the channel under everybody else."""
+    """Raise `TransportError` on a body for which some broker would close the whole channel."""
     if is_oversized(body):
         raise TransportError(
             f"a message of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}: send smaller chunks"

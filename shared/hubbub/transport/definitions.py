@@ -1,7 +1,7 @@
-"""All that a broker must be told before a federation can use it, as RabbitMQ's own definitions.
+"""RabbitMQ definitions of a federation: users, permissions, exchanges, queues and bindings.
 
-An operator loads them once (`rabbitmqctl import_definitions`, or the management plugin), and from then on no
-party has to declare anything, nor may it: each has one user with exactly the rights that its role needs.
+An operator loads them once (`rabbitmqctl import_definitions`, or the management plugin). From then on no party has
+to declare anything, nor may it: each has one user with exactly the rights that its role needs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hubbub.transport.topology import QueueSpec, merge, permissions_for, topolog
 
 HASHING_ALGORITHM = "rabbit_password_hashing_sha256"
 DEFAULT_USER = "guest"
-"""Made by RabbitMQ itself, with a password that everybody knows and the right to everything."""
+"""RabbitMQ's own user, with a well-known password and the right to everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerUser:
-    """A party as the broker knows it: its name is its user name; the hash is salted, in RabbitMQ's format."""
+    """User of the broker for one party; the hash is salted, in RabbitMQ's format."""
 
     name: PartyId
     role: Role
@@ -29,7 +29,7 @@ class BrokerUser:
 
 
 def make_definitions(users: Sequence[BrokerUser], *, vhost: str = "/") -> dict[str, object]:
-    """Write down users, permissions, exchanges, queues and bindings, ready for JSON.
+    """Return users, permissions, exchanges, queues and bindings, ready for JSON.
 
     No topic permissions: they are for topic exchanges, of which there is none.
     """
@@ -75,20 +75,19 @@ def make_definitions(users: Sequence[BrokerUser], *, vhost: str = "/") -> dict[s
     }
 
 
-# Consumers count deliveries themselves. RabbitMQ 4 would drop a message after 20 unless told otherwise, and
-# looking at dead letters delivers and returns them, which must not use them up.
+# Consumers count deliveries themselves. RabbitMQ 4 would drop a message after 20 by default, and looking at dead
+# letters delivers and returns them, which must not use them up.
 _BROKER_DELIVERY_LIMIT = 1_000_000
 
 
 def queue_arguments(spec: QueueSpec) -> dict[str, str | int | bool]:
-    """Say in RabbitMQ's words what a queue is and what its limits are.
+    """Return the RabbitMQ arguments of a queue: its type and its limits.
 
-    It names no dead-letter exchange: through that RabbitMQ would also send what gives way in a full queue, and
-    bury what was rejected under it. So consumers put messages aside themselves, also those that were delivered
-    too often.
+    There is no dead-letter exchange: RabbitMQ would also send it what a full queue drops, which would bury the
+    rejected messages. So consumers dead-letter messages themselves, also those that were delivered too often.
 
-    A queue with a consumer has one at a time. RabbitMQ does not keep to a consumer's own wish to be the only one
-    where queues are replicated, hence the argument.
+    A queue has one consumer at a time. RabbitMQ does not honour an exclusive consumer on replicated queues, hence
+    the argument.
     """
     arguments: dict[str, str | int | bool] = {"x-queue-type": "quorum", "x-delivery-limit": _BROKER_DELIVERY_LIMIT}
     if spec.dead_letters is not None:

@@ -1,9 +1,8 @@
-"""The in-memory twin: a broker inside the process, with the promises of the real one.
+"""In-memory transport: a broker inside the process, with the promises of the real one.
 
 Several `MemoryTransport`s share one `MemoryBroker` and one event loop. Bodies are passed by reference, never
-copied. What happens depends on the order of calls alone, so a test that passes once passes always; only the
-pause before a retry reads the loop's clock. Faults come on request: see the methods of `MemoryBroker` from
-`stop` on.
+copied. The behaviour depends on the order of calls alone, so a test that passes once passes always; only the
+pause before a retry reads the loop's clock. Tests inject faults: see the methods of `MemoryBroker` from `stop` on.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _Message:
     reason: str = ""
 
 
-# eq=False: two takings are the same only if they are one object, and they live in dictionaries.
+# eq=False: instances are dictionary keys and compared by identity.
 @dataclass(slots=True, eq=False)
 class _Taken:
     message: _Message
@@ -68,7 +67,7 @@ class _Consumer:
     worker: Worker[_Taken]
     closing: bool = False
     paused: bool = False
-    # A dictionary for its order: what comes back from a lost consumer keeps it.
+    # A dictionary for its order, which messages keep when a lost consumer returns them.
     unsettled: dict[_Taken, None] = field(default_factory=dict)
 
     def may_take(self) -> bool:
@@ -78,7 +77,7 @@ class _Consumer:
         if taken.is_stale():
             return
         if verdict.outcome is Outcome.RETRY:
-            # It stays unsettled while it rests, as it does with RabbitMQ, and uses up prefetch.
+            # It stays unsettled during the pause, as with RabbitMQ, and uses up prefetch.
             pause_s = self.retry_pause.after(taken.message.deliveries)
             asyncio.get_running_loop().call_later(pause_s, self._give_back, taken)
             return
@@ -88,7 +87,7 @@ class _Consumer:
         self.queue.deliver()
 
     def lose(self) -> None:
-        """Return everything unsettled to the queue, as the broker does when a connection is lost."""
+        """Return all unsettled messages to the queue, as the broker does when a connection is lost."""
         lost = list(self.unsettled)
         self.unsettled.clear()
         for taken in reversed(lost):
@@ -134,7 +133,7 @@ class _Queue:
                 queue.put(dead)
 
     def deliver(self) -> None:
-        """Hand out what is ready, as far as the consumer may take more."""
+        """Deliver ready messages, as far as the consumer may take more."""
         if not self.broker.running:
             return
         while self.ready and self.consumer is not None and self.consumer.may_take():
@@ -158,7 +157,7 @@ class _Queue:
 
 
 class MemoryBroker:
-    """Exchanges and queues in one process, and the faults that tests ask for."""
+    """Exchanges and queues in one process, with fault injection for tests."""
 
     def __init__(self) -> None:
         self._exchanges: dict[str, ExchangeSpec] = {}
@@ -192,7 +191,7 @@ class MemoryBroker:
         self.start()
 
     def block(self) -> None:
-        """Run short of memory or disk: take no messages until `unblock`, and go on delivering."""
+        """Simulate a shortage of memory or disk: take no messages until `unblock`, and go on delivering."""
         self._blocked = True
 
     def unblock(self) -> None:
@@ -221,25 +220,25 @@ class MemoryBroker:
         consumer = self._queues[queue].consumer
         return len(consumer.unsettled) if consumer else 0
 
-    # What follows is for transports.
+    # For transports ---------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """Whether anybody answers."""
+        """False during an outage."""
         return self._running
 
     @property
     def blocked(self) -> bool:
-        """Whether it is short of memory or disk."""
+        """True while short of memory or disk."""
         return self._blocked
 
     @property
     def outages(self) -> int:
-        """How many outages have ended."""
+        """Number of outages that have ended."""
         return self._outages
 
     def declare(self, topology: Topology) -> None:
-        """Create what is missing; refuse a queue that exists with other properties."""
+        """Create what is missing; raise `BrokerRefused` if a queue exists with other properties."""
         for spec in topology.queues:
             if spec.name in self._queues and self._queues[spec.name].spec != spec:
                 raise BrokerRefused(f"queue {spec.name!r} exists with other properties")
@@ -250,16 +249,16 @@ class MemoryBroker:
             self._bindings.setdefault(binding.address, {})[binding.queue] = None
 
     def queues_at(self, address: Address) -> list[_Queue]:
-        """Find the queues that take what is published to an address."""
+        """Return the queues that are bound to an address."""
         return [self._queues[name] for name in self._bindings.get(address, ())]
 
     def accept(self, address: Address, body: bytes, user: str = "") -> bool:
-        """Take a message of a user, or say no for now."""
+        """Take a user's message; return False if it cannot be taken now."""
         if not self._running or self._blocked:
             return False
         if self._refusals:
             self._refusals -= 1
-            # The sender is about to wait for a change, and nothing else may come to change.
+            # The sender is about to wait for a change, and nothing else may change.
             asyncio.get_running_loop().call_soon(self.wake)
             return False
         queues = self.queues_at(address)
@@ -282,14 +281,14 @@ class MemoryBroker:
         await future
 
     def wake(self) -> None:
-        """Let everybody who waits in `change` try again."""
+        """Wake all that wait in `change`."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     def attach(self, name: str, handler: Handler, prefetch: int, retry_pause: RetryPause) -> _Consumer:
-        """Begin to deliver a queue's messages to a handler, unless it has one."""
+        """Deliver a queue's messages to a handler; raise `BrokerRefused` if the queue has one."""
         queue = self._queues[name]
         if queue.consumer is not None:
             raise BrokerRefused(describe_occupied(name))
@@ -298,7 +297,7 @@ class MemoryBroker:
         return consumer
 
     def detach(self, consumer: _Consumer) -> None:
-        """Take back what a consumer has not settled; the queue is free for another."""
+        """Remove a consumer and return its unsettled messages to the queue."""
         consumer.lose()
         consumer.queue.consumer = None
 
@@ -316,7 +315,7 @@ class MemoryTransport(Transport):
     ) -> None:
         self._broker = broker
         self._topology = topology
-        # A broker inside the process has no users, so it is the party whose inbox this is.
+        # A broker inside the process has no users, so the user is the party that owns the inbox.
         self.user = next((spec.dead_letters.routing_key for spec in topology.queues if spec.dead_letters), "")
         self._publish_timeout_s = publish_timeout_s
         self._retry_pause = retry_pause or RetryPause()
@@ -328,7 +327,7 @@ class MemoryTransport(Transport):
     async def __aenter__(self) -> Self:
         if not self._broker.running:
             raise BrokerUnreachable("the in-memory broker is stopped")
-        # A broker inside the process has no operator who would have done it.
+        # A broker inside the process has no operator who would have declared it.
         self._broker.declare(self._topology)
         self._outages_before = self._broker.outages
         self._open = True
@@ -349,11 +348,11 @@ class MemoryTransport(Transport):
                 f"the broker did not take a message for {address.routing_key!r} within"
                 f" {self._publish_timeout_s} s: it is away, or the recipient's queue is full"
             ) from None
-        # Without this a sender in a loop would never let anybody receive.
+        # Without this a sender in a loop would starve the receivers.
         await asyncio.sleep(0)
 
     async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        """Begin to deliver."""
+        """Deliver a queue's messages to a handler."""
         self._check_open()
         if prefetch < 1:
             raise ConfigurationError(f"prefetch must be at least 1, not {prefetch}")
@@ -361,7 +360,7 @@ class MemoryTransport(Transport):
         self._consumers.append(self._broker.attach(name, handler, prefetch, self._retry_pause))
 
     def pause(self, queue: str) -> None:
-        """Give back what is unsettled and take no more."""
+        """Return unsettled messages and take no more."""
         for consumer in self._consumers_of(queue):
             consumer.paused = True
             consumer.lose()
@@ -376,7 +375,7 @@ class MemoryTransport(Transport):
         return [consumer for consumer in self._consumers if consumer.queue.spec.name == queue]
 
     async def close(self) -> None:
-        """Let running handlers finish and give back the rest."""
+        """Let running handlers finish and return the other messages."""
         check_outside(consumer.worker for consumer in self._consumers)
         self._open = False
         consumers, self._consumers = self._consumers, []
@@ -387,12 +386,12 @@ class MemoryTransport(Transport):
         finally:
             for consumer in consumers:
                 self._broker.detach(consumer)
-            # Those who still publish over this transport must find it closed.
+            # Pending calls of `publish` must find the transport closed.
             self._broker.wake()
 
     @property
     def condition(self) -> Condition:
-        """All of it follows from the broker being there."""
+        """Current condition, which follows from the broker's."""
         connected = self._open and self._broker.running
         return Condition(
             connected=connected,
@@ -404,7 +403,7 @@ class MemoryTransport(Transport):
         )
 
     async def count_waiting(self, queue: str) -> int:
-        """Look into the queue."""
+        """Return the number of messages in a queue."""
         name = self._topology.queue(queue).name
         self._check_open()
         if not self._broker.running:

@@ -1,8 +1,8 @@
-"""A subscription's worker: it calls a handler with one delivery at a time, in order.
+"""Worker of a subscription: calls a handler with one delivery at a time, in order.
 
-Both transports hand what they take from the broker to a `Worker`. It runs in a task of its own, so that a
-handler outlives the connection its delivery came over, and it is where the promises about handlers are kept:
-one at a time, an exception means RETRY, and stopping waits for the handler that is running.
+Both transports pass the messages that they take from the broker to a `Worker`. It runs in a task of its own, so
+that a handler outlives the connection its delivery came over. It keeps the promises about handlers: one at a time,
+an exception means RETRY, and stopping waits for the running handler.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 class Taken(Protocol):
-    """A message that was taken from the broker and is not settled yet."""
+    """Message that was taken from the broker and is not settled yet."""
 
     @property
     def delivery(self) -> Delivery:
-        """Give what the handler gets to see."""
+        """Delivery that is passed to the handler."""
 
     def is_stale(self) -> bool:
         """Say whether the connection it came over is gone, so that the broker will deliver it again."""
 
     async def settle(self, verdict: Verdict) -> None:
-        """Tell the broker; a loss of the connection meanwhile is not an error."""
+        """Tell the broker the verdict; a loss of the connection meanwhile is not an error."""
 
 
 T = TypeVar("T", bound=Taken)
@@ -38,19 +38,19 @@ T = TypeVar("T", bound=Taken)
 
 @dataclass(frozen=True, slots=True)
 class RetryPause:
-    """How long a message rests before it is delivered again: doubling, up to a limit."""
+    """Pause before a message is delivered again: doubling, up to a limit."""
 
     first_s: float = 0.1
     longest_s: float = 5.0
 
     def after(self, deliveries: int) -> float:
-        """Give the pause after so many deliveries, in seconds."""
+        """Return the pause after so many deliveries, in seconds."""
         # The exponent is bounded because a float's is.
         return float(min(self.first_s * 2 ** min(deliveries - 1, 30), self.longest_s))
 
 
 class Worker(Generic[T]):
-    """Handles what `put` gives it until it is stopped."""
+    """Calls the handler with the messages from `put` until it is stopped."""
 
     def __init__(self, queue: str, handler: Handler) -> None:
         self._queue = queue
@@ -60,7 +60,7 @@ class Worker(Generic[T]):
         self._task = asyncio.create_task(self._run(), name=f"handle {queue}")
 
     def put(self, taken: T) -> None:
-        """Add a message behind those that wait. The broker's prefetch limit bounds how many there are."""
+        """Queue a message. The broker's prefetch limit bounds how many there are."""
         self._waiting.put_nowait(taken)
 
     def is_caller(self) -> bool:
@@ -68,13 +68,13 @@ class Worker(Generic[T]):
         return asyncio.current_task() is self._task
 
     async def stop(self) -> None:
-        """Handle nothing more; return when the running handler has finished and its verdict is told."""
+        """Handle nothing more; return when the running handler has finished and the broker has its verdict."""
         self._stopping = True
         self._waiting.put_nowait(None)
         try:
             await asyncio.wait({self._task})
         finally:
-            # Only if we are cancelled ourselves is there still something to cancel.
+            # The task is still running only if this call was cancelled.
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -85,8 +85,7 @@ class Worker(Generic[T]):
             try:
                 await taken.settle(await self._judge(taken.delivery))
             except Exception:
-                # The message stays unsettled and comes again with the next connection; those behind it
-                # must not wait for that.
+                # The message stays unsettled and comes again with the next connection; the others must not wait.
                 log.exception("could not settle a message of %s", self._queue)
 
     async def _judge(self, delivery: Delivery) -> Verdict:
@@ -95,7 +94,7 @@ class Worker(Generic[T]):
         try:
             return await self._handler(delivery)
         except asyncio.CancelledError:
-            # Something the handler waited for was cancelled; only if it is us do we have to go.
+            # Something the handler waited for was cancelled; re-raise only if it is this task.
             if task and task.cancelling() > before:
                 raise
             log.warning("a wait inside the handler of %s was cancelled; its message will be retried", self._queue)
@@ -105,13 +104,13 @@ class Worker(Generic[T]):
 
 
 def check_outside(workers: Iterable[Worker[T]]) -> None:
-    """Refuse to close a transport from inside a handler, which the closing would wait for."""
+    """Raise `LocalError` if called from inside a handler, for which closing would wait."""
     if any(worker.is_caller() for worker in workers):
         raise LocalError("a transport cannot be closed from inside one of its handlers")
 
 
 def describe_occupied(queue: str) -> str:
-    """Say why a queue that somebody else consumes cannot be consumed as well."""
+    """Return the error message for a queue that already has a consumer."""
     return (
         f"another instance of this party is running: it consumes {queue!r}, which one may do at a time. Stop it"
         " first; each party runs once"

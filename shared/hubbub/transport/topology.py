@@ -1,8 +1,8 @@
-"""Every exchange, queue, binding and limit, as data, in one place.
+"""Broker topology: every exchange, queue, binding, limit and permission, as data.
 
-Each flow of messages has its own direct exchange, so that a broker can grant each party the right to write to
-just those that its role uses. A party has one inbox, bound under the party's name to the exchanges from which
-its role receives. What any client can fill is kept apart from what must arrive. An aggregator has a second queue,
+Each flow of messages has its own direct exchange, so that a broker can grant each party the right to write to just
+those that its role uses. A party has one inbox, bound under the party's name to the exchanges from which its role
+receives. Queues that any client can fill are kept apart from what must arrive. An aggregator has a second queue,
 `hubbub.orders.NAME`, for what the coordinator sends: orders must not wait behind shares. A client has a second
 queue, `hubbub.peers.NAME`, for what other clients send: that must not push orders and sums out of its inbox. What
 a party rejects goes through an exchange of its own to a queue of its own, so that nobody else can write there:
@@ -19,10 +19,9 @@ No queue has an exchange's name, because a broker grants rights by name alone: w
 write to the one and to read the other would be the right to bind and unbind them. So a queue's name ends in its
 party's, and `hubbub.peers.NAME` is never `hubbub.peers`.
 
-What a party must and must not be able to do at the broker, as attempts that leave nothing behind.
-
-A broker tells nobody but its administrator which rights a user has. So they are tried: every exchange and queue
-that a party uses, those of the others, and what no party may do at all.
+A broker tells nobody but its administrator which rights a user has. So `find_duties` and `find_taboos` list
+attempts that test them and leave nothing behind: on every exchange and queue that a party uses, on those of the
+others, and what no party may do at all.
 """
 
 from __future__ import annotations
@@ -57,34 +56,34 @@ FLOWS: Mapping[tuple[Role, Role], str] = MappingProxyType(
         (Role.AGGREGATOR, Role.AGGREGATOR): PARTIALS,
     }
 )
-"""(sender, recipient) -> exchange. A pair that is not here does not talk."""
+"""(sender, recipient) -> exchange. A pair that is not here exchanges no messages."""
 
 
 class Overflow(StrEnum):
-    """What a full queue does with one message more."""
+    """Overflow policy of a queue."""
 
     REJECT_PUBLISH = "reject-publish"
     DROP_HEAD = "drop-head"
 
 
-# A party that restarts often must not lose messages that way; a message that nobody ever manages to handle must
-# still leave the inbox one day.
+# High enough that a party that restarts often loses no messages; a message that cannot be handled must still leave
+# the inbox one day.
 DELIVERY_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSpec:
-    """A durable direct exchange."""
+    """Durable direct exchange."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:
-    """A durable, replicated queue and its limits.
+    """Durable, replicated queue and its limits.
 
-    `max_length` and `max_bytes` count what waits in the broker. `dead_letters` is where the consumer puts what
-    it rejects and what was delivered more often than `delivery_limit`; None if nobody consumes the queue.
+    `max_length` and `max_bytes` count what waits in the broker. The consumer sends what it rejects, and what was
+    delivered more often than `delivery_limit`, to `dead_letters`, which is None if nobody consumes the queue.
     """
 
     name: str
@@ -97,7 +96,7 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class BindingSpec:
-    """What is published to `address` goes into `queue`."""
+    """Binding: messages to `address` go into `queue`."""
 
     address: Address
     queue: str
@@ -105,7 +104,7 @@ class BindingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What a user may do at the broker, as RabbitMQ takes it: regular expressions over names."""
+    """Permissions of a user at the broker, in RabbitMQ's form: regular expressions over names."""
 
     configure: str
     write: str
@@ -114,7 +113,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What must exist at the broker before a party can work."""
+    """Exchanges, queues and bindings that must exist at the broker before a party can work."""
 
     exchanges: tuple[ExchangeSpec, ...]
     queues: tuple[QueueSpec, ...]
@@ -136,43 +135,43 @@ class Topology:
         raise ConfigurationError(f"no queue {name!r} in this topology, which has: {known or 'none'}")
 
 
-# Old dead letters give way: a flood of bad messages must not fill the broker's disk.
+# Old dead letters are dropped: a flood of bad messages must not fill the broker's disk.
 DEAD_MAX_LENGTH = 1_000
 DEAD_MAX_BYTES = 2**30
 # A client that publishes faster than an aggregator spools waits (4 GiB of 1 MiB chunks). A coordinator's
-# messages are small. A client may be away for days, and nobody can wait for it: its oldest messages give way,
+# messages are small. A client may be away for days, and nobody can wait for it: its oldest messages are dropped,
 # and what it missed then comes from a peer.
 INBOX_MAX_LENGTH: Mapping[Role, int] = MappingProxyType(
     {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: 20_000}
 )
 CLIENT_INBOX_MAX_BYTES = 8 * 2**30
-# A giver sends one client three snapshots in a run unless its policy says otherwise, and nothing else is long. Of
-# 10^8 parameters these are 1.2 GB: 1,200 messages in chunks of 1 MiB, 18,300 in chunks of 64 KiB. The oldest give
-# way here too, since nobody can wait for a client that is away; its orders and sums are elsewhere.
+# A giver sends one client three snapshots in a run unless its policy says otherwise, and nothing else is long. For
+# 10^8 parameters these are 1.2 GB: 1,200 messages in chunks of 1 MiB, 18,300 in chunks of 64 KiB. The oldest are
+# dropped here too, since nobody can wait for a client that is away; its orders and sums are in its inbox.
 PEERS_MAX_LENGTH = 20_000
 PEERS_MAX_BYTES = 4 * 2**30
 
 EXCHANGES = tuple(ExchangeSpec(name) for name in dict.fromkeys(FLOWS.values()))
-"""Those that parties share."""
+"""Exchanges that parties share."""
 
 
 def inbox(party: PartyId) -> str:
-    """Name the queue from which a party receives all that has no queue of its own."""
+    """Return the name of the queue for all messages of a party that have no other queue."""
     return f"hubbub.inbox.{_checked(party)}"
 
 
 def orders_queue(party: PartyId) -> str:
-    """Name the queue from which an aggregator receives the coordinator's orders."""
+    """Return the name of the queue for the coordinator's orders to an aggregator."""
     return f"hubbub.orders.{_checked(party)}"
 
 
 def peers_queue(party: PartyId) -> str:
-    """Name the queue from which a client receives what other clients send."""
+    """Return the name of the queue for what other clients send to a client."""
     return f"hubbub.peers.{_checked(party)}"
 
 
 def received_from(party: PartyId, role: Role) -> tuple[str, ...]:
-    """Name all queues from which a party receives."""
+    """Return the names of all queues from which a party receives."""
     match role:
         case Role.AGGREGATOR:
             return orders_queue(party), inbox(party)
@@ -183,17 +182,17 @@ def received_from(party: PartyId, role: Role) -> tuple[str, ...]:
 
 
 def dead_letter_queue(party: PartyId) -> str:
-    """Name the queue that holds what a party rejected."""
+    """Return the name of the queue that holds what a party rejected."""
     return f"hubbub.dead.{_checked(party)}"
 
 
 def dead_letter_exchange(party: PartyId) -> str:
-    """Name the exchange through which a party, and the broker for it, puts aside what was rejected."""
+    """Return the name of the exchange to which a party sends what it rejected."""
     return f"hubbub.rejected.{_checked(party)}"
 
 
 def route(sender: Role, recipient: Role, name: PartyId) -> Address:
-    """Say where a party of role `sender` publishes for the party `name` of role `recipient`."""
+    """Return the address at which a party of role `sender` reaches the party `name` of role `recipient`."""
     exchange = FLOWS.get((sender, recipient))
     if exchange is None:
         raise ConfigurationError(f"no messages go from {sender} to {recipient}")
@@ -201,7 +200,7 @@ def route(sender: Role, recipient: Role, name: PartyId) -> Address:
 
 
 def topology_for(party: PartyId, role: Role) -> Topology:
-    """Lay out the shared exchanges and one party's queues and bindings."""
+    """Return the shared exchanges and one party's queues and bindings."""
     dead = Address(dead_letter_exchange(party), party)
     sources = dict.fromkeys(exchange for (_, recipient), exchange in FLOWS.items() if recipient is role)
     return Topology(
@@ -240,7 +239,7 @@ def _queue_for(exchange: str, party: PartyId, role: Role) -> str:
 
 
 def permissions_for(party: PartyId, role: Role) -> Permissions:
-    """Grant a party what its role's flows need and no more; the broker's default exchange is nobody's."""
+    """Return the permissions that a party's role needs and no more; nobody may use the default exchange."""
     targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
     return Permissions(
         configure="^$",
@@ -284,12 +283,12 @@ def _checked(party: PartyId) -> PartyId:
 
 
 DEFAULT_EXCHANGE = ""
-"""Reaches every queue by its name, so that whoever may write to it may write to everybody."""
+"""Reaches every queue by its name, so that the right to write to it is the right to write to everybody."""
 BUILT_IN_EXCHANGES = ("amq.direct", "amq.fanout", "amq.topic")
 
 
 class Deed(StrEnum):
-    """What can be tried."""
+    """Kind of an attempt."""
 
     DECLARE = "declare queue"
     PUBLISH = "publish to exchange"
@@ -298,7 +297,7 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Something to try, and with what."""
+    """Operation at the broker that tests a permission, on the exchange or queue `name`."""
 
     deed: Deed
     name: str
@@ -310,7 +309,7 @@ class Attempt:
 
 
 def find_duties(party: PartyId, role: Role) -> tuple[Attempt, ...]:
-    """What a party must be able to do in order to work."""
+    """Return the attempts that must succeed for a party to work."""
     targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
     return (
         *(Attempt(Deed.PUBLISH, exchange) for exchange in (*targets, dead_letter_exchange(party))),
@@ -319,7 +318,7 @@ def find_duties(party: PartyId, role: Role) -> tuple[Attempt, ...]:
 
 
 def find_taboos(party: PartyId, role: Role, others: Iterable[PartyId]) -> tuple[Attempt, ...]:
-    """What the broker must refuse a party."""
+    """Return the attempts that the broker must refuse."""
     allowed = {attempt.name for attempt in find_duties(party, role)}
     strangers = [name for name in others if name != party]
     exchanges = (

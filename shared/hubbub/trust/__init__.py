@@ -1,1 +1,1 @@
-"""Who is who: identities, the roster, what is signed and sealed, and the audit log."""
+"""Trust between parties: identities, the roster, signatures, seals, and the audit log."""

@@ -1,13 +1,13 @@
-"""The audit log: a party's own record of what it took part in.
+"""Audit log: a party's own record of what it took part in.
 
 Every party appends one line for each thing that matters: a manifest, a member set, a digest, a refusal. Each
 line carries the digest of the one before it, so a change anywhere breaks the chain from there on.
 
-The chain is not signed. It shows a later edit to whoever noted an earlier head or kept an earlier copy. Alone it
-does not show a tail that was cut off, nor a log that its own party wrote anew from the start. Beside the logs of
-other parties it shows where they differ, not who is right: that is what `hubbub.trust.comparison` is for.
+The chain is not signed. It shows a later edit to those who noted an earlier head or kept an earlier copy. Alone it
+does not show a tail that was cut off, nor a log that its own party rewrote from the start. Compared with the logs
+of other parties (`hubbub.trust.comparison`), it shows where they differ, not who is right.
 
-No entry holds a secret: what depends on sums or models is written as a digest under a key that the log has not.
+No entry holds a secret: what depends on sums or models is written as a digest under a key that is not in the log.
 Each line has a random salt, so that a head that is known elsewhere does not confirm a guess at what was logged.
 """
 
@@ -36,15 +36,15 @@ from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import describe
 
 FORMAT = 2
-"""Of lines with a salt. A log of format 1, whose lines have none, is read, and continued in this format."""
+"""Format of lines with a salt. A log of format 1, whose lines have none, is read, and continued in this format."""
 SALT_BYTES = 16
 NOTHING_BEFORE = "0" * 64
-"""What stands as the digest before the first line."""
+"""Digest that the first line names as the previous one."""
 
 MAX_TALLIES = 10_000
-"""Refusals that are told apart; a stranger can make up as many names as it likes."""
+"""Refusals that are counted apart; a stranger can invent any number of names."""
 MAX_TALLIES_OF_ONE = 100
-"""The same for those of one user of the broker, which cannot make up its own name."""
+"""The same for one user of the broker, which cannot invent its own name."""
 MAX_NAME_CHARACTERS = 80
 
 _LINE_START = b'{"digest":"'
@@ -53,7 +53,7 @@ _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BrokenChain(ConfigurationError):
-    """The chain of a log does not hold, from `line` on."""
+    """The chain of a log is broken from `line` on."""
 
     def __init__(self, path: Path, line: int, how: str) -> None:
         super().__init__(f"{path}, line {line}: {how}")
@@ -61,7 +61,7 @@ class BrokenChain(ConfigurationError):
 
 
 class Entry(Claim):
-    """One line of a log."""
+    """Line of a log."""
 
     sequence: Annotated[int, Field(ge=1)]
     time: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$")]
@@ -80,7 +80,7 @@ class Entry(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log whose chain holds."""
+    """Log with a valid chain."""
 
     party: PartyId
     entries: tuple[Entry, ...]
@@ -92,7 +92,7 @@ class Log:
 
 
 class AuditLog:
-    """A party's own log: a file that only grows. After a failure it takes nothing until it is opened again."""
+    """Append-only log of a party. After a failure it takes nothing until it is reopened."""
 
     def __init__(self, path: Path, party: PartyId) -> None:
         self._path = path
@@ -134,7 +134,7 @@ class AuditLog:
             self._file, self._usable = -1, False
 
     def _go_on(self, party: PartyId) -> None:
-        """Take up the chain where the file ends; a line that a crash cut short goes, and that is recorded."""
+        """Continue the chain of the file; a line that a crash cut short is removed, and that is recorded."""
         try:
             rest = self._read_rest(party)
             os.ftruncate(self._file, self._size)
@@ -164,7 +164,7 @@ class AuditLog:
         return rest
 
     def _compose(self, kind: str, fields: dict[str, JsonValue]) -> tuple[bytes, Entry]:
-        """Make the line that comes next; what could not be read back is not written."""
+        """Return the next line; raise `LocalError` if it could not be read back."""
         content = {
             "sequence": self._sequence + 1,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -199,7 +199,7 @@ class AuditLog:
 
 
 class Refusals:
-    """A tally of what was refused: a flood of it makes the log longer only by the logarithm."""
+    """Counts refusals and logs powers of two, so that a flood of n adds log n lines."""
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log
@@ -210,10 +210,10 @@ class Refusals:
     def note(
         self, reason: str, *, kind: str, sender: str, run: str, by: str = "", **about: JsonValue
     ) -> Callable[[], None] | None:
-        """Count a refusal, and give what writes it down if it is the 1st, 2nd, 4th, 8th and so on of its like.
+        """Count a refusal; return the function that logs it if it is the 1st, 2nd, 4th, 8th and so on of its kind.
 
-        To count takes no time, to write does. `by` is the broker's user who sent what is refused, `about` what
-        else is to be written.
+        Counting takes no time, writing does. `by` is the broker's user who sent what is refused, `about` are
+        further fields of the entry.
         """
         key = (_shorten(reason), _shorten(kind), _shorten(sender or by), _shorten(run))
         with self._lock:
@@ -229,7 +229,7 @@ class Refusals:
         )
 
     def _find_room(self, key: tuple[str, str, str, str], user: str) -> tuple[str, str, str, str]:
-        """Lump a refusal that is unlike all before together with others if too many are told apart."""
+        """Return the key under which to count a new kind of refusal: "other" if there are too many kinds."""
         if user and self._told_apart[user] >= MAX_TALLIES_OF_ONE:
             return (key[0], "other", user, "other")
         if len(self._counts) >= MAX_TALLIES:
@@ -240,12 +240,12 @@ class Refusals:
 
 
 def _shorten(name: str) -> str:
-    """Escape and cut what a stranger chose: it is read on terminals, and kept in memory."""
+    """Escape and cut a name that a stranger chose: it is shown on terminals, and kept in memory."""
     return name[:MAX_NAME_CHARACTERS].encode("unicode_escape").decode("ascii")[:MAX_NAME_CHARACTERS]
 
 
 def read_log(path: Path) -> Log:
-    """Read a log whose chain holds from the first line to the last, or say where it breaks."""
+    """Read a log; raise `BrokenChain`, which names the line, if its chain is broken anywhere."""
     try:
         found = path.read_bytes()
     except OSError as error:
@@ -262,7 +262,7 @@ def read_log(path: Path) -> Log:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What a party finds of its log when it starts."""
+    """State of a log when its party starts."""
 
     entries: tuple[Entry, ...]
     cut: int = 0
@@ -270,7 +270,7 @@ class _Rest:
 
 
 def _check_rest(path: Path, found: bytes) -> _Rest:
-    """Check all complete lines, and see what the last one is if it has no newline."""
+    """Check all complete lines, and the last one if it has no newline."""
     lines, tail = _split(found)
     entries = _check_chain(path, lines)
     if not tail:
@@ -285,7 +285,7 @@ def _check_rest(path: Path, found: bytes) -> _Rest:
 
 
 def _is_start_of_line(tail: bytes) -> bool:
-    """Whether a crash can have left this: else the file is something else, and not ours to cut."""
+    """Say whether a crash can have left this: if not, the file is no log of ours and must not be cut."""
     return tail.startswith(_LINE_START) or _LINE_START.startswith(tail) or not tail.strip(b"\0")
 
 
@@ -347,7 +347,7 @@ def _party_of(entries: Sequence[Entry]) -> PartyId:
 
 
 def _find_runs(entries: Sequence[Entry]) -> dict[RunId, bool]:
-    """Find the runs that were joined, and whether each has ended."""
+    """Return the runs that were joined, and whether each has ended."""
     named = [(entry.kind, RunId(str(entry.fields.get("run", "")))) for entry in entries]
     ended = {run for kind, run in named if kind == "ended"}
     return {run: run in ended for kind, run in named if kind == "joined"}

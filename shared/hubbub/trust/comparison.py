@@ -1,4 +1,4 @@
-"""Several parties' audit logs side by side: where they differ, and whose stops too early."""
+"""Comparison of several parties' audit logs: finds where they differ, and which stop too early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,128}$")]
 
 
 class DifferenceKind(StrEnum):
-    """What two logs can disagree on."""
+    """Kind of a difference between logs."""
 
     MANIFESTS = "different-manifests"
     ROSTERS = "different-rosters"
@@ -46,13 +46,13 @@ class DifferenceKind(StrEnum):
 
     @property
     def is_note(self) -> bool:
-        """Whether nobody need be wrong: a restart writes a verdict again, and some logs have nothing in common."""
+        """True if nobody need be wrong: a restart writes a verdict again, and some logs have nothing in common."""
         return self in {DifferenceKind.REPEATED, DifferenceKind.UNRELATED}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that the logs do not agree on: where, and who says what. No run means the logs as such."""
+    """Difference between logs: where it is, and who says what. An empty run means the logs as such."""
 
     kind: DifferenceKind
     run: str
@@ -63,14 +63,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """How much at least two of the logs tell of."""
+    """Number of runs and phases that at least two logs have."""
 
     runs: int
     phases: int
 
 
 class _Fact(Claim, extra="ignore"):
-    """What an entry says of a run; what else it says is not compared."""
+    """Fields of an entry that are compared; others are ignored."""
 
     run: Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
 
@@ -127,27 +127,27 @@ _T = TypeVar("_T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What each party says of one run, in its order."""
+    """Facts of each party about one run, in the order of its log."""
 
     id: RunId
     facts: Mapping[PartyId, Sequence[_Fact]]
     manifest: Manifest | None
 
     def by_party(self, kind: type[_F]) -> dict[PartyId, list[_F]]:
-        """Who says something of a kind, and what."""
+        """Return the facts of a kind, by party; parties without any are left out."""
         said = {party: [fact for fact in facts if isinstance(fact, kind)] for party, facts in self.facts.items()}
         return {party: facts for party, facts in said.items() if facts}
 
     def differ(
         self, kind: DifferenceKind, place: str, said: Mapping[PartyId, _T], show: Callable[[_T], str]
     ) -> Iterator[Difference]:
-        """Tell who says what, unless all say the same."""
+        """Yield a difference unless all parties say the same."""
         if len(set(said.values())) > 1:
             yield Difference(kind, self.id, place, _tell(said, show), tuple(said))
 
 
 def compare(logs: Sequence[Log]) -> tuple[Difference, ...]:
-    """Hold the logs of several parties against each other and find everything they cannot all be right about."""
+    """Compare the logs of several parties; return everything they cannot all be right about."""
     latest, forks = _take_latest(logs)
     runs, unreadable = _gather(latest)
     found = [*forks, *unreadable, *_compare_nonces(runs)]
@@ -158,7 +158,7 @@ def compare(logs: Sequence[Log]) -> tuple[Difference, ...]:
 
 
 def find_common(logs: Sequence[Log]) -> Common:
-    """Count the runs, and the phases of them, that at least two parties tell of."""
+    """Count the runs, and their phases, that at least two logs have."""
     runs, _ = _gather(_take_latest(logs)[0])
     phases = 0
     for run in runs:
@@ -168,13 +168,13 @@ def find_common(logs: Sequence[Log]) -> Common:
 
 
 def runs_of(log: Log) -> tuple[RunId, ...]:
-    """The runs that a log tells of, in its order."""
+    """Return the runs that a log has, in its order."""
     facts, _ = _read_facts(log)
     return tuple(dict.fromkeys(fact.run for fact in facts))
 
 
 def _take_latest(logs: Sequence[Log]) -> tuple[list[Log], list[Difference]]:
-    """Keep the longest log of each party; an earlier copy must be a beginning of it."""
+    """Return the longest log of each party, and the forks: an earlier copy must be a prefix of it."""
     latest: dict[PartyId, Log] = {}
     forks = []
     for log in sorted(logs, key=lambda log: len(log.entries), reverse=True):
@@ -202,7 +202,7 @@ def _read_facts(log: Log) -> tuple[list[_Fact], list[Difference]]:
 
 
 def _gather(logs: Sequence[Log]) -> tuple[list[_Run], list[Difference]]:
-    """Sort what the parties say by run, and find each run's manifest."""
+    """Group the facts by run, and find each run's manifest."""
     said: dict[RunId, dict[PartyId, list[_Fact]]] = {}
     unreadable = []
     for log in logs:
@@ -214,7 +214,7 @@ def _gather(logs: Sequence[Log]) -> tuple[list[_Run], list[Difference]]:
 
 
 def _find_manifest(run: RunId, parts: Mapping[PartyId, Sequence[_Fact]]) -> Manifest | None:
-    """A manifest that is this run, if any party has it."""
+    """Return the manifest of this run, if any party has it."""
     for fact in (fact for facts in parts.values() for fact in facts if isinstance(fact, _Joined)):
         with suppress(ConfigurationError):
             manifest = read_manifest(json.dumps(fact.manifest))
@@ -224,7 +224,7 @@ def _find_manifest(run: RunId, parts: Mapping[PartyId, Sequence[_Fact]]) -> Mani
 
 
 def _compare_nonces(runs: Sequence[_Run]) -> Iterator[Difference]:
-    """A nonce belongs to one manifest: two runs that share one are a run that was told in two ways."""
+    """Find runs that share a nonce: it belongs to one manifest, so parties were given different ones."""
     for twins in _with_one_nonce(runs):
         joined = [next(iter(run.by_party(_Joined).values()))[0].manifest for run in twins]
         fields = [
@@ -270,7 +270,7 @@ def _check_enrolment(run: _Run) -> Iterator[Difference]:
 
 
 def _check_verdicts(run: _Run) -> Iterator[Difference]:
-    """How one phase ended is the same at all parties, and final at each."""
+    """Check that each phase ended the same way at all parties, and once at each."""
     said: dict[tuple[int, str], dict[PartyId, list[_Verdict]]] = defaultdict(lambda: defaultdict(list))
     for party, verdicts in run.by_party(_Verdict).items():
         for verdict in verdicts:
@@ -304,7 +304,7 @@ def _compare_phase(run: _Run, place: str, said: Mapping[PartyId, _Verdict]) -> I
 
 
 def _check_rounds(run: _Run) -> Iterator[Difference]:
-    """All phases of a round are released over one member set, whoever tells of them."""
+    """Check that all phases of a round were released over one member set, across all logs."""
     said: dict[int, dict[str, set[frozenset[PartyId]]]] = defaultdict(lambda: defaultdict(set))
     told_by: dict[int, dict[PartyId, None]] = defaultdict(dict)
     for party, verdicts in run.by_party(_Released).items():
@@ -336,7 +336,7 @@ def _check_models(run: _Run) -> Iterator[Difference]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Step:
-    """How far a log has come in a run: all parties take these in the same order."""
+    """Position of a log in a run: all parties take the steps in the same order."""
 
     round: int
     rank: int
@@ -357,7 +357,7 @@ class _Step:
 
 
 def _check_tails(run: _Run) -> Iterator[Difference]:
-    """A log of a run that goes on elsewhere, and that neither goes on nor says that its party left."""
+    """Find logs that stop while the run goes on elsewhere, and do not say that their party left."""
     steps = _steps_of(run)
     ended = run.by_party(_Ended)
     for party in run.facts:
@@ -373,7 +373,7 @@ def _check_tails(run: _Run) -> Iterator[Difference]:
 def _find_beyond(
     run: _Run, party: PartyId, steps: Mapping[PartyId, Sequence[_Step]], last: _Step
 ) -> tuple[PartyId, str] | None:
-    """Who tells most of what comes after a party's last step; who left the run earlier says nothing of it."""
+    """Return the party whose log goes furthest beyond a party's last step; one that left earlier has no say."""
     for other in run.by_party(_Ended):
         if max(steps[other], default=last) >= last:
             return other, "the end of the run"
@@ -389,7 +389,7 @@ def _steps_of(run: _Run) -> dict[PartyId, list[_Step]]:
 
 
 def _order_of_phases(run: _Run) -> list[str]:
-    """The phases of a round as the fullest telling of one has them."""
+    """Return the phases of a round, in the order of the most complete log of one."""
     tellings: dict[tuple[PartyId, int], dict[str, None]] = defaultdict(dict)
     for party, verdicts in run.by_party(_Verdict).items():
         for verdict in verdicts:
@@ -416,7 +416,7 @@ def _step(fact: _Fact, order: Sequence[str]) -> _Step | None:
 
 
 def _expected(run: _Run, party: PartyId, steps: Mapping[PartyId, Sequence[_Step]]) -> frozenset[str]:
-    """Steps that a party takes if others do; a phase can be for the first aggregator alone."""
+    """Return the steps that a party takes if others do; a phase can be for the first aggregator alone."""
     names = {other: {step.name for step in taken} for other, taken in steps.items()}
     if run.manifest is None or party == run.manifest.coordinator:
         return frozenset(names[party])
@@ -429,7 +429,7 @@ def _expected(run: _Run, party: PartyId, steps: Mapping[PartyId, Sequence[_Step]
 
 
 def _find_absent(runs: Sequence[_Run], logs: Sequence[Log]) -> Iterator[Difference]:
-    """Parties that a manifest names and whose log does not know the run."""
+    """Find parties that a manifest names and whose log does not have the run."""
     knows = {(run.id, party) for run in runs for party in run.facts}
     for twins in _with_one_nonce(runs):
         knows |= {(run.id, party) for run in twins for twin in twins for party in twin.facts}
@@ -444,7 +444,7 @@ def _find_absent(runs: Sequence[_Run], logs: Sequence[Log]) -> Iterator[Differen
 
 
 def _has_to_know(run: _Run, log: Log) -> bool:
-    """Whether a party is named in a run and cannot have declined: a run begins when all have joined."""
+    """Say whether a party is named in a run and cannot have declined: a run begins when all have joined."""
     if run.manifest is None:
         return False
     named = {*run.manifest.clients, *run.manifest.aggregators, run.manifest.coordinator}
@@ -459,7 +459,7 @@ def _refused(log: Log, run: RunId) -> bool:
 def _find_unrelated(
     runs: Sequence[_Run], logs: Sequence[Log], found: Sequence[Difference]
 ) -> Iterator[Difference]:
-    """Logs that nothing was held against."""
+    """Find logs that were compared with nothing."""
     related = {party for run in runs if len(run.facts) > 1 for party in run.facts}
     related |= {party for difference in found for party in difference.parties}
     for log in logs:
@@ -479,7 +479,7 @@ _CHECKS: tuple[Callable[[_Run], Iterator[Difference]], ...] = (
 
 
 def _tell(said: Mapping[PartyId, _T], show: Callable[[_T], str]) -> str:
-    """Who says what, the many first."""
+    """Return who says what, the largest group first."""
     sides: dict[_T, list[PartyId]] = defaultdict(list)
     for party, value in said.items():
         sides[value].append(party)
@@ -503,7 +503,7 @@ def _show_digests(digests: frozenset[str]) -> str:
 
 
 def _show_members(sets: Iterable[frozenset[PartyId]]) -> Callable[[frozenset[PartyId]], str]:
-    """Show a member set by its size and by what it has beyond what all of them have."""
+    """Return a formatter that shows a member set by its size and the members that not all sets have."""
     every = list(sets)
     everywhere = every[0].intersection(*every) if every else frozenset()
 

@@ -1,4 +1,4 @@
-"""A party's identity: its name, its key and its password at the broker.
+"""Identity of a party: its name, its key and its password at the broker.
 
 The private file never leaves the party's machine; the public one goes to whoever builds the roster. The private
 file is unreadable to others from the moment it exists, and one that others could have read is not used.
@@ -35,7 +35,7 @@ PUBLIC_SUFFIX = ".public.json"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a party is, with the secrets that prove it."""
+    """Identity of a party, with the secrets that prove it."""
 
     name: PartyId
     role: Role
@@ -44,7 +44,7 @@ class Identity:
     broker_password: str = field(repr=False)
 
     def public(self) -> PublicIdentity:
-        """What the others may know; the same bytes every time."""
+        """Return the public part of the identity; it is deterministic."""
         public_key = self.key.public.hex()
         password_hash = hash_password(self.broker_password, self._salt)
         proven = what_is_proven(self.name, self.role, self.organisation, public_key, password_hash)
@@ -59,7 +59,7 @@ class Identity:
 
     @property
     def _salt(self) -> bytes:
-        """Follows from the password, which is random and used once, so that no salt need be kept beside it."""
+        """Salt derived from the password, which is random and used once, so that none need be stored."""
         return hashlib.sha256(bind("salt of the broker password", self.broker_password)).digest()[:SALT_BYTES]
 
 
@@ -86,7 +86,7 @@ def new_identity(name: str, role: Role, organisation: str) -> Identity:
 
 
 class _PrivateFile(Claim):
-    """An identity as it is written down. A short password would be guessed from its public hash."""
+    """Content of a private identity file. A short password could be guessed from its public hash."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -118,7 +118,7 @@ class _PrivateFile(Claim):
 
 
 def write_identity(identity: Identity, folder: Path) -> tuple[Path, Path]:
-    """Write the private and the public file, both or neither; what is there already stays as it is."""
+    """Write the private and the public file, both or neither; existing files are never overwritten."""
     private = folder / f"{identity.name}{PRIVATE_SUFFIX}"
     public = folder / f"{identity.name}{PUBLIC_SUFFIX}"
     try:
@@ -140,7 +140,7 @@ def write_identity(identity: Identity, folder: Path) -> tuple[Path, Path]:
 
 
 def dump_identity(identity: Identity) -> bytes:
-    """What the private file holds, for whoever writes it elsewhere: nobody but its owner may read it there."""
+    """Return the content of the private file, to write it elsewhere: only its owner may read it there."""
     return _dump(_PrivateFile.of(identity))
 
 
@@ -159,7 +159,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def _read_private(path: Path) -> bytes:
-    """Read what was opened only after looking at its mode, so that it cannot be swapped in between."""
+    """Check the mode of the open file before reading it, so that it cannot be swapped in between."""
     with path.open("rb") as stream:
         if is_open_to_others(os.fstat(stream.fileno())):
             raise ConfigurationError(f"others than its owner may read or change {path}: chmod 600 {path}")
@@ -167,7 +167,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def read_public_identity(path: Path) -> PublicIdentity:
-    """Read a public file and check that it is as its party made it."""
+    """Read a public file and check its proof."""
     if path.name.endswith(PRIVATE_SUFFIX):
         raise ConfigurationError(
             f"{path} is a private file, never to be sent: take its party's {PUBLIC_SUFFIX} file"

@@ -1,8 +1,8 @@
-"""The roster: who takes part, with which key, for which organisation.
+"""Roster: the parties of a federation, with their keys and organisations.
 
 Nothing about a party is taken from the coordinator or the broker on trust. Every party holds the same roster and
-pins it by its digest; whoever is not in it is nobody. Each entry carries a signature under its own key, so that
-no one can enter a key that somebody else holds.
+pins it by its digest; a party that is not in it is unknown. Each entry carries a signature under its own key, so
+that no one can enter a key that somebody else holds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PasswordHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{48}$")]
 
 
 class PublicIdentity(Claim):
-    """What the others know of a party."""
+    """Public part of a party's identity."""
 
     format: Literal[1] = 1
     name: Name
@@ -41,12 +41,12 @@ class PublicIdentity(Claim):
     organisation: Name
     public_key: PublicKey
     broker_password_hash: PasswordHash
-    """As RabbitMQ keeps it: base64 of a salt of 4 bytes and SHA-256(salt ‖ password)."""
+    """RabbitMQ's form: base64 of a salt of 4 bytes and SHA-256(salt ‖ password)."""
     proof: Signature
-    """A signature over all the rest: whoever made this file holds the key."""
+    """Signature over all the rest: it proves that the maker of this file holds the key."""
 
     def check_proof(self) -> None:
-        """Refuse a weak key, and a file that its key did not sign as it stands."""
+        """Raise `ConfigurationError` if the key is weak, or has not signed the file as it is."""
         public_key = bytes.fromhex(self.public_key)
         try:
             check_public_key(public_key)
@@ -66,17 +66,17 @@ class PublicIdentity(Claim):
 def what_is_proven(
     name: PartyId, role: Role, organisation: PartyId, public_key: str, broker_password_hash: str
 ) -> bytes:
-    """The bytes that a public identity's proof signs."""
+    """Return the bytes that a public identity's proof signs."""
     return bind(1, name, role, organisation, public_key, broker_password_hash)
 
 
 class Roster(Claim):
-    """All parties of a federation, sorted by name, and how they seal."""
+    """All parties of a federation, sorted by name, and the KEM of their seals."""
 
     format: Literal[1] = 1
     kem: Kem = Kem.X25519
     broker: Name | None = None
-    """The organisation that runs the broker, where it is known."""
+    """The organisation that runs the broker, if it is known."""
     parties: tuple[PublicIdentity, ...]
 
     @model_validator(mode="after")
@@ -98,20 +98,20 @@ class Roster(Claim):
 
     @property
     def canonical(self) -> bytes:
-        """The one byte string that stands for this roster: JSON, keys sorted, no spaces, ASCII."""
+        """Canonical encoding: JSON, keys sorted, no spaces, ASCII."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode("ascii")
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical form: what every party pins."""
+        """SHA-256 of the canonical encoding, which every party pins."""
         return hashlib.sha256(self.canonical).hexdigest()
 
     def find(self, name: str) -> PublicIdentity | None:
-        """The party of this name, if there is one."""
+        """Return the party of this name, if there is one."""
         return next((party for party in self.parties if party.name == name), None)
 
     def named(self, role: Role) -> tuple[PublicIdentity, ...]:
-        """All parties of a role, sorted by name."""
+        """Return all parties of a role, sorted by name."""
         return tuple(party for party in self.parties if party.role is role)
 
 
@@ -122,7 +122,7 @@ def _repeated(values: Iterable[str]) -> list[str]:
 def build_roster(
     identities: Sequence[PublicIdentity], *, kem: Kem = Kem.X25519, broker: str | None = None
 ) -> Roster:
-    """Put public identities together, in any order, and check each of them."""
+    """Build a roster from public identities in any order, and check each of them."""
     if broker is not None and not is_party_id(broker):
         raise ConfigurationError(
             f"{broker!r} cannot name the broker's organisation: use lower-case letters, digits and hyphens"
@@ -140,13 +140,13 @@ def build_roster(
 
 
 def verify_roster(roster: Roster) -> None:
-    """Refuse a roster with a party that does not prove that it holds its key."""
+    """Raise `ConfigurationError` if a party does not prove that it holds its key."""
     for party in roster.parties:
         party.check_proof()
 
 
 def read_roster(path: Path, *, pinned: str | None = None) -> Roster:
-    """Read a roster, check every party in it and, where a digest is pinned, that it is the one agreed on."""
+    """Read a roster, check every party in it and, if a digest is pinned, that it matches."""
     try:
         roster = Roster.model_validate_json(path.read_bytes())
         verify_roster(roster)
@@ -159,18 +159,18 @@ def read_roster(path: Path, *, pinned: str | None = None) -> Roster:
     if pinned is not None and pinned != roster.digest:
         raise ConfigurationError(
             f"{path} has the digest {roster.digest}, but {pinned} is pinned; compare digests with the other "
-            "parties over another channel, by telephone for one, before you change the pin"
+            "parties over another channel, for example by telephone, before you change the pin"
         )
     return roster
 
 
 def find_conflicts(roster: Roster) -> list[str]:
-    """What makes the roster weaker than it looks, in sentences; nothing here forbids its use."""
+    """Return warnings about a roster that is weaker than it looks; none of them forbids its use."""
     return [*_find_shared_hands(roster), *_find_shortages(roster)]
 
 
 def _find_shared_hands(roster: Roster) -> list[str]:
-    """Privacy rests on one honest aggregator; two in one hand count once."""
+    """Return warnings about organisations with several roles: aggregators in one hand count as one."""
     found = []
     coordinators = {party.organisation for party in roster.named(Role.COORDINATOR)}
     operated = Counter(party.organisation for party in roster.named(Role.AGGREGATOR))
@@ -210,5 +210,5 @@ def _find_shortages(roster: Roster) -> list[str]:
 
 
 def show_fingerprint(digest: str) -> str:
-    """A digest or key in groups of four digits, to be read out over the telephone."""
+    """Return a digest or key in groups of four digits, to be read out over the telephone."""
     return " ".join(digest[start : start + GROUP_DIGITS] for start in range(0, len(digest), GROUP_DIGITS))

@@ -1,7 +1,7 @@
-"""One party's keys in one run, and what is bound to each thing that is sealed with them.
+"""Seals: one party's keys in one run, and the context that each ciphertext is bound to.
 
-What is sealed says, beside the ciphertext, nothing that could be changed: run, round, phase, chunk, sender,
-recipient and role go into the seal, and a ciphertext that is moved to any other place does not open.
+Run, round, phase, chunk, sender, recipient and role are bound into the seal, so nothing beside the ciphertext can
+be changed: a ciphertext that is moved to any other place does not open.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from hubbub.trust.signed import sign_run_key
 
 
 def draw_run_key(kem: Kem) -> SealingKey:
-    """Make a private key for one run."""
+    """Generate a private key for one run."""
     return SealingKey.generate(kem)
 
 
 def read_run_key(kem: Kem, kept: bytes) -> SealingKey:
-    """Take a private key up again that was kept for a restart."""
+    """Read a private key that was stored for a restart."""
     return SealingKey.from_bytes(kem, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where in a run something is sealed: the round and the phase of it."""
+    """Run, round and phase that a ciphertext is bound to."""
 
     run: RunId
     round: int
@@ -48,7 +48,7 @@ class Stage:
 
 
 class RunSeals:
-    """The private key that a party made for a run, and everybody's public ones. It dies with the run."""
+    """Private key of a party for one run, and everybody's public keys. It is deleted with the run."""
 
     def __init__(self, identity: Identity, run: RunId, key: SealingKey) -> None:
         self._me = identity.name
@@ -62,13 +62,13 @@ class RunSeals:
         return f"<RunSeals of {self._me}>"
 
     def accept(self, publics: Mapping[PartyId, bytes]) -> None:
-        """Take everybody's public keys, once."""
+        """Set everybody's public keys; raise `LocalError` if others were set before."""
         if self._publics and self._publics != publics:
             raise LocalError("a run has one key of each party")
         self._publics = dict(publics)
 
     def public(self, party: PartyId) -> bytes:
-        """A party's public key."""
+        """Return a party's public key."""
         return self._publics[party]
 
     # Shares: a client to an aggregator ------------------------------------------------------------------
@@ -86,7 +86,7 @@ class RunSeals:
         return ShareKey(stage, sender, self._me, set_id, key, sealed)
 
     def seal_seed(self, stage: Stage, to: PartyId, set_id: SetId, seed: bytes) -> bytes:
-        """Seal the seed that a whole share follows from."""
+        """Seal the seed from which a whole share is derived."""
         return seal(self._kem, self._publics[to], seed, _seed_info(stage, self._me, to, set_id))
 
     def open_seed(self, stage: Stage, sender: PartyId, set_id: SetId, sealed: bytes) -> bytes:
@@ -129,7 +129,7 @@ class RunSeals:
         return seal(self._kem, self._publics[to], contribution, _contribution_info(self._run, self._me, to))
 
     def open_contribution(self, sender: PartyId, sealed: bytes) -> bytes:
-        """Open another client's part."""
+        """Open another client's part of the group secret."""
         return self._key.open(sealed, _contribution_info(self._run, sender, self._me))
 
     # Snapshots of the model: a client to a client ------------------------------------------------------
@@ -145,7 +145,7 @@ class RunSeals:
 
 @dataclass(frozen=True, slots=True)
 class ShareKey:
-    """The key of one client's share set at one aggregator. Every chunk travels with it, sealed."""
+    """Key of one client's share set at one aggregator. Every chunk carries it, sealed."""
 
     stage: Stage
     sender: PartyId
@@ -155,15 +155,15 @@ class ShareKey:
     sealed: bytes = field(repr=False)
 
     def seal(self, chunk: int, share: bytes) -> bytes:
-        """Encrypt one chunk of the share, once, and put the sealed key before it."""
+        """Encrypt one chunk of the share, and prepend the sealed key; call it once per chunk."""
         return self.key.encrypt(chunk, share, self._info(chunk), head=self.sealed)
 
     def open(self, chunk: int, payload: bytes, room: Room = bytearray) -> Decrypted:
-        """Decrypt one chunk of the share, into memory that `room` gives."""
+        """Decrypt one chunk of the share, into memory that `room` allocates."""
         return self.key.decrypt(chunk, memoryview(payload)[len(self.sealed) :], self._info(chunk), room)
 
     def opens(self, set_id: SetId, payload: bytes) -> bool:
-        """Whether this is the key that a chunk of a set came with."""
+        """Say whether a chunk of a set carries this key."""
         return set_id == self.set_id and payload.startswith(self.sealed)
 
     def _info(self, chunk: int) -> bytes:
@@ -171,7 +171,7 @@ class ShareKey:
 
 
 def derive_share_key(stage: Stage, secret: bytes, server: PartyId) -> ChunkKey:
-    """The key of one aggregator's share, from what a client drew for the whole set."""
+    """Derive the key of one aggregator's share from the secret that a client drew for the whole set."""
     return ChunkKey(derive_key(secret, "hubbub/1 share key", stage.run, stage.round, stage.phase, server))
 
 
@@ -217,7 +217,7 @@ def _snapshot_info(run: RunId, number: int, sender: PartyId, recipient: PartyId,
 
 @dataclass(frozen=True, slots=True)
 class SealContext:
-    """A piece of a vector: the vector's name and ring, and the chunk that the piece is in."""
+    """Context of a piece of a vector: the vector's name and ring, and the chunk that holds the piece."""
 
     vector: str
     modulus: int
@@ -230,30 +230,30 @@ class SealContext:
 
 
 def share_stream(stage: Stage, seed: bytes, client: PartyId, server: PartyId, place: SealContext) -> AesCtrStream:
-    """The share of a piece that follows from a seed: the same at the client and at its aggregator."""
+    """Return the share of a piece, expanded from a seed: the same at the client and at its aggregator."""
     context = (stage.run, stage.round, stage.phase, client, server, place.vector, place.ring, place.chunk)
     return AesCtrStream.derived(seed, "hubbub/1 seeded share", *context)
 
 
 def mask_stream(stage: Stage, group_key: bytes, client: PartyId, place: SealContext) -> AesCtrStream:
-    """The mask of a piece of a client's input: the same at all clients, and nothing to anybody else."""
+    """Return the mask of a piece of a client's input: the same at all clients, and unknown to anybody else."""
     context = (stage.run, stage.round, stage.phase, place.vector, place.ring, place.chunk, client)
     return AesCtrStream.derived(group_key, "hubbub/1 mask", *context)
 
 
 @dataclass(frozen=True, slots=True)
 class TagCoefficients:
-    """The coefficients of all tags in a round: the same at all clients, and nothing to anybody else."""
+    """Coefficients of all tags in a round: the same at all clients, and unknown to anybody else."""
 
     run: RunId
     round: int
     group_key: bytes = field(repr=False)
 
     def __call__(self, phase: str, vector: str) -> AesCtrRows:
-        """Begin the table of one vector's coefficients."""
+        """Return the table of one vector's coefficients."""
         return AesCtrRows.derived(self.group_key, "hubbub/1 tags", self.run, self.round, phase, vector)
 
 
 def derive_seed(stage: Stage, secret: bytes, server: PartyId) -> bytes:
-    """The seed of one aggregator's share, from what a client drew for the whole set."""
+    """Derive the seed of one aggregator's share from the secret that a client drew for the whole set."""
     return derive_key(secret, "hubbub/1 seed", stage.run, stage.round, stage.phase, server)

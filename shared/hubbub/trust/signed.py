@@ -1,4 +1,4 @@
-"""Claims that are signed on their own, to hold whoever passes them on: run keys, receipts, releases."""
+"""Signed claims: run keys, receipts and releases, with signatures of their own so that others can relay them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hubbub.trust.roster import Roster
 
 
 def check_signature(roster: Roster, signer: PartyId, signature: bytes, domain: str, content: bytes) -> None:
-    """Refuse what the roster's party of this name has not signed."""
+    """Raise `PeerError` if the roster's party of this name has not signed the content."""
     party = roster.find(signer)
     if party is None:
         raise PeerError(RejectReason.NOT_IN_ROSTER, f"{signer} is not in the roster")
@@ -33,13 +33,13 @@ def _run_key_content(run: RunId, kem: Kem, party: PartyId, public: bytes) -> byt
 
 
 def sign_run_key(identity: Identity, run: RunId, kem: Kem, public: bytes) -> RunKey:
-    """Vouch for the key that this party made for a run."""
+    """Sign the public key that this party made for a run."""
     signature = identity.key.sign("run key", _run_key_content(run, kem, identity.name, public))
     return RunKey(party=identity.name, public_key=public.hex(), signature=signature.hex())
 
 
 def check_run_key(roster: Roster, run: RunId, key: RunKey) -> bytes:
-    """The public key, if its owner signed it for this run and it is one that can be sealed to."""
+    """Return the public key; raise `PeerError` unless its owner signed it for this run and it is valid."""
     public = bytes.fromhex(key.public_key)
     content = _run_key_content(run, roster.kem, key.party, public)
     check_signature(roster, key.party, bytes.fromhex(key.signature), "run key", content)
@@ -48,7 +48,7 @@ def check_run_key(roster: Roster, run: RunId, key: RunKey) -> bytes:
 
 
 def check_run_keys(roster: Roster, manifest: Manifest, keys: RunKeys) -> dict[PartyId, bytes]:
-    """Everybody's public keys, exactly one for each of the manifest's clients and aggregators, in its order."""
+    """Return the public keys, exactly one for each of the manifest's clients and aggregators, in its order."""
     named = (*manifest.clients, *manifest.aggregators)
     found = {key.party: check_run_key(roster, manifest.run_id, key) for key in keys.keys}
     if len(found) != len(keys.keys) or found.keys() != set(named):
@@ -59,7 +59,7 @@ def check_run_keys(roster: Roster, manifest: Manifest, keys: RunKeys) -> dict[Pa
 
 
 def digest_run_keys(run: RunId, keys: dict[PartyId, bytes]) -> str:
-    """One digest of all run keys, which all parties of a run must have in common."""
+    """Return one digest of all run keys, which all parties of a run must have in common."""
     return hashlib.sha256(bind(run, *(part for item in keys.items() for part in item))).hexdigest()
 
 
@@ -71,13 +71,13 @@ def _receipt_content(run: RunId, round_number: int, phase: str, receipt: Receipt
 
 
 def sign_receipt(identity: Identity, run: RunId, round_number: int, phase: str, receipt: Receipt) -> SignedReceipt:
-    """Give this aggregator's word for a share set of one phase."""
+    """Sign this aggregator's receipt for a share set of one phase."""
     signature = identity.key.sign("receipt", _receipt_content(run, round_number, phase, receipt))
     return SignedReceipt(receipt=receipt, signature=signature.hex())
 
 
 def check_receipt(roster: Roster, run: RunId, round_number: int, phase: str, signed: SignedReceipt) -> None:
-    """Refuse a receipt that its aggregator has not signed for this very phase."""
+    """Raise `PeerError` if the aggregator has not signed the receipt for this very phase."""
     content = _receipt_content(run, round_number, phase, signed.receipt)
     signature = bytes.fromhex(signed.signature)
     check_signature(roster, signed.receipt.aggregator, signature, "receipt", content)
@@ -91,13 +91,13 @@ def _release_content(run: RunId, round_number: int, phase: str, release: Release
 
 
 def sign_release(identity: Identity, run: RunId, round_number: int, phase: str, release: ReleaseClaim) -> str:
-    """Give this aggregator's word for the sum that it adds to the combined one."""
+    """Sign the sum that this aggregator adds to the combined one."""
     return identity.key.sign("release", _release_content(run, round_number, phase, release)).hex()
 
 
 def check_release(
     roster: Roster, run: RunId, round_number: int, phase: str, release: ReleaseClaim, signature: str
 ) -> None:
-    """Refuse a release that its aggregator has not signed for this very phase."""
+    """Raise `PeerError` if the aggregator has not signed the release for this very phase."""
     content = _release_content(run, round_number, phase, release)
     check_signature(roster, release.aggregator, bytes.fromhex(signature), "release", content)

@@ -1,7 +1,7 @@
-"""Going on from the model of a run that is completed: what its clients sign, and what a successor must show.
+"""Succession: a run that starts from the model of a completed run, which that run's clients endorse.
 
-A model is not named by its plain digest, which would tell who guesses it right. The commitment is of a salt, which
-follows from the clients' group secret and which no server has, followed by the model.
+A model is not named by its plain digest, which would confirm a guess at it. The commitment is to a salt, which is
+derived from the clients' group secret and which no server has, followed by the model.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ DOMAIN = "succession"
 
 
 class EndorsedModel(Claim):
-    """What a client says of the model that its run ended with; it may be shown to anybody."""
+    """Endorsement of the model that a client's run ended with; it is not secret."""
 
     run: Digest
     cohort: tuple[CohortMember, ...]
     min_clients: Count
     commitment: Digest
     seed: int
-    """The run's: what is frozen in a model may follow from it, so a successor keeps it."""
+    """Seed of the run: frozen parts of a model may depend on it, so a successor keeps it."""
     endorsement: Endorsement
 
 
 def endorse(identity: Identity, manifest: Manifest, commitment: str) -> EndorsedModel:
-    """Sign the model that a run of ours ended with."""
+    """Sign the commitment to the model that a run of ours ended with."""
     content = _content(manifest.run_id, manifest.cohort, manifest.min_clients, commitment)
     signature = identity.key.sign(DOMAIN, content).hex()
     return EndorsedModel(
@@ -63,7 +63,7 @@ def _content(run: str, cohort: Sequence[CohortMember], min_clients: int, commitm
 
 
 def gather(endorsed: Sequence[EndorsedModel]) -> tuple[str, Predecessor]:
-    """The commitment that clients of one run agree on, and what a successor's manifest says of that run."""
+    """Return the commitment on which clients of one run agree, and the predecessor for a successor's manifest."""
     said = {(each.run, each.cohort, each.min_clients, each.commitment, each.seed) for each in endorsed}
     if len(said) != 1:
         raise ConfigurationError(
@@ -92,7 +92,7 @@ def read_endorsement(path: Path) -> EndorsedModel:
 
 
 def find_unendorsed(manifest: Manifest, roster: Roster) -> tuple[str, ...]:
-    """Which endorsements of a successor's manifest are not what their clients signed."""
+    """Return complaints about endorsements of a successor's manifest that do not hold."""
     predecessor = manifest.predecessor
     if predecessor is None:
         return ()
@@ -109,7 +109,7 @@ def find_unendorsed(manifest: Manifest, roster: Roster) -> tuple[str, ...]:
 
 
 def _check_endorser(roster: Roster, member: CohortMember) -> None:
-    """Organisations are counted, so the word of those who sign is not taken for their own."""
+    """Raise `PeerError` if the roster has another role or organisation: organisations are counted."""
     party = roster.find(member.name)
     if party is None:
         raise PeerError(RejectReason.NOT_IN_ROSTER, f"{member.name} is not in the roster")

@@ -1,1 +1,1 @@
-"""A Flower app whose clients send given vectors: what remains of a round is SecAgg+."""
+"""Flower app whose clients send given vectors, so that a round is SecAgg+ alone."""

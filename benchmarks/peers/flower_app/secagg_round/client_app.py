@@ -1,4 +1,4 @@
-"""A client that was trained already: its update lies in a file."""
+"""Client that reads its update from a file instead of training."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A server that runs rounds of SecAgg+ and writes down how long each took, and the mean of the updates."""
+"""Server that runs rounds of SecAgg+ and records their durations and the mean of the updates."""
 
 import json
 import time
@@ -20,7 +20,7 @@ app = ServerApp()
 
 
 def prepare(context: Context) -> tuple[LegacyContext, SecAggPlusWorkflow]:
-    """Everybody takes part, nothing is evaluated; what is not said is as flwr has it by default."""
+    """Return the context and workflow: all clients take part, nothing is evaluated, the rest is flwr's default."""
     clients = int(context.run_config["clients"])
     length = np.load(Path(str(context.run_config["folder"])) / "update-0.npy", mmap_mode="r").size
     strategy = FedAvg(
