@@ -1,1 +1,1 @@
-"""An aggregator: collects one share of each client, adds them, and releases one sum, once."""
+"""Aggregator service: collects one share of each client, adds them, and releases the sum once."""

@@ -1,4 +1,4 @@
-"""What the aggregator's machines can see."""
+"""Events that the aggregator's state machines handle."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PhaseEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkArrived:
-    """A chunk of a share set, whose vectors the manifest admits, or the seed that a whole set follows from."""
+    """A chunk of a share set, whose vectors the manifest admits, or the seed that expands to a whole set."""
 
     client: PartyId
     set_id: SetId
@@ -53,14 +53,14 @@ class ChunkArrived:
     chunks: int
     wire_bytes: Mapping[str, int]
     seed: bytes = field(default=b"", repr=False)
-    """Sealed, and the one chunk of its set; it is so short that it stays here."""
+    """The sealed seed, which is the only chunk of its set. It is short, so the event carries it."""
     checked: bool = False
-    """Whether it was opened already and is well-formed."""
+    """True if the chunk was opened already and is well-formed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialArrived:
-    """A chunk of another aggregator's sum; that its release is signed was checked."""
+    """A chunk of another aggregator's sum; the signature of its release was checked."""
 
     aggregator: PartyId
     members: tuple[PartyId, ...]
@@ -79,7 +79,7 @@ class ChunkChecked:
     client: PartyId
     index: int
     asked: int = 0
-    """How often its set had been asked for again."""
+    """Resend requests for its set so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class ChunkBroken:
     reason: RejectReason
     explanation: str
     asked: int = 0
-    """How often its set had been asked for again."""
+    """Resend requests for its set so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +101,23 @@ class SetDamaged:
     client: PartyId
     index: int
     asked: int
-    """How often its set had been asked for again."""
+    """Resend requests for its set so far."""
     path: str
     what: str
-    """What is wrong with the file."""
+    """The damage, in words."""
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskDue:
-    """We were started again: what we asked for before may never have arrived."""
+    """Repeat open resend requests after a restart: the earlier ones may never have arrived."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOverdue:
-    """A share set that we asked for again has not come in all the time that a phase may take."""
+    """A share set that we asked for again did not arrive within the phase timeout."""
 
     at_s: float
 
@@ -137,7 +137,7 @@ class VoidOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumSent:
-    """What is released has gone out to every client."""
+    """The sum was sent: to every client, or to the combiner."""
 
     vectors: tuple[Vector, ...]
     traffic: tuple[Traffic, ...]

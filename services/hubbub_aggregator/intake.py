@@ -1,4 +1,4 @@
-"""Messages to events: what a claim becomes once the manifest allows it."""
+"""Checks incoming messages against the manifest and turns them into events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_share(
 
 
 def _check_form(me: PartyId, wire: PhasePlan[PartyId], envelope: Envelope) -> None:
-    """On the compact wire a client owes one aggregator its full share, and a seed to all others."""
+    """Refuse a share of the wrong form: on the compact wire one aggregator gets it in full, all others a seed."""
     expected: type[ShareChunk | ShareSeed] = ShareChunk
     if wire.compact:
         full = wire.full_share_holder(envelope.sender, envelope.round) == me
@@ -68,7 +68,7 @@ def _admit(
 def _measure(
     wire: PhasePlan[PartyId], body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
 ) -> tuple[int, int, dict[str, int]]:
-    """The number of a chunk, of how many, and what its bytes count as; it has as many as its place needs."""
+    """Check a payload's length; return the chunk's index, the number of chunks, and its bytes by category."""
     if isinstance(body, ShareChunk):
         plan = wire.plan(vectors)
         return body.index, len(plan), check_payload(plan, vectors, body.index, inside, wire.encoding)
@@ -80,7 +80,10 @@ def _measure(
 def read_partial(
     me: PartyId, manifest: Manifest, roster: Roster, envelope: Envelope, body: PartialChunk, size: int
 ) -> PartialArrived:
-    """Check a chunk of another aggregator's sum: it is for the combiner, and signed on its own to be passed on."""
+    """Check a chunk of another aggregator's sum.
+
+    Only the combiner takes one. Its release has a signature of its own, which the combiner passes on to clients.
+    """
     wire = plan_phase(manifest, envelope.phase)
     if not wire.compact or me != wire.combiner(envelope.round) or envelope.sender not in wire.servers:
         raise PeerError(RejectReason.UNEXPECTED, f"{me} combines no sum of {envelope.sender} in this phase")
@@ -108,9 +111,9 @@ def read_partial(
 def read_order(
     roster: Roster, envelope: Envelope, body: ClosePhase, ours: Collection[SignedReceipt] = ()
 ) -> CloseOrdered:
-    """An order proves itself by the aggregators' receipts, so every signature is checked.
+    """Check every receipt's signature in an order to close a phase: the receipts are its proof.
 
-    Those in `ours` we gave for this very phase ourselves, signature and all.
+    Receipts in `ours` are skipped: this process signed them itself, for this phase.
     """
     for signed in body.receipts:
         if signed not in ours:

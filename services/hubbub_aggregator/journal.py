@@ -1,9 +1,9 @@
-"""The journal: how each phase ended, once and for all, across crashes.
+"""Journal of phase outcomes, written once and kept across crashes.
 
-A phase of a round is *released* over one member set or *void*, all phases of a round over the same one, all
-scores phases of a run over one of their own, and a phase takes one share set of each client. An entry is committed
-and synced before anything leaves this aggregator, and it is never changed: the same again is accepted in silence,
-any other is refused. The machines refuse all of this too; the journal is what still knows after a crash.
+A phase is *released* over one member set, or *void*. All phases of a round have the same member set; all scores
+phases of a run have one of their own. A phase takes one share set of each client. An entry is committed and synced
+before anything leaves this aggregator, and never changes: the same entry again is accepted, any other is refused.
+The state machines enforce the same rules; the journal still enforces them after a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hubbub.strategies.scores import SCORES
 
 @dataclass(frozen=True, slots=True)
 class PhaseOutcome:
-    """How a phase ended: released over members, or void if there are none."""
+    """Outcome of a phase: released over members, or void if there are none."""
 
     members: tuple[PartyId, ...]
 
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS sets (
 
 
 class Journal:
-    """Two tables in the party's file, which syncs on every commit."""
+    """Journal in two tables of the party's state file, which syncs on every commit."""
 
     def __init__(self, file: StateFile | Path) -> None:
         self._file = StateFile.of(file)
@@ -62,7 +62,7 @@ class Journal:
         self.check(key, members)
 
     def check(self, key: Key, members: Sequence[PartyId]) -> None:
-        """Refuse a verdict beside which what is written could not stand."""
+        """Raise `PeerError` if a verdict contradicts the journal."""
         written = self.find(key)
         if written is None and key.phase == SCORES.name:
             self._check_scores(key, members)
@@ -72,7 +72,7 @@ class Journal:
             raise PeerError(RejectReason.ALREADY_ENDED, f"{key} has ended as {written.word} already")
 
     def _check_round(self, key: Key, members: Sequence[PartyId]) -> None:
-        """The phases of a round are released over one member set, and none after one that is void."""
+        """Refuse a release over other members than an earlier phase of the round, or after a void one."""
         rows = self._read(
             "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase != ?",
             (key.run, key.round, SCORES.name),
@@ -85,7 +85,7 @@ class Journal:
             )
 
     def _check_scores(self, key: Key, members: Sequence[PartyId]) -> None:
-        """Sums of scores over members that differ by one client subtract to that client's."""
+        """Refuse scores over other members than before: two sums that differ by one client reveal its scores."""
         rows = self._read("SELECT members FROM verdicts WHERE run = ? AND phase = ?", (key.run, SCORES.name))
         earlier = {tuple(json.loads(row[0])) for row in rows} - {()}
         if members and earlier - {tuple(members)}:
@@ -101,7 +101,7 @@ class Journal:
             raise PeerError(RejectReason.SECOND_SET, f"{client} has sent another share set in this phase")
 
     def find(self, key: Key) -> PhaseOutcome | None:
-        """The verdict on a phase, if there is one."""
+        """Return the verdict on a phase, if there is one."""
         rows = self._read(
             "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase = ?",
             (key.run, key.round, key.phase),
@@ -109,7 +109,7 @@ class Journal:
         return PhaseOutcome(tuple(json.loads(rows[0][0]))) if rows else None
 
     def find_set(self, key: Key, client: PartyId) -> SetId | None:
-        """The set of a client that a phase took, if it took one."""
+        """Return the id of the set that a phase took of a client, if it took one."""
         rows = self._read(
             "SELECT set_id FROM sets WHERE run = ? AND round = ? AND phase = ? AND client = ?",
             (key.run, key.round, key.phase, client),
@@ -125,5 +125,5 @@ class Journal:
             return database.execute(query, row).fetchall()
 
     def close(self) -> None:
-        """Close the file, once whoever is using it is done."""
+        """Close the file, once nobody is using it."""
         self._file.close()

@@ -1,12 +1,10 @@
-"""The keys that a phase's sum is sealed with on the paper's wire: the same as long as the phase is there.
+"""Jobs of an aggregator: open and check spooled chunks, add them, and send the sum.
 
-Releasing a sum the paper's way: every aggregator's, sealed to all clients.
+On the paper's wire every aggregator seals its sum to all clients. The keys for that are drawn once and kept until
+the phase is over, so a sum that is sent again has the same bits. On the compact wire aggregators send their sums
+to the combiner, which sends the total to every client.
 
-Releasing a sum on the compact wire: to the combiner, and from it to every client.
-
-The heavy work of an aggregator, on what lies in its spool: chunks are opened and checked, added and sent.
-
-It decides nothing: whoever calls it has journalled what is to be released.
+Nothing is decided here: the caller has journalled what is to be released.
 """
 
 from __future__ import annotations
@@ -37,12 +35,14 @@ from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, Su
 from hubbub_aggregator.phases.accumulation import Accumulation, CheckChunk, ShareSet
 from hubbub_aggregator.spooled_shares import Adding, Openings, SealOf, add_chunk, assemble
 
+# Keys of a sum, on the paper's wire ---------------------------------------------------------------------
+
 SumKeys = dict[PartyId, tuple[ChunkKey, bytes]]
-"""By client: the key, and the same sealed to that client."""
+"""By client: the key, and the same key sealed to that client."""
 
 
 def fix_keys(vault: Vault, seal_of: SealOf, key: Key, data: Accumulation) -> None:
-    """Draw the keys of a phase's sum, once: sent again after a crash, it is the same to the bit."""
+    """Draw the keys of a phase's sum once, so that a sum sent again after a crash has the same bits."""
     if vault.get(key.run, _name(key)) is None:
         vault.put(key.run, _name(key), _draw(seal_of, key, data))
 
@@ -53,7 +53,7 @@ def drop_keys(vault: Vault, key: Key) -> None:
 
 
 def recall_keys(vault: Vault, key: Key) -> SumKeys:
-    """The keys that were drawn for a phase's sum."""
+    """Return the keys that were drawn for a phase's sum."""
     kept = vault.get(key.run, _name(key))
     if kept is None:
         raise LocalError(f"there are no keys for the sum of {key}")
@@ -74,16 +74,18 @@ def _draw(seal_of: SealOf, key: Key, data: Accumulation) -> bytes:
 
 
 def _name(key: Key) -> str:
-    """What the vault calls the keys of a phase's sum."""
+    """Return the vault's name for the keys of a phase's sum."""
     return f"sum keys {key.round} {key.phase}"
 
 
+# Release, on either wire --------------------------------------------------------------------------------
+
 SignedClaim = tuple[ReleaseClaim, str]
-"""What an aggregator says that it releases, and its signature."""
+"""An aggregator's statement of what it releases, and its signature."""
 
 
 def sign_claim(identity: Identity, key: Key, data: Accumulation, vectors: tuple[Vector, ...]) -> SignedClaim:
-    """Sign for a sum of these vectors over the members; their sets have one transcript."""
+    """Sign the release of a sum of these vectors over the members, whose sets have the same transcript."""
     transcript = data.sets[data.members[0]].transcript
     release = ReleaseClaim(
         aggregator=data.me, members=data.members, vectors=declare(vectors), transcript=transcript
@@ -92,7 +94,7 @@ def sign_claim(identity: Identity, key: Key, data: Accumulation, vectors: tuple[
 
 
 class Releasing:
-    """Adds what the members sent and sends the sum to every client."""
+    """Release on the paper's wire: adds the members' shares and sends the sum to every client."""
 
     def __init__(self, identity: Identity, vault: Vault, post: Post, opened: Openings, seal_of: SealOf) -> None:
         self._identity = identity
@@ -110,7 +112,7 @@ class Releasing:
         return await self._release_gathered(key, data, gathering)
 
     async def _release_sum(self, key: Key, data: Accumulation, phase: Phase) -> SumSent:
-        """Add chunk by chunk, and send each chunk of the sum to everybody, sealed once for all."""
+        """Add chunk by chunk, and send each chunk of the sum to every client, sealed once for all of them."""
         vectors = data.sets[data.members[0]].vectors
         seals, stage = self._seal_of(key)
         keys = await asyncio.to_thread(recall_keys, self._vault, key)
@@ -128,7 +130,7 @@ class Releasing:
         return SumSent(vectors=vectors, traffic=count_payload(vectors, "down", copies=recipients))
 
     async def _release_gathered(self, key: Key, data: Accumulation, gathering: Gathering) -> SumSent:
-        """Compute on whole vectors, and send each client what is for it."""
+        """Compute on whole vectors, and send each client its own result."""
         for member in data.members:
             values = await asyncio.to_thread(self._assemble, key, data, member)
             await asyncio.to_thread(gathering.add, values, data.sets[member].weight)
@@ -141,8 +143,7 @@ class Releasing:
             vectors = release.vectors
             wide = [each.astype(np.uint32, copy=False) for each in release.values]
             sum_key, wrapped = keys[client]
-            # The members' sets have one transcript here too. The vectors may be this client's alone, so it gets a
-            # claim of its own.
+            # The vectors may be for this client alone, so it gets its own claim; all have the same transcript.
             claim = sign_claim(self._identity, key, data, vectors)
             for index, chunk in enumerate(plan_chunks(vectors, data.manifest.chunk_bytes)):
                 pieces = [wide[piece.vector][piece.elements] for piece in chunk]
@@ -186,12 +187,12 @@ def _add_and_seal(
     vectors: Sequence[Vector],
     reads: Sequence[Callable[[], Payload]],
 ) -> Parcel:
-    """One chunk of the sum, as every client is sent it; in one thread."""
+    """Add and seal one chunk of the sum, as it is sent to every client; all in one thread."""
     return Parcel.of(seal(add_chunk(phase, chunk, vectors, reads)))
 
 
 class Combining:
-    """Adds what the members sent and, as the combiner, what the others added."""
+    """Release on the compact wire: adds the members' shares and, as the combiner, the other aggregators' sums."""
 
     def __init__(self, identity: Identity, post: Post, opened: Openings, seal_of: SealOf) -> None:
         self._identity = identity
@@ -200,10 +201,7 @@ class Combining:
         self._seal_of = seal_of
 
     async def release(self, key: Key, data: Accumulation) -> SumSent:
-        """Add chunk by chunk.
-
-        Each goes to the combiner or, with what the others added, to every client.
-        """
+        """Add chunk by chunk and send each chunk: to the combiner or, from the combiner, to every client."""
         vectors = _one_of(data).vectors
         wire = plan_phase(data.manifest, key.phase)
         adding = cache(partial(self._begin_adding, key, data))
@@ -240,9 +238,9 @@ class Combining:
     def _make(
         self, key: Key, data: Accumulation, adding: Callable[[], Adding], index: int, chunk: Chunk
     ) -> Parcel:
-        """One chunk of our sum, as it is sent; in one thread, since to change it costs as much as a seal.
+        """Make one chunk of our sum as it is sent; in one thread, since to change threads costs as much as a seal.
 
-        What is sent to clients is masked already.
+        A chunk for clients is not sealed: the clients' masks hide it already.
         """
         packed = adding().add(index, chunk)
         if data.combines:
@@ -279,7 +277,7 @@ class Combining:
         index: int,
         made: Parcel,
     ) -> None:
-        """What is sent is masked, so that nothing but the group's secret opens it."""
+        """Send a chunk to every client. It is masked: only the group secret opens it."""
         release, ours = claim
         signatures: dict[PartyId, str] = {name: each.signature for name, each in data.partials.items()}
         signatures[data.me] = ours
@@ -301,16 +299,16 @@ def _combiner_of(key: Key, data: Accumulation) -> PartyId:
 
 
 def _one_of(data: Accumulation) -> ShareSet:
-    """The members' sets agree in vectors and transcript."""
+    """Return one member's set: all of them have the same vectors and transcript."""
     return data.sets[data.members[0]]
 
 
 CHECKS_AT_ONCE = 2
-"""Chunks that are opened at the same time: each takes memory for its elements."""
+"""The most chunks opened at the same time: each takes memory for its elements."""
 
 
 class PhaseJobs:
-    """Opens, checks, adds and sends."""
+    """Jobs of one aggregator: checks chunks and releases sums."""
 
     def __init__(self, identity: Identity, spool: Spool, vault: Vault, post: Post, seal_of: SealOf) -> None:
         opened = Openings(spool, seal_of)
@@ -320,15 +318,15 @@ class PhaseJobs:
         self._combining = Combining(identity, post, opened, seal_of)
 
     def look_into(self, key: Key, wire: PhasePlan[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
-        """Note that what arrived is good, if that can be told at once."""
+        """Mark a chunk as checked if it is quick to open and good."""
         return self._opened.look_into(key, wire, event, payload)
 
     def forget(self, key: Key) -> None:
-        """Forget what was opened of a phase that is over."""
+        """Drop the cached keys and seeds of a phase that is over."""
         self._opened.forget(key)
 
     async def check(self, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
-        """Open a spooled chunk and look at every value of it."""
+        """Open a spooled chunk and check every value in it."""
         async with self._checks:
             return await asyncio.to_thread(self._opened.check, key, wire, job)
 

@@ -18,21 +18,21 @@ class AggregatorPolicy(PartyPolicy):
     party: ClassVar[str] = "aggregator"
 
     strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union", "sum", "sparse-sum")
-    """How updates may be aggregated. These show this aggregator no sum and nothing of a single client. Every other
-    strategy shows a server something, and is allowed only if its name stands here."""
+    """Strategies that this aggregator allows. These show it no sum and nothing of a single client. Every other
+    strategy shows a server something, and is allowed only if it is listed here."""
     max_runs: Limit = 1000
-    """How many runs this aggregator ever joins."""
+    """The most runs that this aggregator ever joins."""
     approve_tasks: tuple[str, ...] = (ANY,)
     """Tasks whose manifests need no approval of their own if they keep all other limits; "*" is any task. With [],
     every run must be approved by its id."""
     max_parameters: Limit = 100_000_000
-    """The largest model, in parameters. The shares of all clients in a phase lie on this aggregator's disk."""
+    """The largest model, in parameters. This aggregator's disk holds the shares of all clients in a phase."""
     max_cohort: Limit = 100
     """The most clients that a run may have."""
 
     @classmethod
     def for_demo(cls, roster_sha256: str) -> Self:
-        """A policy for throw-away data: every strategy, any size, two clients."""
+        """Return a policy for throw-away data: every strategy, any size, two clients."""
         return cls(
             strategies=tuple(STRATEGIES),
             min_clients=MINIMUM,

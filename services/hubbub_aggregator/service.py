@@ -1,4 +1,4 @@
-"""The aggregator's shell: checks messages at the edge, spools sealed chunks, journals verdicts, sends sums."""
+"""Aggregator service: checks messages, spools sealed chunks, journals verdicts and sends sums."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Aggregator(Participant):
-    """Holds one share of everything and so knows nothing."""
+    """Aggregator: holds one share of each update, which alone tells nothing about it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Aggregator(Participant):
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
-        """The policy is read for every run that is proposed: its file may be changed while the aggregator runs."""
+        """Set up an aggregator. The policy is read for every proposed run: its file may change in between."""
         self._clock = clock or SystemClock()
         super().__init__(
             identity=identity,
@@ -76,7 +76,7 @@ class Aggregator(Participant):
         self._read_policy = read_policy
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
-        """Those that this process has signed, by phase."""
+        """Receipts that this process has signed, by phase."""
         self._bench = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of)
 
     # Messages to events ---------------------------------------------------------------------------------
@@ -140,14 +140,17 @@ class Aggregator(Participant):
         return [(key, self._bench.look_into(key, wire, event, envelope.payload))]
 
     def _asked_again(self, envelope: Envelope) -> bool:
-        """Whether a share is of a set that was asked for again after the phase was closed."""
+        """Return whether a share belongs to a set that was asked for again after the phase was closed."""
         live = self.runner.machines.get(_phase_of(envelope))
         return live is not None and isinstance(live.data, Accumulation) and envelope.sender in live.data.damaged
 
     def _receive_partial(
         self, data: Membership, envelope: Envelope, body: PartialChunk, size: int
     ) -> Sequence[KeyedEvent]:
-        """Another aggregator's sum; our own position moves on when we close, before all sums are here."""
+        """Check a chunk of another aggregator's sum.
+
+        It may come after we have closed the phase and moved on: the machine of the phase still waits for it.
+        """
         over = self._is_over(data, envelope)
         event = read_partial(data.me, data.manifest, self.runner.roster, envelope, body, size)
         key = _phase_of(envelope)
@@ -165,16 +168,17 @@ class Aggregator(Participant):
         at_hand = envelope.round >= data.round if data.only_adds_scores else envelope.round == data.round
         ends_round = isinstance(event, VoidOrdered) and at_hand
         if key in self._over or (self._is_order_over(data, envelope) and not ends_round):
-            # The same order again is old news; any other asks for a second verdict.
+            # The same order again is a duplicate; any other asks for a second verdict.
             members = event.members if isinstance(event, CloseOrdered) else ()
             self.journal.check(key, [client for client in data.manifest.clients if client in members])
             return self._ignore(envelope)
         return [(self._phase_key(data, envelope), event)]
 
     def _is_order_over(self, data: Membership, envelope: Envelope) -> bool:
-        """Say whether an order is about a phase behind us; one about a phase ahead shows that our state is old.
+        """Return whether an order is about a phase that is over.
 
-        A coordinator orders nothing of a phase before it has our verdict on the one before.
+        One about a later phase shows that our state is old: a coordinator orders nothing of a phase before it has
+        our verdict on the one before.
         """
         try:
             return self._is_over(data, envelope)
@@ -184,7 +188,7 @@ class Aggregator(Participant):
             raise
 
     def _is_over(self, data: Membership, envelope: Envelope) -> bool:
-        """Whether the phase lies behind us; one that lies ahead is refused."""
+        """Return whether the phase is over; refuse one that has not begun."""
         last = data.manifest.rounds + data.manifest.max_void_rounds
         if envelope.round > last:
             raise PeerError(RejectReason.OVER, f"round {envelope.round}: the manifest has at most {last} rounds")
@@ -204,7 +208,7 @@ class Aggregator(Participant):
         return there < here
 
     def _phase_key(self, data: Membership, envelope: Envelope) -> Key:
-        """The machine of the phase that is open now, set up when the first message of it arrives."""
+        """Return the key of the open phase's machine; add the machine when the first message of it arrives."""
         key = _phase_of(envelope)
         if key not in self.runner.machines:
             wire = plan_phase(data.manifest, envelope.phase)
@@ -223,7 +227,7 @@ class Aggregator(Participant):
     # Effects and jobs -----------------------------------------------------------------------------------
 
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
-        """Spool and journal."""
+        """Write to the spool or the journal."""
         match effect:
             case accumulation.RecordSet():
                 self.journal.record_set(key, effect.client, effect.set_id)
@@ -263,14 +267,14 @@ class Aggregator(Participant):
         await self.runner.post.send(key, to=coordinator, role=Role.COORDINATOR, body=body)
 
     def _record_release(self, key: Key, members: Sequence[PartyId]) -> None:
-        """What a sum is sealed with is fixed with the verdict."""
+        """Journal a release and, on the paper's wire, draw the keys that its sum is sealed with."""
         self.journal.record(key, members)
         data = self._accumulation(key)
         if data.combiner is None:
             fix_keys(self._vault, self._seal_of, key, data)
 
     async def work(self, key: Key, job: Job) -> object:
-        """Check a chunk, or add and release; say if the disk has damaged what a client sent."""
+        """Check a chunk, or add and release; return `SetDamaged` if the disk has damaged a client's set."""
         try:
             return await self._work(key, job)
         except ChunkDamaged as damage:
@@ -291,18 +295,18 @@ class Aggregator(Participant):
         return data
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
-        """Forget the chunks of what is over, and the keys of its sum."""
+        """Drop the chunks of a phase that is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)
             drop_keys(self._vault, key)
         return super().retire(key, live)
 
     def _let_go(self, key: Key) -> None:
-        """Opened seeds, and the receipts that we gave."""
+        """Drop opened seeds and keys, and the receipts that we signed."""
         self._bench.forget(key)
         self._receipts.pop(key, None)
 
 
 def _phase_of(envelope: Envelope) -> Key:
-    """Which machine a message of a phase is about."""
+    """Return the key of the machine that a message of a phase is for."""
     return Key("phase", envelope.run, envelope.round, envelope.phase)

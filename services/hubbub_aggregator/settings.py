@@ -1,4 +1,4 @@
-"""The settings of an aggregator: HUBBUB_AGGREGATOR_*."""
+"""Settings of an aggregator: HUBBUB_AGGREGATOR_*."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from hubbub.runtime.settings import ProbedSettings
 
 
 class AggregatorSettings(ProbedSettings):
-    """What an aggregator needs beyond the broker: its operator's policy."""
+    """Settings of an aggregator beside those of every service: its operator's policy."""
 
     model_config = SettingsConfigDict(env_prefix="HUBBUB_AGGREGATOR_")
 
     policy: Path
-    """Which runs this aggregator serves, whatever a coordinator asks; it pins the roster."""
+    """The policy file: limits on the runs that this aggregator serves. It pins the roster."""

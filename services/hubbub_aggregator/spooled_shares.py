@@ -1,6 +1,7 @@
-"""Opens spooled share chunks, seeds and partial sums: when they are checked, and again when they are added.
+"""Opens spooled share chunks, seeds and partial sums, checks their values, and adds them.
 
-Adding spooled shares chunk by chunk: memory for one chunk, whatever the number of clients.
+They are opened when they are checked, and again when they are added. Adding goes chunk by chunk, so it takes
+memory for one chunk, whatever the number of clients.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, Se
 from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
 
 AT_ONCE_BYTES = 2**19
-"""What is longer is opened in a thread: others wait for whoever looks at what arrives."""
+"""A longer payload is opened in a thread: opening on arrival holds up the event loop."""
 
 SealOf = Callable[[Key], tuple[RunSeals, Stage]]
 
 
 def name_partial(server: PartyId, index: int) -> ChunkRef:
-    """What the spool calls a chunk of another aggregator's sum."""
+    """Return the spool's name for a chunk of another aggregator's sum."""
     return ChunkRef(server, "partial", index)
 
 
 class Room(threading.local):
-    """A thread's memory for what it decrypts: to be given new pages would take longer than to decrypt."""
+    """Buffer per thread for decrypted chunks: allocating new pages would take longer than decrypting."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def take(self, size: int) -> memoryview:
-        """Give the same memory as before, or more."""
+        """Return a view of the buffer, which grows if it is too small."""
         if len(self._bytes) < size:
             self._bytes = bytearray(size)
         return memoryview(self._bytes)[:size]
@@ -68,7 +69,7 @@ class ChunkDamaged(StorageDamaged):
         self._client, self._asked, self._index = client, share_set.asked, index
 
     def make_event(self, at_s: float) -> SetDamaged:
-        """Make the event that the machine of the phase is told."""
+        """Make the event for the machine of the phase."""
         return SetDamaged(
             client=self._client,
             index=self._index,
@@ -86,13 +87,13 @@ class Openings:
         self._spool = spool
         self._seal_of = seal_of
         self._seeds: dict[Key, dict[PartyId, tuple[bytes, bytes]]] = {}
-        """The last seed of each client, sealed and opened: it need not be opened again to be added."""
+        """Cache: the last seed of each client, sealed and opened."""
         self._room = Room()
         self._share_keys: dict[Key, dict[PartyId, ShareKey]] = {}
-        """The last key of each client's share set, opened: all chunks of a set come with the same."""
+        """Cache: the last opened key of each client's share set; all chunks of a set have the same key."""
 
     def chunk(self, key: Key, client: PartyId, share_set: ShareSet, index: int) -> Decrypted:
-        """A chunk of a client's share; the next one that this thread opens overwrites it."""
+        """Open a chunk of a client's share; the next one that this thread opens overwrites it."""
         try:
             payload = self._spool.read(key, ChunkRef(client, share_set.set_id, index))
         except StorageDamaged as damage:
@@ -108,7 +109,7 @@ class Openings:
         return known.open(index, payload, self._room.take)
 
     def seed(self, key: Key, client: PartyId, share_set: ShareSet) -> bytes:
-        """The seed that a client's whole share follows from."""
+        """Open the seed that expands to a client's whole share."""
         sealed, opened = self._seeds.get(key, {}).get(client, (b"", b""))
         return (
             opened if sealed == share_set.seed else self._open_seed(key, client, share_set.set_id, share_set.seed)
@@ -119,7 +120,7 @@ class Openings:
         return seals.open_seed(stage, client, set_id, sealed)
 
     def forget(self, key: Key) -> None:
-        """Forget the seeds, keys and plaintexts of a phase that is over, or of all phases of a run."""
+        """Drop the seeds, keys and plaintexts of a phase that is over, or of all phases of a run."""
         for each in [*self._seeds, *self._share_keys]:
             if each == key or (key.kind == "run" and each.run == key.run):
                 self._seeds.pop(each, None)
@@ -127,15 +128,15 @@ class Openings:
         self._room = Room()
 
     def partial(self, key: Key, server: PartyId, index: int) -> bytes:
-        """A chunk of another aggregator's sum."""
+        """Open a chunk of another aggregator's sum."""
         seals, stage = self._seal_of(key)
         return seals.open_partial(stage, server, index, self._spool.read(key, name_partial(server, index)))
 
     def look_into(self, key: Key, wire: PhasePlan[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
-        """Note that what arrived is good, if that can be told at once; what is not is left to `check`.
+        """Mark a chunk as checked if it is quick to open and good; anything else is left to `check`.
 
-        On the compact wire any words may be a share, so that to open one is to check it, and takes less time than
-        its signature took. A long payload waits for its turn all the same.
+        On the compact wire any words are a valid share, so opening a chunk checks it, and takes less time than
+        checking its signature did. A long payload still waits for its turn.
         """
         try:
             if event.seed:
@@ -151,7 +152,7 @@ class Openings:
         return replace(event, checked=True)
 
     def check(self, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
-        """Look at what arrived of a share set: whether it opens, and every value of it is in its ring."""
+        """Check a chunk or seed of a share set: it opens, and every value is in its ring."""
         share_set = job.share_set
         try:
             if share_set.seeded:
@@ -173,7 +174,7 @@ class Openings:
 def check_chunk(
     chunk: Chunk, vectors: Sequence[Vector], payload: Payload, encoding: Encoding = WHOLE_BITS
 ) -> None:
-    """Open a chunk and look at every value; raises `PeerError` if one is not in its ring."""
+    """Raise `PeerError` if a value of an opened chunk is not in its ring."""
     for piece, part in split_payload(chunk, vectors, payload, encoding):
         encoding.check(part, piece.stop - piece.start, vectors[piece.vector].modulus)
 
@@ -181,7 +182,7 @@ def check_chunk(
 def assemble(
     plan: Sequence[Chunk], vectors: Sequence[Vector], payloads: Sequence[Callable[[], Payload]]
 ) -> list[Residues]:
-    """Put one member's chunks together to whole vectors."""
+    """Join one member's chunks into whole vectors."""
     values: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]
     for chunk, read in zip(plan, payloads, strict=True):
         for piece, residues in unpack_chunk(chunk, vectors, read()):
@@ -207,13 +208,13 @@ def add_chunk(
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """What one aggregator adds on the compact wire: chunks that were sent, and shares that follow from seeds."""
+    """Summands of one aggregator on the compact wire: chunks that were sent, and shares that expand from seeds."""
 
     stage: Stage
     server: PartyId
     vectors: Sequence[Vector]
     full: Sequence[Callable[[int], Payload]]
-    """Each gives the chunk of a number, opened."""
+    """Each returns the opened chunk of an index."""
     seeds: Mapping[PartyId, bytes] = field(repr=False)
 
     def add(self, index: int, chunk: Chunk) -> bytes:

@@ -1,1 +1,1 @@
-"""A trainer: trains on its own organisation's data and takes part with shares of what it learnt."""
+"""Trainer service: trains on its own organisation's data and sends shares of the updates."""

@@ -28,24 +28,23 @@ log = logging.getLogger(__name__)
 
 
 class TrainerSettings(ProbedSettings):
-    """What a trainer needs beyond the broker: the data owner's policy, and its data."""
+    """Settings of a trainer beside those of every service: the data owner's policy, tasks and data."""
 
     model_config = SettingsConfigDict(env_prefix="HUBBUB_TRAINER_")
 
     policy: Path
-    """What this trainer takes part in, whatever a coordinator asks; it pins the roster."""
+    """The policy file: limits on the runs that this trainer takes part in. It pins the roster."""
     task: str | None = None
     """This organisation's own tasks: `package.module:Name` or a file, several separated by commas."""
     data: str = "auto"
-    """`mnist`, `digits`, `cifar10`, a folder, or `auto`: CIFAR-10 for alexnet, otherwise MNIST, or digits where
-    MNIST cannot be had. A task of one's own makes of it what it will."""
+    """`mnist`, `digits`, `cifar10`, a folder, or `auto`: CIFAR-10 for alexnet, otherwise MNIST, or digits if MNIST
+    cannot be fetched. An organisation's own task interprets it as it likes."""
     cache_folder: Path = Field(default_factory=default_cache_folder)
-    """Where data that was fetched is kept."""
+    """The folder for fetched data."""
     demo_seed: int | None = None
-    """For demonstrations and tests only: makes what should be this client's secret follow from a number. A
-    policy must accept it."""
+    """For demonstrations and tests only: derives this client's secrets from a number. The policy must allow it."""
     track: SecretStr | None = None
-    """Where to write down what this client measures: `tensorboard:FOLDER`, `mlflow:URI`, or several, separated by
+    """Trackers for this client's measurements: `tensorboard:FOLDER`, `mlflow:URI`, or several, separated by
     commas."""
 
 
@@ -77,7 +76,7 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
 
 
 def _stock_shelf(settings: TrainerSettings) -> Shelf:
-    """The tasks of this trainer. Those of its owner's own are tried now, and never on a proposal."""
+    """Load this trainer's tasks. Its owner's own tasks are tried now, and never on a proposal."""
     own = [find_task(place, data=settings.data) for place in list_places(settings.task or "")]
     for task in own:
         try_task(task)

@@ -1,4 +1,4 @@
-"""What the trainer's machines can see."""
+"""Events that the trainer's state machines handle."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hubbub.protocol.layout import Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialModel:
-    """The model that a run begins with, and what the ledger says of it. Its digest does not print."""
+    """The model that a run begins with, and the ledger's data on it. Its digest does not print."""
 
     sha256: str = field(default="", repr=False)
     """Empty while the model is not here."""
     voids: int = 0
     """Its void rounds, in any run."""
     objection: str = ""
-    """Why the run may not begin with it, in words for the data owner alone; empty if it may."""
+    """The reason why the run may not begin with it, for the data owner alone; empty if it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class HeldModel:
 
     sha256: str = field(repr=False)
     step: float
-    """How far the model was moved, as a Euclidean norm."""
+    """Distance that the model was moved, as a Euclidean norm."""
     voids: int = 0
-    """Void rounds that the ledger has of it, of any run, less this round."""
+    """Void rounds of this model in the ledger, of any run, without this round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The task is loaded: what it says of itself, and of the model that the run begins with.
+    """The task is loaded: its own properties, and those of the model that the run begins with.
 
-    There is no digest if the model is a predecessor's that we were no part of.
+    There is no digest if the model is that of a predecessor run that we were not in.
     """
 
     parameters: int
@@ -70,14 +70,14 @@ class ContributionArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAgreed:
-    """All parts are opened and make one secret; this is what confirms it."""
+    """All parts are opened and combined into the group secret; the confirmation proves that we hold it."""
 
     confirmation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfirmed:
-    """Another client says which group secret it holds."""
+    """Another client's confirmation of the group secret that it holds."""
 
     client: PartyId
     confirmation: str
@@ -89,12 +89,12 @@ class RoundOrdered:
 
     number: int
     attended: int = 0
-    """The last round that we took part in, by the coordinator's word."""
+    """The last round that we took part in, according to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundHeardOf:
-    """An aggregator speaks of the round after the last that was ordered: the order is still on its way."""
+    """An aggregator sent something of the round after the last ordered one: the order is still on its way."""
 
     number: int
 
@@ -106,43 +106,43 @@ class RoundOver:
     number: int
     released: bool
     model_hmac: str
-    """Of the model that we hold after it."""
+    """Keyed digest of the model that we hold after it."""
     held: HeldModel
     exposed: bool = False
-    """Whether a share of ours is in a sum of it that was released, be it of the first phase alone."""
+    """True if a share of ours is in a released sum of the round, even of the first phase alone."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the clients' scores come to, if they were summed."""
+    """The clients' scores over all members, if they were summed."""
     score_members: frozenset[PartyId] = frozenset()
-    """Over whom they were."""
+    """The members that they were summed over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundBroken:
-    """A round of ours could not be finished, and we have said so."""
+    """A round of ours failed, and we have reported it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The coordinator's last word on the run."""
+    """The coordinator ended the run."""
 
     outcome: str
     at_s: float
     last_round: int = 0
-    """The last that was opened, by the coordinator's word."""
+    """The last round that was opened, according to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitIsOver:
-    """The run has ended, and its last sums have not come in all the time that a phase may take."""
+    """The run has ended, and its last sums did not come within the phase timeout."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAskedFor:
-    """An aggregator asks for our share set of a phase again; that it names the set which we sent was checked."""
+    """An aggregator asks for our share set of a phase again; it named the set that we sent, which was checked."""
 
     phase: str
     aggregator: PartyId
@@ -150,7 +150,7 @@ class SetAskedFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesResent:
-    """The broker has taken our share set once more, or the phase has its verdict and nothing left."""
+    """The broker has taken our share set again, or the phase has its verdict and nothing was sent."""
 
     phase: str
     aggregator: PartyId
@@ -158,7 +158,7 @@ class SharesResent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overtaken:
-    """Later rounds were ordered, so the aggregators have ended this one: what they said of it should be here."""
+    """Later rounds were ordered, so the aggregators have ended this one: their verdicts should be here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ class Strayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAsked:
-    """Another client has lost sums."""
+    """Another client has lost sums and asks for a model."""
 
     client: PartyId
     after: int
@@ -186,11 +186,11 @@ class SnapshotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSent:
-    """The broker has taken every chunk of our model, or nothing of it left."""
+    """The broker has taken every chunk of our model, or nothing was sent."""
 
     client: PartyId
     left: bool
-    """Whether anything left; if not, it does not count."""
+    """True if anything was sent; if not, it does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverMind:
-    """What seemed lost has come after all."""
+    """The sums that seemed lost have come after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class AskDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerVouched:
-    """Another client says which models it held."""
+    """Another client vouches for the models that it held."""
 
     client: PartyId
     vouchers: tuple[Voucher, ...]
@@ -246,7 +246,7 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """Our model is a peer's now; `number` names the machine that brought it."""
+    """We have taken over a peer's model; `number` names the catch-up machine that brought it."""
 
     number: int
     voucher: Voucher
@@ -258,9 +258,9 @@ class Go:
     """The round before is over: begin."""
 
     is_scored: bool = False
-    """Whether a scores phase follows when the round is released."""
+    """True if a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = frozenset()
-    """Over whom the run's scores are summed; nobody before the first time."""
+    """The members that the run's scores are summed over; empty before the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +286,7 @@ class SumArrived:
     members: frozenset[PartyId]
     vectors: tuple[Vector, ...]
     transcript: str
-    """Of the share sets that were added."""
+    """Transcript of the share sets that were added."""
     wrapped_key: bytes
     index: int
     chunks: int
@@ -303,21 +303,21 @@ class VoidAnnounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """The sums of a phase are recombined and taken in; the transcript is the one of its share sets."""
+    """The sums of a phase are recombined and taken in; the transcript is that of its share sets."""
 
     transcript: str
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the scores come to, if it was their phase."""
+    """The scores over all members, if it was their phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTranscript:
-    """The sums of a phase were released over another transcript than ours; nothing of them was looked at."""
+    """The sums of a phase were released over another transcript than ours; they were not opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """The void round is behind us; the digest of the model, which is what it was, is keyed by the group secret."""
+    """The void round is over; the digest of the model, which did not change, is keyed by the group secret."""
 
     model_hmac: str
     held: HeldModel
@@ -338,4 +338,4 @@ class Evaluated:
     own: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Our own metrics, which stay here."""
     evaluation_s: float = 0.0
-    """How long it took, which stays here too."""
+    """Duration of the evaluation, which stays here too."""

@@ -1,8 +1,8 @@
 """Fingerprint of a model: digests of its parts, by which two models are compared.
 
-A part is at most 1,024 consecutive values of one tensor, so that a change at one place makes one part another and
-not the whole model. Cuts begin anew at every tensor: a tensor has the same parts in every model. A task that does
-not say how θ is made up has one tensor.
+A part is at most 1,024 consecutive values of one tensor, so that a change at one place changes one part and not
+the whole model. Parts start over at every tensor: a tensor has the same parts in every model. A task that does not
+give its layout has one tensor.
 
 Two models are the same if they share more than half of their parameters, counted in the smaller of the two. Parts
 whose values are all equal, such as biases of zero, are in many models and do not count; in a model that has no
@@ -52,7 +52,7 @@ class Fingerprint:
         return cls(digest(theta), varied or constant)
 
     def is_same(self, other: Fingerprint) -> bool:
-        """Whether the two share more than half of the parameters that count in the smaller one."""
+        """Return whether the two share more than half of the parameters that count in the smaller one."""
         shared = sum(min(count, other.parts.get(part, 0)) for part, count in self.parts.items())
         return 2 * shared > min(sum(self.parts.values()), sum(other.parts.values()))
 
@@ -69,7 +69,7 @@ class Fingerprint:
 
 
 def tensor_sizes(task: Task) -> tuple[int, ...]:
-    """The sizes of the tensors that a task's θ is made of, as far as the task says."""
+    """Return the sizes of the tensors in a task's θ; that of θ itself if the task gives no layout."""
     sizes = tuple(math.prod(shape) for shape in task.layout.values()) if isinstance(task, HasLayout) else ()
     whole = task.count_parameters()
     return sizes if sum(sizes) == whole else (whole,)

@@ -1,4 +1,4 @@
-"""Messages to events: what a claim becomes once the manifest allows it."""
+"""Checks incoming messages against the manifest and turns them into events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hubbub_trainer.snapshots import chunk_size
 
 
 def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s: float) -> object:
-    """Read what is for the machine of a run."""
+    """Read a message for the machine of a run."""
     body = envelope.body
     match body:
         case RunEnded(outcome=outcome, last_round=last_round):
@@ -107,7 +107,7 @@ def _check_releases(
 def read_masked(
     roster: Roster, manifest: Manifest, envelope: Envelope, body: MaskedChunk, size: int
 ) -> SumArrived:
-    """Check a chunk of the combined sum: that it is the combiner's, and that every aggregator released it so."""
+    """Check a chunk of the combined sum: it comes from the combiner, and every aggregator signed its release."""
     _find_phase(manifest, envelope)
     wire = plan_phase(manifest, envelope.phase)
     if not wire.compact or envelope.sender != wire.combiner(envelope.round):
@@ -121,13 +121,13 @@ def read_masked(
 
 
 def read_void(manifest: Manifest, envelope: Envelope) -> VoidAnnounced:
-    """Check which phase is said to be void; that ends the round, so every aggregator says it."""
+    """Check the phase of a void notice. A void ends the round, so every aggregator announces it."""
     _find_phase(manifest, envelope)
     return VoidAnnounced(phase=envelope.phase, aggregator=envelope.sender)
 
 
 def read_resend(me: PartyId, manifest: Manifest, envelope: Envelope) -> SetAskedFor:
-    """Check that whoever asks for a set again is owed a share in full: a seed is not kept on disk."""
+    """Check that an aggregator that asks for a set again was sent a full share: a seed is not spooled."""
     _find_phase(manifest, envelope)
     wire = plan_phase(manifest, envelope.phase)
     if envelope.sender not in wire.servers:
@@ -138,7 +138,7 @@ def read_resend(me: PartyId, manifest: Manifest, envelope: Envelope) -> SetAsked
 
 
 def read_request(envelope: Envelope, body: SnapshotRequested) -> SnapshotAsked:
-    """Read who has lost sums."""
+    """Read a request of a client that has lost sums."""
     return SnapshotAsked(client=envelope.sender, after=body.after, giver=body.giver)
 
 
@@ -150,7 +150,7 @@ def read_vouchers(envelope: Envelope, body: ModelVouched) -> PeerVouched:
 
 
 def read_snapshot(manifest: Manifest, kem: Kem, envelope: Envelope, body: SnapshotChunk) -> SnapshotArrived:
-    """Check the place and the length of a snapshot's chunk."""
+    """Check the round and the length of a snapshot's chunk."""
     first = 1 if manifest.predecessor is None else 0
     if not first <= envelope.round <= manifest.rounds + manifest.max_void_rounds:
         raise PeerError(RejectReason.OVER, f"the manifest has no round {envelope.round} to have a snapshot of")

@@ -1,10 +1,11 @@
 """Ledger of models: the runs that this trainer ever began from each model, and the void rounds of each model.
 
-Two runs from one model, in cohorts with and without a client, subtract to that client's update. So a trainer
-begins one run from a model, unless its owner allows more. A run has a claim on its model from the moment the model
-is known. The claim counts for ever once a share set of the run has left; a run that ends before gives it up.
+If two runs begin from one model, in cohorts with and without a client, the difference of their sums is that
+client's update. So a trainer begins one run from a model, unless its owner allows more. A run has a claim on its
+model from the moment the model is known. The claim counts for ever once a share set of the run was sent; a run
+that ends before that gives it up.
 
-Runs that go on from the same run begin from the same model, also where that model is not here yet.
+Runs that continue the same run begin from the same model, even if that model is not here yet.
 
 The file outlives all runs and the party's other state.
 """
@@ -25,7 +26,7 @@ from hubbub_trainer.fingerprint import Fingerprint
 LEDGER_FILE = "ledger.sqlite"
 COST = "two runs from one model, in cohorts with and without you, subtract to your update and to your scores"
 SHOWN_DIGITS = 12
-"""Of a digest, where people read it."""
+"""Digits of a digest that are shown to people."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS models (model TEXT PRIMARY KEY, parts BLOB NOT NULL, allowed INTEGER NOT NULL);
@@ -50,7 +51,7 @@ class BegunRun:
     """None while a successor waits for it."""
     cohort: tuple[PartyId, ...]
     counted: bool
-    """Whether a share set of it has left."""
+    """True if a share set of the run was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +71,14 @@ class Claim:
 
     granted: bool
     limit: int
-    """How many runs may begin from the model."""
+    """The most runs that may begin from the model."""
     earlier: tuple[BegunRun, ...]
     voids: int
     """Void rounds of the model, in any run."""
 
 
 def explain_refusal(claim: Claim, max_voids: int) -> str:
-    """Say to the data owner why a run may not begin from its model, and what the owner may do; empty if it may."""
+    """Explain to the data owner why a run may not begin from its model, and the remedy; empty if it may."""
     if claim.granted and claim.voids <= max_voids:
         return ""
     if claim.granted:
@@ -120,7 +121,7 @@ class Ledger:
         predecessor: RunId | None,
         limit: int,
     ) -> Claim:
-        """Let a run begin from a model, if fewer than `limit` others do; the model may be unknown yet.
+        """Let a run begin from a model if fewer than `limit` others do; the model may still be unknown.
 
         A run may claim again: with the model, or after a restart.
         """
@@ -134,7 +135,7 @@ class Ledger:
             return Claim(granted=granted, limit=limit, earlier=tuple(runs), voids=len(_find_voids(database, same)))
 
     def count(self, run: RunId) -> None:
-        """Count a run for ever: its first share set is about to leave."""
+        """Count a run for ever: its first share set is about to be sent."""
         with self._file.using() as database:
             row = database.execute("SELECT counted FROM runs WHERE run = ?", (run,)).fetchone()
             if row is None:
@@ -143,11 +144,11 @@ class Ledger:
                 database.execute("UPDATE runs SET counted = 1 WHERE run = ?", (run,))
 
     def give_up(self, run: RunId) -> None:
-        """Forget the claim of a run that is over, unless it counts."""
+        """Delete the claim of a run that is over, unless it counts."""
         self._forget([run])
 
     def keep_only(self, open_runs: Collection[RunId]) -> None:
-        """Forget the claims of all runs that do not count and are not open any more."""
+        """Delete the claims of all runs that do not count and are no longer open."""
         with self._file.using() as database:
             claims = [RunId(run) for (run,) in database.execute("SELECT run FROM runs WHERE NOT counted")]
         self._forget(run for run in claims if run not in open_runs)
@@ -160,12 +161,12 @@ class Ledger:
     # Void rounds ----------------------------------------------------------------------------------------
 
     def count_voids(self, model: str, *, run: RunId, but_not: int) -> int:
-        """The void rounds of a model in all runs, less one of this run."""
+        """Count the void rounds of a model in all runs, without one round of this run."""
         with self._file.using() as database:
             return len(_find_voids(database, [model]) - {(run, but_not)})
 
     def note_void(self, models: Sequence[str], *, run: RunId, number: int | None) -> None:
-        """Note a void round of models that count as one: what was noted of any of them holds for all.
+        """Note a void round of models that count as the same; void rounds of any of them count for all.
 
         Without a number there is no new round to note.
         """
@@ -177,7 +178,7 @@ class Ledger:
     # The owner's side -----------------------------------------------------------------------------------
 
     def list_entries(self) -> list[LedgerEntry]:
-        """All models, by name."""
+        """List all models, by name."""
         with self._file.using() as database:
             names = [name for (name,) in database.execute("SELECT model FROM models ORDER BY model")]
             return [
@@ -191,7 +192,7 @@ class Ledger:
             ]
 
     def allow(self, model: str, runs: int | None = None) -> LedgerEntry:
-        """Allow so many runs from a model, by default one more than began; the start of its digest names it."""
+        """Set the number of runs allowed from a model, named by the start of its digest; by default one more."""
         entries = self.list_entries()
         found = [entry for entry in entries if entry.model.startswith(model.lower())]
         if len(found) != 1:
@@ -208,7 +209,7 @@ class Ledger:
 
 
 def _find_same(database: sqlite3.Connection, model: Fingerprint) -> set[str]:
-    """The names of all models in the ledger that are the same as this one, and its own."""
+    """Return the names of all models in the ledger that are the same as this one, and its own."""
     rows = database.execute("SELECT model, parts FROM models")
     return {model.model, *(name for name, parts in rows if Fingerprint.unpack(name, parts).is_same(model))}
 
@@ -216,7 +217,7 @@ def _find_same(database: sqlite3.Connection, model: Fingerprint) -> set[str]:
 def _list_runs(
     database: sqlite3.Connection, models: Collection[str], predecessor: RunId | None = None
 ) -> Iterator[BegunRun]:
-    """The runs that began from one of these models, or go on from this run, in the order of their claims."""
+    """List the runs that began from one of these models, or continue this run, in the order of their claims."""
     for run, model, before, cohort, counted in database.execute("SELECT * FROM runs ORDER BY rowid"):
         if model in models or (before is not None and before == predecessor):
             clients = tuple(PartyId(name) for name in json.loads(cohort))
@@ -224,7 +225,7 @@ def _list_runs(
 
 
 def _read_allowed(database: sqlite3.Connection, models: Collection[str]) -> int:
-    """The largest number of runs that the owner allows from any of these models; 0 if it said nothing."""
+    """Return the largest number of runs that the owner allows from any of these models; 0 if none is set."""
     return max(
         (count for name, count in database.execute("SELECT model, allowed FROM models") if name in models),
         default=0,

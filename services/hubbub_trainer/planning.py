@@ -1,4 +1,4 @@
-"""Making a manifest where the task is installed: it knows N and the initial model."""
+"""Draws up a manifest, on a machine where the task is installed: the task gives N and the initial model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hubbub_trainer.phases.catchup import heirs
 from hubbub_trainer.workspace import digest
 
 FRESH_SEEDS = 2**32
-"""How many seeds there are to draw from: enough that none comes twice, and short enough to read out."""
+"""Number of seeds to draw from: enough that none comes twice, and short enough to read out."""
 
 
 def draw_up_manifest(
@@ -46,10 +46,10 @@ def draw_up_manifest(
     phase_timeout_s: float | None = None,
     endorsed: Sequence[EndorsedModel] = (),
 ) -> Manifest:
-    """Draw up a manifest for parties of a roster: those who are named, or all of a role.
+    """Draw up a manifest for parties of a roster: the named ones, or all of a role.
 
-    With endorsements of a completed run's model, it goes on from that model and takes that run's seed. Otherwise a
-    seed that is not given is drawn: data owners let one run begin from a model.
+    With endorsements of a completed run's model, it continues from that model and takes that run's seed. Otherwise
+    a seed that is not given is drawn at random: data owners let one run begin from a model.
     """
     if seed is None:
         seed = endorsed[0].seed if endorsed else secrets.randbelow(FRESH_SEEDS)
@@ -114,7 +114,7 @@ def _begin_with(task: Task, seed: int, endorsed: Sequence[EndorsedModel]) -> dic
 
 
 def _choose(roster: Roster, role: Role, names: Sequence[str] | None) -> list[PublicIdentity]:
-    """The named parties of a role, in the order given; all of the role if none are named."""
+    """Return the named parties of a role, in the order given; all of the role if none are named."""
     there = {party.name: party for party in roster.named(role)}
     strangers = [name for name in names or () if name not in there]
     if strangers:

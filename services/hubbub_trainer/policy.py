@@ -1,4 +1,4 @@
-"""The data owner's policy: what this trainer takes part in, whatever a coordinator asks."""
+"""The data owner's policy: limits on the runs that this trainer takes part in, whatever a coordinator asks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Policy(PartyPolicy):
     party: ClassVar[str] = "trainer"
 
     strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union")
-    """How updates may be aggregated. These three show no server anything of a single client, and clients signs
-    alone. sum and sparse-sum show no server anything either, but clients the sums of your numbers as they are;
-    every other strategy shows a server something. All these are allowed only if their names stand here."""
+    """Strategies that this trainer allows. These three show servers nothing of a single client, and clients only
+    signs. sum and sparse-sum show servers nothing either, but show clients the sums of your numbers as they are.
+    Every other strategy shows a server something. A strategy is allowed only if it is listed here."""
     max_runs: Limit = 20
-    """How many runs this trainer ever joins: each tells a little more about the data."""
+    """The most runs that this trainer ever joins: each tells a little more about the data."""
     max_block: Limit = 1
     """The largest block of indices that sec-union may choose together. With 1 you give a sign only where you chose
     to. With more you give one for every index of every block that anybody chose, and where the signs of all
-    members agree every client knows yours; it takes less traffic."""
+    members agree every client knows yours. Larger blocks take less traffic."""
     max_local_steps: Limit = 1000
     """The most local steps that a manifest may ask for in a round."""
     max_alpha_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
@@ -42,46 +42,46 @@ class Policy(PartyPolicy):
     """The most bits of a mark in sec-union. The union costs that many bits an index, and with more bits a client
     whose own mark comes back is surer that it chose alone."""
     max_runs_per_model: Limit = 1
-    """How many runs this trainer begins from one and the same model: two runs from one model, in cohorts with and
-    without you, subtract to your update, and their scores to yours. `hubbub ledger allow` allows more from a
-    single model."""
+    """The most runs that this trainer begins from the same model. If two runs begin from one model, in cohorts
+    with and without you, the difference of their sums is your update, and that of their scores your score.
+    `hubbub ledger allow` allows more from a single model."""
     max_rounds_of_sums: Limit = 1
-    """The most rounds of sum and sparse-sum: your numbers stay the same, so that two sums, one with you among the
-    members and one without, subtract to them. Allow more for a task whose numbers follow from the last sum."""
+    """The most rounds of sum and sparse-sum. Your numbers stay the same, so the difference of two sums, one with
+    you and one without, is your numbers. Allow more for a task whose numbers depend on the last sum."""
     max_void_rounds_per_model: Annotated[int, Field(ge=0)] = 1
-    """Rounds from one and the same model, in all runs, that may end void after their union was released, or be
-    released without moving the model; with one more, the trainer leaves the run, since two sums from one model
-    tell something of a client that is in one of them only."""
+    """The most rounds from the same model, in all runs, that may end void after their union was released, or be
+    released without moving the model. With one more, the trainer leaves the run: two sums from one model tell
+    something of a client that is in only one of them."""
     max_void_rounds_per_run: Annotated[int, Field(ge=0)] = 3
     """The same, counted over the whole run."""
     max_snapshots_per_peer: Annotated[int, Field(ge=0)] = 3
-    """How many times in a run this trainer sends its model to one and the same peer that has lost sums; after one
-    and the same round only once. Beyond that the peer gets no answer from here, and asks other clients."""
+    """The most times in a run that this trainer sends its model to the same peer that has lost sums, and only once
+    after the same round. Beyond that the peer gets no answer from here, and asks other clients."""
     max_kappa: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
-    """The largest kappa that a manifest may have: how many times further than in earlier rounds the members of a
-    round may move the model. Corrupt clients among them can go to that bound."""
+    """The largest kappa that a manifest may have: the members of a round may move the model at most this many
+    times further than in earlier rounds. Corrupt clients among them can go to that bound."""
     max_first_factor_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """The largest first_factor_bound that a manifest may have: the same for the first round, in absolute terms."""
     allow_unverified: bool = False
-    """Whether a manifest may leave tags out (verified = false). Then aggregators can shift a sum by whatever they
-    like, and no client notices."""
+    """Allow manifests without tags (verified = false). Then aggregators can shift a sum as they like, and no
+    client notices."""
     scores: tuple[ScoreMode, ...] = ("sum", "none")
-    """What may be told of how a model does on your data: the sum of all clients' scores, or nothing."""
+    """Scores of the model on your data that may be shared: the sum of all clients' scores, or nothing."""
     score_weights: tuple[ScoreWeights, ...] = ("equal",)
-    """How much a client counts in the sum of scores: once, or as much as it has examples ("examples"). Two sums
-    that weigh by examples, one with you and one without, subtract to your number of examples."""
+    """Weight of a client in the sum of scores: "equal", or its number of examples ("examples"). The difference of
+    two sums weighted by examples, one with you and one without, is your number of examples."""
     max_scored_rounds: Limit = 200
     """The most rounds of a run in which scores are summed."""
     max_bins: Limit = 256
     """The most bins of the histogram that an AUC is computed from: clients see the sum of all histograms."""
     demo_seed: bool = False
-    """Whether secrets may come from a seed that everybody knows: for tests, never with real data."""
+    """Allow secrets from a seed that everybody knows: for tests, never with real data."""
 
     _read_scores = field_validator("scores", "score_weights", mode="before")(read_list)
 
     @classmethod
     def for_demo(cls, roster_sha256: str) -> Self:
-        """A policy for throw-away data: every strategy, any block, two clients, any task, the demo's seed."""
+        """Return a policy for throw-away data: every strategy, any block or task, two clients, the demo seed."""
         return cls(
             strategies=tuple(STRATEGIES),
             max_block=MAX_BLOCK,
@@ -108,10 +108,10 @@ class Policy(PartyPolicy):
     def objections(
         self, manifest: Manifest, *, roster: Roster, runs_before: int, demo_seed: bool = False
     ) -> tuple[Objection, ...]:
-        """Everything against taking part, each with what could be done about it; empty if nothing.
+        """Return all objections to taking part, each with a remedy.
 
         `runs_before` counts the runs that this trainer ever joined; `demo_seed` says that its secrets would come
-        from the demo's seed. What the ledger of models is against is found once the model is known.
+        from the demo's seed. The ledger of models may object later, once the model is known.
         """
         return (
             *super().objections(manifest, roster=roster, runs_before=runs_before),

@@ -1,6 +1,6 @@
-"""Vectors to chunks of shares, and chunks of sums back to vectors, on either wire.
+"""Jobs of a round at a client: train, deal and send shares, recombine sums, and apply them to the model.
 
-The computing of a round: training, dealing shares, recombining sums, and moving the model on.
+The first part converts vectors to chunks of shares, and chunks of sums back to vectors, on either wire.
 """
 
 from __future__ import annotations
@@ -84,9 +84,11 @@ from hubbub_trainer.workspace import (
 )
 from hubbub_trainer.workspaces import Workspaces
 
+# Chunks of shares and sums ------------------------------------------------------------------------------
+
 
 def digest_content(vectors: Sequence[Vector], values: Sequence[Digits], weight: int, transcript: str) -> bytes:
-    """Hash all that a share set says, so that a set sent again can be told from another."""
+    """Hash the content of a share set, to tell the same set sent again from another."""
     digest = sha256(bind(transcript, weight))
     for vector, each in zip(vectors, values, strict=True):
         digest.update(bind(vector.name, vector.length, str(vector.modulus), each.dtype.str))
@@ -135,7 +137,7 @@ class Compact:
     group_key: bytes = field(repr=False)
 
     def seed_for(self, secret: bytes, server: PartyId) -> bytes:
-        """What an aggregator is sent instead of a share."""
+        """Derive the seed that an aggregator is sent instead of a share."""
         return derive_seed(self.stage, secret, server)
 
     def deal_chunk(
@@ -149,7 +151,7 @@ class Compact:
         secret: bytes,
         seeded: Sequence[PartyId],
     ) -> bytes:
-        """Pack the one full share of a chunk; those of the aggregators in `seeded` follow from their seeds."""
+        """Pack the one full share of a chunk; the aggregators in `seeded` expand theirs from their seeds."""
 
         def stream(server: PartyId, seed: bytes, vector: Vector) -> AesCtrStream:
             return share_stream(self.stage, seed, me, server, _place(vector, index))
@@ -166,7 +168,7 @@ class Compact:
     ) -> tuple[list[Digits], bool]:
         """Take the members' masks off the sum, chunk by chunk; `read(index)` gives a chunk's payload.
 
-        Also tell whether residues can add up to such a sum.
+        Also return whether residues can add up to such a sum.
         """
         possible = True
         sums: list[Digits] = [np.empty(0, dtype=word_type(vector.modulus)) for vector in vectors]
@@ -175,7 +177,7 @@ class Compact:
             for piece, total, could_be in unmask(chunk, vectors, read(index), masks):
                 possible &= could_be
                 length = vectors[piece.vector].length
-                if total.size == length:  # Most vectors fit into one chunk, and need not be copied.
+                if total.size == length:  # Most vectors fit into one chunk: no copy is needed.
                     sums[piece.vector] = total
                     continue
                 if piece.start == 0:
@@ -191,60 +193,62 @@ def _place(vector: Vector, index: int) -> SealContext:
     return SealContext(vector.name, vector.modulus, index)
 
 
+# Jobs ---------------------------------------------------------------------------------------------------
+
 Sleep = Callable[[float], Awaitable[None]]
 
 
 def place_of(key: Key, phase: str) -> Key:
-    """Where the sums of a phase are spooled."""
+    """Return the spool's key for the sums of a phase."""
     return replace(key, phase=phase)
 
 
 def name_sum(aggregator: PartyId, index: int) -> ChunkRef:
-    """What a chunk of an aggregator's sum is called there."""
+    """Return the spool's name for a chunk of an aggregator's sum."""
     return ChunkRef(aggregator, "sum", index)
 
 
 def differs(transcript: str, sums: Mapping[PartyId, Sum]) -> bool:
-    """Whether these sums were released over another transcript than this one."""
+    """Return whether any of these sums was released over another transcript than this one."""
     return any(one.transcript != transcript for one in sums.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A share set on its way out. It holds secrets, so it does not print them."""
+    """Share set to be sent. Its secrets do not print."""
 
     wire: PhasePlan[PartyId]
     set_id: SetId
     secret: bytes = field(repr=False)
-    """What its shares follow from."""
+    """The secret that its shares derive from."""
     vectors: tuple[Vector, ...]
     values: tuple[Digits, ...] = field(repr=False)
     weight: int
     transcript: str
     keys: Mapping[PartyId, ShareKey]
-    """Of all aggregators that are sent a share in full."""
+    """Keys for the aggregators that get a full share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """How a share set goes over the compact wire."""
+    """Recipients of a share set on the compact wire: one full share, and sealed seeds."""
 
     compact: Compact
     holder: PartyId
-    """Who is sent the one full share."""
+    """The aggregator that gets the one full share."""
     sealed: Mapping[PartyId, bytes]
-    """What all others are sent instead."""
+    """Sealed seeds for all other aggregators."""
 
 
 def _seal_share(out: Outgoing, server: PartyId, index: int, share: bytes) -> Parcel:
-    """Seal one chunk of a share and hash what is sent."""
+    """Seal one chunk of a share and hash the payload."""
     return Parcel.of(out.keys[server].seal(index, share))
 
 
 class RoundJobs:
-    """Does the jobs of rounds.
+    """Runs the jobs of rounds.
 
-    What a round's machine knows is asked for when it is needed: a round may be abandoned while we work on it, and
+    The data of a round's machine are looked up when they are needed: a round may be abandoned during a job, and
     `find_round` then refuses it.
     """
 
@@ -276,7 +280,7 @@ class RoundJobs:
         self._sleep = sleep
 
     async def work(self, key: Key, job: Job) -> object:
-        """Do a job. A peer's model of a later round may become ours meanwhile: then nothing is left to do."""
+        """Run a job; return `Overtaken` if we have meanwhile taken over a peer's model of a later round."""
         try:
             return await self._do(key, job)
         except LocalError:
@@ -315,22 +319,22 @@ class RoundJobs:
         return Trained(training_s=time.monotonic() - began_s)
 
     def _stay_idle(self, key: Key) -> None:
-        """We were away and the round is closed: nothing is learnt, and the sums are taken in all the same."""
+        """Keep an empty update for a round that was closed without us, so that its sums can be taken in."""
         space = self._spaces.open(key.run)
         with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
             if space.recall_update(key.round) is None:
                 space.keep_update(key.round, Learnt(np.zeros_like(space.theta), space.memory))
             self._open_round(key)
 
     def _train_locally(self, key: Key) -> float:
-        """Train and keep what was learnt; after a restart only if training had not come to its end.
+        """Train and keep the update; after a restart only if training had not finished.
 
-        Says how many seconds training would still have taken: none, unless it failed.
+        Returns the number of seconds that training would still have taken: 0 unless it failed.
         """
         space, manifest, spare_s = self._spaces.open(key.run), self._find_round(key).manifest, 0.0
         with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
             if space.recall_update(key.round) is None:
                 begin = partial(self._begin_with, key, space, manifest)
                 learnt, begun, spare_s = self._tasks.train(key, space, manifest, begin)
@@ -342,11 +346,11 @@ class RoundJobs:
     # Our side of a round, made or rebuilt ---------------------------------------------------------------
 
     def _open_phase(self, key: Key, phase: str) -> OpenRound:
-        """Our side of a phase, be it the scores."""
+        """Return our side of a phase, which may be the scores."""
         return self._open_scores(key).verified if phase == SCORES.name else self._open_round(key)
 
     def _open_round(self, key: Key, *, whole: bool = False) -> OpenRound:
-        """Our side of a round; after a restart it is rebuilt from what was learnt and what was decoded since."""
+        """Return our side of a round; after a restart, rebuild it from the update and the decoded sums."""
         space = self._spaces.open(key.run)
         if key.round not in space.rounds:
             space.rounds[key.round] = self._begin_round(key, space)
@@ -379,13 +383,13 @@ class RoundJobs:
 
     @staticmethod
     def _find_coefficients(key: Key, space: Workspace) -> TagCoefficients:
-        """The coefficients of this round's tags, which follow from the group's secret."""
+        """Derive the coefficients of this round's tags from the group secret."""
         space.group_secret.advance_to(key.round)
         return TagCoefficients(key.run, key.round, space.group_secret.key_for("tags"))
 
     @staticmethod
     def _begin_transcript(key: Key, space: Workspace) -> Transcript:
-        """A round's transcript begins with model and history, which the clients trained together."""
+        """Begin a round's transcript with the model and history that the clients share."""
         space.group_secret.advance_to(key.round)
         transcript = Transcript(space.group_secret.key_for("transcript"))
         history = aggregate.pack(space.history, len(space.history))
@@ -402,7 +406,7 @@ class RoundJobs:
         return SharesSent(traffic=await self._send_compact(key, outgoing, seeds))
 
     async def _resend_shares(self, key: Key, job: rounds.ResendShares) -> SharesResent:
-        """Send one aggregator the share that it was sent; a set that was not begun is not begun for this."""
+        """Resend one aggregator its share; a set that was never begun is not begun for this."""
         made = await asyncio.to_thread(self._make_outgoing_again, key, job.phase)
         if made is not None:
             outgoing, seeds = made
@@ -413,7 +417,7 @@ class RoundJobs:
         return SharesResent(phase=job.phase, aggregator=job.aggregator)
 
     def _make_outgoing_again(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None] | None:
-        """The same set as before; nothing if the phase's sums were taken in meanwhile."""
+        """Make the same set as before; None if the phase's sums were taken in meanwhile."""
         if run_secrets.find_set(self._vault, key, phase_name) is None:
             return None
         mine = self._open_phase(key, phase_name)
@@ -437,7 +441,7 @@ class RoundJobs:
         return out, self._seal_seeds(key, out) if wire.compact else None
 
     async def _send_in_full(self, key: Key, out: Outgoing, to: Collection[PartyId]) -> tuple[Traffic, ...]:
-        """Deal a share to every aggregator and send these theirs."""
+        """Deal a share to every aggregator and send theirs to those in `to`."""
         stream = AesCtrStream(out.secret)
         servers = out.wire.servers
         async with overlapping() as overlap:
@@ -455,7 +459,7 @@ class RoundJobs:
         await self._send_chunk(key, out, ShareChunk, server, index, sealed)
 
     async def _send_compact(self, key: Key, out: Outgoing, seeds: Seeds) -> tuple[Traffic, ...]:
-        """Seeds to all aggregators but one, and to that one the share in full."""
+        """Send the full share to one aggregator and seeds to all others."""
         phase = out.wire.phase.name
         body = ShareSeed(
             set_id=out.set_id, vectors=declare(out.vectors), weight=out.weight, transcript=out.transcript
@@ -504,12 +508,12 @@ class RoundJobs:
     async def _send_share(
         self, key: Key, phase: str, server: PartyId, body: ShareChunk | ShareSeed, payload: bytes | Parcel
     ) -> None:
-        # Refuses a round that was abandoned: its outbox is gone, and the set is another.
+        # Refuses an abandoned round: its outbox is gone, so this would be another set.
         self._find_round(key)
         await self._post.send(key, to=server, role=Role.AGGREGATOR, body=body, phase=phase, payload=payload)
 
     def _make_compact(self, key: Key, phase: str) -> Compact:
-        """The masks of this round are the group's, which never goes back to a round that is behind us."""
+        """Derive this round's masks from the group secret, which never goes back to an earlier round."""
         space = self._spaces.open(key.run)
         _, stage = self._seal_of(key, phase)
         with space.lock:
@@ -539,7 +543,7 @@ class RoundJobs:
         return Decoded(transcript=transcript, metrics=totals)
 
     def _absorb(self, key: Key, data: ClientRound, mine: OpenRound, phase: str) -> None:
-        """Recombine what a phase released, and take it in."""
+        """Recombine the sums of a phase and take them in."""
         one, release = next(iter(data.sums[phase].values())), self._read_sums(key, data, phase)
         members = [client for client in data.manifest.clients if client in one.members]
         with mine.lock:
@@ -584,7 +588,7 @@ class RoundJobs:
     def _move_on(self, key: Key, *, took_part: bool) -> Concluded:
         space = self._spaces.open(key.run)
         with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
             if space.applied < key.round:
                 mine = self._open_round(key, whole=True)
                 conclusion = mine.client_round.conclude(took_part=took_part)
@@ -593,10 +597,10 @@ class RoundJobs:
             return Concluded(model_hmac=space.model_hmac(), held=self.describe_held(key, space))
 
     def _evaluate(self, key: Key) -> Evaluated:
-        """Score the model on our data; after a restart only if that had not come to its end."""
+        """Score the model on our data; after a restart only if that had not finished."""
         space, sheet = self._spaces.open(key.run), self._find_round(key).manifest.score_sheet
         with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses a round that is behind us.
+            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
             scores, began_s = space.recall_scores(key.round), time.monotonic()
             if scores is None:
                 scores = self._tasks.evaluate(key, space)
@@ -606,7 +610,7 @@ class RoundJobs:
             return Evaluated(own=own, evaluation_s=time.monotonic() - began_s)
 
     def _open_scores(self, key: Key) -> OpenScores:
-        """Our side of a scores phase; after a restart it is rebuilt from what was found."""
+        """Return our side of a scores phase; after a restart, rebuild it from the kept scores."""
         space, data = self._spaces.open(key.run), self._find_round(key)
         with space.lock:
             if key.round not in space.scoring:
@@ -628,7 +632,7 @@ class RoundJobs:
             return Closed(model_hmac=space.model_hmac(), held=self.describe_held(key, space))
 
     def describe_held(self, key: Key, space: Workspace) -> HeldModel:
-        """Describe the model that a round has left us with; a void round has moved nothing."""
+        """Describe the model that we hold after a round; a void round has not moved it."""
         name = space.digest_of(space.theta)
         step = space.step if space.applied >= key.round else 0.0
         return HeldModel(
@@ -636,7 +640,7 @@ class RoundJobs:
         )
 
     def close(self, key: Key, manifest: Manifest, *, has_verdict: bool) -> None:
-        """Forget what belongs to a round that is over, or was abandoned."""
+        """Delete the data of a round that is over or was abandoned."""
         self._spool.drop_round(key)
         space = self._spaces.find(key.run)
         if space is not None:
@@ -647,7 +651,7 @@ class RoundJobs:
         phases = (phase.name for phase in phases_of(manifest))
         with space.lock if space else nullcontext(), self._vault.together():
             if has_verdict:
-                # Void or not, nobody derives its keys again. A round that failed has no verdict, and the round
-                # that is open may be another.
+                # Void or not, nobody derives its keys again. A failed round has no verdict, and another round may
+                # be open.
                 workspace.step(self._vault, key.run, key.round + 1, space)
             run_secrets.drop_outboxes(self._vault, key, phases, has_verdict=has_verdict)

@@ -1,4 +1,4 @@
-"""What a client draws or counts once in a run: kept before it is used, so that a restart brings the same back."""
+"""Secrets and counts that a client fixes once in a run, stored before use so that a restart finds the same."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SOURCE = "task source"
 
 
 def get_or_create_client_secret(vault: Vault, run: RunId) -> ClientSecret:
-    """What this client's own random choices follow from."""
+    """Return the secret that this client's own random choices derive from."""
     return ClientSecret.from_bytes(_recall(vault, run, "client secret", CLIENT_SECRET_BYTES))
 
 
 def get_or_create_contribution(vault: Vault, run: RunId) -> bytes:
-    """Our part of the group secret."""
+    """Return our part of the group secret."""
     return _recall(vault, run, _CONTRIBUTION, CONTRIBUTION_BYTES)
 
 
 def fix_examples(vault: Vault, run: RunId, examples: int) -> int:
-    """How many examples we score a model on in a run: as many as when we joined, whatever becomes of them."""
+    """Return the number of examples that we score a model on in a run; it stays as it was when we joined."""
     kept = vault.get(run, _EXAMPLES)
     if kept is None:
         kept = str(examples).encode()
@@ -41,20 +41,20 @@ def fix_examples(vault: Vault, run: RunId, examples: int) -> int:
 
 
 def get_source(vault: Vault, run: RunId) -> Source | None:
-    """What the task was made of when we joined, or when its owner was last told of a change."""
+    """Return the task's source when we joined, or when its owner was last told of a change."""
     kept = vault.get(run, _SOURCE)
     return None if kept is None else json.loads(kept)
 
 
 def keep_source(vault: Vault, run: RunId, source: Source) -> None:
-    """Keep what the task is made of now."""
+    """Keep the task's present source."""
     vault.put(run, _SOURCE, json.dumps(dict(source)).encode())
 
 
 def get_or_create_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
-    """A set's name and the secret of its shares and keys, on disk before any leaves: sent again, it is the same.
+    """Return a share set's id and the secret of its shares and keys, stored before use: a resent set is the same.
 
-    The set is of the content with this digest, and never of another: the same randomness and the same nonces over
+    They belong to the content with this digest, and never to another: the same randomness and the same nonces over
     other values would give away the difference.
     """
     name = _name_outbox(key, phase)
@@ -69,16 +69,16 @@ def get_or_create_outbox(vault: Vault, key: Key, phase: str, content: bytes) -> 
 
 
 def find_set(vault: Vault, key: Key, phase: str) -> SetId | None:
-    """The name of the set that we send in a phase; none if it was not begun."""
+    """Return the id of the set that we send in a phase; None if it was not begun."""
     kept = vault.get(key.run, _name_outbox(key, phase))
     return None if kept is None else SetId(kept[-SET_ID_BYTES - KEY_BYTES : -KEY_BYTES].hex())
 
 
 def drop_outboxes(vault: Vault, key: Key, phases: Iterable[str], *, has_verdict: bool) -> None:
-    """Forget the sets of a round, their names and their randomness.
+    """Delete the ids and the randomness of a round's share sets.
 
-    When a round has its verdict, our part of the group secret goes too: with all parts it could be put together as
-    it was at first.
+    When a round has its verdict, our part of the group secret is deleted too: all parts together would give the
+    group secret as it was at first.
     """
     parts = [_CONTRIBUTION] if has_verdict else []
     vault.delete(key.run, *(_name_outbox(key, phase) for phase in phases), *parts)

@@ -1,4 +1,4 @@
-"""What a run leaves at a trainer: the model, this client's buffers, and of which task and seed they are."""
+"""Saved model of a finished run at a trainer: the model, this client's buffers, and their task and seed."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class KeptModel:
     run: str
     task: str
     seed: int
-    """The manifest's: what is frozen in a model may have been drawn from it."""
+    """The manifest's: the frozen parts of a model may have been drawn from it."""
     theta: Theta = field(repr=False)
     buffers: Arrays = field(repr=False, default_factory=dict)
 
     def write(self) -> bytes:
-        """As a file of safetensors."""
+        """Write a safetensors file."""
         arrays = {_THETA: self.theta, **{f"{_BUFFER}{name}": each for name, each in self.buffers.items()}}
         labels = {"run": self.run, "task": self.task, "seed": str(self.seed)}
-        # Not ascontiguousarray, which makes a vector of a single number.
+        # Not ascontiguousarray, which turns a scalar into a vector.
         return save({name: np.asarray(each, order="C") for name, each in arrays.items()}, labels)
 
 
 def read_kept_model(folder: Path) -> KeptModel:
-    """The model that a run left in its folder; `ValueError` where its file holds none, `OSError` without one."""
+    """Read the model in a run's folder; raise `ValueError` if its file holds none, `OSError` without a file."""
     try:
         with safe_open(folder / FILE, framework="numpy") as file:
             labels = file.metadata() or {}
@@ -58,7 +58,7 @@ def read_kept_model(folder: Path) -> KeptModel:
 
 
 def find_models(folder: Path) -> list[str]:
-    """The runs that left a model in a trainer's folder, the last first."""
+    """List the runs that left a model in a trainer's folder, the last first."""
     found = [path.parent for path in (folder / "runs").glob(f"*/{FILE}")]
     return [path.name for path in sorted(found, key=lambda path: (path / FILE).stat().st_mtime, reverse=True)]
 

@@ -1,10 +1,8 @@
-"""Snapshots: model and history cut into chunks and sealed for a peer, and a peer's checked and taken.
+"""Snapshots: sends our model to a peer that has lost sums or lacks it, and checks and takes over a peer's.
 
-The history of mean factors goes with the model, since the next step depends on both. What a run begins with is
-the snapshot after round 0. It is sent only where a predecessor left it, and then every chunk begins with the salt
-of its commitment, which travels in no other way.
-
-Models that pass between clients: ours to a peer that has lost sums or lacks it, and a peer's to us.
+A snapshot is the model with the history of mean factors, since the next step depends on both, cut into chunks and
+sealed. The model that a run begins with is the snapshot after round 0. It is sent only if a predecessor run left
+it. Then every chunk begins with the salt of its commitment, which is sent in no other way.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ FLOAT = np.dtype("<f4")
 
 
 def chunk_size(manifest: Manifest, number: int, index: int) -> int:
-    """How many bytes a chunk of the snapshot after a round has; refuse one that there is none of."""
+    """Return the size of a chunk of the snapshot after a round, in bytes; refuse an index out of range."""
     if index >= count_chunks(manifest, number):
         raise PeerError(RejectReason.WRONG_LENGTH, f"a snapshot has no chunk {index}")
     part = min(manifest.chunk_bytes, snapshot_bytes(manifest, number) - index * manifest.chunk_bytes)
@@ -55,7 +53,7 @@ def cut(manifest: Manifest, theta: Theta, history: History, *, number: int) -> I
 
 
 def join(manifest: Manifest, chunks: Iterable[bytes], *, number: int) -> tuple[Theta, History]:
-    """Put model and history together again."""
+    """Join chunks into model and history."""
     content = b"".join(chunks)
     if len(content) != snapshot_bytes(manifest, number):
         raise PeerError(RejectReason.WRONG_LENGTH, f"a snapshot has {len(content)} bytes")
@@ -64,12 +62,12 @@ def join(manifest: Manifest, chunks: Iterable[bytes], *, number: int) -> tuple[T
 
 
 def place_of(key: Key) -> Key:
-    """Where the chunks of snapshots are spooled: beside the phases of a round."""
+    """Return the spool's key for the chunks of snapshots: beside the phases of a round."""
     return replace(key, phase="catchup")
 
 
 def name_chunk(client: PartyId, number: int, index: int) -> ChunkRef:
-    """Where a chunk of a client's model after a round is spooled."""
+    """Return the spool's name for a chunk of a client's model after a round."""
     return ChunkRef(client, f"after-{number}", index)
 
 
@@ -84,7 +82,7 @@ async def send(
     to: PartyId,
     salt: bytes = b"",
 ) -> None:
-    """Seal the model and history that a round left to one client, chunk by chunk."""
+    """Seal the model and history after a round for one client and send them, chunk by chunk."""
     place = Key("round", manifest.run_id, number)
     for index, part in enumerate(cut(manifest, theta, history, number=number)):
         sealed = await asyncio.to_thread(seals.seal_snapshot, number, to, index, salt + part)
@@ -101,7 +99,7 @@ def read(
 
 
 def check_initial(manifest: Manifest, chunks: Sequence[bytes]) -> Theta:
-    """The model that a run begins with, if it is the one that the manifest commits to."""
+    """Return the model that a run begins with; refuse one that the manifest does not commit to."""
     salts = {chunk[:SALT_BYTES] for chunk in chunks}
     theta, _ = join(manifest, (chunk[SALT_BYTES:] for chunk in chunks), number=0)
     if len(salts) != 1 or commit(salts.pop(), theta) != manifest.initial_model_sha256:
@@ -110,7 +108,7 @@ def check_initial(manifest: Manifest, chunks: Sequence[bytes]) -> Theta:
 
 
 def take(space: Workspace, theta: Theta, history: History, voucher: Voucher) -> None:
-    """Go on from a peer's model and history if they are what was vouched for; what was not sent yet is lost."""
+    """Continue from a peer's model and history if they were vouched for; what we have not sent yet is lost."""
     ahead = GroupSecret.from_bytes(space.group_secret.to_bytes())
     ahead.advance_to(voucher.round)
     found = model_hmac(ahead, digest(theta), history)
@@ -121,7 +119,7 @@ def take(space: Workspace, theta: Theta, history: History, voucher: Voucher) -> 
 
 
 class Handover:
-    """Sends snapshots, and takes them."""
+    """Sends snapshots to peers, and takes over theirs."""
 
     def __init__(
         self,
@@ -145,7 +143,7 @@ class Handover:
         left = job.again
         space, manifest = await asyncio.to_thread(self._spaces.open, run.run), self._manifest_of(run.run)
         theta, history = space.theta, space.history
-        # In this order: the number goes up before model and history change.
+        # Read `applied` after these: it goes up before model and history change.
         if space.applied <= job.number:
             salt = b"" if job.number else self._recall_salt(manifest)
             seals, _ = self._seal_of(run)
@@ -172,7 +170,7 @@ class Handover:
         self._spaces.begin_with(manifest, check_initial(manifest, self._read(key, client, 0)))
 
     def _catch_up(self, key: Key, client: PartyId, voucher: Voucher) -> None:
-        """Make a peer's model ours; one that we have come past meanwhile is left alone."""
+        """Make a peer's model ours, unless we are past its round by now."""
         space, number = self._spaces.open(key.run), voucher.round
         with space.lock:
             if space.applied < number and space.group_secret.round <= number:

@@ -1,17 +1,17 @@
-"""Runs the owner's task, and keeps its failures at home.
+"""Runs the owner's task, and hides its failures from other parties.
 
-Whether training or evaluation fails depends on this client's data, and on a model that others may have chosen to
-find out. If the run failed with it, or the client stayed away, everybody would learn whose task it was. So the
-client goes on as a member like any other, with nothing to say (`ClientInput.silent`), or reports the worst score.
-Only its owner is told: by an error in the log, by `hubbub_task_failures_total`, and in the notes of the run.
+Training or evaluation may fail because of this client's data, on a model that others may have chosen to find that
+out. If the run failed with it, or the client stayed away, everybody would learn whose task it was. So the client
+goes on as a member like any other, with an empty contribution (`ClientInput.silent`) or the worst score. Only its
+owner is told: by an error in the log, by `hubbub_task_failures_total`, and in the notes of the run.
 
-A failure is whatever the task raises, no memory, a model that is not finite or of another shape, and that the
-process died twice over the same thing in one round, which is noted on disk before it is begun. A disk that fails
-is none: what it refused is tried again, as everywhere.
+These are failures: an exception of the task, lack of memory, a model that is not finite or of another shape, and
+that the process died twice in the same job of one round, which is noted on disk before the job begins. A disk that
+fails is not one of them: the write is retried, as everywhere.
 
-A contribution does not leave before all E steps would have been done, by the last round that went well, or else by
-the steps that were done. What this does not cover: the estimate is not exact, a process that died was away for a
-while, and the time of an evaluation that fails is not made up for. Whoever sees messages arrive sees that.
+A contribution is not sent before all E steps would have been done. The estimate comes from the last round that
+succeeded, or else from the steps that were done. Three things remain visible in the timing of messages: the
+estimate is not exact, a process that died was away for a while, and a failed evaluation is not padded.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Progress = Callable[[PartyId, int, int, int], None]
-"""Told, from the training thread: who, in which round, has done how many steps of how many."""
+"""Called from the training thread with the client, the round, the steps done, and the steps in all."""
 
 TRAINING, EVALUATION = "training", "evaluation"
 MOST_BEGINNINGS = 2
-"""What a process has died over is begun once more in a round, and not a third time."""
+"""The most times that a job is begun in a round: once more after a process died in it, and not a third time."""
 
 
 class Stopping(LocalError):
@@ -49,7 +49,7 @@ class Stopping(LocalError):
 
 
 class TaskRunner:
-    """Trains and evaluates for one client."""
+    """Runs training and evaluation for one client."""
 
     def __init__(self, *, me: PartyId, progress: Progress, clock: Clock, registry: CollectorRegistry) -> None:
         self._me = me
@@ -67,20 +67,20 @@ class TaskRunner:
         self._failed = 0
 
     def count_failures(self) -> int:
-        """How often the task has failed."""
+        """Return the number of failures of the task."""
         return self._failed
 
     def give_up(self) -> None:
-        """Let a training thread come to its end at its next report of progress."""
+        """Stop the training thread at its next report of progress."""
         self._stopping.set()
 
     def train(
         self, key: Key, space: Workspace, manifest: Manifest, begin: Callable[[Learnt], T]
     ) -> tuple[Learnt, T, float]:
-        """Train, and begin the round with what was learnt or, if that failed, with nothing.
+        """Train, and begin the round with the update or, if training failed, with nothing.
 
-        `begin` refuses an update that cannot be sent. The last number is how many seconds training would still
-        have taken.
+        `begin` refuses an update that cannot be sent. The last value is the number of seconds that training would
+        still have taken.
         """
         began_s, done, usual_s = self._clock.now_s(), 0, space.record.training_s
 
@@ -101,7 +101,7 @@ class TaskRunner:
             return learnt, begun, 0.0
         elapsed_s = max(0.0, self._clock.now_s() - began_s)
         whole_s = usual_s or elapsed_s * manifest.local_steps / max(done, 1)
-        # Where nothing tells how long a step takes we may be far off, and would be too late for the phase.
+        # Without a measured step the estimate may be far off, and too long for the phase.
         spare_s = min(max(0.0, whole_s - elapsed_s), manifest.phase_timeout_s / 2)
         nothing = Learnt(np.zeros_like(space.theta), space.memory, space.record.samples, silent=True)
         return nothing, begin(nothing), spare_s
@@ -120,7 +120,7 @@ class TaskRunner:
         return Learnt(space.learnt(training.theta), training.memory, samples)
 
     def evaluate(self, key: Key, space: Workspace) -> Scores:
-        """Score the model; if that fails there are no scores, and each counts as the worst."""
+        """Score the model; if that fails, return no scores, and each counts as the worst."""
         try:
             _begin(space, EVALUATION, key)
             scores = copy_scores(space.learner.evaluate(space.theta, memory=space.memory))
@@ -134,7 +134,7 @@ class TaskRunner:
         return scores
 
     def _keep_at_home(self, key: Key, space: Workspace, what: str, error: BaseException) -> None:
-        """Tell the owner of a failure, and nobody else; raise what is no failure of the task."""
+        """Report a failure to the owner alone; re-raise an error that is no failure of the task."""
         if isinstance(error, StorageFailed):
             raise error
         if self._stopping.is_set():
@@ -145,7 +145,7 @@ class TaskRunner:
             what,
             key.round,
             error if isinstance(error, HubbubError) else type(error).__name__,
-            # The text of a HubbubError says all that there is to say.
+            # The text of a HubbubError says enough without a traceback.
             exc_info=None if isinstance(error, HubbubError) else error,
         )
         self._failures.labels(what).inc()
@@ -154,7 +154,7 @@ class TaskRunner:
 
 
 def _begin(space: Workspace, what: str, key: Key) -> None:
-    """Note that something is begun; refuse what has cost two processes their lives."""
+    """Note that a job begins; refuse one in which two processes have died."""
     if space.begin(what, key.round) > MOST_BEGINNINGS:
         raise TaskFailed(
             f"the process died {MOST_BEGINNINGS} times during {what} in this round: it is not tried again"

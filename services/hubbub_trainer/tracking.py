@@ -1,11 +1,11 @@
-"""Tracking: what this client measured, written where its own organisation already looks.
+"""Tracking: writes this client's measurements to TensorBoard or MLflow.
 
 `HUBBUB_TRAINER_TRACK` names TensorBoard (`tensorboard:FOLDER`), MLflow (`mlflow:URI`), or several of them. Every
-round becomes one point: what the client scored, how long it took, how many took part, what was sent and received.
-The scores are those on this client's own data, which nobody else is told. Beside them stands the manifest.
+round becomes one point: scores, durations, number of members, and traffic. The scores are those on this client's
+own data, which nobody else is told. The manifest is written too.
 
-A tracker has a thread and a queue of its own, and whatever happens to it, the run goes on. What may mend (a server
-that is away, a full disk) is tried again; all else is said once and left out.
+Each tracker has its own worker thread and queue, and the run goes on whatever happens to it. Errors that may pass
+(a server that is away, a full disk) are retried; any other is logged once and the note is dropped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from hubbub_trainer.phases.standing import Enrolment, State
 log = logging.getLogger(__name__)
 
 MOST_NOTES = 10_000
-"""That wait for a tracker which is away; then the newest are left out."""
+"""The most notes in a tracker's queue; further ones are dropped."""
 PAUSE_S = 15.0
-"""Between two attempts to reach a tracker."""
+"""Time between two attempts to reach a tracker."""
 LAST_NOTES_S = 5.0
-"""How long a tracker may hold up the end."""
+"""The longest time that trackers may delay the shutdown."""
 
 SHORT = 12
 """Characters of a run id that tell runs apart for people."""
@@ -54,7 +54,7 @@ class Away(LocalError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something to write down: that a run begins, what was measured in a round, or how the run ended."""
+    """Entry for a tracker: the start of a run, the measurements of a round, or the outcome of a run."""
 
     client: PartyId
     manifest: Manifest
@@ -69,11 +69,11 @@ class Note:
         return self.manifest.run_id
 
 
-# From a step to a note ----------------------------------------------------------------------------------
+# From a transition to a note ----------------------------------------------------------------------------
 
 
 def write_note(moment: Transition) -> Note | None:
-    """What there is to write down about a step of this trainer, if there is anything."""
+    """Make a note of a transition of this trainer; None if there is nothing to note."""
     if isinstance(moment.data, rounds.ClientRound):
         return _note_round(moment, moment.data)
     if isinstance(moment.data, Enrolment):
@@ -110,7 +110,7 @@ def _note_run(moment: Transition, data: Enrolment) -> Note | None:
 
 
 def _find_outcome(moment: Transition, data: Enrolment) -> str:
-    """How the run ended for this client; nothing while it has not, or if the client was never in it."""
+    """Return the outcome of the run for this client; empty before the end, or if it was never in the run."""
     was_in = moment.before not in {State.INVITED, State.PREPARING}
     if moment.after is not State.ENDED or not was_in:
         return ""
@@ -125,7 +125,7 @@ def _find_outcome(moment: Transition, data: Enrolment) -> str:
 
 
 def _list_parameters(manifest: Manifest) -> dict[str, str]:
-    """The run's parameters as names and values."""
+    """Return the run's parameters as names and values."""
     fields = manifest.model_dump(mode="json", exclude={"cohort"})
     fields |= {"run": manifest.run_id, "clients": list(manifest.clients)}
     lists = {name: ", ".join(map(str, value)) for name, value in fields.items() if isinstance(value, list)}
@@ -136,17 +136,17 @@ def _list_parameters(manifest: Manifest) -> dict[str, str]:
 
 
 class Tracker(Protocol):
-    """Somewhere to write notes down; used by one thread."""
+    """Destination of notes; used by one thread."""
 
     def take(self, note: Note) -> None:
-        """Write a note down for good, or raise `Away` if that may still succeed later."""
+        """Write a note permanently, or raise `Away` if that may still succeed later."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close open files and connections."""
 
 
 def _import(module: str, *, extra: str) -> Any:
-    """Import what comes with an extra alone. It is `Any`, since not all of it is typed."""
+    """Import a module of an extra. It is `Any`, since not all of these are typed."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
@@ -156,10 +156,10 @@ def _import(module: str, *, extra: str) -> Any:
 
 
 class TensorBoardTracker:
-    """Event files, in a folder for each run and client.
+    """Tracker that writes TensorBoard event files, in a folder for each run and client.
 
-    A note is one record, so that it is there as a whole or not at all. Each life of a trainer has a file of its
-    own: a record that a crash tore hides nothing that was written after it. torch's `SummaryWriter` writes
+    A note is one record, so that it is there as a whole or not at all. Each process of a trainer writes a file of
+    its own: a record that a crash tore hides nothing that was written after it. torch's `SummaryWriter` writes
     a record for each number, in a thread that prints a traceback if the disk is full.
     """
 
@@ -171,7 +171,7 @@ class TensorBoardTracker:
         self._text = _import("tensorboard.plugins.text.summary_v2", extra="tensorboard").text_pb
 
     def take(self, note: Note) -> None:
-        """Append to the run's file; the first note in a trainer's life begins one."""
+        """Append to the run's file; the first note of a process begins one."""
         folder = self._folder / note.run[:SHORT] / note.client
         try:
             file = self._files.get(folder) or self._begin_file(folder, note)
@@ -196,7 +196,7 @@ class TensorBoardTracker:
                 texts = {"run/parameters": _draw_table(_list_parameters(note.manifest))}
                 self._append(file, self._make_event(note.at_s, 0, {}, texts))
         except OSError:
-            path.unlink()  # Or the next one would not be the first.
+            path.unlink()  # Otherwise the next file would not count as the folder's first.
             raise
         return file
 
@@ -213,35 +213,35 @@ class TensorBoardTracker:
         file.flush()
 
     def _drop_file(self, folder: Path) -> None:
-        """After a write that failed, the end of the file may be torn: the next attempt begins another."""
+        """Close a file after a failed write: its end may be torn, so the next attempt begins another."""
         file = self._files.pop(folder, None)
         if file is not None:
             with suppress(OSError):
                 file.close()
 
     def close(self) -> None:
-        """Close all files; what was taken is in them already."""
+        """Close all files; all notes are in them already."""
         for folder in list(self._files):
             self._drop_file(folder)
 
 
 def _draw_table(rows: Mapping[str, str]) -> str:
-    """Markdown, which is how TensorBoard shows text."""
+    """Make a Markdown table, which is how TensorBoard shows text."""
     return "\n".join(["| parameter | value |", "| --- | --- |", *(f"| {name} | {rows[name]} |" for name in rows)])
 
 
 MLFLOW_DEFAULTS = {
-    # Nobody else hears that a run is trained here.
+    # Nobody else may learn that a run is trained here.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # Log lines are ours to format.
     "MLFLOW_CONFIGURE_LOGGING": "false",
-    # A server that is away is tried again by us.
+    # We retry ourselves.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # Whoever names a folder knows that it is one.
+    # An operator who names a folder wants one.
     "MLFLOW_ALLOW_FILE_STORE": "true",
 }
-"""What MLflow reads from the environment, unless the operator has set it otherwise."""
+"""Environment variables of MLflow, for those that the operator has not set."""
 MLFLOW_EXPERIMENT = "hubbub"
 MLFLOW_VALUE_CHARACTERS = 500
 """The longest parameter that every version of its servers takes."""
@@ -251,7 +251,7 @@ MAY_MEND = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 class MlflowTracker:
-    """Runs of an MLflow experiment, found again by the tags that they were given."""
+    """Tracker that writes runs of an MLflow experiment, found again by their tags."""
 
     def __init__(self, uri: str) -> None:
         for name, value in MLFLOW_DEFAULTS.items():
@@ -270,7 +270,7 @@ class MlflowTracker:
         self._runs: dict[tuple[RunId, PartyId], str] = {}
 
     def take(self, note: Note) -> None:
-        """Log to the run's namesake in MLflow."""
+        """Log to the run's counterpart in MLflow."""
         try:
             self._client = self._client or self._connect(tracking_uri=self._uri)
             name = self._runs.get((note.run, note.client)) or self._find_run(note)
@@ -295,7 +295,7 @@ class MlflowTracker:
             del self._runs[note.run, note.client]
 
     def _find_run(self, note: Note) -> str:
-        """The run that an earlier life of this trainer began, or a new one; its parameters are there for sure."""
+        """Find the MLflow run that an earlier process began, or create one; log its parameters either way."""
         tags = {"hubbub.run": note.run, "hubbub.client": note.client}
         wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
         experiment = self._find_experiment()
@@ -322,14 +322,14 @@ class MlflowTracker:
         return str(found.experiment_id)
 
     def close(self) -> None:
-        """Nothing is open between two notes."""
+        """Do nothing: nothing is open between two notes."""
 
 
 # Between the trainer and its trackers -------------------------------------------------------------------
 
 
 class _Desk:
-    """A tracker with the thread that serves it and the notes that wait for it."""
+    """Worker of one tracker: its thread and its queue of notes."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self._name = name
@@ -341,19 +341,19 @@ class _Desk:
         self._thread.start()
 
     def put(self, note: Note) -> None:
-        """Leave a note; never waits."""
+        """Queue a note; never waits."""
         if self._notes.qsize() < MOST_NOTES:
             self._notes.put(note)
         else:
             self._complain("too many notes wait for it")
 
     def close(self) -> None:
-        """Give the tracker a last chance to take what waits."""
+        """Ask the worker to stop after one last attempt at the queued notes."""
         self._closing.set()
         self._notes.put(None)
 
     def join(self, deadline_s: float) -> None:
-        """Wait for that."""
+        """Wait for the worker to stop, until the deadline."""
         self._thread.join(max(0.0, deadline_s - time.monotonic()))
         if self._thread.is_alive():
             log.warning("%s is left with notes that it did not take", self._name)
@@ -365,7 +365,7 @@ class _Desk:
         self._tracker.close()
 
     def _deliver(self, note: Note) -> bool:
-        """Hand a note over, however long it takes; say whether there is sense in a next one."""
+        """Deliver a note, with retries; return whether to go on with the next one."""
         while True:
             closing = self._closing.is_set()
             try:
@@ -379,45 +379,45 @@ class _Desk:
                 self._complain(error)
                 return True
             else:
-                self._praise()
+                self._note_recovery()
                 return True
 
     def _complain(self, problem: object) -> None:
-        """Say it once, until it works again."""
+        """Log a problem once, until the tracker works again."""
         if not self._silent:
             self._silent = True
             log.warning("%s takes no notes, and the run goes on without: %s", self._name, _redact(str(problem)))
 
-    def _praise(self) -> None:
+    def _note_recovery(self) -> None:
         if self._silent:
             self._silent = False
             log.info("%s takes notes again", self._name)
 
 
 def _redact(text: str) -> str:
-    """Without the user and password that an address may have."""
+    """Remove the user and password that an address may have."""
     return re.sub(r"//[^/@\s]*@", "//***@", text)
 
 
 class Tracking:
-    """Observes a trainer, and has what it sees written down by every tracker."""
+    """Observes a trainer's transitions and queues notes for every tracker."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._desks = [_Desk(name, tracker) for name, tracker in trackers.items()]
 
     def observe(self, moment: Transition) -> None:
-        """Take in a step of the trainer; never waits."""
+        """Queue a note of a transition, if there is one; never waits."""
         note = write_note(moment)
         if note is not None:
             self.write_down(note)
 
     def write_down(self, note: Note) -> None:
-        """Leave a note for every tracker; never waits."""
+        """Queue a note for every tracker; never waits."""
         for desk in self._desks:
             desk.put(note)
 
     def close(self) -> None:
-        """Have the last notes taken, within reason."""
+        """Stop all workers; wait `LAST_NOTES_S` at most for the last notes."""
         for desk in self._desks:
             desk.close()
         deadline_s = time.monotonic() + LAST_NOTES_S

@@ -1,6 +1,7 @@
-"""What a trainer computes with in a run: the task, the model, the accumulator. It stays on this machine.
+"""Workspace of a trainer in a run: the task, the model, the accumulator and the group secret.
 
-The group secret at one client: put together from everybody's parts, and a step further with every round.
+It is kept on disk, and stays on this machine. The clients agree on the group secret from everybody's parts; it
+advances a step with every round.
 """
 
 from __future__ import annotations
@@ -48,27 +49,27 @@ Array = Theta | NDArray[np.float64]
 MODEL, MODEL_DIGEST, NOTES = FILE, "model.sha256", "rounds.jsonl"
 RECORD = "task.json"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
-"""For a run that goes on from this one: the salt stays here, the endorsement may be shown to anybody."""
+"""Files for a successor run: the salt stays here, the endorsement may be shown to anybody."""
 _CHECKSUM = "sha256"
 _HEADER_LENGTH = struct.Struct("<Q")
-"""What a file of safetensors begins with."""
+"""The first field of a safetensors file."""
 LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
-"""What stays when a run is over."""
+"""Files that stay when a run is over."""
 
 
 def digest(theta: Theta) -> str:
-    """SHA-256 of the model's float32 values, little-endian."""
+    """Return the SHA-256 of the model's float32 values, little-endian."""
     return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").data).hexdigest()
 
 
 def model_hmac(group: GroupSecret, model_sha256: str, history: History) -> str:
-    """Digest model and history under the group's key of the present round: no server can tell what they are."""
+    """Digest model and history under the group's key of the present round, so that no server can guess them."""
     state = bytes.fromhex(model_sha256) + aggregate.pack(history, len(history))
     return hmac.digest(group.key_for("model"), state, "sha256").hex()
 
 
 def _shortened(each: Restriction) -> tuple[str, NDArray[np.uint8] | NDArray[np.signedinteger]]:
-    """Ascending indices for a digest: as they are, or as bits up to the last of them where that is shorter."""
+    """Encode ascending indices for a digest: as they are, or as bits up to the last one if that is shorter."""
     indices = each.indices
     end = int(indices[-1]) + 1 if indices.size else 0
     if end > BYTE_BITS * indices.nbytes:
@@ -81,28 +82,28 @@ def _shortened(each: Restriction) -> tuple[str, NDArray[np.uint8] | NDArray[np.s
 
 
 def _packed(residues: Digits, modulus: int) -> Digits:
-    """Residues for a digest, in as few bytes as their ring needs; bits are packed."""
+    """Encode residues for a digest, in as few bytes as their ring needs; bits are packed."""
     narrow = residues.astype(word_type(modulus), copy=False)
     return np.packbits(narrow, bitorder="little") if modulus == 2 else narrow  # noqa: PLR2004 - the ring of bits.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenRound:
-    """A round without a verdict yet: this client's side of it, and the memory to go on with if it counts."""
+    """A round without a verdict yet: this client's side of it, and the memory to keep if it counts."""
 
     client_round: ClientRound
     memory: Theta | None
     transcript: Transcript
-    """Of all that others sent and this client's shares depend on."""
+    """Covers everything from others that this client's shares depend on."""
     absorbed: list[str] = field(default_factory=list)
     """The phases whose sums are taken in."""
     transcripts: dict[str, str] = field(default_factory=dict)
-    """Of the share sets so far, by phase: what comes later changes none of them."""
+    """Transcripts of the share sets so far, by phase; later sums change none of them."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while sums are taken in, and while a share set is made again in another thread."""
 
     def transcript_of(self, phase: str) -> str:
-        """The transcript of a phase's share set; what the set is restricted to is noted too."""
+        """Return the transcript of a phase's share set; it covers the indices that the set is restricted to."""
         if phase not in self.transcripts:
             lists = self.client_round.restricted_to(phase)
             noted = self.transcript.copy()
@@ -113,7 +114,7 @@ class OpenRound:
         return self.transcripts[phase]
 
     def note_sums(self, phase: str, members: Sequence[PartyId], release: Release) -> None:
-        """Note what a phase released, to everybody alike."""
+        """Add the released sums of a phase, the same for everybody, to the transcript."""
         self.transcript.note(phase, len(members), *members, len(release.vectors))
         for vector, values in zip(release.vectors, release.values, strict=True):
             ring = vector.modulus % WORD_MODULUS  # In 64 bits; 0 stands for 2^64.
@@ -133,11 +134,11 @@ class OpenScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learnt:
-    """What training has left for a round. It is as secret as the update, so it does not print."""
+    """Result of training for a round. It is as secret as the update, so it does not print."""
 
     update: Theta
     memory: Theta | None
-    """To go on with if the round counts."""
+    """The memory to keep if the round counts."""
     samples: int = 1
     silent: bool = False
     """Training failed: the client contributes nothing."""
@@ -148,19 +149,19 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord:
-    """How the task fared here: what was begun last, how often, and how training went when it last succeeded."""
+    """Record of the task: the job begun last, how often, and the last successful training."""
 
     round: int = 0
     what: str = ""
     begun: int = 0
-    """In how many processes this was begun, which is once unless one of them died over it."""
+    """Number of processes that began it: 1 unless one of them died in it."""
     training_s: float = 0.0
     samples: int = 1
 
 
 @dataclass(slots=True)
 class Workspace:
-    """The state of one client in one run. Nothing of it prints."""
+    """State of one client in one run. Nothing of it prints."""
 
     folder: Path
     learner: Learner
@@ -168,25 +169,25 @@ class Workspace:
     theta: Theta
     accumulator: Theta
     memory: Theta | None = None
-    """What the optimiser kept of the last round that counted."""
+    """The optimiser's memory from the last round that counted."""
     history: History = NO_HISTORY
     """The mean factors of the released rounds so far, which bound the next one; new in every run."""
     applied: int = 0
-    """The last round that this model has in it."""
+    """The last round that is applied to this model."""
     step: float = 0.0
-    """How far the model was moved when it was last replaced, as a Euclidean norm."""
+    """Distance that the model moved when it was last replaced, as a Euclidean norm."""
     group: GroupSecret | None = None
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held by who trains, moves the model on or takes another's: a job of a round that was overtaken may run."""
+    """Held to train, apply a round or take over a model: a job of an overtaken round may still run."""
     examples: int = 1
-    """How many examples a model is scored on here, as of when we joined."""
+    """Number of examples that a model is scored on here, as of when we joined."""
     scoring: dict[int, OpenScores] = field(default_factory=dict)
     record: TaskRecord = field(default_factory=TaskRecord)
     _begun: tuple[int, str] = (0, "")
-    """What this process has begun itself."""
+    """The job that this process has begun itself."""
     _digested: tuple[Theta, str] | None = None
-    """The model whose digest was asked for last, and the digest: a round asks three times."""
+    """Cache: the last model that was digested, and its digest. A round needs it three times."""
 
     def __repr__(self) -> str:
         return f"<Workspace of {self.theta.size} parameters>"
@@ -199,13 +200,13 @@ class Workspace:
         return self.group
 
     def digest_of(self, theta: Theta) -> str:
-        """A model's digest, computed once."""
+        """Return a model's digest, computed once."""
         if self._digested is None or self._digested[0] is not theta:
             self._digested = theta, digest(theta)
         return self._digested[1]
 
     def model_hmac(self) -> str:
-        """A digest of model and history that only this run's clients can compare, in this round alone."""
+        """Return a digest of model and history that only this run's clients can compare, in this round alone."""
         return model_hmac(self.group_secret, self.digest_of(self.theta), self.history)
 
     def forget(self) -> None:
@@ -214,10 +215,10 @@ class Workspace:
             self.group.erase()
 
     def note_round(self, number: int, conclusion: Conclusion) -> None:
-        """Write down, here and nowhere else and once a round, its model and what nobody else is told.
+        """Note a round's model digest and private facts, once a round, in this file only.
 
-        That is who chose alone, how many of our numbers could not be sent as they are, and what the mean factor
-        was scaled by if it was clamped.
+        The private facts are who chose alone, how many of our numbers could not be sent as they are, and what the
+        mean factor was scaled by if it was clamped.
         """
         changes = {"changed": conclusion.changed} if conclusion.changed else {}
         clamped = {"scale": conclusion.scale} if conclusion.scale < 1 else {}
@@ -232,20 +233,20 @@ class Workspace:
         )
 
     def note_scores(self, number: int, fields: Mapping[str, Mapping[str, float]]) -> None:
-        """Write down how a round's model does: on our data, which nobody else is told, or over all members."""
+        """Note the scores of a round's model: on our data, which nobody else is told, or over all members."""
         self._note(number, fields)
 
     def note_trouble(self, number: int, what: str) -> None:
-        """Write down, here and nowhere else, what of the task failed in a round."""
+        """Note, in this file only, which job of the task failed in a round."""
         known = self._read_notes().get(number, {}).get("trouble", [])
         self._note(number, {"trouble": sorted({*known, what})})
 
     def note_changes(self, changes: Sequence[str]) -> None:
-        """Write down, here and nowhere else, what of the task was changed since the last round that is noted."""
+        """Note, in this file only, which parts of the task were changed since the last noted round."""
         self._note(max((self.applied, *self._read_notes())), {"task_changed": list(changes)})
 
     def _note(self, number: int, fields: Mapping[str, object]) -> None:
-        """Add to what is noted of the last round."""
+        """Add fields to the notes of a round; notes of later rounds are dropped."""
         notes = {each: note for each, note in self._read_notes().items() if each <= number}
         notes[number] = {"round": number, **notes.get(number, {}), **fields}
         text = "".join(f"{json.dumps(note)}\n" for note in notes.values())
@@ -263,7 +264,7 @@ class Workspace:
     def advance(
         self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None, history: History
     ) -> None:
-        """Go on with what a round left: on disk first, and what it replaces goes last."""
+        """Replace the state by that after a round: write it to disk first, and delete the old state last."""
         step = _distance(theta, self.theta)
         arrays: dict[str, Array] = {"theta": theta, "accumulator": accumulator, "history": np.array(history)}
         if memory is not None:
@@ -278,7 +279,7 @@ class Workspace:
         drop_update(self.folder, number)
 
     def recall(self) -> None:
-        """Take up what was kept last; where nothing was, keep the initial model."""
+        """Load the last kept state; if there is none, keep the initial model."""
         self._make_folder()
         if (self.folder / RECORD).exists():
             self.record = TaskRecord(**_load_json(self.folder / RECORD))
@@ -293,7 +294,7 @@ class Workspace:
         self.step = float(arrays["step"][0]) if "step" in arrays else 0.0
 
     def _make_folder(self) -> None:
-        """Have a folder that survives a crash; each start sees to it, for the last may have died before it did."""
+        """Make a folder that survives a crash; every start does, since the last may have died before the sync."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
@@ -302,17 +303,17 @@ class Workspace:
             raise StorageFailed(f"{self.folder} cannot be made: {error.strerror}") from None
 
     def learnt(self, theta: Theta) -> Theta:
-        """What training has changed in the model."""
+        """Return the update: the difference of the trained model and this one."""
         return theta - self.theta
 
     def keep_update(self, number: int, learnt: Learnt) -> None:
-        """Keep what was learnt in a round before anything of it is sent."""
+        """Keep the update of a round before anything of it is sent."""
         about = np.array([learnt.samples, learnt.silent], dtype=np.int64)
         memory = {} if learnt.memory is None else {"memory": learnt.memory}
         _save(update_file(self.folder, number), {"update": learnt.update, "about": about, **memory})
 
     def recall_update(self, number: int) -> Learnt | None:
-        """What was learnt in a round, if training came to its end."""
+        """Return the update of a round, if training finished."""
         path = update_file(self.folder, number)
         if not path.exists():
             return None
@@ -321,18 +322,18 @@ class Workspace:
         return Learnt(arrays["update"], arrays.get("memory"), samples, bool(silent))
 
     def keep_scores(self, number: int, scores: Scores) -> None:
-        """Keep what our data say of a round's model before anything of it is sent."""
+        """Keep our scores of a round's model before anything of them is sent."""
         _save_json(scores_file(self.folder, number), dict(scores))
 
     def recall_scores(self, number: int) -> Scores | None:
-        """What our data say of a round's model, if it was evaluated."""
+        """Return our scores of a round's model, if it was evaluated."""
         path = scores_file(self.folder, number)
         return _load_json(path) if path.exists() else None
 
     # How often the task was begun -----------------------------------------------------------------------
 
     def begin(self, what: str, number: int) -> int:
-        """Note on disk that something of the task is begun in a round; in how many processes it was so far."""
+        """Note on disk that a job of the task begins in a round; return the number of processes that began it."""
         if self._begun != (number, what):
             earlier = self.record.begun if (self.record.round, self.record.what) == (number, what) else 0
             self._keep_record(replace(self.record, round=number, what=what, begun=earlier + 1))
@@ -340,12 +341,12 @@ class Workspace:
         return self.record.begun
 
     def take_back(self) -> None:
-        """What was begun last is given up because this process is being stopped, not because it died."""
+        """Take back the note of the last job: this process is being stopped and did not die in it."""
         self._keep_record(replace(self.record, begun=self.record.begun - 1))
         self._begun = 0, ""
 
     def note_training(self, training_s: float, samples: int) -> None:
-        """Remember how training went; it is on disk when something is begun next."""
+        """Note a successful training in memory; it is written to disk when the next job begins."""
         self.record = replace(self.record, training_s=training_s, samples=samples)
 
     def _keep_record(self, record: TaskRecord) -> None:
@@ -353,7 +354,7 @@ class Workspace:
         self.record = record
 
     def save_model(self, *, run: str, task: str, seed: int) -> None:
-        """Keep the model and its digest, for good: all else of the run is about to go."""
+        """Save the model and its digest permanently, before the rest of the run is deleted."""
         buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}
         kept = KeptModel(run=run, task=task, seed=seed, theta=self.theta, buffers=buffers).write()
         _write(self.folder / MODEL, lambda file: file.write(kept))
@@ -363,47 +364,47 @@ class Workspace:
 
 
 def _distance(one: Theta, other: Theta) -> float:
-    """Euclidean distance of two models; infinite if one of them is not finite."""
+    """Return the Euclidean distance of two models; infinite if one of them is not finite."""
     with np.errstate(invalid="ignore"):
         found = float(np.linalg.norm(np.subtract(one, other, dtype=np.float64)))
     return math.inf if math.isnan(found) else found
 
 
 def has_model(folder: Path) -> bool:
-    """Whether a run's model is still to be had from what survives a restart."""
+    """Return whether a run's folder still has a kept state."""
     return any(folder.glob("state-*.safetensors"))
 
 
 def drop_update(folder: Path, number: int) -> None:
-    """Forget what was learnt in a round that is over."""
+    """Delete the update of a round that is over."""
     update_file(folder, number).unlink(missing_ok=True)
 
 
 def drop_scores(folder: Path, number: int) -> None:
-    """Forget what our data said of a round's model: its scores are summed."""
+    """Delete our scores of a round that is over."""
     scores_file(folder, number).unlink(missing_ok=True)
 
 
 def clean_up(folder: Path) -> None:
-    """Leave nothing of a run behind but its model and the notes."""
+    """Delete a run's files except those in `LEFT_BEHIND`: its model, the notes, salt and endorsement."""
     for path in folder.glob("*"):
         if path.name not in LEFT_BEHIND:
             path.unlink()
 
 
 def update_file(folder: Path, number: int) -> Path:
-    """Where lies what was learnt in a round."""
+    """Return the path of a round's update."""
     return folder / f"update-{number:06d}.safetensors"
 
 
 def scores_file(folder: Path, number: int) -> Path:
-    """Where lies what our data say of a round's model."""
+    """Return the path of our scores of a round's model."""
     return folder / f"scores-{number:06d}.json"
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    # Not numpy's own format: its header is read as Python, which in CPython 3.11 fails now and then while another
-    # thread does the same.
+    # Not numpy's own format: its header is parsed as Python, which in CPython 3.11 fails now and then while
+    # another thread does the same.
     whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
     content = save(whole, {_CHECKSUM: _digest_arrays(whole)})
     _write(path, lambda file: file.write(content))
@@ -415,7 +416,7 @@ def _save_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a file that is there as a whole, on disk, or not at all."""
+    """Write and sync a file, whole or not at all."""
     try:
         write_whole(path, fill)
         sync_folder(path.parent)
@@ -443,7 +444,7 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Turn whatever shows that a file is damaged into an error that names the file."""
+    """Turn errors that show a damaged file into `StorageDamaged`, which names the file."""
     try:
         yield
     except OSError as error:
@@ -469,15 +470,18 @@ def _digest_json(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
+# The group secret ---------------------------------------------------------------------------------------
+
+
 def name_part(client: PartyId) -> ChunkRef:
-    """Where a client's part of the group secret is spooled."""
+    """Return the spool's name for a client's part of the group secret."""
     return ChunkRef(client, "part", 0)
 
 
 def agree(
     vault: Vault, spool: Spool, seals: RunSeals, *, me: PartyId, run: Key, manifest: Manifest
 ) -> GroupSecret:
-    """Open all parts, put them together, and keep the secret."""
+    """Open all parts, combine them into the group secret, and keep it."""
 
     def part_of(client: PartyId) -> bytes:
         if client == me:
@@ -492,13 +496,13 @@ def agree(
 
 
 def recall(vault: Vault, run: RunId) -> GroupSecret | None:
-    """The group secret as it was kept last, once it is agreed on."""
+    """Return the group secret as it was kept last; None before it is agreed on."""
     kept = vault.get(run, "group")
     return None if kept is None else GroupSecret.from_bytes(kept)
 
 
 def step(vault: Vault, run: RunId, number: int, space: Workspace | None) -> None:
-    """Go on to the keys of a round, on disk too: nobody derives those before it again."""
+    """Advance the group secret to a round, on disk too: nobody can derive the keys of earlier rounds again."""
     with space.lock if space else nullcontext():
         kept = vault.get(run, "group")
         if kept is None:

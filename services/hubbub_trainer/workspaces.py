@@ -1,6 +1,7 @@
-"""A model that outlives its run: kept with its salt when the run is completed, and taken up by a successor.
+"""Workspaces of all runs of a trainer, and the models that successor runs continue from.
 
-The workspaces of all runs: made of the model that a run begins with, or taken up again from disk.
+A workspace is made from the model that a run begins with, or loaded from disk. When a run is completed, its model
+is kept with the salt of its commitment, so that a successor run can begin with it.
 """
 
 from __future__ import annotations
@@ -33,24 +34,26 @@ from hubbub_trainer.run_secrets import fix_examples, get_or_create_client_secret
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import ENDORSEMENT, MODEL, SALT, Workspace, clean_up, digest, has_model
 
+# Models for successor runs ------------------------------------------------------------------------------
+
 SALT_BYTES = 32
 
 
 def commit(salt: bytes, theta: Theta) -> str:
-    """What names a model to whoever has it, and tells nothing to others."""
+    """Return a salted digest that names a model to parties that have it, and tells nothing to others."""
     digest = hashlib.sha256(salt)
     digest.update(np.ascontiguousarray(theta, dtype="<f4").data)
     return digest.hexdigest()
 
 
 def derive_salt(group: GroupSecret, last_round: int) -> bytes:
-    """The salt of a run's last model: the same for all clients, and the keys of no round tell it."""
+    """Derive the salt of a run's last model: the same for all clients, and not derivable from any round's keys."""
     group.advance_to(last_round + 1)
     return group.key_for("successor")
 
 
 def keep(folder: Path, identity: Identity, manifest: Manifest, salt: bytes, theta: Theta) -> None:
-    """Keep what a successor needs beside the model: the salt for us, our endorsement for everybody."""
+    """Keep the files for a successor beside the model: the salt for us, our endorsement for everybody."""
     endorsed = endorse(identity, manifest, commit(salt, theta))
     try:
         write_whole(folder / SALT, lambda file: file.write(json.dumps({"salt": salt.hex()}).encode()))
@@ -61,7 +64,7 @@ def keep(folder: Path, identity: Identity, manifest: Manifest, salt: bytes, thet
 
 
 def recall(folder: Path) -> tuple[bytes, Theta] | None:
-    """The salt and the model that a run left here, if it was completed here."""
+    """Return the salt and the model that a run left here, if it was completed here."""
     try:
         salt = bytes.fromhex(json.loads((folder / SALT).read_text("utf-8"))["salt"])
         theta = read_kept_model(folder).theta
@@ -77,6 +80,8 @@ def recall(folder: Path) -> tuple[bytes, Theta] | None:
     return salt, np.ascontiguousarray(theta, dtype=np.float32)
 
 
+# Workspaces ---------------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 
@@ -88,7 +93,7 @@ class TaskLoader(Protocol):
 
 
 class Workspaces:
-    """What one client computes with, by run."""
+    """Workspaces of one client, by run."""
 
     def __init__(
         self,
@@ -110,26 +115,26 @@ class Workspaces:
         self._opening = threading.RLock()
 
     def folder_of(self, run: RunId) -> Path:
-        """Where a run's model lies, also when the run is over."""
+        """Return a run's folder, which still holds the model when the run is over."""
         return self._folder / run
 
     def find(self, run: RunId) -> Workspace | None:
-        """The workspace of a run, if it is open."""
+        """Return the workspace of a run, if it is open."""
         return self._spaces.get(run)
 
     def open(self, run: RunId) -> Workspace:
-        """What we compute with in a run; after a restart it is rebuilt from disk when it is first needed."""
+        """Return the workspace of a run; after a restart, rebuild it from disk when it is first needed."""
         with self._opening:
             if run not in self._spaces:
                 manifest = self._manifest_of(run)
                 if not has_model(self.folder_of(run)):
-                    # To begin with the initial model again would be to go on from another than everybody has.
+                    # The initial model is not the one that the others have by now.
                     raise StorageDamaged(self.folder_of(run) / "state-*.safetensors", "is gone")
                 self._spaces[run] = self._make(manifest, self._load_task(manifest.task))
             return self._spaces[run]
 
     def prepare(self, manifest: Manifest) -> Prepared:
-        """Load the task and say what it is here; if it is the manifest's, and the model too, all is made ready."""
+        """Load and describe the task; if task and model match the manifest, make the workspace."""
         task = self._load_task(manifest.task)
         found = self._digest_initial(manifest, task)
         if found == manifest.initial_model_sha256 and task.count_parameters() == manifest.parameters:
@@ -142,33 +147,33 @@ class Workspaces:
         )
 
     def begin_with(self, manifest: Manifest, theta: Theta) -> None:
-        """Begin a run with a model that could not be had here."""
+        """Begin a run with a model that came from a peer."""
         with self._opening:
             task = self._load_task(manifest.task)
             self._spaces[manifest.run_id] = self._make(manifest, task, theta)
 
     def fingerprint(self, manifest: Manifest) -> Fingerprint | None:
-        """The fingerprint of the model that a run begins with, if it is here."""
+        """Return the fingerprint of the model that a run begins with, if it is here."""
         space = self._spaces.get(manifest.run_id)
         return Fingerprint.of(space.theta, tensor_sizes(self._load_task(manifest.task))) if space else None
 
     def forget(self, run: RunId) -> None:
-        """Leave nothing of a run behind but its model and the notes."""
+        """Close a run's workspace and delete its files, but not the model and the notes."""
         space = self._spaces.pop(run, None)
         if space is not None:
             space.forget()
         clean_up(self.folder_of(run))
 
     def recall_left(self, manifest: Manifest) -> tuple[bytes, Theta] | None:
-        """The salt and the model that a run's predecessor left here, if we were in it."""
+        """Return the salt and the model that a run's predecessor left here, if we were in it."""
         return recall(self.folder_of(manifest.predecessor.run)) if manifest.predecessor else None
 
     def _make(self, manifest: Manifest, task: Task, theta: Theta | None = None) -> Workspace:
-        """Make a workspace of the model that a run begins with, or of the one that was kept since."""
+        """Make a workspace from the model that a run begins with, or from the state that was kept since."""
         if theta is None:
             theta = self._initial_model(manifest, task)
         if theta is None:
-            # It came from a peer, and is kept.
+            # The model came from a peer and is on disk: `recall` loads it.
             theta = np.zeros(manifest.parameters, dtype=np.float32)
         index = manifest.clients.index(self._me)
         agreed = workspace.recall(self._vault, manifest.run_id)
@@ -187,7 +192,7 @@ class Workspaces:
         return space
 
     def _tell_of_changes(self, manifest: Manifest, task: Task, space: Workspace) -> None:
-        """Tell the owner, and nobody else, if the task is not what it was when we joined. The run goes on."""
+        """Tell the owner, and nobody else, if the task was changed since we joined. The run goes on."""
         before, now = get_source(self._vault, manifest.run_id), digest_source(task)
         if before == now:
             return
@@ -203,7 +208,7 @@ class Workspaces:
         keep_source(self._vault, manifest.run_id, now)
 
     def _initial_model(self, manifest: Manifest, task: Task) -> Theta | None:
-        """What a run begins with: rebuilt from its seed, or what its predecessor left here, if we were in it."""
+        """Return the model that a run begins with: from its seed, or from its predecessor if we were in that."""
         if manifest.predecessor is None:
             return task.initial_model(manifest.seed)
         left = self.recall_left(manifest)

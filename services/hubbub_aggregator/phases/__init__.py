@@ -1,1 +1,1 @@
-"""The aggregator's machines: its part in a run, and the accumulation of one phase."""
+"""The aggregator's state machines: its membership in a run, and the accumulation of one phase."""

@@ -7,19 +7,21 @@
     RELEASED, VOID   final, and so the journal has it
     FAILED       final: the disk failed us
 
-A client has one set in a phase; a second one is refused. An order to close is obeyed only if it names enough
-members of the cohort, shows every aggregator's signed receipt for one and the same set of each, all with one
-transcript, and keeps the members that the round's first phase was released over, or for scores those of the run's
-first scores. Any other order is refused and the phase stays open. The journal entry is on disk before anything
-leaves.
+A client has one set in a phase; a second one is refused. An order to close is obeyed only if
 
-On the compact wire all aggregators send their sums to one, the combiner, and that is their release. The
-combiner keeps what comes, from before its own order on, and adds and sends when all is there. Sums over
-different members are a contradiction and end the run; a void beside a sum that another has released is refused.
+- it names enough members of the cohort,
+- it shows every aggregator's signed receipt for the same set of each member, all with one transcript,
+- its members are those of the round's first phase or, for scores, those of the run's first scores.
 
-A share set that the disk has damaged or lost is asked for again, and its client sends the same one. Receipt,
-journal and member set stay as they are. The run ends if the set does not come within `phase_timeout_s`, or is
-damaged each time that it comes. Another aggregator's sum is not asked for again: its sender has forgotten it.
+Any other order is refused and the phase stays open. The journal entry is on disk before anything leaves.
+
+On the compact wire all aggregators release by sending their sums to one of them, the combiner. It keeps the sums,
+also those that come before its own order, and adds and sends when all are there. Sums over different members are a
+contradiction and end the run. An order to void a phase that another aggregator has released is refused.
+
+If the disk has damaged or lost a share set, the aggregator asks for it again and the client sends the same one.
+Receipt, journal and member set stay as they are. The run ends if the set does not come within `phase_timeout_s`,
+or is damaged after every resend. Another aggregator's sum is not asked for again: its sender does not keep it.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ from hubbub_aggregator.events import (
 
 
 class State(Enum):
-    """Where the phase is at this aggregator."""
+    """State of the phase at this aggregator."""
 
     COLLECTING = "collecting"
     AWAITING = "awaiting"
@@ -96,7 +98,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSet:
-    """What arrived of a client's share set; the shares themselves are in the spool."""
+    """Share set of a client as it has arrived so far; the shares themselves are in the spool."""
 
     set_id: SetId
     vectors: tuple[Vector, ...]
@@ -104,29 +106,29 @@ class ShareSet:
     transcript: str
     chunks: int
     seed: bytes = field(default=b"", repr=False)
-    """What the whole set follows from, sealed, if it was not sent in full."""
+    """The sealed seed that expands to the whole set; empty if the set was sent in full."""
     arrived: frozenset[int] = field(default_factory=frozenset)
     checked: frozenset[int] = field(default_factory=frozenset)
     lost: frozenset[int] = field(default_factory=frozenset)
-    """Chunks that arrived and are awaited once more, because the disk has damaged one of the set."""
+    """Chunks that arrived and are awaited again, because the disk has damaged one of the set."""
     asked: int = 0
-    """How often it was asked for again."""
+    """Resend requests so far."""
     spoilt: bool = False
 
     @property
     def seeded(self) -> bool:
-        """Whether the set follows from a seed."""
+        """Return whether the set expands from a seed."""
         return bool(self.seed)
 
     @property
     def complete(self) -> bool:
-        """All chunks are there and well-formed."""
+        """Return whether all chunks are there and well-formed."""
         return len(self.checked) == self.chunks and not self.spoilt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
-    """What arrived of another aggregator's sum; the chunks themselves are in the spool."""
+    """Another aggregator's sum as it has arrived so far; the chunks themselves are in the spool."""
 
     members: tuple[PartyId, ...]
     vectors: tuple[Vector, ...]
@@ -137,13 +139,13 @@ class Partial:
 
     @property
     def complete(self) -> bool:
-        """All chunks are there."""
+        """Return whether all chunks are there."""
         return len(self.arrived) == self.chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """What this aggregator knows of the phase."""
+    """Data of one phase at this aggregator."""
 
     me: PartyId
     key: Key
@@ -151,37 +153,37 @@ class Accumulation:
     manifest: Manifest
     servers: tuple[PartyId, ...]
     combiner: PartyId | None = None
-    """Who adds up everybody's sums; nobody where clients are sent them all."""
+    """The aggregator that adds up all sums; None on the paper's wire, where clients get every sum."""
     required_members: frozenset[PartyId] = field(default_factory=frozenset)
     sets: Mapping[PartyId, ShareSet] = field(default_factory=dict)
     wire_bytes: Mapping[str, int] = field(default_factory=dict)
     members: tuple[PartyId, ...] = ()
     partials: Mapping[PartyId, Partial] = field(default_factory=dict)
     across: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of others' sums."""
+    """Bytes received of other aggregators' sums."""
     answer_by_s: float = 0.0
-    """When we give up what we have asked for again."""
+    """Deadline for the share sets that we asked for again."""
 
     @property
     def combines(self) -> bool:
-        """Whether the sums of the others come to us."""
+        """Return whether this aggregator is the combiner."""
         return self.combiner == self.me
 
     @property
     def missing(self) -> tuple[PartyId, ...]:
-        """Whose sum we need and do not have as a whole."""
+        """The aggregators whose sum we need and do not have completely."""
         others = [server for server in self.servers if server != self.me] if self.combines else []
         return tuple(each for each in others if each not in self.partials or not self.partials[each].complete)
 
     @property
     def damaged(self) -> tuple[PartyId, ...]:
-        """Members whose share set was whole when they became members, and has to come again."""
+        """Members whose share set was complete when they became members, and has to come again."""
         return tuple(member for member in self.members if not self.sets[member].complete)
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolChunk(Persist):
-    """Put the delivery's payload on disk."""
+    """Spool the delivery's payload."""
 
     client: PartyId
     set_id: SetId
@@ -190,7 +192,7 @@ class SpoolChunk(Persist):
 
 @dataclass(frozen=True, slots=True)
 class DropSet(Persist):
-    """Take what there is of a client's share set off the disk, so that it can be spooled again."""
+    """Delete a client's share set from the spool, so that it can be spooled again."""
 
     client: PartyId
 
@@ -206,7 +208,7 @@ class CheckChunk(Job):
 
 @dataclass(frozen=True, slots=True)
 class SpoolPartial(Persist):
-    """Put the delivery's payload, a chunk of another aggregator's sum, on disk."""
+    """Spool the delivery's payload, a chunk of another aggregator's sum."""
 
     aggregator: PartyId
     index: int
@@ -237,19 +239,19 @@ class GiveReceipt(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordRelease(Persist):
-    """Journal the member set, for good, and the keys that the sum is sealed with."""
+    """Journal the member set for good, and draw the keys that the sum is sealed with."""
 
     members: tuple[PartyId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordVoid(Persist):
-    """Journal that there is no sum, for good."""
+    """Journal for good that the phase is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumAndRelease(Job):
-    """Add the members' shares chunk by chunk, and what others added; send each chunk on, to whom it is for."""
+    """Add the members' shares and, as the combiner, the other sums; send each chunk as soon as it is added."""
 
     members: tuple[PartyId, ...]
 
@@ -258,9 +260,9 @@ class SumAndRelease(Job):
 
 
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
-    """Spool a chunk and have it checked, if it was not when it came; a seed is not spooled, the event holds it.
+    """Spool a chunk and have it checked unless it was on arrival. A seed is not spooled: the event holds it.
 
-    The same chunk again changes nothing, nor does one of a spoilt set.
+    A duplicate changes nothing, nor does a chunk of a spoilt set.
     """
     return _take_chunk(State.COLLECTING, data, event)
 
@@ -297,10 +299,10 @@ def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int
 
 
 def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
-    """A chunk is good; a complete set earns its receipt."""
+    """Note that a chunk is good; a complete set gets its receipt."""
     share_set = data.sets[event.client]
     if event.asked != share_set.asked:
-        return Step(State.COLLECTING, data)  # What was opened is not on disk any more.
+        return Step(State.COLLECTING, data)  # The chunk that was opened is no longer on disk.
     share_set = replace(share_set, checked=share_set.checked | {event.index})
     data = _with_set(data, event.client, share_set)
     if not share_set.complete:
@@ -320,7 +322,7 @@ def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
 
 
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
-    """A chunk is not what it claims to be: the set gets no receipt, the others are unharmed."""
+    """Refuse a set because one of its chunks is broken: it gets no receipt. Other sets are not affected."""
     share_set = data.sets[event.client]
     if share_set.spoilt or event.index in share_set.checked or event.asked != share_set.asked:
         return Step(State.COLLECTING, data)
@@ -329,12 +331,12 @@ def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
         _report(data, SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)),
         CountRefusal(event.reason, _kind_of(data, share_set), event.client, event.explanation),
     )
-    # Its chunks stay in the spool until the phase is over: others of them may be being opened just now.
+    # Its chunks stay in the spool until the phase is over: a job may be opening another of them now.
     return Step(State.COLLECTING, _with_set(data, event.client, share_set), effects)
 
 
 def _kind_of(data: Accumulation, share_set: ShareSet) -> str:
-    """What the messages are called that a set arrives in."""
+    """Return the kind of the messages that a set arrives in."""
     if share_set.seeded:
         return ShareSeed.kind
     return ShareChunk.kind if data.combiner is None else DenseShareChunk.kind
@@ -362,7 +364,7 @@ def close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
 
 
 def _sum_or_await(data: Accumulation) -> Step[State, Accumulation]:
-    """Add and send, once all that goes into it is here."""
+    """Add and send if all share sets and sums are here; otherwise wait for them."""
     odd = [name for name, partial in data.partials.items() if _what(partial) != _what_is_ours(data)]
     if odd:
         why = f"{', '.join(odd)} released a sum of other members, vectors or transcript than {data.me} did"
@@ -383,7 +385,7 @@ def _what_is_ours(data: Accumulation) -> tuple[object, ...]:
 
 
 def keep_partial(data: Accumulation, event: PartialArrived) -> Step[State, Accumulation]:
-    """Keep another aggregator's sum: its order came before ours."""
+    """Keep a chunk of another aggregator's sum that came before our order to close."""
     data, effects = _note_partial(data, event)
     return Step(State.COLLECTING, data, effects)
 
@@ -417,7 +419,7 @@ def _note_partial(data: Accumulation, event: PartialArrived) -> tuple[Accumulati
 
 
 def _in_manifest_order(data: Accumulation, members: tuple[PartyId, ...]) -> tuple[PartyId, ...]:
-    """One member set has one spelling, in the journal and everywhere."""
+    """Sort members as in the manifest, so that a member set has one form in the journal and everywhere."""
     return tuple(client for client in data.manifest.clients if client in members)
 
 
@@ -459,7 +461,7 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
 
 
 def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
-    """End the phase without a sum, and tell everybody; not if another has released it to us."""
+    """End the phase without a sum and tell everybody; refuse if another aggregator has sent us its sum."""
     del event
     if data.partials:
         explanation = f"{', '.join(data.partials)} has released this phase already"
@@ -477,7 +479,7 @@ def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
 
 
 def _refuse_close(state: State) -> To[State, Accumulation]:
-    """A row for an order to close what is closed: the same again is old news; another one comes too late."""
+    """Make the transition for an order to close a closed phase: ignore a duplicate, refuse any other."""
 
     def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
         if frozenset(event.members) == frozenset(data.members):
@@ -488,7 +490,7 @@ def _refuse_close(state: State) -> To[State, Accumulation]:
 
 
 def _refuse_void(state: State) -> To[State, Accumulation]:
-    """A row for an order to void what is released, which is final."""
+    """Make the transition that refuses to void a released phase: a release is final."""
 
     def refuse_void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
         del event
@@ -503,7 +505,7 @@ def _refuse_late(data: Accumulation, kind: str) -> tuple[Effect, ...]:
 
 
 def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanation: str) -> tuple[Effect, ...]:
-    """An order that is not obeyed is answered, counted and recorded; the phase stays as it was."""
+    """Answer, count and record an order that is refused; the phase stays as it was."""
     return (
         _report(data, OrderRefused(reason=reason)),
         CountRefusal(reason, kind, data.manifest.coordinator, explanation),
@@ -511,14 +513,14 @@ def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanati
 
 
 def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulation]:
-    """The sum is out: say so, with what was counted."""
+    """Report to the coordinator that the sum was sent, with the traffic."""
     arrived = (*count_arrivals(data.wire_bytes, "up"), *count_arrivals(data.across, "across"))
     body = PhaseReleased(members=data.members, vectors=declare(event.vectors), traffic=(*arrived, *event.traffic))
     return Step(State.RELEASED, data, (_report(data, body),))
 
 
 def fail(data: Accumulation, event: Failed) -> Step[State, Accumulation]:
-    """Something on this machine failed: the run cannot go on with us."""
+    """Report a failure of this machine: the run cannot go on with this aggregator."""
     return Step(State.FAILED, data, (_report(data, PartyFailed(code=event.code)),))
 
 
@@ -533,7 +535,7 @@ def _report(
 
 
 def ask_while_collecting(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
-    """Ask for a set again that has no receipt yet; damage to one that has is found when it is added."""
+    """Ask again for a set that has no receipt yet; damage to one that has is found when it is added."""
     share_set = data.sets[event.client]
     if share_set.spoilt or event.index in share_set.checked or event.asked != share_set.asked:
         return Step(State.COLLECTING, data)
@@ -541,9 +543,9 @@ def ask_while_collecting(data: Accumulation, event: SetDamaged) -> Step[State, A
 
 
 def _ask_member(state: State) -> To[State, Accumulation]:
-    """A row for damage after the order: ask for a member's set again, and add anew when it is here.
+    """Make the transition for damage after the order: ask for a member's set again, and add again when it is here.
 
-    What was sent of the sum comes out the same. The set of anybody else is not needed any more.
+    The parts of the sum that were sent already come out the same. Sets of other clients are no longer needed.
     """
 
     def ask_member(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
@@ -555,7 +557,7 @@ def _ask_member(state: State) -> To[State, Accumulation]:
 
 
 def _ask_again(state: State, data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
-    """All of the set is dropped: where one file is damaged others may be, and the client sends the whole set."""
+    """Drop a set and ask for it again: other files may be damaged too, and the client sends the whole set."""
     share_set = data.sets[event.client]
     if share_set.asked >= MAX_RESENDS:
         return _give_up(data, str(StorageDamaged(event.path, event.what)))
@@ -564,7 +566,7 @@ def _ask_again(state: State, data: Accumulation, event: SetDamaged) -> Step[Stat
     noted = NoteDamage(event.client, f"{event.path} {event.what}")
     effects = (DropSet(event.client), noted, _request(event.client, share_set))
     if state is State.COLLECTING:
-        return Step(state, data, effects)  # The coordinator sees to it that the phase comes to an end.
+        return Step(state, data, effects)  # The coordinator's own timeout ends the phase.
     data = replace(data, answer_by_s=event.at_s + data.manifest.phase_timeout_s)
     return Step(state, data, (*effects, _wait_for_answer(data)))
 
@@ -578,7 +580,7 @@ def _wait_for_answer(data: Accumulation) -> Effect:
 
 
 def _repeat_requests(state: State) -> To[State, Accumulation]:
-    """A row for a restart: ask once more for what has not come."""
+    """Make the transition for a restart: repeat the requests for sets that have not come."""
 
     def repeat_requests(data: Accumulation, event: AskDue) -> Step[State, Accumulation]:
         del event
@@ -588,18 +590,18 @@ def _repeat_requests(state: State) -> To[State, Accumulation]:
 
 
 def _find_lost(state: State, data: Accumulation) -> list[PartyId]:
-    """Whose set was asked for again and is still needed, and has not come as a whole."""
+    """List the clients whose set was asked for again, is still needed, and has not come completely."""
     needed = data.damaged if state is State.AWAITING else data.sets
     return [client for client in needed if data.sets[client].lost and not data.sets[client].spoilt]
 
 
 def take_again(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
-    """Spool a chunk that was asked for again; any other comes too late."""
+    """Spool a chunk that was asked for again; ignore any other, which is too late."""
     return _take_chunk(State.AWAITING, data, event) if event.client in data.damaged else Step(State.AWAITING, data)
 
 
 def confirm_again(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
-    """A chunk that came again is good; add and send when all is here. The set has its receipt already."""
+    """Note that a resent chunk is good; add and send when all are here. The set has its receipt already."""
     if event.client not in data.damaged or event.asked != data.sets[event.client].asked:
         return Step(State.AWAITING, data)
     share_set = data.sets[event.client]
@@ -612,7 +614,7 @@ def confirm_again(data: Accumulation, event: ChunkChecked) -> Step[State, Accumu
 
 
 def spoil_again(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
-    """What came again is not what it claims to be, so the set cannot be had."""
+    """Give up because a resent chunk is broken."""
     if event.client not in data.damaged or event.asked != data.sets[event.client].asked:
         return Step(State.AWAITING, data)
     kind = _kind_of(data, data.sets[event.client])
@@ -622,7 +624,7 @@ def spoil_again(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulat
 
 
 def stop_waiting(data: Accumulation, event: AnswerOverdue) -> Step[State, Accumulation]:
-    """Whoever was asked is silent, or has forgotten the set."""
+    """Give up because a client did not resend its set: it is silent, or no longer has the set."""
     del event
     if not data.damaged:
         return Step(State.AWAITING, data)
@@ -681,9 +683,9 @@ TRANSITIONS: Table[State, Accumulation] = {
 
 
 def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
-    """Look again at chunks that were not looked at, or add and send again: the same sum under the same key.
+    """Resume after a restart: check unchecked chunks and repeat resend requests, or add and send again.
 
-    What was asked for again is asked for once more.
+    A sum that is sent again is the same, under the same key.
     """
     if state is State.SUMMING:
         return (SumAndRelease(data.members),)

@@ -5,13 +5,13 @@
     JOINED    it has everybody's keys; `round` and `phase` say what it accepts now
     REFUSED, ENDED   final
 
-Rounds go in order. The position moves on when a phase is journalled, before its sum leaves: whoever has heard
-this aggregator's verdict on a phase may send to the next one, and nobody may before. Within a round all phases
-are released over the members of the first.
+Rounds go in order. The position moves on when a phase is journalled, before its sum leaves. So a party that has
+this aggregator's verdict on a phase may send to the next one, and nobody may before. Within a round all phases are
+released over the members of the first.
 
-A released round may have a scores phase, by the manifest and the number of rounds released so far. All scores
+A released round may have a scores phase; the manifest and the number of rounds released so far decide. All scores
 phases of a run are released over the members of its first one: `score_members`. An aggregator that takes part in
-the scores phase alone does not hear of other phases, and follows the rounds by what it is sent.
+the scores phase alone does not hear of other phases, and learns the round from the messages that it gets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
 
 
 class State(Enum):
-    """Where this aggregator stands in a run."""
+    """State of this aggregator in a run."""
 
     INVITED = "invited"
     PLEDGED = "pledged"
@@ -43,12 +43,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The manifest, and the one phase that is open now."""
+    """Data of this aggregator's part in a run: the manifest, and the one phase that is open now."""
 
     me: PartyId
     manifest: Manifest
     objections: tuple[Objection, ...] = ()
-    """What this aggregator, and its operator's policy, have against taking part."""
+    """Reasons not to take part: this aggregator's own, and its operator's policy's."""
     run_key: RunKey | None = None
     publics: Mapping[PartyId, bytes] = field(default_factory=dict)
     keys_sha256: str = ""
@@ -56,7 +56,7 @@ class Membership:
     phase: int = 0
     members: frozenset[PartyId] = field(default_factory=frozenset)
     released: int = 0
-    """How many rounds were released so far."""
+    """Rounds released so far."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
 
     @property
@@ -68,17 +68,17 @@ class Membership:
 
     @property
     def only_adds_scores(self) -> bool:
-        """Whether the strategy's own phases go without this aggregator."""
+        """Return whether this aggregator takes part in the scores phase alone."""
         return self.phase_names == (SCORES.name,)
 
     def members_for(self, phase: str) -> frozenset[PartyId]:
-        """Over whom a phase has to be released; nobody if it is the first to fix it."""
+        """Return the members that a phase must be released over; empty if this phase is the first to fix them."""
         return self.score_members if phase == SCORES.name else self.members
 
 
 @dataclass(frozen=True, slots=True)
 class RememberRun(Effect):
-    """Never join this run again."""
+    """Remember the run, so as never to join it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _answer(data: Membership, body: RunJoined | RunRefused | RunReady) -> Effect
 
 
 def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
-    """Join what nothing is against."""
+    """Join the run unless there are objections."""
     del event
     if data.objections or data.run_key is None:
         return _refuse(data)
@@ -102,21 +102,21 @@ def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
 
 
 def _refuse(data: Membership) -> Step[State, Membership]:
-    """Tell the coordinator the first objection's code, and our own log all sentences."""
+    """Refuse the run: send the coordinator the first objection's code, and log all objections in full."""
     why = "; ".join(str(each) for each in data.objections)
     refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, why)
     return Step(State.REFUSED, data, (_answer(data, RunRefused(code=data.objections[0].code)), refusal))
 
 
 def repeat_answer(data: Membership, event: Proposed) -> Step[State, Membership]:
-    """The coordinator asks again: it has not heard us."""
+    """Answer again, because the coordinator asks again: it has not got our answer."""
     del event
     again = () if data.run_key is None else (_answer(data, RunJoined(run_key=data.run_key)),)
     return Step(State.PLEDGED, data, again)
 
 
 def begin(data: Membership, event: KeysArrived) -> Step[State, Membership]:
-    """Everybody's keys are here: the first round may come."""
+    """Accept everybody's keys and report ready for the first round."""
     data = replace(data, publics=event.publics, keys_sha256=event.keys_sha256)
     effects = (
         AcceptKeys(event.publics),
@@ -127,7 +127,7 @@ def begin(data: Membership, event: KeysArrived) -> Step[State, Membership]:
 
 
 def repeat_ready(data: Membership, event: KeysArrived) -> Step[State, Membership]:
-    """The same keys again are old news; a party has one key in a run."""
+    """Ignore the same keys again and refuse others: a party has one key in a run."""
     if event.keys_sha256 != data.keys_sha256:
         raise PeerError(RejectReason.SECOND_KEY, "other run keys than before: a party has one key in a run")
     return Step(State.JOINED, data)
@@ -163,12 +163,12 @@ def _next_round(
 
 
 def end(data: Membership, event: Ended) -> Step[State, Membership]:
-    """The run is over; what is left of it is cleaned up."""
+    """Record the end of the run."""
     return Step(State.ENDED, data, (Record("ended", {"outcome": event.outcome}),))
 
 
 def leave(data: Membership, event: Ended) -> Step[State, Membership]:
-    """The run ended before our answer was out."""
+    """End a run that was over before we answered."""
     del event
     return Step(State.ENDED, data)
 
@@ -181,7 +181,7 @@ TRANSITIONS: Table[State, Membership] = {
         Ended: To(end, State.ENDED),
     },
     State.JOINED: {
-        Proposed: STAY,  # Asked twice; that all keys are here says that our answer was heard.
+        Proposed: STAY,  # A duplicate: that all keys are here shows that our answer arrived.
         KeysArrived: To(repeat_ready, State.JOINED),
         PhaseEnded: To(move_on, State.JOINED),
         Ended: To(end, State.ENDED),
@@ -192,7 +192,7 @@ TRANSITIONS: Table[State, Membership] = {
 
 
 def resume(state: State, data: Membership) -> tuple[Effect, ...]:
-    """Nothing is ever under way here: this machine waits for messages and for the phases."""
+    """Resume nothing: this machine only waits for messages and for the phases."""
     del state, data
     return ()
 

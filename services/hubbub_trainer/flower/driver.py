@@ -1,11 +1,11 @@
-"""Asking a Flower client: with flwr's own messages, handled by flwr's own `ClientApp`.
+"""Driver of a Flower client: sends it flwr's own messages, handled by flwr's own `ClientApp`.
 
-There are two dialects. A client that was made by a `client_fn` is sent what a Flower server sends to a
-`NumPyClient`; an app of `@app.train()` and `@app.evaluate()` is sent arrays and a config, as the strategies of
-`flwr.serverapp` do. A client is made anew for every message, as Flower does, and its context's state is empty.
+There are two dialects. A client that was made by a `client_fn` gets what a Flower server sends to a `NumPyClient`;
+an app of `@app.train()` and `@app.evaluate()` gets arrays and a config, as from the strategies of
+`flwr.serverapp`. A client is made anew for every message, as Flower does, and its context's state is empty.
 
-What a client raises or logs may show its data. Its traceback goes to the log of this trainer and no further: the
-error that leaves here names the exception's class alone.
+An exception or log line of a client may show its data. Its traceback goes to the log of this trainer and no
+further: the error that leaves here names the exception's class alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hubbub_trainer.flower.layout import Arrays
 log = logging.getLogger(__name__)
 
 Setting: TypeAlias = bool | int | float | str | bytes
-"""What a config may hold, in either dialect."""
+"""A value in a config, in either dialect."""
 
 HOW_TO_INSTALL = "flwr is not installed; docs/flower.md has the two lines that install it"
 _SEE_LOG = "this trainer's log says more"
@@ -36,7 +36,7 @@ _TTL_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """What a client calls its numbers."""
+    """Names under which a client returns its metrics."""
 
     accuracy: str
     loss: str
@@ -45,7 +45,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which client of how many it is, as Flower's simulation tells it."""
+    """Index of a client and the number of clients, as Flower's simulation passes them."""
 
     index: int
     clients: int
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """What came back from training. It tells of the data, so it does not print."""
+    """Result of training. It tells of the data, so it does not print."""
 
     arrays: Arrays
     examples: object
@@ -64,15 +64,15 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What came back from evaluation, not looked at yet."""
+    """Result of evaluation, not checked yet."""
 
     loss: object
     examples: object
     metrics: Mapping[str, object]
 
 
-def load(name: str) -> Any:  # flwr is not there for everybody, so its types are not either.
-    """Import a module of flwr, or say how to install it."""
+def load(name: str) -> Any:  # flwr is optional, so a type checker may not have its types.
+    """Import a module of flwr; raise `ConfigurationError`, which says how to install it, if it is missing."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -83,7 +83,7 @@ def load(name: str) -> Any:  # flwr is not there for everybody, so its types are
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Run the client's code and read its answers; of what is raised, nothing gets out but the class."""
+    """Run the client's code and read its answers; an error that leaves names the exception's class alone."""
     try:
         yield
     except LocalError:
@@ -107,7 +107,7 @@ def make_app(client_fn: Callable[[Any], Any]) -> Any:
 
 
 class Driver:
-    """Asks one `ClientApp`."""
+    """Driver of one `ClientApp`."""
 
     def __init__(self, app: Any, *, run_config: Mapping[str, Setting], keys: Keys) -> None:
         self._app = app
@@ -178,7 +178,7 @@ class Driver:
 
 
 def _address(flwr: Any, message_type: str, index: int) -> Any:
-    """Made by hand: `Message` would ask for the identity of a SuperNode's task, and there is none."""
+    """Make a message's metadata by hand: `Message` would ask for a SuperNode's task, and there is none."""
     return flwr.Metadata(
         run_id=_RUN,
         message_id="",

@@ -1,9 +1,9 @@
-"""A list of arrays as one flat vector, and back.
+"""Conversion of a Flower model, a list of arrays, to one flat vector and back.
 
-The rule: float32 and float64 arrays are shared; integers and booleans stay with their client, and so do arrays
-that the task names. θ holds the shared ones as float32, one after the other in the order in which the client gives
-them, each in C order. What stays is carried from round to round as the optimiser's memory, with the count of
-rounds: it goes back with a void round, and is there after a restart.
+Float32 and float64 arrays are shared; integers and booleans stay with their client, and so do arrays that the task
+names. θ holds the shared ones as float32, one after the other in the order in which the client gives them, each in
+C order. Local arrays are carried from round to round as the optimiser's memory, with the count of rounds: so a
+void round rolls them back, and they survive a restart.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """What stays with a client between two rounds. It tells of its data, so it does not print."""
+    """State that stays with a client between two rounds. It tells of its data, so it does not print."""
 
     rounds: int
-    """How many trainings of this client have counted."""
+    """Trainings of this client that have counted."""
     arrays: Arrays
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each array of a model is."""
+    """The arrays of a model, in order."""
 
     pieces: tuple[Piece, ...]
 
@@ -92,18 +92,18 @@ class Layout:
     def flatten(self, arrays: Arrays) -> Theta:
         """Put the shared arrays of a model into one vector."""
         shared = [arrays[piece.name].reshape(-1) for piece in self.pieces if piece.shared]
-        with np.errstate(over="ignore"):  # What float32 cannot hold is infinite, and refused below.
+        with np.errstate(over="ignore"):  # A value beyond float32 becomes infinite, and is refused below.
             theta: Theta = np.concatenate(shared, dtype=np.float32, casting="same_kind")
         if not np.isfinite(theta).all():
             raise BadUpdate("the client gave NaN or infinity for a parameter")
         return theta
 
     def keep(self, arrays: Arrays, rounds: int) -> Kept:
-        """Take out of a model what stays with its client."""
+        """Return the state of a model that stays with its client."""
         return Kept(rounds, {piece.name: arrays[piece.name] for piece in self.pieces if not piece.shared})
 
     def join(self, theta: Theta, kept: Kept) -> Arrays:
-        """Put together what a client is given: copies, which are its own."""
+        """Join shared and local arrays into a model for the client; all are copies."""
         arrays: dict[str, NDArray[np.generic]] = {}
         start = 0
         for piece in self.pieces:
@@ -118,7 +118,7 @@ class Layout:
     # As the optimiser's memory --------------------------------------------------------------------------
 
     def pack(self, kept: Kept) -> Theta:
-        """Write what stays as a vector of words: only bits, not to be computed with."""
+        """Pack the local state into a vector of words: its bits, not numbers to compute with."""
         parts = [np.array(kept.rounds, dtype=_COUNT).tobytes()]
         for piece in self._local:
             array = kept.arrays[piece.name].astype(piece.dtype)
@@ -128,7 +128,7 @@ class Layout:
         return np.frombuffer(content + padding, dtype=np.float32).copy()
 
     def unpack(self, memory: Theta) -> Kept:
-        """Read it back, or refuse the memory of another model."""
+        """Read what `pack` has written, or refuse the memory of another model."""
         size = _COUNT.itemsize + sum(piece.size * piece.dtype.itemsize for piece in self._local)
         if memory.dtype != np.float32 or memory.nbytes != size + -size % _WORD_BYTES:
             raise LocalError("the memory is not one that this task has written: it may be of another model")
@@ -151,7 +151,7 @@ def _check(piece: Piece, array: NDArray[np.generic]) -> NDArray[np.generic]:
         raise BadUpdate(
             f"the client gave array {piece.name} with shape {array.shape}, the model has {piece.shape}"
         )
-    # numpy makes float64 of much that was float32; it is rounded when it is shared.
+    # numpy often turns float32 into float64; it is rounded when it is shared.
     fits = array.dtype in _SHARED if piece.dtype in _SHARED else array.dtype == piece.dtype
     if not fits:
         raise BadUpdate(f"the client gave array {piece.name} as {array.dtype}, the model has {piece.dtype}")

@@ -1,4 +1,4 @@
-"""The task and the learner that a Flower client makes."""
+"""Task and learner of a Flower client."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from hubbub_trainer.learning.task import (
 )
 
 Initial = Callable[[int], Sequence[NDArray[np.generic]] | Arrays]
-"""Makes the initial model out of the manifest's public seed; flwr's `ArrayRecord` will do as well."""
+"""Makes the initial model from the manifest's public seed; it may return flwr's `ArrayRecord`."""
 
 _SEED_BITS = 63
 """A config holds signed integers of 64 bits, and so does torch.manual_seed."""
 _TEMPLATE = Place(index=0, clients=1)
-"""Whom to ask for the initial model: it is the same for all clients."""
+"""The client to ask for the initial model, which is the same for all clients."""
 
 
 class FlowerTask:
-    """A Flower client as a task; one of `client_fn`, `client` and `app` says whose.
+    """A Flower client as a task; exactly one of `client_fn`, `client` and `app` is given.
 
-    `client_fn` makes a client from a context, as in Flower; `client` is a client that is there already, for a
-    process with one trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed.
-    Without it the client's `get_parameters` is asked, with the seed in its config; it must answer every party
-    with the same bits. `config` is added to what a client is told in every round, `run_config` is its context's.
+    `client_fn` makes a client from a context, as in Flower; `client` is an existing client, for a process with one
+    trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed. Without it the
+    client's `get_parameters` is called, with the seed in its config; it must return the same bits at every party.
+    `config` is added to the client's config in every round, `run_config` is its context's.
 
-    A Flower client returns means over its examples, so `metrics` are of the kind `mean`. Each is looked for under
-    its name among what the client returns; `accuracy`, `loss` and `examples` say what the client calls these.
+    A Flower client returns means over its examples, so `metrics` are of the kind `mean`. Each is looked up by its
+    name in the client's results; `accuracy`, `loss` and `examples` are the client's names for these.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class FlowerTask:
         return self._layout_of(arrays).flatten(arrays)
 
     def learner(self, *, index: int, clients: int, seed: int) -> FlowerLearner:
-        """Make the learner of one client. The client itself is made when it is first asked."""
+        """Make the learner of one client. The client itself is made when it is first used."""
         check_client(index, clients)
         if self._only_one and self._index not in {None, index}:
             raise ConfigurationError(
@@ -142,7 +142,7 @@ class FlowerTask:
 
 
 class FlowerLearner:
-    """One Flower client. It keeps no model: what stays between rounds is in the memory."""
+    """Learner of one Flower client. It keeps no model: local state between rounds is in the memory."""
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class FlowerLearner:
     def samples(self) -> int:
         """The number of examples that the client said it trained on last.
 
-        A process that has not trained yet, because it was started again in the middle of a round, lets the client
-        train once only to be told.
+        A process that was restarted in the middle of a round has not trained yet: it lets the client train once,
+        only to learn this number.
         """
         if self._samples is None:
             theta = self._layout.flatten(self._initial)
@@ -188,9 +188,9 @@ class FlowerLearner:
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
-        """Let the client train as it does; `local_steps` in its config is a wish, which it may not know of.
+        """Let the client train. `local_steps` in its config is a request that it may ignore.
 
-        Progress can be told at the beginning and at the end only, and only there can training be given up.
+        Progress is reported at the beginning and at the end only, and only there can training be given up.
         """
         check_theta(theta, self._layout.parameters)
         kept = self._recall(memory)
@@ -205,11 +205,11 @@ class FlowerLearner:
         return Training(theta=trained, memory=self._layout.pack(after))
 
     def try_out(self, theta: Theta) -> None:
-        """Only score: what a client trains at once, nobody knows."""
+        """Try evaluation only: one call may train a client for any length of time."""
         check_scores(self._metrics, self.evaluate(theta))
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        """Let the client score a model on its own data; what it returns beside the metrics is left out."""
+        """Let the client score a model on its own data; anything it returns beside the metrics is dropped."""
         check_theta(theta, self._layout.parameters)
         found = self._ask(theta, memory)
         examples = _check_examples(found.examples, "evaluate", self._keys.examples)
@@ -264,7 +264,7 @@ def _name_arrays(arrays: Any) -> Arrays:
     if hasattr(arrays, "to_numpy_ndarrays"):
         arrays = dict(zip(arrays.keys(), arrays.to_numpy_ndarrays(), strict=True))
     named = arrays if isinstance(arrays, Mapping) else {str(place): each for place, each in enumerate(arrays)}
-    # Copies: the caller may go on to train in its own.
+    # Copies: the caller may train its own arrays in place later.
     return {str(name): np.array(array) for name, array in named.items()}
 
 

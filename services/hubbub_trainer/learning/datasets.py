@@ -1,4 +1,4 @@
-"""Image data by name, or in a folder of the user's own: what there is for grey images, and for colour ones."""
+"""Image data sets by name, or from a folder of the user's own: grey images and colour images."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -23,16 +23,16 @@ def default_cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The data that can be chosen where images of one kind are needed."""
+    """Data sets to choose from where images of one kind are needed."""
 
     by_name: Mapping[str, Callable[[Path, Announce], ImageData]]
-    """What loads a data set out of a cache folder, or into it."""
+    """Functions that load a data set from a cache folder, and fetch it if it is not there."""
     folder: str
-    """What else can be given, in words."""
+    """The kind of folder that can be given instead of a name, in words."""
     read_folder: Callable[[Path, str], ImageData]
 
     def check_name(self, data: str) -> None:
-        """Refuse, without loading anything, what names neither a data set nor a folder."""
+        """Raise `DataError` if this names neither a data set nor a folder; nothing is loaded."""
         if data not in self.by_name and not Path(data).is_dir():
             raise DataError(
                 f"there is no data set and no folder {data!r} to use here: "
@@ -40,7 +40,7 @@ class Choice:
             )
 
     def load(self, data: str, cache_folder: Path, announce: Announce) -> ImageData:
-        """Load a data set. A damaged file is an error also with `auto`: somebody should know."""
+        """Load a data set. A damaged file is an error with `auto` too: nothing else is loaded instead."""
         self.check_name(data)
         if data in self.by_name:
             return self.by_name[data](cache_folder, announce)
@@ -52,7 +52,7 @@ def _load_digits(_cache_folder: Path, _announce: Announce) -> ImageData:
 
 
 def _load_grey(cache_folder: Path, announce: Announce) -> ImageData:
-    """Load MNIST, or `digits` where it cannot be fetched, which is announced."""
+    """Load MNIST; if it cannot be fetched, announce that and load `digits`."""
     try:
         return load_mnist(cache_folder, announce)
     except FetchError as error:
@@ -89,5 +89,5 @@ _ANY = Choice(
 
 
 def load_images(data: str, cache_folder: Path, announce: Announce) -> ImageData:
-    """Load a data set of any kind, for those who look at data without a task; `auto` is that of grey images."""
+    """Load a data set of any kind, for callers without a task; `auto` is that of grey images."""
     return _ANY.load(data, cache_folder, announce)

@@ -1,6 +1,6 @@
-"""A trained model under the names that other programs know: readable without Hubbub.
+"""Export of a trained model: named arrays, or a torch state_dict, which other programs read without Hubbub.
 
-A model as torch's own file: a state_dict, without code in it.
+The state_dict has no code in it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class HasLayout(Protocol):
 
 @runtime_checkable
 class NamesTensors(Protocol):
-    """A task whose model is more than θ: what is frozen, and buffers."""
+    """A task whose model is more than θ: it has frozen parameters or buffers."""
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The whole model."""
+        """Return the whole model."""
 
 
 def name_tensors(task: Task, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The whole model of a task; where the task names nothing, θ as it is."""
+    """Return the whole model of a task by name; θ as one array if the task names nothing."""
     if theta.size != task.count_parameters():
         raise DataError(
             f"the model has {theta.size} parameters, and task {task.name!r} here has {task.count_parameters()}: "
@@ -59,7 +59,7 @@ def split(theta: Theta, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
 
 
 def write_state_dict(arrays: Arrays) -> bytes:
-    """For `torch.load(file, weights_only=True)`."""
+    """Write a state_dict for `torch.load(file, weights_only=True)`."""
     content = io.BytesIO()
     torch.save({name: torch.tensor(each) for name, each in arrays.items()}, content)
     return content.getvalue()

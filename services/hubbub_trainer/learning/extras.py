@@ -1,4 +1,4 @@
-"""What not everybody installs, asked for before it is imported: who lacks it is told which extra brings it."""
+"""Optional dependencies: `require` raises `ConfigurationError`, which names the extra to install."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hubbub.errors import ConfigurationError
 
 
 def require(module: str, *, wanted_by: str, extra: str) -> None:
-    """Return if a module can be imported."""
+    """Raise `ConfigurationError` if a module is not installed."""
     if find_spec(module) is None:
         raise ConfigurationError(
             f"{wanted_by} needs {module}, which is not installed here: pip install 'hubbub[{extra}]'"

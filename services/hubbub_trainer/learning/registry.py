@@ -1,13 +1,11 @@
-"""The tasks that exist, by the names that manifests carry.
+"""Registry of the tasks on this machine: those that come with Hubbub, and the operator's own.
 
-To add one, write a class that keeps to `task.Task` and give it a line in `load_task`. Nothing else changes.
+Manifests name a task. To add one to Hubbub, write a class that keeps to `task.Task` and give it a line in
+`load_task`. Nothing else changes.
 
-Finding a task of the operator's own: in `package.module:Name`, in `path/to/file.py` or `path/to/file.py:Name`.
-
-What is found there is imported, so it is looked for only where this machine's operator says: a name that comes in
-a manifest is never taken for a place.
-
-The tasks that are to be had on this machine: those that come with Hubbub, and those of the operator's own.
+An operator's own task is given by its place: `package.module:Name`, `path/to/file.py` or `path/to/file.py:Name`.
+Loading it imports that code, so only this machine's operator may name a place: a name in a manifest is never taken
+for one.
 """
 
 from __future__ import annotations
@@ -68,20 +66,22 @@ def load_task(
     raise ConfigurationError(f"there is no task {name!r}; there are: {KNOWN_TASKS}")
 
 
+# Tasks of the operator's own ----------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 USUAL_NAMES = ("Task", "task")
-"""What is taken from a file if no name is given, and it has no class of its own that is a task."""
+"""Names to look for in a file if none is given, and no class in it is a task."""
 
 
 def is_place(text: str) -> bool:
-    """Whether this says where a task is, and is no name of one."""
+    """Return whether this is the place of a task, and not a name."""
     where, _, name = text.partition(":")
     return where.endswith(".py") or (bool(name) and not name.isdecimal())
 
 
 def find_task(place: str, *, data: str) -> Task:
-    """Import a task; `data` is for the task to make sense of."""
+    """Import a task from its place; the task itself interprets `data`."""
     where, _, name = place.partition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
     found = _pick(module, name, place)
@@ -111,9 +111,9 @@ def _as_task(found: Any, place: str, data: str) -> Task:
 
 
 def try_task(task: Task) -> None:
-    """Train a step and evaluate, as the only client of a run, so that a task that cannot is found by its owner.
+    """Train a step and evaluate, as the only client of a run; raise `ConfigurationError` if the task fails.
 
-    In a run its failure would stay unnoticed by everybody who does not read this trainer's log.
+    In a run, its failure would be noticed only in this trainer's log.
     """
     try:
         theta = task.initial_model(0)
@@ -141,7 +141,7 @@ def _is_task(found: Any) -> TypeGuard[Task]:
 
 
 def _is_torch_task(found: object) -> bool:
-    """By name, so that nothing imports torch which has no need of it."""
+    """Return whether this is a subclass of `TorchTask`; compares names, so as not to import torch."""
     return isinstance(found, type) and any(
         (base.__module__, base.__name__) == ("hubbub_trainer.learning.torch_task", "TorchTask")
         for base in found.__mro__[1:]
@@ -166,7 +166,7 @@ def _pick(module: ModuleType, name: str, place: str) -> Any:
 
 
 def _list_tasks(module: ModuleType) -> list[str]:
-    """The classes that were written in this module, in order."""
+    """List the task classes that this module defines, in order."""
     return [
         name for name, each in vars(module).items() if _is_torch_task(each) and each.__module__ == module.__name__
     ]
@@ -174,7 +174,7 @@ def _list_tasks(module: ModuleType) -> list[str]:
 
 def _import_module(name: str) -> ModuleType:
     try:
-        # As `python -m` would find it: from where the command is given, too.
+        # As with `python -m`, the current folder counts too.
         if "" not in sys.path and str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
         return importlib.import_module(name)
@@ -194,7 +194,7 @@ def _import_file(path: Path) -> ModuleType:
         raise ConfigurationError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
-    # Beside the file may be what it imports.
+    # The file may import modules beside it.
     sys.path.insert(0, str(path.resolve().parent))
     try:
         specification.loader.exec_module(module)
@@ -214,14 +214,14 @@ def _say_why(place: str, error: Exception) -> ConfigurationError:
 
 
 def choose_task(wanted: str, *, data: str, cache_folder: Path, announce: Callable[[str], None]) -> Task:
-    """Load what an operator asks for: a task of ours by its name, or one of their own by its place."""
+    """Load the task that an operator asks for: one of Hubbub's by its name, or their own by its place."""
     if is_place(wanted):
         return find_task(wanted, data=data)
     return load_task(wanted, data=data, cache_folder=cache_folder, announce=announce)
 
 
 class Shelf:
-    """Finds the task that a manifest names. That comes from others, so nothing in it is taken for a place."""
+    """Tasks of one trainer, by name. Names come from manifests of others, so none is taken for a place."""
 
     def __init__(self, own: Sequence[Task], load: Callable[[str], Task]) -> None:
         self._own = {task.name: task for task in own}
@@ -249,5 +249,5 @@ class Shelf:
 
 
 def list_places(text: str) -> list[str]:
-    """The places in a setting, separated by commas."""
+    """Split a setting into its places, which are separated by commas."""
     return [place.strip() for place in text.split(",") if place.strip()]

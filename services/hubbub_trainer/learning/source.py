@@ -1,6 +1,6 @@
-"""Digests of what a task is made of: files and settings, or the version of Hubbub if the task comes with it.
+"""Digests of a task's source: its files and settings, or the version of Hubbub if the task comes with it.
 
-A trainer keeps them when it joins a run, so that its owner learns if the task is changed under the run. They stay
+A trainer keeps them when it joins a run, so that its owner learns if the task is changed during the run. They stay
 with the trainer.
 """
 
@@ -26,26 +26,26 @@ Source: TypeAlias = Mapping[str, str]
 _OURS = frozenset({"hubbub", "hubbub_trainer"})
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NOTED: dict[int, tuple[Task, Source]] = {}
-"""What tasks of the operator's own were made of when they were imported; by id, because any object may be one."""
+"""Sources of the operator's own tasks as they were imported; by id, because any object may be a task."""
 
 
 def note_source(task: Task, code: object, module: ModuleType) -> None:
-    """Note what a task is made of that was just imported: `code` is the operator's object, found in `module`."""
+    """Note the source of a task that was just imported: `code` is the operator's object, found in `module`."""
     settings = {f"setting {name}": _digest(repr(value).encode()) for name, value in _list_settings(code)}
     _NOTED[id(task)] = task, {**_digest_files(module), **settings}
 
 
 def digest_source(task: Task) -> Source:
-    """What a task is made of."""
+    """Return the digests of a task's source."""
     _, source = _NOTED.get(id(task), (task, {"hubbub": __version__}))
     return source
 
 
 @cache
 def _digest_files(module: ModuleType) -> Source:
-    """Digest the file of a module, and of its own package or folder all that it imports.
+    """Digest the file of a module, and every file of its own package or folder that it imports.
 
-    Once in a process: a file that is changed later is not what runs here.
+    This is done once in a process: a file that changes later is not the code that runs here.
     """
     first = _file_of(module)
     if first is None:
@@ -59,7 +59,7 @@ def _collect(module: ModuleType, folder: Path, found: set[Path]) -> None:
     path = _file_of(module)
     if path is None or path in found or not path.is_relative_to(folder):
         return
-    # Hubbub and a virtual environment may lie in the operator's folder.
+    # Hubbub or a virtual environment may be in the operator's folder.
     if module.__name__.partition(".")[0] in _OURS or "site-packages" in path.relative_to(folder).parts:
         return
     found.add(path)
@@ -69,7 +69,7 @@ def _collect(module: ModuleType, folder: Path, found: set[Path]) -> None:
 
 
 def _list_imports(path: Path, package: str) -> Iterator[str]:
-    """The names of all modules that a file may import, and of some things that are no modules."""
+    """List the names of all modules that a file may import, and some names that are no modules."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -86,7 +86,7 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _list_settings(code: object) -> Iterator[tuple[str, object]]:
-    """The public attributes that hold plain values. Properties are not asked: they may load data."""
+    """List the public attributes that hold plain values. Properties are not read: they may load data."""
     layers = (*(vars(kind) for kind in reversed(type(code).__mro__)), getattr(code, "__dict__", {}))
     settings = {name: value for layer in layers for name, value in layer.items() if not name.startswith("_")}
     return ((name, value) for name, value in sorted(settings.items()) if _is_plain(value))

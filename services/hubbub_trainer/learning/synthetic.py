@@ -1,4 +1,4 @@
-"""A task made of numbers alone: softmax regression on generated data, of any size, without torch.
+"""Synthetic task: softmax regression on generated data, of any size, without torch.
 
 It exercises the protocol: it learns visibly in a few rounds, takes milliseconds, and its bits depend on
 no library's thread count. The sample of class c is c's prototype plus noise; the noise of a sample is a
@@ -64,7 +64,7 @@ def _draw(shape: tuple[int, ...], length: float, *key: int) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Samples:
-    """Samples as what they are made of: a label each, and where in the noise vector its noise starts."""
+    """Samples in compact form: for each a label, and the offset of its noise in the noise vector."""
 
     labels: Integers
     offsets: Integers
@@ -79,7 +79,7 @@ class _Samples:
 
 
 class _World:
-    """What generates the samples, the same at all clients: a prototype per class, and the noise vector."""
+    """Generator of the samples, the same at all clients: a prototype per class, and the noise vector."""
 
     def __init__(self, features: int, seed: int) -> None:
         self._prototypes = _draw((_CLASSES, features), _PROTOTYPE_LENGTH, _PROTOTYPES, seed)

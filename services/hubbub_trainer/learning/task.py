@@ -20,15 +20,14 @@ What a task must keep to:
 - `train` gives the same bits for the same (θ, steps, seed, memory) in any thread of any process on one
   machine. Learners train at the same time in several threads of a process: no global generator, no state
   shared between learners.
-- The memory is given and given back: what the optimiser carries from step to step (momentum), and what a model
-  keeps that is not shared (buffers), arrives as `memory` and leaves in `Training.memory`, and the learner itself
-  keeps nothing. A round may be void, and is
-  then trained anew from the same θ and the same memory; only the caller knows which rounds count.
+- The memory is passed in and returned: the optimiser's state (momentum) and the model's state that is not shared
+  (buffers) arrive as `memory` and leave in `Training.memory`. The learner itself keeps nothing. A round may be
+  void, and is then trained again from the same θ and the same memory; only the caller knows which rounds count.
 - `train` and `evaluate` leave the θ and the memory they are given as they are.
 - `evaluate` returns every metric of `metrics` and no other: its sum over the examples, each example's value cut
   to the metric's bounds, and their number. This is checked when a trainer starts. In a run nothing is refused:
-  what is missing or not finite counts as the worst value.
-- `examples` never depends on the model: others may choose the model to find something out.
+  a value that is missing or not finite counts as the worst.
+- `examples` never depends on the model: others could choose a model to learn something about the data.
 - Heavy libraries are imported when a learner is made, not with the module: other services load tasks to
   read N.
 """
@@ -51,20 +50,20 @@ ProgressCallback: TypeAlias = Callable[[int, int], None]
 
 _REPORTS_PER_ROUND = 20
 _ROUNDING = 1e-6
-"""By how much of its bounds a mean may be outside of them."""
+"""Tolerance of a mean outside its bounds, as a fraction of their range."""
 
 
 class TaskFailed(LocalError):
-    """Code of the operator's own failed. What it said may tell of the data, and is in this trainer's log only."""
+    """Code of the operator's own failed. Its message may tell of the data, and is in this trainer's log only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """What comes out of local training. It tells as much of the data as the update does, so it does not print."""
+    """Result of local training. It tells as much of the data as the update does, so it does not print."""
 
     theta: Theta
     memory: Theta | None
-    """What is kept for the next round, such as momentum: any float32 vector; None if there is nothing to keep."""
+    """State for the next round, such as momentum: any float32 vector; None if there is nothing to keep."""
 
     def __repr__(self) -> str:
         memory = "no memory" if self.memory is None else f"a memory of {self.memory.shape}"
@@ -87,32 +86,32 @@ class Learner(Protocol):
     ) -> Training:
         """Take `steps` optimiser steps from `theta` (the paper's E) and return the new model.
 
-        `seed`, an integer of up to 128 bits, alone decides the order of the batches. `memory` is what the last
-        round that counted returned; without it the optimiser begins afresh.
+        `seed`, an integer of up to 128 bits, alone decides the order of the batches. `memory` is that of the last
+        round that counted; without it the optimiser begins afresh.
         """
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score `theta` on this client's slice of the test set: for each metric a sum, and the number of examples.
 
-        `memory` is what the last round that counted returned: what a model keeps beside θ, such as BatchNorm's
-        running means, may be in it.
+        `memory` is that of the last round that counted. It may hold the model's state beside θ, such as
+        BatchNorm's running means.
         """
 
 
 @runtime_checkable
 class HasBuffers(Protocol):
-    """A learner whose model has more than θ, which stays with the client."""
+    """A learner whose model has buffers beside θ, which stay with the client."""
 
     def buffers(self, memory: Theta | None) -> Mapping[str, NDArray[Any]]:
-        """What the model has beside its parameters, out of what is remembered."""
+        """Return the model's buffers, as the memory holds them."""
 
 
 @runtime_checkable
 class CanBeTried(Protocol):
-    """A learner that can be tried for less than a step of training and a whole evaluation."""
+    """A learner with a cheaper trial than a step of training and a whole evaluation."""
 
     def try_out(self, theta: Theta) -> None:
-        """Do a little of everything; raise what goes wrong."""
+        """Try a little of everything; raise on failure."""
 
 
 class Task(Protocol):
@@ -124,7 +123,7 @@ class Task(Protocol):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What `evaluate` scores; the first is the headline metric. None at all if there is nothing to score."""
+        """The metrics that `evaluate` scores, the headline metric first; empty if there is nothing to score."""
 
     def count_parameters(self) -> int:
         """Return N, the length of θ."""
@@ -146,7 +145,7 @@ def check_theta(theta: Theta, parameters: int) -> None:
 
 
 def check_memory(memory: Theta | None, parameters: int) -> None:
-    """Refuse a memory that is not one value per parameter; to have none is always right."""
+    """Refuse a memory that is not one value per parameter; None is always valid."""
     if memory is not None:
         _check_vector("the optimiser's memory in this task", memory, parameters)
 
@@ -161,7 +160,7 @@ def _check_vector(what: str, vector: Theta, parameters: int) -> None:
 def check_scores(metrics: Sequence[Metric], scores: Scores) -> None:
     """Raise TaskFailed if an evaluation does not return what its task declares; for the trial at the start only.
 
-    The sentences hold no value, because it may tell of the data.
+    The messages hold no values, which may tell of the data.
     """
     declared = {metric.name for metric in metrics}
     if missing := declared - set(scores):
@@ -196,7 +195,7 @@ def _check_sums(metric: Metric, total: float | Sequence[float], weight: float) -
 
 
 def _bounds(metric: Metric) -> list[tuple[float, float]]:
-    """The bounds of the mean of each of a metric's sums."""
+    """Return the bounds of the mean of each of a metric's sums."""
     low, high = metric.low, metric.high
     if metric.kind == "r2":
         return [(0.0, (high - low) ** 2), (low, high), (0.0, max(low**2, high**2))]
@@ -210,5 +209,5 @@ def check_client(index: int, clients: int) -> None:
 
 
 def report_interval_steps(steps: int) -> int:
-    """Say after how many steps each to report progress."""
+    """Return the number of steps between two reports of progress."""
     return max(1, -(-steps // _REPORTS_PER_ROUND))

@@ -1,12 +1,11 @@
-"""What goes on from round to round at one client: the optimiser's state and the model's buffers, as one vector.
+"""Task and learner of a user's PyTorch task: flat vectors in, flat vectors out.
 
-The trainer keeps it with the model and gives it back; it never leaves the machine. It is written as safetensors,
-in which no code can hide, behind its length in bytes, and filled up to whole float32 values.
+The memory holds a client's optimiser state and the model's buffers from round to round, as one vector. The trainer
+keeps it with the model and passes it back; it never leaves the machine. Its format is safetensors, which can hold
+no code, after the length in bytes, and padded to whole float32 values.
 
-A user's PyTorch task as the trainer knows tasks: flat vectors in, flat vectors out.
-
-One thing at a time in the whole process: torch's generator is the process's own, so two that trained at once would
-draw from each other, and a user's code need not be safe for threads.
+User code runs one call at a time in the whole process: torch's generator belongs to the process, so two that train
+at once would draw from each other, and a user's code need not be thread-safe.
 """
 
 from __future__ import annotations
@@ -52,18 +51,20 @@ from hubbub_trainer.learning.torch_task import (
     name_of,
 )
 
+# The memory ---------------------------------------------------------------------------------------------
+
 _LENGTH_BYTES = 8
 _WORD_BYTES = 4
 _TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
 
 
 def name_buffer(name: str) -> str:
-    """What a buffer is called in it."""
+    """Return the name of a buffer in the memory."""
     return f"{_BUFFER}.{name}"
 
 
 def pack(model: nn.Module, optimiser: torch.optim.Optimizer) -> Theta | None:
-    """Write down what the next round goes on with; None if there is nothing."""
+    """Write the memory for the next round; None if there is nothing to keep."""
     found = {name_buffer(name): each for name, each in model.named_buffers()}
     for place, state in optimiser.state_dict()["state"].items():
         for key, value in state.items():
@@ -83,7 +84,7 @@ def pack(model: nn.Module, optimiser: torch.optim.Optimizer) -> Theta | None:
 
 
 def unpack(memory: Theta | None) -> dict[str, Tensor]:
-    """Read what was written down."""
+    """Read what `pack` has written."""
     if memory is None:
         return {}
     content = memory.tobytes()
@@ -93,7 +94,7 @@ def unpack(memory: Theta | None) -> dict[str, Tensor]:
 
 
 def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
-    """Give an optimiser back what it knew."""
+    """Load the kept state into an optimiser."""
     state: dict[int, dict[str, object]] = {}
     for name, value in kept.items():
         kind, _, rest = name.partition(".")
@@ -105,6 +106,8 @@ def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
+# Task and learner ---------------------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -112,7 +115,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def _own_code(what: str) -> Iterator[None]:
-    """Run code of the operator's own. What goes wrong there is said in full here, to others only that it did."""
+    """Run code of the operator's own. A failure is logged here in full; others learn only that it failed."""
     with _ONE_AT_A_TIME:
         try:
             yield
@@ -134,12 +137,12 @@ class OwnTask:
 
     @property
     def name(self) -> str:
-        """What manifests call it."""
+        """The name that manifests carry."""
         return name_of(self._task)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What it declares to score."""
+        """The metrics that the task declares."""
         return self._metrics
 
     @cached_property
@@ -156,7 +159,7 @@ class OwnTask:
         return _flatten(self._make_model(seed))
 
     def learner(self, *, index: int, clients: int, seed: int) -> TorchLearner:
-        """Get the data of this client, and a model for it."""
+        """Make the learner of one client, with its data and a model."""
         check_client(index, clients)
         model = self._make_model(seed)
         with _own_code("while it got its data"):
@@ -166,7 +169,7 @@ class OwnTask:
             return TorchLearner(self._task, model, _Table(found.train, "train"), _Table(found.test, "test"))
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The whole model by the names of its state_dict: what was trained, what is frozen, and buffers."""
+        """Return the whole model by the names of its state_dict: trained and frozen parameters, and buffers."""
         model = self._make_model(seed)
         _put(model, theta)
         state = model.state_dict()
@@ -196,7 +199,7 @@ class OwnTask:
 
 
 class _Table:
-    """Samples, of which rows can be had."""
+    """Samples that can be taken by row."""
 
     def __init__(self, samples: Samples, what: str) -> None:
         if isinstance(samples, tuple) and len({len(each) for each in samples}) != 1:
@@ -217,7 +220,7 @@ class _Table:
         return _move(default_collate([self._samples[int(row)] for row in rows]), device)
 
     def targets(self, limit: int) -> Tensor:
-        """The targets of all samples; of a data set that is not made of tensors those of the first so many."""
+        """Return the targets of all samples; of a data set that is not made of tensors only the first `limit`."""
         if isinstance(self._samples, tuple):
             return self._samples[1]
         found: Tensor = self.take(np.arange(min(limit, self._count)), torch.device("cpu"))[1]
@@ -244,13 +247,13 @@ class _Total:
         self._weights: dict[str, float] = {}
 
     def add(self, scores: Scores) -> None:
-        """Add those of one more batch."""
+        """Add the scores of one more batch."""
         for name, (sums, weight) in scores.items():
             self._sums[name] = self._sums.get(name, 0.0) + np.asarray(sums, dtype=np.float64)
             self._weights[name] = self._weights.get(name, 0.0) + float(weight)
 
     def read(self) -> Scores:
-        """The sums over all batches."""
+        """Return the sums over all batches."""
         return {name: (sums.tolist(), self._weights[name]) for name, sums in self._sums.items()}
 
 
@@ -263,7 +266,7 @@ class TorchLearner:
         self._test = test
         self._device = _choose_device(task.device)
         self._model = model.to(self._device)
-        # A round begins with these where nothing is remembered.
+        # A round without a memory begins with these.
         self._buffers = {name: each.clone() for name, each in model.named_buffers()}
         self._parameters = sum(each.numel() for _, each in _trained(model))
 
@@ -280,7 +283,7 @@ class TorchLearner:
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
-        """Take steps with the task's optimiser, which goes on with what it remembers."""
+        """Take steps with the task's optimiser, which continues from the memory."""
         check_theta(theta, self._parameters)
         order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
         with _own_code("in training"), _seeded(seed):
@@ -360,7 +363,7 @@ class TorchLearner:
         return total.read()
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
-        """The model's buffers, as training left them."""
+        """Return the model's buffers, as training left them."""
         kept = unpack(memory)
         found = {name: kept.get(name_buffer(name), each) for name, each in self._buffers.items()}
         return {name: each.cpu().numpy() for name, each in found.items()}
@@ -376,12 +379,12 @@ class TorchLearner:
 
 
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """What θ is made of."""
+    """List the parameters that θ is made of."""
     return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
 
 
 def _put(model: nn.Module, theta: Theta) -> None:
-    """Have a model's parameters be θ."""
+    """Copy θ into a model's parameters."""
     flat, place = torch.from_numpy(theta.copy()), 0
     with torch.no_grad():
         for _, each in _trained(model):

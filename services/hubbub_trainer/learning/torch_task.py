@@ -7,22 +7,22 @@
         def data(self, site):
             return Data(train=(inputs, labels), test=(more_inputs, more_labels))
 
-Only these two methods must be there. The loss, the optimiser and the evaluation have defaults; `metrics` says for
-which kind of task, classes if nothing is said. The other attributes say how to train. The class is the trainer's
-operator's own code: it is found by where the operator says it is (`--task hospital.py`), and nothing of it ever
-comes from the coordinator.
+Only these two methods are required. The loss, the optimiser and the evaluation have defaults, which depend on the
+kind of task in `metrics`: classification by default. The other attributes configure training. The class is the
+trainer's operator's own code: the operator says where it is (`--task hospital.py`), and none of it ever comes from
+the coordinator.
 
 What is shared, and what is not
     *Parameters that require gradients* are θ, in the order of `model.named_parameters()`: summed, and the same at
     all clients. *Parameters that do not* (the frozen part of a network) are neither trained nor sent: every client
     must make the same ones, from a file or from the seed. *Buffers* (BatchNorm's running means) stay with the
     client: they start as the model makes them, go on from round to round with the optimiser's state, and are in no
-    digest. A round that is void leaves no trace in either.
+    digest. A void round leaves no trace in either.
 
 Randomness
     `model` is called with torch's generator set from the manifest's public seed, so that all clients make the same
-    initial model; one whose torch makes another is told so when it joins. Training, dropout and augmentation draw
-    from the round's secret seed. The class need not be safe for threads: one thing is asked of it at a time.
+    initial model. A client whose torch makes another one learns that when it joins. Training, dropout and
+    augmentation draw from the round's secret seed. The class need not be thread-safe: calls come one at a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from hubbub.protocol.metrics import (
 )
 
 Batch: TypeAlias = Any
-"""What the data set gives, collated: mostly a pair of inputs and targets. The task alone looks into it."""
+"""Collated samples: mostly a pair of inputs and targets. Only the task looks into it."""
 Samples: TypeAlias = tuple[Tensor, ...] | Dataset[Any]
 """Tensors with a row for each sample, which is quick, or any data set with a length."""
 Kind: TypeAlias = Literal["classification", "binary", "regression"]
@@ -60,15 +60,15 @@ _BINS = BINARY[0].bins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the data is to be had."""
+    """Location of the data, and the client's place in the cohort."""
 
     data: str
-    """What the operator gave as `--data`: a folder, a file, an address; whatever the task makes of it."""
+    """The operator's `--data`: a folder, a file, an address; the task interprets it."""
     index: int
-    """Which client of the cohort this is, from 0, and of how many: for examples that deal out one data set."""
+    """The client's number in the cohort, from 0, of `clients`: for examples that deal out one data set."""
     clients: int
     seed: int
-    """The manifest's, which everybody knows."""
+    """The manifest's public seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Data:
 
 
 class TorchTask:
-    """What a user fills in."""
+    """Base class of a user's task: `model` and `data` are required, everything else has a default."""
 
     name: ClassVar[str] = ""
-    """What manifests call it; the name of the class in lower case, with hyphens, if nothing is said."""
+    """The name that manifests carry; by default that of the class in lower case, with hyphens."""
     metrics: ClassVar[Kind | tuple[Metric, ...]] = "classification"
-    """What is scored, the headline metric first, and which loss is the default.
+    """The metrics to score, the headline metric first. They also choose the default loss.
 
     classification   accuracy and loss; an output for each class, and the number of the class as target
     binary           AUC, accuracy and loss; one output (a logit) or two, and 0 or 1 as target
@@ -96,31 +96,31 @@ class TorchTask:
     a tuple          metrics of one's own, for an `evaluate` of one's own
     """
     target_range: ClassVar[tuple[float, float] | None] = None
-    """Of a regression: the lowest and the highest target. Scores cut targets and outputs to it."""
+    """The lowest and the highest target of a regression. Scores cut targets and outputs to it."""
     batch_size: ClassVar[int] = 32
     evaluation_batch_size: ClassVar[int] = 256
     learning_rate: ClassVar[float] = 0.01
     momentum: ClassVar[float] = 0.9
-    """Of the default optimiser, and so is the learning rate."""
+    """The default optimiser's, as is the learning rate."""
     max_gradient_norm: ClassVar[float | None] = None
-    """Gradients that are longer, all parameters together, are cut to this length."""
+    """The longest gradient, all parameters together; a longer one is cut to this length."""
     mixed_precision: ClassVar[bool] = False
     """Compute in bfloat16 where torch thinks it safe; θ stays float32."""
     device: ClassVar[str] = "auto"
     """`cuda`, `cpu`, or `auto`: the GPU where there is one."""
     threads: ClassVar[int] = 1
-    """Of torch. More may be quicker, and change the last bits of what is learnt."""
+    """Threads of torch. More may be quicker, and change the last bits of the result."""
 
     def model(self) -> nn.Module:
         """Make the model, with its initial values."""
         raise NotImplementedError("say in `model` what is to be trained: return a torch.nn.Module")
 
     def data(self, site: Site) -> Data:
-        """Get this client's data."""
+        """Return this client's data."""
         raise NotImplementedError("say in `data` what to train on: return Data(train=..., test=...)")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss over a batch: cross-entropy, or for a regression squared error."""
+        """Return the mean loss over a batch: cross-entropy, or for a regression squared error."""
         inputs, targets = batch
         outputs = model(inputs)
         if self.metrics == "binary":
@@ -171,7 +171,7 @@ def _binary_losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _logits(outputs: Tensor) -> Tensor:
-    """One logit for each example; the softmax of two is the sigmoid of their difference."""
+    """Return one logit for each example; the softmax of two is the sigmoid of their difference."""
     columns = outputs.reshape(len(outputs), -1)
     if columns.shape[1] == 2:  # noqa: PLR2004  (An output for each of the two classes.)
         return columns[:, 1] - columns[:, 0]
@@ -179,7 +179,7 @@ def _logits(outputs: Tensor) -> Tensor:
 
 
 def _column(values: Tensor) -> Tensor:
-    """One value for each example, whether or not they are a column."""
+    """Return one value for each example, from a vector or a column."""
     columns = values.reshape(len(values), -1)
     if columns.shape[1] != 1:
         raise ValueError(f"there must be one value for each example, not {columns.shape[1]}")
@@ -187,12 +187,12 @@ def _column(values: Tensor) -> Tensor:
 
 
 def name_of(task: TorchTask) -> str:
-    """What manifests call a task."""
+    """Return the name of a task that manifests carry."""
     return task.name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(task).__name__).lower()
 
 
 def metrics_of(task: TorchTask) -> tuple[Metric, ...]:
-    """The metrics that a task declares; raise ConfigurationError if it cannot score them."""
+    """Return the metrics that a task declares; raise ConfigurationError if it cannot score them."""
     match task.metrics:
         case "classification":
             return CLASSIFICATION
@@ -214,7 +214,7 @@ def metrics_of(task: TorchTask) -> tuple[Metric, ...]:
 
 
 def find_range(task: TorchTask) -> tuple[float, float]:
-    """The bounds of a regression's targets; raise ConfigurationError if there are none."""
+    """Return the bounds of a regression's targets; raise ConfigurationError if there are none."""
     if task.target_range is None:
         raise ConfigurationError(
             f"the task {name_of(task)!r} is a regression: set `target_range` to the lowest and the highest target"
@@ -223,5 +223,5 @@ def find_range(task: TorchTask) -> tuple[float, float]:
 
 
 def has_own_evaluation(task: TorchTask) -> bool:
-    """Whether a task scores in a way of its own."""
+    """Return whether a task overrides `evaluate`."""
     return type(task).evaluate is not TorchTask.evaluate

@@ -1,1 +1,1 @@
-"""The trainer's machines: its enrolment in a run, and a round of it."""
+"""The trainer's state machines: its enrolment in a run, a round of it, and catching up after a loss."""

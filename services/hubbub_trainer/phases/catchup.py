@@ -4,12 +4,12 @@
     CHECKING   a whole snapshot is here, and enough organisations vouch for one and the same digest of it
     DONE       final: the model is ours, or nothing was lost after all
 
-A snapshot is believed if its digest under the group's key of that round is the one that min_clients - 1 other
-organisations have signed: as many as it takes to release a sum. Our own accumulator is lost with the rounds that
-it belonged to and begins at zero.
+A snapshot is accepted if min_clients - 1 other organisations have signed its digest under the group's key of that
+round: as many as it takes to release a sum. Our own accumulator is lost with the rounds that it belonged to, and
+begins at zero.
 
-A client that joins the successor of a run that it was no part of takes the model that the run begins with in the
-same way; that one is believed if it is what the manifest commits to.
+A client that joins the successor of a run that it was not in gets the model that the run begins with in the same
+way; that model is accepted if the manifest commits to it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from hubbub_trainer.events import (
 
 ASK_AGAIN_S = 10.0
 AT_ONCE_S = 0.0
-"""When a timer rings at once."""
+"""Time of a timer that fires at once."""
 
 
 class State(Enum):
-    """How far a client has come in catching up."""
+    """State of a client that catches up."""
 
     ASKING = "asking"
     CHECKING = "checking"
@@ -49,7 +49,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What arrived of a peer's model after a round; the chunks themselves are in the spool."""
+    """A peer's model after a round as it has arrived so far; the chunks themselves are in the spool."""
 
     number: int
     arrived: frozenset[int] = field(default_factory=frozenset)
@@ -57,21 +57,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot(Job):
-    """Open a snapshot, compare it with what was vouched for or committed to, and make it our model."""
+    """Open a snapshot, check it against the voucher or the manifest's commitment, and make it our model."""
 
     client: PartyId
     voucher: Voucher | None = None
 
 
 def heirs(manifest: Manifest) -> frozenset[PartyId]:
-    """The clients that were in the run that this one goes on from."""
+    """Return the clients that were in the predecessor run."""
     former = manifest.predecessor.cohort if manifest.predecessor else ()
     return frozenset(manifest.clients) & {member.name for member in former}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUp:
-    """What a client knows while it asks its peers."""
+    """Data of a client that catches up."""
 
     me: PartyId
     key: Key
@@ -80,29 +80,29 @@ class CatchUp:
     after: int
     """The last round that we have taken in; -1 if we lack the model that the run begins with."""
     need: int = 0
-    """A model of this round or a later one is wanted."""
+    """The earliest round whose model will do."""
     attempt: int = 0
     snapshots: Mapping[PartyId, Snapshot] = field(default_factory=dict)
-    """The newest of each peer."""
+    """The newest snapshot of each peer."""
     vouchers: Mapping[PartyId, Mapping[int, Voucher]] = field(default_factory=dict)
     checking: TakeSnapshot | None = None
     idle: bool = False
-    """What seemed lost has come; only what is being checked is still of use."""
+    """The sums that seemed lost have come; only the snapshot that is being checked is still of use."""
 
     @property
     def inherits(self) -> bool:
-        """It is the model that the run begins with: the manifest commits to it, and nobody need vouch."""
+        """Return whether we lack the model that the run begins with, which needs no vouchers."""
         return self.after < 0
 
     @property
     def peers(self) -> tuple[PartyId, ...]:
-        """Who can help, those behind us in the manifest first: not everybody asks the same one."""
+        """The clients that can help, those after us in the manifest first, so that not all ask the same one."""
         place = self.manifest.clients.index(self.me)
         others = (*self.manifest.clients[place + 1 :], *self.manifest.clients[:place])
         return tuple(client for client in others if client in heirs(self.manifest)) if self.inherits else others
 
     def find_good(self, giver: PartyId) -> TakeSnapshot | None:
-        """The snapshot of a peer, if it is whole, late enough, and enough organisations sign what it is."""
+        """Return a job for a peer's snapshot if it is complete, late enough, and vouched for by enough peers."""
         snapshot = self.snapshots.get(giver)
         if snapshot is None or snapshot.number < self.need:
             return None
@@ -123,7 +123,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class KeepSnapshot(Persist):
-    """Put the delivery's payload on disk."""
+    """Spool the delivery's payload."""
 
     client: PartyId
     number: int
@@ -132,13 +132,13 @@ class KeepSnapshot(Persist):
 
 @dataclass(frozen=True, slots=True)
 class DropSnapshot(Effect):
-    """Forget what a peer has sent."""
+    """Delete a peer's snapshot from the spool."""
 
     client: PartyId
 
 
 def begin(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
-    """Something is lost, or more than we knew."""
+    """Note that sums are lost, or more of them than before, and ask the peers at once."""
     return Step(State.ASKING, _note_need(data, event), (_ask_at_once(),))
 
 
@@ -160,24 +160,24 @@ def ask(data: CatchUp, event: AskDue) -> Step[State, CatchUp]:
 
 
 def note_vouchers(data: CatchUp, event: PeerVouched) -> Step[State, CatchUp]:
-    """Somebody vouches: perhaps the last one that was missing."""
+    """Keep a peer's vouchers; check a snapshot if enough peers vouch for it now."""
     return _check_if_backed(_note_vouchers(data, event), ())
 
 
 def _note_vouchers(data: CatchUp, event: PeerVouched) -> CatchUp:
-    """A peer's first word on a round counts."""
+    """Add a peer's vouchers; its first voucher for a round counts."""
     said = {**{voucher.round: voucher for voucher in event.vouchers}, **data.vouchers.get(event.client, {})}
     return replace(data, vouchers={**data.vouchers, event.client: said})
 
 
 def keep_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, CatchUp]:
-    """Keep a chunk: perhaps the last one."""
+    """Keep a chunk; check the snapshot if it is complete now."""
     data, effects = _keep_chunk(data, event)
     return _check_if_backed(data, effects)
 
 
 def _keep_chunk(data: CatchUp, event: SnapshotArrived) -> tuple[CatchUp, tuple[Effect, ...]]:
-    """A peer's newest snapshot is the one that it is still sending."""
+    """Keep a chunk of a peer's newest snapshot; older ones are dropped."""
     snapshot = data.snapshots.get(event.client)
     if snapshot is None or snapshot.number < event.number:
         snapshot = Snapshot(number=event.number)
@@ -197,17 +197,17 @@ def _check_if_backed(data: CatchUp, effects: tuple[Effect, ...]) -> Step[State, 
 
 
 def note_need(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
-    """More was lost meanwhile: what is being checked may still do."""
+    """Note that more was lost; the snapshot that is being checked may still do."""
     return Step(State.CHECKING, _note_need(data, event))
 
 
 def note_more_vouchers(data: CatchUp, event: PeerVouched) -> Step[State, CatchUp]:
-    """They may be needed if this snapshot is not what it should be."""
+    """Keep vouchers for the case that the snapshot in hand is refused."""
     return Step(State.CHECKING, _note_vouchers(data, event))
 
 
 def keep_another_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, CatchUp]:
-    """It may be needed if this snapshot is not what it should be; what is being read stays as it is."""
+    """Keep a chunk for the case that the snapshot in hand is refused, which itself stays as it is."""
     if data.checking is not None and event.client == data.checking.client:
         return Step(State.CHECKING, data)
     data, effects = _keep_chunk(data, event)
@@ -215,7 +215,7 @@ def keep_another_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, Cat
 
 
 def finish(data: CatchUp, event: SnapshotTaken) -> Step[State, CatchUp]:
-    """Go on from this model; if more was lost meanwhile, the run asks anew."""
+    """Continue from this model; if more was lost meanwhile, the run asks again."""
     voucher = data.checking.voucher if data.checking else None
     if data.inherits and event.initial is not None:
         return Step(State.DONE, data, (Tell(data.run, Inherited(initial=event.initial)),))
@@ -226,7 +226,7 @@ def finish(data: CatchUp, event: SnapshotTaken) -> Step[State, CatchUp]:
 
 
 def refuse(data: CatchUp, event: Failed) -> Step[State, CatchUp]:
-    """The snapshot is not the model that was vouched for, or could not be read: ask somebody else."""
+    """Drop a snapshot that was not vouched for or could not be read, and ask another peer."""
     del event
     if data.checking is None:
         return Step(State.ASKING, data, (_ask_at_once(),))
@@ -242,13 +242,13 @@ def refuse(data: CatchUp, event: Failed) -> Step[State, CatchUp]:
 
 
 def stop(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
-    """Nothing was lost after all."""
+    """Stop: nothing was lost after all."""
     del event
     return Step(State.DONE, data)
 
 
 def stop_asking(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
-    """Nothing was lost after all; what is being checked is a later model all the same."""
+    """Stop asking: nothing was lost after all. The snapshot in hand is still a later model."""
     del event
     return Step(State.CHECKING, replace(data, idle=True))
 
@@ -275,7 +275,7 @@ TRANSITIONS: Table[State, CatchUp] = {
 
 
 def resume(state: State, data: CatchUp) -> tuple[Effect, ...]:
-    """Ask again, or look at the snapshot again."""
+    """Resume after a restart: ask again, or check the snapshot again."""
     if state is State.CHECKING and data.checking is not None:
         return (data.checking,)
     return (_ask_at_once(),) if state is State.ASKING else ()

@@ -10,24 +10,24 @@
     CLOSING      the round is void; the model stays, and we note which it is
     APPLIED, VOID, STRAYED, FAILED   final
 
-SHARING, WAITING and DECODING are passed once for each phase, and once more for the scores. The round has been
-applied and reported by then: whatever becomes of the scores, it stays so.
+SHARING, WAITING and DECODING are passed once for each phase, and once more for the scores. By then the round is
+applied and reported, and stays so whatever happens to the scores.
 
-Sums and voids may arrive in any state: a client that was slow finds that the others have gone on, is left out, and
-still takes in the sums. It acts only on verdicts that all aggregators gave: all released over the same members, or
-all void. A release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round
-that waits for a verdict while others are ordered is overtaken: what it waits for was lost, and the model comes
-from a peer. If it waits for scores it just ends, since nothing depends on them.
+Sums and voids may arrive in any state: a slow client is left out while the others go on, and still takes in the
+sums. It acts only on verdicts that all aggregators gave: all released over the same members, or all void. A
+release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round that waits
+for a verdict while later ones are ordered is overtaken: the verdict was lost, and the model comes from a peer. If
+it waits for scores it just ends, since nothing depends on them.
 
-A sum carries the transcript of the share sets in it, a keyed digest of the model and of all sums that they depend
-on. If it is not our own, whether we are a member or not, we were told another model or other sums than the members
-were: the round has STRAYED. We decode, apply, score, send and report nothing more of it, since a score on a model
-that somebody chose for us alone would tell him about our data. Only a peer's model leads past it.
+A sum carries the transcript of the share sets in it: a keyed digest of the model and of all sums that they depend
+on. If it differs from our own, whether we are a member or not, we were sent another model or other sums than the
+members: the round has STRAYED. We decode, apply, score, send and report nothing more of it, since a score on a
+model that somebody chose for us alone would tell them about our data. We continue only from a peer's model.
 
-A sum that names us as a member in a phase for which we have sent nothing is proof that our state is an old copy,
-signed by every aggregator: the run ends for us.
+A sum that names us as a member in a phase for which we have sent nothing, signed by every aggregator, proves that
+our state is an old copy: the run ends for us.
 
-An aggregator whose disk has damaged our share set may ask for it again until the phase has its verdict. It is sent
+An aggregator whose disk has damaged our share set may ask for it again until the phase has its verdict. It gets
 the same set, at most `MAX_RESENDS` times in a phase.
 """
 
@@ -81,7 +81,7 @@ from hubbub_trainer.phases.standing import ReportOldCopy
 
 
 class State(Enum):
-    """Where this client is in a round."""
+    """State of this client in a round."""
 
     QUEUED = "queued"
     TRAINING = "training"
@@ -99,7 +99,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """What arrived of one aggregator's sum; the chunks themselves are in the spool."""
+    """One aggregator's sum as it has arrived so far; the chunks themselves are in the spool."""
 
     members: frozenset[PartyId]
     vectors: tuple[Vector, ...]
@@ -110,13 +110,13 @@ class Sum:
 
     @property
     def complete(self) -> bool:
-        """All chunks are there."""
+        """Return whether all chunks are there."""
         return len(self.arrived) == self.chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRound:
-    """What a client knows of a round, but for what it computes with."""
+    """Data of a round at a client, without the vectors that it computes with."""
 
     me: PartyId
     key: Key
@@ -125,15 +125,15 @@ class ClientRound:
     idle: bool = False
     """The round was closed without us before we began, so we do not train for it."""
     overtaken: bool = False
-    """Later rounds were ordered: what is not here when we come to wait for it is lost."""
+    """Later rounds were ordered: a verdict that is not here when we come to wait for it is lost."""
     is_scored: bool = False
-    """Whether a scores phase follows when the round is released."""
+    """True if a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
-    """Over whom the run's scores are summed; nobody before the first time."""
+    """The members that the run's scores are summed over; empty before the first time."""
     concluded: Concluded | None = None
-    """How the round left us, once it is applied."""
+    """The result of the round, once it is applied."""
     own_metrics: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """How the model does on our data, for our owner alone."""
+    """The model's metrics on our data, for our owner alone."""
     phase: int = 0
     sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
     voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
@@ -142,13 +142,13 @@ class ClientRound:
     sent: tuple[Traffic, ...] = ()
     received: Mapping[str, int] = field(default_factory=dict)
     told_sent: int = 0
-    """How many of the rows of `sent` were reported."""
+    """Number of entries of `sent` that were reported."""
     told_received: Mapping[str, int] = field(default_factory=dict)
-    """What of `received` was."""
+    """The part of `received` that was reported."""
     asked: Mapping[str, Mapping[PartyId, int]] = field(default_factory=dict)
-    """How often each aggregator has asked for our set again, by phase."""
+    """Resend requests for our set so far, by phase and aggregator."""
     owed: frozenset[tuple[str, PartyId]] = field(default_factory=frozenset)
-    """Phase and aggregator of the sets that we are just sending again."""
+    """Phase and aggregator of the sets that we are resending now."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -157,7 +157,7 @@ class ClientRound:
 
     @property
     def scoring(self) -> bool:
-        """Whether we have come to the scores phase."""
+        """Return whether this client is in the scores phase."""
         return self.current is SCORES
 
     @property
@@ -167,28 +167,28 @@ class ClientRound:
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """The phases whose sums this client has taken in, but for one that it takes in just now."""
+        """The phases before the current one, whose sums this client has taken in."""
         return tuple(phase.name for phase in self.phases[: self.phase])
 
     @property
     def released(self) -> bool:
-        """Everybody who sends sums of the current phase has sent a whole one."""
+        """Return whether all sums of the current phase are complete."""
         sums = self.sums.get(self.current.name, {})
         releasers = plan_phase(self.manifest, self.current.name).releasers(self.key.round)
         return all(server in sums and sums[server].complete for server in releasers)
 
     @property
     def void(self) -> bool:
-        """Every aggregator has announced that the current phase has no sum."""
+        """Return whether every aggregator has announced that the current phase has no sum."""
         return self.voids.get(self.current.name, frozenset()) == set(self.manifest.aggregators)
 
     @property
     def members(self) -> frozenset[PartyId]:
-        """Over whom the round is released; nobody while no sum has arrived."""
+        """The members that the round is released over; empty while no sum has arrived."""
         return self.members_of(self.phases[0].name)
 
     def members_of(self, phase: str) -> frozenset[PartyId]:
-        """Over whom a phase is released; nobody while no sum of it has arrived."""
+        """Return the members that a phase is released over; empty while no sum of it has arrived."""
         sums = self.sums.get(phase, {})
         return next(iter(sums.values())).members if sums else frozenset()
 
@@ -217,7 +217,7 @@ class ResendShares(Job):
 
 @dataclass(frozen=True, slots=True)
 class SpoolSum(Persist):
-    """Put the delivery's payload on disk."""
+    """Spool the delivery's payload."""
 
     phase: str
     aggregator: PartyId
@@ -233,7 +233,7 @@ class DecodeSums(Job):
 
 @dataclass(frozen=True, slots=True)
 class Conclude(Job):
-    """Move the model on."""
+    """Apply the round to the model."""
 
     took_part: bool
 
@@ -245,32 +245,32 @@ class Evaluate(Job):
 
 @dataclass(frozen=True, slots=True)
 class CloseVoid(Job):
-    """Note which model a void round leaves."""
+    """Note the model after a void round."""
 
 
 # The client's own work ----------------------------------------------------------------------------------
 
 
 def begin(data: ClientRound, event: Go) -> Step[State, ClientRound]:
-    """Train, unless the others have closed the round without us: then there is nobody to train for."""
+    """Train, unless the round was closed without us: then nobody would use the update."""
     data = replace(data, is_scored=event.is_scored, score_members=event.score_members, idle=data.released)
     return _find_old_copy(data) or Step(State.TRAINING, data, (Train(idle=data.idle),))
 
 
 def share(data: ClientRound, event: Trained) -> Step[State, ClientRound]:
-    """Send what was learnt, unless the others have finished the phase without us."""
+    """Send the update, unless the others have finished the phase without us."""
     data = replace(data, training_s=event.training_s)
     return _find_old_copy(data) or _decode_or_end(data) or _send(data)
 
 
 def wait(data: ClientRound, event: SharesSent) -> Step[State, ClientRound]:
-    """Our shares are out; the verdict may be here already."""
+    """Wait for the verdict after our shares are sent; it may be here already."""
     data = replace(data, sent=data.sent + event.traffic)
     return _decode_or_end(data) or _wait(data)
 
 
 def enter_next(data: ClientRound, event: Decoded) -> Step[State, ClientRound]:
-    """On to the next phase, if we are a member and it is still open; after the last, conclude."""
+    """Enter the next phase, if we are a member and it is still open; after the last, conclude."""
     named = data.members_of(data.current.name)
     members = [client for client in data.manifest.clients if client in named]
     fields = {"phase": data.current.name, "members": members, "transcript": event.transcript}
@@ -289,7 +289,7 @@ def _enter_next(data: ClientRound) -> Step[State, ClientRound]:
 
 
 def stray(data: ClientRound, event: OtherTranscript) -> Step[State, ClientRound]:
-    """Leave the round, and have the run ask the peers for their model."""
+    """Leave the round, so that the run asks the peers for their model."""
     del event
     phase = data.current.name
     why = f"{phase} was released over another transcript than ours: we were told other sums than the members were"
@@ -309,7 +309,7 @@ def _wait(data: ClientRound) -> Step[State, ClientRound]:
 
 
 def report(data: ClientRound, event: Concluded) -> Step[State, ClientRound]:
-    """Acknowledge the round before anything is evaluated; then score the model, if this round is scored."""
+    """Report the round before anything is evaluated; then score the model, if this round is scored."""
     body = RoundApplied(model_hmac=event.model_hmac, traffic=_traffic(data))
     effects = (Record("applied", {"model_hmac": event.model_hmac}), _tell(data, body))
     if not data.is_scored:
@@ -319,7 +319,7 @@ def report(data: ClientRound, event: Concluded) -> Step[State, ClientRound]:
 
 
 def share_score(data: ClientRound, event: Evaluated) -> Step[State, ClientRound]:
-    """Share our score, unless the others have finished without it or it does not belong to the sum."""
+    """Share our score, unless the others have finished without it or we are not among the scored members."""
     data = replace(data, phase=data.phase + 1, own_metrics=event.own, evaluation_s=event.evaluation_s)
     onward = _find_old_copy(data) or _decode_or_end(data)
     if onward:
@@ -329,7 +329,7 @@ def share_score(data: ClientRound, event: Evaluated) -> Step[State, ClientRound]
 
 
 def _end_scored(data: ClientRound, metrics: Mapping[str, float]) -> Step[State, ClientRound]:
-    """Say what the scores come to, which is the same at all clients; nothing if there is no sum."""
+    """Report the summed scores, which are the same at all clients; none if there is no sum."""
     if data.concluded is None:
         raise LocalError("the round was not applied yet")
     claims = tuple(ScoreClaim(name=name, value=value) for name, value in metrics.items())
@@ -369,7 +369,7 @@ def _find_old_copy(data: ClientRound) -> Step[State, ClientRound] | None:
 
 
 def _traffic(data: ClientRound) -> tuple[Traffic, ...]:
-    """What was sent and received since the last report."""
+    """Return the traffic since the last report."""
     new = {name: count - data.told_received.get(name, 0) for name, count in data.received.items()}
     arrived = {name: count for name, count in new.items() if count}
     return (*data.sent[data.told_sent :], *count_arrivals(arrived, "down"))
@@ -395,13 +395,13 @@ def _over(
 
 
 def give_up_waiting(data: ClientRound, event: Overtaken) -> Step[State, ClientRound]:
-    """What we wait for will not come: aggregators end a round before the next is ordered."""
+    """Stop waiting for a verdict that will not come: aggregators end a round before the next is ordered."""
     del event
     return _wait(replace(data, overtaken=True))
 
 
 def _note_overtaken(state: State) -> To[State, ClientRound]:
-    """A row for later orders that come while this client is busy: all may be here when it is not."""
+    """Make the transition for later orders while this client is busy: all sums may be here when it is done."""
 
     def note_overtaken(data: ClientRound, event: Overtaken) -> Step[State, ClientRound]:
         del event
@@ -414,7 +414,7 @@ def _note_overtaken(state: State) -> To[State, ClientRound]:
 
 
 def _send_again(state: State) -> To[State, ClientRound]:
-    """A row for a request while the phase is open: send the same set, unless that was asked for too often."""
+    """Make the transition for a resend request in an open phase: send the same set, up to `MAX_RESENDS` times."""
 
     def send_again(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
         if event.phase != data.current.name:
@@ -436,12 +436,12 @@ def _send_again(state: State) -> To[State, ClientRound]:
 
 
 def decline(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
-    """Refuse to send a set again whose phase has its verdict: nobody needs it."""
+    """Refuse to resend a set whose phase has its verdict: nobody needs it."""
     raise PeerError(RejectReason.OVER, f"{event.phase} in {data.key} has its verdict: the set is not sent again")
 
 
 def _note_resent(state: State) -> To[State, ClientRound]:
-    """A row for a set that has left once more."""
+    """Make the transition for a set that was resent."""
 
     def note_resent(data: ClientRound, event: SharesResent) -> Step[State, ClientRound]:
         return Step(state, replace(data, owed=data.owed - {(event.phase, event.aggregator)}))
@@ -474,7 +474,7 @@ def _note_sum(data: ClientRound, event: SumArrived) -> tuple[ClientRound, tuple[
 
 
 def _contradiction(data: ClientRound, event: SumArrived | VoidAnnounced) -> str:
-    """What is wrong if this is believed beside what was heard before; empty if nothing is."""
+    """Describe the contradiction between an event and earlier verdicts; empty if there is none."""
     released = data.sums.get(event.phase, {})
     if isinstance(event, VoidAnnounced):
         return f"{event.aggregator} says void where {', '.join(released)} released" if released else ""
@@ -493,7 +493,7 @@ def _contradiction(data: ClientRound, event: SumArrived | VoidAnnounced) -> str:
 
 
 def _named_before(data: ClientRound, phase: str) -> list[frozenset[PartyId]]:
-    """The members that a phase has to have: those of the round's other phases, or of the run's other scores."""
+    """List the member sets that a phase must match: those of the round's phases, or of the run's other scores."""
     heard = {name: one.members for name, sums in data.sums.items() for one in sums.values()}
     if phase == SCORES.name:
         before = [data.score_members] if data.score_members else []
@@ -502,7 +502,7 @@ def _named_before(data: ClientRound, phase: str) -> list[frozenset[PartyId]]:
 
 
 def _keep(state: State) -> To[State, ClientRound]:
-    """A row for a sum that arrives while this client is busy: keep it for later."""
+    """Make the transition for a sum that arrives while this client is busy: keep it for later."""
 
     def keep_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
         wrong = _contradiction(data, event)
@@ -515,7 +515,7 @@ def _keep(state: State) -> To[State, ClientRound]:
 
 
 def _remember(state: State) -> To[State, ClientRound]:
-    """A row for a void that arrives while this client is busy: remember it for later."""
+    """Make the transition for a void that arrives while this client is busy: keep it for later."""
 
     def remember_void(data: ClientRound, event: VoidAnnounced) -> Step[State, ClientRound]:
         wrong = _contradiction(data, event)
@@ -525,7 +525,7 @@ def _remember(state: State) -> To[State, ClientRound]:
 
 
 def take_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
-    """Keep a chunk of a sum; when the last one is there, decode."""
+    """Keep a chunk of a sum; when all sums are complete, decode."""
     wrong = _contradiction(data, event)
     if wrong:
         return _contradict(data, event, wrong)
@@ -537,7 +537,7 @@ def take_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
 
 
 def take_void(data: ClientRound, event: VoidAnnounced) -> Step[State, ClientRound]:
-    """Believe a void when every aggregator has announced it."""
+    """Note a void; it counts when every aggregator has announced it."""
     wrong = _contradiction(data, event)
     if wrong:
         return _contradict(data, event, wrong)
@@ -551,7 +551,7 @@ def _note_void(data: ClientRound, event: VoidAnnounced) -> ClientRound:
 
 
 def _contradict(data: ClientRound, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, ClientRound]:
-    """Two aggregators' words cannot both be true: the run ends, and it is counted and recorded whose it was."""
+    """End the run because two aggregators contradict each other; count and record the second one's message."""
     kind = _kind_of_sum(data, event.phase) if isinstance(event, SumArrived) else VoidNotice.kind
     onward = _fail(data, Code.PROTOCOL_CONTRADICTION)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, wrong)
@@ -563,7 +563,7 @@ def _kind_of_sum(data: ClientRound, phase: str) -> str:
 
 
 def fail(data: ClientRound, event: Failed) -> Step[State, ClientRound]:
-    """A disk, a sum or a bug failed us: we cannot go on with the run."""
+    """Report a failure of a disk, a sum or the code: we cannot go on with the run."""
     return _fail(data, event.code)
 
 
@@ -580,12 +580,12 @@ def _busy(state: State) -> dict[type, To[State, ClientRound]]:
 
 
 def _open(state: State) -> dict[type, To[State, ClientRound]]:
-    """Rows of a phase without a verdict."""
+    """Return the transitions of a phase without a verdict."""
     return {SetAskedFor: _send_again(state), SharesResent: _note_resent(state)}
 
 
 def _ended(state: State) -> dict[type, To[State, ClientRound]]:
-    """Rows of a phase with a verdict."""
+    """Return the transitions of a phase with a verdict."""
     return {SetAskedFor: To(decline, state), SharesResent: _note_resent(state)}
 
 
@@ -630,7 +630,7 @@ TRANSITIONS: Table[State, ClientRound] = {
     },
     State.CONCLUDING: {
         Concluded: To(report, State.APPLIED, State.SCORING),
-        SumArrived: _keep(State.CONCLUDING),  # Delivered twice, or of the scores.
+        SumArrived: _keep(State.CONCLUDING),  # A duplicate, or one of the scores.
         VoidAnnounced: _remember(State.CONCLUDING),
         **_ended(State.CONCLUDING),
         **_busy(State.CONCLUDING),
@@ -645,7 +645,7 @@ TRANSITIONS: Table[State, ClientRound] = {
     State.CLOSING: {
         Closed: To(drop, State.VOID),
         SumArrived: _keep(State.CLOSING),  # One beside a void is a contradiction.
-        VoidAnnounced: _remember(State.CLOSING),  # Delivered twice.
+        VoidAnnounced: _remember(State.CLOSING),  # A duplicate.
         **_ended(State.CLOSING),
         **_busy(State.CLOSING),
     },
@@ -657,12 +657,12 @@ TRANSITIONS: Table[State, ClientRound] = {
 
 
 def resume(state: State, data: ClientRound) -> tuple[Effect, ...]:
-    """Take up again what this client was doing; what it did before the crash is on disk and not done anew."""
+    """Resume after a restart. Work that was done before the crash is on disk and not done again."""
     match state:
         case State.TRAINING:
             return (Train(idle=data.idle),)
         case State.SHARING:
-            return (SendShares(data.current.name),)  # To all aggregators, those that have asked again too.
+            return (SendShares(data.current.name),)  # To all aggregators, also those that asked for a resend.
         case State.WAITING:
             return tuple(ResendShares(phase, server) for phase, server in sorted(data.owed))
         case State.DECODING:
