@@ -79,7 +79,7 @@ def compare_logs(
 
 
 def _read(file: Path, *, as_json: bool) -> Log:
-    """Read a log; that its chain is broken is a finding, not a wrong use of the command."""
+    """Read a log; a broken chain is a finding (exit code 1), not a usage error."""
     from hubbub.trust.audit import BrokenChain, read_log  # noqa: PLC0415
 
     try:

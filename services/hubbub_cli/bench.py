@@ -25,12 +25,12 @@ def bench(context: typer.Context) -> None:
             "the benchmarks are in the source tree, not in the installed package: clone the repository and run"
             " `make bench` there"
         )
-    # Not by changing the folder: files that are named among the arguments are meant from here.
+    # The working folder stays: file names among the arguments are relative to it.
     found_in = os.pathsep.join(filter(None, (str(SOURCE_TREE), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *context.args],
         env={**os.environ, "PYTHONPATH": found_in},
         check=False,
     )
-    # As a shell says it where a signal was the end.
+    # Like a shell: 128 plus the signal's number.
     raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)

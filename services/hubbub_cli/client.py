@@ -1,8 +1,8 @@
-"""The coordinator's REST interface, asked over HTTP; what goes wrong is told in our own errors.
+"""HTTP client of the coordinator's REST API, which raises our own errors.
 
 The token comes from a file and travels in a header: never on a command line, in a URL or in a message. Over https
-the certificate is always verified. What only reads is asked again when a connection was lost on the way; what
-changes something is not, unless the coordinator can tell that it is the same request.
+the certificate is always verified. Reads are retried after a lost connection. Changes are retried only with an
+idempotency key, by which the coordinator recognises a repeated request.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from hubbub import __version__
 from hubbub.disk import is_open_to_others
 from hubbub.errors import ConfigurationError, TransportError
 
-Json = dict[str, Any]  # What a coordinator answers: JSON's values are of any type.
+Json = dict[str, Any]  # A coordinator's answer: JSON's values are of any type.
 
 # RFC 6750, section 2.1: what may follow "Bearer" in the header.
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 ANSWER_S = 15.0
-"""How long a coordinator may take to answer; one that begins a run talks to its broker first."""
+"""Timeout of a request; a coordinator that begins a run talks to its broker first."""
 SILENCE_S = 45.0
-"""How long a stream of events may be silent: the coordinator says every 15 s that it is there."""
+"""Timeout of a silent event stream: the coordinator sends a keep-alive every 15 s."""
 PAUSES_S = (0.2, 0.6)
-"""Before what only reads is asked again."""
+"""Pauses before each retry."""
 
 
 class CoordinatorUnreachable(TransportError):
@@ -60,7 +60,7 @@ class NoCoordinator(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where the coordinator is, the token to show, and who vouches for its certificate."""
+    """The coordinator's URL, the token to send, and the CA file of its certificate."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -75,7 +75,7 @@ class Endpoint:
         if not well_formed or parts.query or parts.fragment:
             raise ConfigurationError("the coordinator's URL must look like https://host:8750 (--url, HUBBUB_URL)")
         if parts.username is not None or parts.password is not None:
-            # No echo of the URL: it may hold a password.
+            # The message omits the URL: it may hold a password.
             raise ConfigurationError(
                 "the coordinator's URL must hold no user or password: name the file with the token (--token-file)"
             )
@@ -86,7 +86,7 @@ class Endpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether the coordinator is on this machine."""
+        """Say whether the coordinator is on this machine."""
         host = urlsplit(self.url).hostname or ""
         try:
             return ipaddress.ip_address(host).is_loopback
@@ -95,14 +95,14 @@ class Endpoint:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether others on the way cannot read the token."""
+        """Say whether the connection is encrypted, so that nobody on the way reads the token."""
         return urlsplit(self.url).scheme == "https"
 
 
 def read_token(path: Path) -> str:
-    """Take a token from a file, which only its owner may read."""
+    """Read a token from a file, which only its owner may read."""
     try:
-        # What is no ASCII is replaced, and then refused like any other character that a token cannot have.
+        # Bytes that are not ASCII are replaced, and then refused like any other invalid character.
         with path.open(encoding="ascii", errors="replace") as file:
             if is_open_to_others(os.fstat(file.fileno())):
                 raise ConfigurationError(f"{path} holds a token and is open to other users; chmod 600 {path}")
@@ -121,7 +121,7 @@ def read_token(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a stream of events."""
+    """One message of an event stream."""
 
     id: int | None
     kind: str
@@ -129,7 +129,7 @@ class Message:
 
 
 class Client:
-    """Asks one coordinator."""
+    """Client of one coordinator."""
 
     def __init__(self, endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> None:
         self._endpoint = endpoint
@@ -142,11 +142,11 @@ class Client:
             headers=headers,
             timeout=answer_s,
             verify=_trust(endpoint),
-            # A proxy in the environment knows no way to this machine's own ports.
+            # A proxy from the environment cannot reach this machine's own ports.
             trust_env=not endpoint.is_local,
         )
         self.ahead_s: float | None = None
-        """How far the coordinator's clock is ahead of ours, as its last answer said; None if it did not."""
+        """Seconds that the coordinator's clock is ahead of ours, by its last answer; None if not known."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -157,13 +157,13 @@ class Client:
         await self._http.aclose()
 
     async def get(self, path: str, params: Mapping[str, object] | None = None) -> Json:
-        """Read something; asked again if the connection is lost."""
+        """Send a GET, retried if the connection is lost."""
         return _read_json(await self._ask("GET", path, pauses_s=PAUSES_S, params=params))
 
     async def post(
         self, path: str, content: bytes | None = None, *, idempotency_key: str | None = None
     ) -> tuple[Json, bool]:
-        """Change something; say also whether the coordinator had done it before, as it knows by the key."""
+        """Send a POST; return the answer, and whether the coordinator had handled this idempotency key before."""
         headers = {} if content is None else {"content-type": "application/json"}
         if idempotency_key is not None:
             headers["idempotency-key"] = idempotency_key
@@ -173,13 +173,13 @@ class Client:
 
     @asynccontextmanager
     async def download(self, path: str, params: Mapping[str, object]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Give a document piece by piece."""
+        """Stream a document in pieces."""
         async with self._streaming(path, params=params, silence_s=self._answer_s) as response:
             yield self._read_pieces(response)
 
     @asynccontextmanager
     async def follow(self, run: str, last_id: int) -> AsyncIterator[AsyncIterator[Message]]:
-        """Give what happens in a run after the event `last_id`, for as long as the connection holds."""
+        """Stream a run's events after `last_id`, until the connection ends."""
         headers = {"accept": "text/event-stream", "last-event-id": str(last_id)}
         path = "/api/v1/events/stream"
         async with self._streaming(path, params={"run": run}, headers=headers, silence_s=SILENCE_S) as response:
@@ -233,7 +233,7 @@ class Client:
             theirs = parsedate_to_datetime(answer.headers["date"]).timestamp()
         except (KeyError, ValueError):
             return
-        # Said in whole seconds and rounded down; and it was said half the time ago that the answer took.
+        # The header is rounded down to seconds, and was written about half a round trip ago.
         self.ahead_s = theirs + 0.5 + answer.elapsed.total_seconds() / 2 - time.time()
 
     def _check(self, answer: httpx.Response) -> None:
@@ -251,7 +251,7 @@ class Client:
 
 
 async def read_messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[Message]:
-    """Take a stream of events apart; what was begun when it ends is dropped, and is sent again to who resumes."""
+    """Parse an event stream; an incomplete last message is dropped, and comes again when a reader resumes."""
     number: int | None = None
     kind, data = "message", list[str]()
     async for line in _read_lines(pieces):
@@ -271,7 +271,7 @@ async def read_messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[Message]:
 
 
 async def _read_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Split at line feeds alone: a sentence may hold other characters at which Python would split."""
+    """Split at line feeds only: text may hold other characters at which Python would split."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -280,9 +280,9 @@ async def _read_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 def _trust(endpoint: Endpoint) -> ssl.SSLContext:
-    """Verify certificates with the system's authorities, or with those of a file."""
+    """Make a TLS context with the system's certificate authorities, or with those of a file."""
     if not endpoint.is_encrypted:
-        # Never used, and trusts nobody; to read the system's authorities would take as long as the question.
+        # Never used, and trusts nobody; reading the system's authorities would take as long as the request.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         return ssl.create_default_context(cafile=endpoint.ca_file)
@@ -309,7 +309,7 @@ def _describe_stranger(url: str) -> str:
 
 
 def _read_detail(answer: httpx.Response) -> str | None:
-    """What the problem is, if it is told as a coordinator does."""
+    """Return the detail of a coordinator's problem response; None if it is not one."""
     if not answer.headers.get("content-type", "").startswith("application/problem+json"):
         return None
     try:
@@ -342,7 +342,7 @@ def _describe_loss(error: httpx.HTTPError, endpoint: Endpoint) -> str:
 
 
 def _find_tls_trouble(error: BaseException | None) -> ssl.SSLError | None:
-    """Look through what an error came from."""
+    """Return the TLS error among an error's causes, if there is one."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return error

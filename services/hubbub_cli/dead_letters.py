@@ -1,4 +1,4 @@
-"""`hubbub dead-letters`: what a party rejected and why, read from its queue at the broker and left there."""
+"""`hubbub dead-letters`: shows the messages that a party rejected, and leaves them in its queue at the broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ dead_letters = typer.Typer(help="Dead letters: what a party rejected, and why.",
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the letters are and who asks for them."""
+    """Address of the broker, and credentials of the party whose dead letters are read."""
 
     amqp_url: str
     identity: Path | None
@@ -55,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A dead letter without its bytes; `problem` says why they are no message, if they are none."""
+    """Summary of a dead letter; `problem` says why its bytes are no message, if they are none."""
 
     number: int
     queue: str
@@ -119,7 +119,7 @@ def show_letter(
 
 
 def _read(source: Source, read: Callable[[DeadLetter], T], limit: int) -> list[T]:
-    """Ask the broker, as the party itself does, and keep what `read` makes of each letter."""
+    """Read the dead letters with the party's own login, and return the result of `read` for each."""
     import asyncio  # noqa: PLC0415  (Help should not wait for it.)
 
     from hubbub.ids import PartyId  # noqa: PLC0415  (Help should not wait for numpy.)

@@ -1,4 +1,4 @@
-"""`hubbub doctor`: look at everything that a party needs, and say how to mend what is wrong."""
+"""`hubbub doctor`: checks everything that a party needs, and says how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def doctor(
 ) -> None:
     """Check versions, keys, roster, policy, task, data, disk, broker, rights, clock and coordinator.
 
-    What is not given is taken from the settings of the party's service, HUBBUB_TRAINER_* for one.
+    Options that are not given come from the settings of the party's service, for example HUBBUB_TRAINER_*.
 
     Exit code 0 if nothing is wrong, 1 otherwise.
     """
@@ -91,7 +91,7 @@ def doctor(
 
 
 def _examine(target: DoctorTarget, options: Mapping[str, str | None], config: Path | None) -> Findings:
-    """Look at all but the coordinator."""
+    """Run all checks but the coordinator's."""
     from hubbub_cli import doctor_checks  # noqa: PLC0415  (As above.)
     from hubbub_cli.doctor_target import Findings, check_settings  # noqa: PLC0415
 

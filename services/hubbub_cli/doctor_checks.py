@@ -1,8 +1,7 @@
-"""What `hubbub doctor` finds on this machine: versions, identity, roster, policy, folder.
+"""Checks of `hubbub doctor`.
 
-What `hubbub doctor` finds elsewhere: the broker, a party's rights there, the coordinator, its clock.
-
-What `hubbub doctor` finds of a data owner's learning: tasks of its own, and the data.
+On this machine: versions, identity, roster, policy, folder. Elsewhere: the broker, the party's rights there, the
+coordinator and its clock. For a data owner: its own tasks, and the data.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from hubbub_cli.policy import policy_model_for
 
 OLDEST_PYTHON = (3, 11)
 FREE_BYTES = 2**30
-"""Less than this is soon used up: a client's share sets of a large model wait on an aggregator's disk."""
+"""Less free space is a warning: an aggregator's disk holds the clients' share sets of a large model."""
 
 
 def check_versions(target: DoctorTarget, found: Findings) -> None:
-    """Look at Python, at Hubbub and at what it needs."""
+    """Check the versions of Python, of Hubbub and of its dependencies."""
     told = (
         f"hubbub {__version__}, Python {platform.python_version()}, cryptography {_find_version('cryptography')}"
     )
@@ -77,7 +76,7 @@ def _find_version(package: str) -> str:
 
 
 def _list_requirements() -> list[tuple[str, str]]:
-    """What the package says that it needs at least; extras are for who asks for them."""
+    """Return the package's requirements with their least versions, without those of extras."""
     try:
         lines = requires("hubbub") or []
     except PackageNotFoundError:
@@ -94,7 +93,7 @@ def _is_older(there: str, oldest: str) -> bool:
 
 
 def check_identity(target: DoctorTarget, found: Findings) -> Identity | None:
-    """Look whether this party's private file is there, is for its owner alone, and is of its role."""
+    """Check that this party's private file exists, is readable by its owner alone, and has the right role."""
     path = target.path("identity")
     if path is None:
         found.skip("identity", f"not set: {target.variable('identity')}")
@@ -122,7 +121,7 @@ def check_identity(target: DoctorTarget, found: Findings) -> Identity | None:
 
 
 def check_roster(target: DoctorTarget, identity: Identity | None, found: Findings) -> Roster | None:
-    """Look whether the roster is genuine, is the one that is pinned, and has this party in it."""
+    """Check that the roster's proofs hold, that it is the pinned one, and that this party is in it."""
     path = target.path("roster")
     if path is None:
         found.skip("roster", f"not set: {target.variable('roster')}")
@@ -154,7 +153,7 @@ def check_roster(target: DoctorTarget, identity: Identity | None, found: Finding
 
 
 def check_policy(target: DoctorTarget, roster: Roster | None, found: Findings) -> None:
-    """Look whether the policy of the data owner or the aggregator can be read and pins this roster."""
+    """Check that the policy of the data owner or the aggregator can be read and pins this roster."""
     from hubbub_trainer.policy import Policy  # noqa: PLC0415  (Only a client's has a demo seed.)
 
     path = target.path("policy")
@@ -181,12 +180,12 @@ def check_policy(target: DoctorTarget, roster: Roster | None, found: Findings) -
 
 
 def check_folder(target: DoctorTarget, found: Findings) -> None:
-    """Look whether this party can keep what must survive it."""
+    """Check that this party can write its folder of state, and that there is free space."""
     path = target.path("folder")
     if path is None:
         found.skip("folder", f"not set: {target.variable('folder')}")
         return
-    # One that is not there yet is made at the first start.
+    # A missing folder is made at the first start.
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     mend = f"name a folder that this user may write to: {target.variable('folder')}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -208,7 +207,7 @@ def check_folder(target: DoctorTarget, found: Findings) -> None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a service holds the lock; it is let go at once if it was free."""
+    """Return whether a service holds the lock; a free lock is released at once."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -222,13 +221,13 @@ def _is_locked(path: Path) -> bool:
 CONNECT_S = 5.0
 ANSWER_S = 5.0
 SKEW_S = 5.0
-"""A clock that is off by more makes deadlines and logs mislead."""
+"""A larger clock skew makes deadlines and logs misleading."""
 SHOWN_FAULTS = 5
 BROKER_CONFIG = "`hubbub roster broker-config`"
 
 
 def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster | None, found: Findings) -> None:
-    """Go in at the broker as the party itself does, look for its queue, and try its rights."""
+    """Log in at the broker as the party itself does, look for its queue, and try its rights."""
     url = target.settings.get("amqp_url")
     if url is None or identity is None:
         missing = (
@@ -275,7 +274,7 @@ async def _visit(url: str, identity: Identity, login: Login, tls: Tls) -> None:
 def _check_rights(
     url: str, identity: Identity, roster: Roster | None, login: Login, tls: Tls, found: Findings
 ) -> None:
-    """Try all that this party must be able to do, and all that it must not."""
+    """Try the actions that this party must be allowed, and those that it must not."""
     others = [party.name for party in roster.parties] if roster is not None else []
     duties = find_duties(identity.name, identity.role)
     taboos = find_taboos(identity.name, identity.role, others)
@@ -313,7 +312,7 @@ def _is_local(host: str) -> bool:
 
 
 def check_tokens(target: DoctorTarget, found: Findings) -> None:
-    """Look whether a coordinator's two tokens are there, differ and are for its owner alone."""
+    """Check that a coordinator's two token files exist, differ and are readable by their owner alone."""
     from hubbub_coordinator.api.access import read_tokens  # noqa: PLC0415  (Only a coordinator has them.)
 
     reading, changing = target.path("read_token_file"), target.path("change_token_file")
@@ -333,7 +332,7 @@ def check_tokens(target: DoctorTarget, found: Findings) -> None:
 def check_coordinator(
     target: DoctorTarget, url: str | None, token_file: Path | None, ca_file: Path | None, found: Findings
 ) -> None:
-    """Ask the coordinator whether it is there, ready and of this version, and compare clocks."""
+    """Check that the coordinator answers, is ready and has this version, and compare clocks."""
     url = url or _find_own_address(target)
     if url is None:
         for check in ("coordinator", "clock"):
@@ -355,7 +354,7 @@ def check_coordinator(
 
 
 def _find_own_address(target: DoctorTarget) -> str | None:
-    """Where a coordinator's own settings say that it answers."""
+    """Return the URL from a coordinator's own settings; None if they do not tell."""
     if target.role is not Role.COORDINATOR or not target.settings.get("folder"):
         return None
     host, port = target.settings.get("host", "127.0.0.1"), target.settings.get("port", "8750")
@@ -408,11 +407,11 @@ def _describe(about: Json, found: Findings) -> None:
 
 
 FOR_ANY_TASK = frozenset({"mnist", "digits", "cifar10"})
-"""Data that Hubbub itself has, whoever's task trains on it."""
+"""Data sets that Hubbub itself provides, for any task."""
 
 
 def check_tasks(target: DoctorTarget, found: Findings) -> None:
-    """Import the data owner's own tasks, as its trainer does when it starts."""
+    """Import the data owner's own tasks, as its trainer does at its start."""
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415  (Only a client has tasks.)
     from hubbub_trainer.learning.registry import (  # noqa: PLC0415
         Shelf,
@@ -437,7 +436,7 @@ def check_tasks(target: DoctorTarget, found: Findings) -> None:
 
 
 def check_data(target: DoctorTarget, found: Findings) -> None:
-    """Look whether a client has the data that its tasks train on; nothing is fetched."""
+    """Check that a client has the data of its tasks; nothing is downloaded."""
     from hubbub_trainer.learning.cifar10 import is_cifar10_cached  # noqa: PLC0415  (Only a client has data.)
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.mnist import is_mnist_cached  # noqa: PLC0415
@@ -469,7 +468,7 @@ def check_data(target: DoctorTarget, found: Findings) -> None:
 
 
 def _look_for_own_data(data: str, target: DoctorTarget, found: Findings) -> None:
-    """Look whether it is there, if it is a place; anything else only the task understands, a password perhaps."""
+    """Check that it exists, if it is a path; anything else only the task understands, and may hold a password."""
     if not Path(data).is_absolute():
         found.skip("data", "for the data owner's own task to make sense of")
     elif os.access(data, os.R_OK):

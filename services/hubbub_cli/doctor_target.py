@@ -1,6 +1,7 @@
-"""What `hubbub doctor` finds, as a table for people and as JSON for programs.
+"""Target and findings of `hubbub doctor`.
 
-What `hubbub doctor` looks at: a party's settings, from the same places as its service takes them.
+The target is a party's settings, read from the same places as its service reads them. Findings are shown as a
+table, or as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hubbub_cli.formatting import count
 
 
 class CheckStatus(StrEnum):
-    """How something is."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -47,7 +48,7 @@ STYLES: Mapping[CheckStatus, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, what was found and, unless it is well, how to mend it."""
+    """Name of a check, its result and, unless it is ok, the remedy."""
 
     check: str
     verdict: CheckStatus
@@ -57,43 +58,43 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that was found so far."""
+    """All findings so far."""
 
     all: list[Finding] = field(default_factory=list)
 
     def ok(self, check: str, what: str) -> None:
-        """Note that something is as it should be."""
+        """Add a success."""
         self.all.append(Finding(check, CheckStatus.OK, what))
 
     def warn(self, check: str, what: str, mend: str) -> None:
-        """Note what works, but not for long or not well."""
+        """Add a warning: it works, but not for long or not well."""
         self.all.append(Finding(check, CheckStatus.WARNING, what, mend))
 
     def fail(self, check: str, what: str, mend: str) -> None:
-        """Note what keeps a party from working, or from being safe."""
+        """Add a problem, which keeps a party from working or from being safe."""
         self.all.append(Finding(check, CheckStatus.PROBLEM, what, mend))
 
     def skip(self, check: str, why: str) -> None:
-        """Note what could not be looked at."""
+        """Add a check that could not be made."""
         self.all.append(Finding(check, CheckStatus.SKIPPED, why))
 
     def count(self, verdict: CheckStatus) -> int:
-        """How many there are of a kind."""
+        """Count the findings with a status."""
         return sum(finding.verdict is verdict for finding in self.all)
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
+        """Say whether there is no problem."""
         return not self.count(CheckStatus.PROBLEM)
 
 
 def write_findings(findings: Findings) -> dict[str, object]:
-    """The findings for programs."""
+    """Return the findings as JSON."""
     return {"ok": findings.is_well, "checks": [asdict(finding) for finding in findings.all]}
 
 
 def print_findings(findings: Findings, console: Console) -> None:
-    """The findings for people: a row for each, what to do under those that need something."""
+    """Print a row for each finding, with the remedy below it if it needs one."""
     console.print(_draw(findings.all))
     problems, warnings = findings.count(CheckStatus.PROBLEM), findings.count(CheckStatus.WARNING)
     told = f"{count(problems, 'problem')}, {count(warnings, 'warning')}"
@@ -129,19 +130,19 @@ PREFIXES: Mapping[Role, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DoctorTarget:
-    """Who is looked at: its role, if it is known, and all that is set, by the names of the settings."""
+    """Party to check: its role, if known, and its settings by name."""
 
     role: Role | None
     settings: Mapping[str, str] = field(repr=False)
-    """A URL of the broker may hold a password."""
+    """Not in `repr`: a URL of the broker may hold a password."""
 
     def path(self, name: str) -> Path | None:
-        """A setting that names a file or folder."""
+        """Return a setting that names a file or folder."""
         text = self.settings.get(name)
         return None if not text else Path(text)
 
     def variable(self, name: str) -> str:
-        """How to set a setting, for messages."""
+        """Return the option and the variable of a setting, for messages."""
         option = f"--{name.replace('_', '-')}"
         if name not in OPTIONS:
             return f"{PREFIXES[self.role]}{name.upper()}" if self.role else name
@@ -149,13 +150,13 @@ class DoctorTarget:
 
 
 OPTIONS = frozenset({"identity", "roster", "policy", "amqp_url", "folder", "data"})
-"""Settings that can be given as options, too."""
+"""Settings that are options too."""
 
 
 def admit(
     role: Role | None, options: Mapping[str, str | None], config: Path | None, environment: Mapping[str, str]
 ) -> DoctorTarget:
-    """Gather what is set: options win over the environment, and that wins over a file."""
+    """Gather the settings: options win over the environment, and that wins over a file."""
     given = {name: value for name, value in options.items() if value is not None}
     named = _read_file(config)
     role = role or _guess_role({**named, **given}, environment)
@@ -172,12 +173,12 @@ def admit(
 
 
 def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Role | None:
-    """By the identity that is named on the command line, or by whose settings are in the environment."""
+    """Return the role of the given identity, or of the settings in the environment; None if neither tells."""
     if "identity" in given:
         try:
             return read_identity(Path(given["identity"])).role
         except ConfigurationError:
-            # What is wrong with it is found later.
+            # A later check says what is wrong with it.
             return None
     found = [role for role, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in environment)]
     if len(found) > 1:
@@ -187,7 +188,7 @@ def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Rol
 
 
 def _read_file(file: Path | None) -> dict[str, str]:
-    """Take what can be read; what is wrong with the file the settings' own check tells."""
+    """Read a settings file; an unreadable one gives nothing here, for `check_settings` reports it."""
     if file is None:
         return {}
     try:
@@ -200,7 +201,7 @@ def _read_file(file: Path | None) -> dict[str, str]:
 def check_settings(
     target: DoctorTarget, options: Mapping[str, str | None], config: Path | None, found: Findings
 ) -> None:
-    """Read the settings exactly as the service does, with the options in their place."""
+    """Check that the service could load these settings, with the options in their place."""
     if target.role is None and config is not None:
         what = f"{config} does not tell whose settings it holds: it names no identity that can be read"
         found.fail("settings", what, "correct it; with --role it is said what is wrong with the rest")
@@ -242,7 +243,7 @@ def _settings_of(role: Role) -> type[ServiceSettings]:
 
 @contextmanager
 def _environment(extra: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while."""
+    """Set environment variables within the block."""
     before = {name: os.environ.get(name) for name in extra}
     os.environ.update(extra)
     try:

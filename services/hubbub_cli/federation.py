@@ -1,4 +1,4 @@
-"""`hubbub federation`: a federation for a trial, all of whose keys are in one hand."""
+"""`hubbub federation`: makes a federation for a trial, with all keys on one machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ federations = typer.Typer(help="A federation for a trial, with all keys in one h
 
 @federations.callback()
 def _group() -> None:
-    """Keep `new` a command of its own: Typer would take the only one for the group itself."""
+    """Keep `new` a subcommand: Typer would merge an only command into the group."""
 
 
 @federations.command("new")
@@ -119,7 +119,7 @@ def _name_parties(clients: int, aggregators: int) -> dict[str, Role]:
 
 
 def _make_parties(clients: int, aggregators: int, kem: str) -> tuple[list[Identity], Roster]:
-    """Everybody's identity, each an organisation of its own."""
+    """Make the identities, each an organisation of its own, and their roster."""
     from hubbub.crypto.sealing import Kem  # noqa: PLC0415
     from hubbub.trust.identity import new_identity  # noqa: PLC0415
     from hubbub.trust.roster import build_roster  # noqa: PLC0415
@@ -137,7 +137,7 @@ def _draw_up(task: Task, roster: Roster, choices: Mapping[str, Any]) -> Manifest
 
 
 def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Manifest) -> Contents:
-    """What each folder holds."""
+    """Return the files of every folder."""
     from hubbub.trust.identity import dump_identity  # noqa: PLC0415
     from hubbub_cli import federation_folder as kept  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ def _new_secret() -> bytes:
 
 
 def _write_trainer_policy(roster: Roster, manifest: Manifest) -> bytes:
-    """A data owner's policy that takes part in this run."""
+    """Return a data owner's policy that allows this run."""
     from hubbub_trainer.policy import Policy  # noqa: PLC0415
 
     default = Policy(roster_sha256=roster.digest)
@@ -185,7 +185,7 @@ def _write_trainer_policy(roster: Roster, manifest: Manifest) -> bytes:
 
 
 def _write_aggregator_policy(roster: Roster, manifest: Manifest) -> bytes:
-    """An aggregator's policy that takes part in this run."""
+    """Return an aggregator's policy that allows this run."""
     from hubbub_aggregator.policy import AggregatorPolicy  # noqa: PLC0415
 
     default = AggregatorPolicy(roster_sha256=roster.digest)
@@ -194,7 +194,7 @@ def _write_aggregator_policy(roster: Roster, manifest: Manifest) -> bytes:
 
 
 def _widen(default: P, manifest: Manifest) -> P:
-    """The default policy, widened by what was asked for by name."""
+    """Return the default policy, widened by what the user asked for by name."""
     wider = {
         "strategies": tuple(dict.fromkeys((*default.strategies, manifest.strategy))),
         "min_clients": min(default.min_clients, manifest.min_clients),
@@ -215,7 +215,7 @@ def _explain(policy: PartyPolicy, roster: Roster, manifest: Manifest) -> bytes:
 
 
 def _check_size(folder: Path, *, clients: int, aggregators: int) -> None:
-    """Refuse a folder that holds a federation of other parties."""
+    """Raise `ConfigurationError` if the folder holds a federation of another size."""
     from hubbub.trust.roster import read_roster  # noqa: PLC0415
     from hubbub_cli import federation_folder as kept  # noqa: PLC0415
 
@@ -229,7 +229,7 @@ def _check_size(folder: Path, *, clients: int, aggregators: int) -> None:
 
 
 def _read_back(folder: Path) -> tuple[Roster, Manifest]:
-    """Read what is there, and check that it belongs together."""
+    """Read the roster and the manifest of a folder, and check that they belong together."""
     from hubbub.messages.manifest import read_manifest  # noqa: PLC0415
     from hubbub.trust.identity import read_identity  # noqa: PLC0415
     from hubbub.trust.roster import read_roster  # noqa: PLC0415
@@ -244,7 +244,7 @@ def _read_back(folder: Path) -> tuple[Roster, Manifest]:
 
 
 def _compare(manifest: Manifest, choices: Mapping[str, object]) -> list[str]:
-    """What the run that is there has otherwise than was asked for."""
+    """Return the differences between the existing run and the user's choices."""
     return [
         f"{name} is {getattr(manifest, name)}, not {value}"
         for name, value in choices.items()

@@ -1,8 +1,8 @@
-"""The folder of a trial federation: what belongs in it, written once, whole, and found again.
+"""Folder of a trial federation, written once and completely.
 
-`public` is for everybody; every other folder is for one party, or for who operates, watches or carries the trial.
-While it is being written a mark in `public` says so. Nobody has used what an interrupted attempt left, so that is
-made anew.
+`public` is for everybody; every other folder is for one party, the operator, the monitor or the broker. A
+marker file in `public` exists while it is being written. Nobody has used what an interrupted attempt left, so it
+is written again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLICY_FILE = "policy.toml"
 READ_TOKEN_FILE = "read.token"  # noqa: S105  (A name.)
 CHANGE_TOKEN_FILE = "change.token"  # noqa: S105  (A name.)
 COOKIE_FILE = ".erlang.cookie"
-"""By which the nodes of a RabbitMQ and its tools know each other; Erlang looks for this name in $HOME."""
+"""Shared secret of RabbitMQ's nodes and tools; Erlang looks for this name in $HOME."""
 
 _MARK = ".unfinished"
 _OF_THE_FILE_SYSTEM = frozenset({"lost+found"})
@@ -49,11 +49,11 @@ _FIXED = MappingProxyType(
 )
 
 Contents = Mapping[str, Mapping[str, bytes]]
-"""Of every folder, what its files hold."""
+"""Content of the files, by folder and name."""
 
 
 class Found(Enum):
-    """What is in a folder already."""
+    """Content of a folder before writing."""
 
     NOTHING = auto()
     UNFINISHED = auto()
@@ -61,17 +61,17 @@ class Found(Enum):
 
 
 def name_aggregators(number: int) -> list[str]:
-    """What the aggregators of a trial are called."""
+    """Return the names of a trial's aggregators."""
     return [f"aggregator-{index}" for index in range(1, number + 1)]
 
 
 def name_trainers(number: int) -> list[str]:
-    """What the trainers of a trial are called."""
+    """Return the names of a trial's trainers."""
     return [f"trainer-{index}" for index in range(1, number + 1)]
 
 
 def list_files(*, clients: int, aggregators: int) -> dict[str, frozenset[str]]:
-    """The folders of a federation, and the files in each."""
+    """Return the folders of a federation, and the files in each."""
     return {
         **_FIXED,
         **dict.fromkeys(name_aggregators(aggregators), frozenset({IDENTITY_FILE, POLICY_FILE})),
@@ -80,12 +80,12 @@ def list_files(*, clients: int, aggregators: int) -> dict[str, frozenset[str]]:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether writing it was interrupted."""
+    """Return whether writing the folder was interrupted."""
     return (folder / PUBLIC / _MARK).exists()
 
 
 def look_into(folder: Path, wanted: Mapping[str, frozenset[str]]) -> Found:
-    """Say what of a federation is there; folders may be there and empty, such as mount points."""
+    """Return how much of a federation is there; existing folders may be empty, such as mount points."""
     with _told_in_a_line(folder, "read"):
         there = {name: _list_folder(folder / name) for name in wanted}
     strangers = [folder / name / each for name in wanted for each in sorted(there[name] - wanted[name] - {_MARK})]
@@ -111,7 +111,7 @@ def _list_folder(folder: Path) -> set[str]:
 
 
 def write_contents(folder: Path, contents: Contents) -> None:
-    """Write a federation into a folder in which there is none, or the rest of an interrupted attempt."""
+    """Write a federation into a folder that holds none, or the rest of an interrupted attempt."""
     with _told_in_a_line(folder, "written"):
         for name in contents:
             _open_folder(folder / name)
@@ -136,7 +136,7 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
         path = folder / name
         path.unlink(missing_ok=True)
         create_file(path, content, mode)
-        path.chmod(mode)  # Whatever the umask: what is public is read by other users.
+        path.chmod(mode)  # Whatever the umask: other users read public files.
     sync_folder(folder)
 
 

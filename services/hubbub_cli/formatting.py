@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Formats numbers and times for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAY_S = 24 * HOUR_S
 
 
 def show_bytes(count: float) -> str:
-    """A size: 1 MB is 2^20 bytes, as in the paper."""
+    """Format a size: 1 MB is 2^20 bytes, as in the paper."""
     for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
         if count >= size:
             return f"{count / size:.2f} {unit}"
@@ -18,7 +18,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """A length of time in its two largest units."""
+    """Format a duration in its two largest units."""
     whole = max(0, round(seconds))
     for unit, size, lower, part in (
         ("d", DAY_S, "h", HOUR_S),
@@ -32,24 +32,24 @@ def show_duration(seconds: float) -> str:
 
 
 def show_date(at_s: float) -> str:
-    """A moment, in the time of this machine."""
+    """Format a date and time in the local time zone."""
     return f"{_locally(at_s):%Y-%m-%d %H:%M:%S}"
 
 
 def show_clock(at_s: float) -> str:
-    """A moment of today, in the time of this machine."""
+    """Format a time of day in the local time zone."""
     return f"{_locally(at_s):%H:%M:%S}"
 
 
 def show_metric(name: str, value: float | None) -> str:
-    """A metric's value, an accuracy as a percentage; a dash where there is none yet."""
+    """Format a metric's value, an accuracy as a percentage; a dash if there is none yet."""
     if value is None:
         return "-"
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
 
 
 def count(number: int, thing: str) -> str:
-    """A number of things."""
+    """Format a number of things, in the singular or plural."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 

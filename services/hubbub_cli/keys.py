@@ -1,4 +1,4 @@
-"""`hubbub keys`: a party's identity, made and shown on its own machine."""
+"""`hubbub keys`: makes and shows a party's identity on its own machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def show_key(
 
 
 def _write(identity: PublicIdentity) -> dict[str, str]:
-    """The public side for programs."""
+    """Return the public side as JSON."""
     return {
         "name": identity.name,
         "role": identity.role.value,
@@ -73,7 +73,7 @@ def _write(identity: PublicIdentity) -> dict[str, str]:
 
 
 def _read_public_side(file: Path) -> PublicIdentity:
-    """The two are told apart by name, so that a complaint is about the kind of file that it is."""
+    """Read the public side of either file; its name decides, so that an error is about the right kind of file."""
     from hubbub.trust.identity import PRIVATE_SUFFIX, read_identity, read_public_identity  # noqa: PLC0415
 
     return read_identity(file).public() if file.name.endswith(PRIVATE_SUFFIX) else read_public_identity(file)

@@ -1,4 +1,4 @@
-"""`hubbub ledger`: which models a trainer began runs from, and how many more runs its owner allows."""
+"""`hubbub ledger`: shows the models that a trainer began runs from, and allows more runs."""
 
 from __future__ import annotations
 

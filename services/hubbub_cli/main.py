@@ -1,4 +1,4 @@
-"""The `hubbub` command: one function for each subcommand; `EXIT_CODES` says how it ends."""
+"""The `hubbub` command: one function for each subcommand; `EXIT_CODES` explains the exit codes."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ app = typer.Typer(
 manifests = typer.Typer(help="Manifests: what a run is, agreed before it starts.", no_args_is_help=True)
 
 
-def show_version(wanted: bool) -> None:  # noqa: FBT001  (Typer calls it so.)
-    """Print the version and leave."""
+def show_version(wanted: bool) -> None:  # noqa: FBT001  (Typer's signature.)
+    """Print the version and exit."""
     if wanted:
         typer.echo(f"hubbub {__version__}")
         raise typer.Exit
@@ -140,7 +140,7 @@ def demo(
 
 @contextmanager
 def _log_to(path: Path | None) -> Iterator[None]:
-    """Send log lines to a file; without one they go nowhere, since the screen shows what matters."""
+    """Send log lines to a file; without one discard them, since the screen shows what matters."""
     from hubbub.runtime.telemetry import log_as_json  # noqa: PLC0415  (Help should not wait for it.)
 
     try:
@@ -153,7 +153,7 @@ def _log_to(path: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _telling_of_failures() -> Iterator[None]:
-    """Show, once the screen is free, why a task or a run failed: what the log of that party would say."""
+    """Print the log record of a failed task or run at the end, when the screen is free."""
     with (
         _noting("hubbub_trainer.learning", logging.ERROR) as of_tasks,
         _noting("hubbub.runtime.runner", logging.WARNING) as of_parties,
@@ -165,7 +165,7 @@ def _telling_of_failures() -> Iterator[None]:
             found = of_tasks or of_parties
             raise
         finally:
-            # All clients run the same code here, and one of them is enough.
+            # All clients run the same code here: one record is enough.
             for record in found[:1]:
                 sys.stderr.write(f"{logging.Formatter().format(record)}\n")
 
@@ -300,7 +300,7 @@ def _split(names: str | None) -> list[str] | None:
 
 
 def main() -> None:
-    """Run the command; what goes wrong is told in one line."""
+    """Run the command; print an error as one line."""
     try:
         app(prog_name="hubbub")
     except HubbubError as error:

@@ -1,4 +1,4 @@
-"""`hubbub model`: take a trained model out of a trainer's folder, for programs that know nothing of Hubbub."""
+"""`hubbub model`: exports trained models from a trainer's folder, for programs that know nothing of Hubbub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hubbub new`: a starter project, for one organisation and a task of its own."""
+"""`hubbub new`: writes a starter project, for one organisation and a task of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_project(
 
 
 def write_project(folder: Path, task: str) -> list[str]:
-    """Fill in the templates; a folder in which something is stays as it is."""
+    """Fill in the templates; raise `ConfigurationError` if the folder is not empty."""
     contents = {
         each.name.removesuffix(SUFFIX): each.read_text(encoding="utf-8")
         .replace("{{task}}", task)

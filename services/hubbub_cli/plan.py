@@ -1,7 +1,4 @@
-"""The outcome of `hubbub plan`: a table for people, JSON for programs.
-
-`hubbub plan`: what each strategy would cost and who would learn what, before anything runs.
-"""
+"""`hubbub plan`: predicts each strategy's cost and what each party would learn; prints a table or JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from hubbub_cli.formatting import show_bytes
 NOT_RUNNABLE = "*"
 NOT_TRAINING = "+"
 WIDE = 96
-"""Columns from which cells have room between them."""
+"""Terminal width from which cells are padded."""
 
 
 def write_plan(answer: Plan) -> dict[str, object]:
-    """The plan for programs."""
+    """Return the plan as JSON."""
     ask = answer.question
     return {
         "parameters": ask.parameters,
@@ -82,7 +79,7 @@ def _write_row(row: Row) -> dict[str, object]:
 
 
 def print_plan(answer: Plan, console: Console) -> None:
-    """The plan for people, in 80 columns or more."""
+    """Print the plan as a table, in 80 columns or more."""
     ask = answer.question
     given = f"N = {ask.parameters:,}, C = {ask.clients}, S = {ask.servers}, ρ = {ask.rho:g}, k = {ask.kept:,}"
     console.print(f"{given}\nPayload of all parties, {_WIRES[ask.wire]} (MB = 2^20 bytes):", highlight=False)

@@ -1,4 +1,4 @@
-"""`hubbub policy`: write the policy of a data owner or an aggregator, try it on a manifest, approve a run."""
+"""`hubbub policy`: writes the policy of a data owner or an aggregator, tries it on a manifest, approves a run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write_policy(
 
 
 def policy_model_for(role: str | None) -> type[PartyPolicy]:
-    """The policy that parties of a role have."""
+    """Return the policy model of a role."""
     from hubbub_aggregator.policy import AggregatorPolicy  # noqa: PLC0415
     from hubbub_trainer.policy import Policy  # noqa: PLC0415
 
@@ -76,7 +76,7 @@ def policy_model_for(role: str | None) -> type[PartyPolicy]:
 
 
 def explain_policy(policy: PartyPolicy) -> str:
-    """The policy as TOML, each value under a comment; JSON's strings, numbers and lists are TOML's too."""
+    """Return the policy as TOML, each value under a comment; JSON's strings, numbers and lists are TOML's too."""
     lines = [f"# Policy of a Hubbub {policy.party}: it takes part in nothing beyond these limits, whoever asks.\n"]
     for name, field in type(policy).model_fields.items():
         comment = " ".join((field.description or "").split())
@@ -154,7 +154,7 @@ def approve_manifest(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A manifest, and what it is judged by."""
+    """A manifest, with the policy and the roster that judge it."""
 
     manifest: Manifest
     policy: PartyPolicy
@@ -165,13 +165,13 @@ class _Question:
         return self.policy.approves(self.manifest)
 
     def find_objections(self, runs_before: int) -> tuple[str, ...]:
-        """All but a missing approval."""
+        """Return all objections but a missing approval."""
         policy = self.policy.with_approval_of(self.manifest.run_id)
         found = policy.objections(self.manifest, roster=self.roster, runs_before=runs_before)
         return tuple(map(str, found))
 
     def name_parties(self, names: Iterable[PartyId]) -> str:
-        """Parties with the organisations that the roster, not the manifest, gives them."""
+        """Format parties with the organisations that the roster, not the manifest, gives them."""
         known = {party.name: party.organisation for party in self.roster.parties}
         return ", ".join(f"{name} ({known.get(name, 'not in the roster')})" for name in names)
 
@@ -194,7 +194,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _show_manifest(question: _Question, console: Console) -> None:
-    """The manifest for whoever must judge it; its free texts are escaped, since their author is not trusted."""
+    """Print the manifest for review; its free texts are escaped, since their author is not trusted."""
     from hubbub.policy import tell_strategy  # noqa: PLC0415
     from hubbub.strategies.unions import REVEALS  # noqa: PLC0415
 
@@ -238,8 +238,8 @@ def _say(line: str, console: Console) -> None:
 
 
 def _add_approval(path: Path, run: RunId) -> None:
-    """Add a run id to the policy file; a crash leaves the old file or the new one, never half of one."""
-    path = path.resolve()  # A link stays a link.
+    """Add a run id to the policy file, atomically."""
+    path = path.resolve()  # Keep a symbolic link.
     try:
         edited = _insert_approval(path.read_bytes().decode("utf-8"), run)
         replace_file(path, edited.encode("utf-8"), like=path.stat())
@@ -252,7 +252,7 @@ def _add_approval(path: Path, run: RunId) -> None:
 
 
 def _insert_approval(text: str, run: RunId) -> str:
-    """Add a run id to `approved`, with everything else, comments too, left as it is; else `ValueError`."""
+    """Add a run id to `approved`, and leave all else, comments too; raise `ValueError` if that fails."""
     import tomlkit  # noqa: PLC0415  (Help should not wait for it.)
 
     document = tomlkit.parse(text)
@@ -261,7 +261,7 @@ def _insert_approval(text: str, run: RunId) -> str:
     if not approved.as_string().endswith("\n]"):
         approved.add_line(indent="")
     edited = tomlkit.dumps(document)
-    # Where commas and comments mix, editors of TOML have erred before: no limit may change and none be lost.
+    # TOML editors have had bugs where commas and comments mix: no limit may change or be lost.
     before = tomllib.loads(text)
     if tomllib.loads(edited) != {**before, "approved": [*before.get("approved", ()), run]}:
         raise ValueError("the edit changed more than the approvals")

@@ -1,4 +1,4 @@
-"""Keeping log lines of libraries off the terminal of a command."""
+"""Suppresses log lines of libraries on a command's terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Keep warnings of libraries off the terminal: what matters comes as an error."""
+    """Suppress libraries' log lines within the block: what matters is raised as an error."""
     silence = logging.NullHandler()
     logging.getLogger().addHandler(silence)
     try:

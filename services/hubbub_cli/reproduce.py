@@ -1,4 +1,4 @@
-"""`hubbub reproduce`: the paper's experiments again, and a report beside its numbers."""
+"""`hubbub reproduce`: repeats the paper's experiments, and compares the results with its numbers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def reproduce(
     names = list(plan.METHODS) if strategies is None else [check(name.strip()) for name in strategies.split(",")]
     methods = [plan.METHODS[name] for name in dict.fromkeys(names)]
     wanted = plan.Plan(settings=settings, methods=methods, seeds=_read_seeds(seeds))
-    # What matters is shown, kept, or raised.
+    # What matters is printed, saved or raised.
     with without_log_lines():
         runner.reproduce(wanted, out=out or Path(f"reproduce-{dataset}"), resume=resume, console=Console())
 

@@ -1,4 +1,4 @@
-"""`hubbub roster`: who takes part, put together once and pinned by every party."""
+"""`hubbub roster`: builds, shows and verifies the list of parties that every party pins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KeyAgreement = Literal["x25519", "mlkem768-x25519"]
 RosterFile = Annotated[Path, typer.Argument(help="A roster that `roster build` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FINGERPRINT_COLUMNS = 39
-"""Half of a key in groups: two lines of a table."""
+"""Half of a key in groups: it takes two lines of a table."""
 
 rosters = typer.Typer(help="Rosters: who takes part, with which key.", no_args_is_help=True)
 
@@ -55,7 +55,7 @@ def build(
 
 
 def _write(roster: Roster) -> dict[str, object]:
-    """The roster for programs, with its digest and what makes it weaker than it looks."""
+    """Return the roster as JSON, with its digest and its weaknesses."""
     from hubbub.trust.roster import find_conflicts  # noqa: PLC0415
 
     return {
@@ -139,7 +139,7 @@ def write_broker_config(
     _write_private(out, define_broker(roster, vhost=vhost))
     typer.echo(f"written to {out}: {len(roster.parties)} users, each with the rights of its role")
     typer.echo("\nLoad it into the broker, again after every change of the roster:")
-    # From standard input, because Debian's rabbitmqctl runs in another folder as a user who may not read the file.
+    # By standard input: Debian's rabbitmqctl runs in another folder, as a user who may not read the file.
     typer.echo(f"  rabbitmqctl import_definitions < {shlex.quote(str(out))}")
     typer.echo("Then delete the user that RabbitMQ brings along, who may do everything:")
     typer.echo(f"  rabbitmqctl delete_user {DEFAULT_USER}")
@@ -147,7 +147,7 @@ def write_broker_config(
 
 
 def define_broker(roster: Roster, *, vhost: str = "/") -> str:
-    """The definitions that a broker must load for a roster, as JSON."""
+    """Return the definitions that a broker must load for a roster, as JSON."""
     from hubbub.transport.definitions import BrokerUser, make_definitions  # noqa: PLC0415
 
     users = [BrokerUser(party.name, party.role, party.broker_password_hash) for party in roster.parties]
@@ -155,7 +155,7 @@ def define_broker(roster: Roster, *, vhost: str = "/") -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file for ourselves alone, whole or not at all; one of that name is replaced."""
+    """Write a file that only its owner may read, atomically; an existing one is replaced."""
     try:
         replace_file(path, text.encode("utf-8"))
     except OSError as error:

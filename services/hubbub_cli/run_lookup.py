@@ -1,4 +1,4 @@
-"""Questions to a coordinator that several commands have: which run is meant, which there are."""
+"""Queries to a coordinator that several commands share: find a run, list runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MIN_PREFIX = 4
 RUN_ID_DIGITS = 64
 PAGE = 200
 COMPLETION_S = 1.0
-"""Longer than this nobody waits for the tabulator key."""
+"""Timeout of a shell completion."""
 
 
 def find_endpoint(url: str, token_file: Path | None, ca_file: Path | None) -> Endpoint:
-    """Put together what it takes to be let in."""
+    """Make an endpoint from the options; raise `ConfigurationError` without a token file."""
     if token_file is None:
         raise ConfigurationError(
             "the coordinator asks for a token: name the file that holds it with --token-file (HUBBUB_TOKEN_FILE)"
@@ -34,7 +34,7 @@ def find_endpoint(url: str, token_file: Path | None, ca_file: Path | None) -> En
 
 
 def ask(endpoint: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
-    """Ask a coordinator something."""
+    """Open a client, and return the result of one question."""
 
     async def open_and_ask() -> T:
         async with Client(endpoint) as client:
@@ -44,7 +44,7 @@ def ask(endpoint: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
 
 
 async def find_run(client: Client, name: str) -> str:
-    """The id of the run that is meant."""
+    """Return the id of a run from its name: an id, the beginning of one, or latest."""
     wanted = name.lower()
     if wanted == LATEST:
         newest = (await client.get(RUNS, {"limit": 1}))["items"]
@@ -73,7 +73,7 @@ async def _list_ids(client: Client) -> list[str]:
 
 
 async def list_runs(client: Client, states: Sequence[str], limit: int) -> tuple[list[Json], int]:
-    """The newest runs, page by page, and how many there are in all."""
+    """Read the newest runs page by page; return them and the total number."""
     found: list[Json] = []
     cursor: dict[str, object] = {}
     while True:
@@ -85,7 +85,7 @@ async def list_runs(client: Client, states: Sequence[str], limit: int) -> tuple[
 
 
 def name_runs(url: str, token_file: Path | None, ca_file: Path | None) -> list[tuple[str, str]]:
-    """The newest runs, each with its state, for the shell; none if the coordinator cannot be asked at once."""
+    """Return the newest runs with their states for shell completion; none if the coordinator is slow or away."""
 
     async def look() -> Json:
         async with asyncio.timeout(COMPLETION_S), Client(endpoint, answer_s=COMPLETION_S) as client:

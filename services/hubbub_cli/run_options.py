@@ -1,4 +1,4 @@
-"""What several commands are told of a run, in the same words."""
+"""Options of a run that several commands share."""
 
 from __future__ import annotations
 

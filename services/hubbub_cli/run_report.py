@@ -1,4 +1,4 @@
-"""Runs as tables for people, in 80 columns or more."""
+"""Prints runs as tables, in 80 columns or more."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hubbub_cli.formatting import count, show_bytes, show_date, show_duration, s
 
 SHOWN_ROUNDS = 10
 SHOWN_METRICS = 2
-"""Of a round; there is no room for more."""
+"""Metrics of a round that have room."""
 WIDE = 96
-"""Columns from which a list of runs has room for all that it could say."""
+"""Terminal width from which a list of runs has room for all columns."""
 
 STYLES: Mapping[str, str] = MappingProxyType(
     {
@@ -29,16 +29,16 @@ STYLES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("running", "delivered", "sending", "adding", "training"), "cyan"),
     }
 )
-"""By the state of a run, a round or a party."""
+"""Text style by the state of a run, a round or a party."""
 
 
 def style_of(state: str) -> str:
-    """How a state looks."""
+    """Return the text style of a state."""
     return STYLES.get(state, "")
 
 
 def print_runs(answers: Sequence[Json], total: int) -> None:
-    """All runs, one in a line."""
+    """Print runs, one in a line."""
     console = Console()
     if not answers:
         console.print("no runs", highlight=False)
@@ -70,7 +70,7 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
 
 
 def _show_headline(run: Run) -> str:
-    """How a run does: a percentage is read as an accuracy, so that any other metric has its name before it."""
+    """Format the headline metric: a percentage reads as an accuracy, any other metric gets its name."""
     if run.headline is None or run.headline.name not in run.metrics:
         return "-"
     name = run.headline.name
@@ -79,7 +79,7 @@ def _show_headline(run: Run) -> str:
 
 
 def print_run(answer: Json, round_answers: Sequence[Json]) -> None:
-    """One run: what it is, who takes part, its last rounds."""
+    """Print one run: its summary, its parties and its last rounds."""
     run = read(RunDetail, answer)
     rounds = [read(Round, each) for each in round_answers]
     console = Console()
@@ -117,7 +117,7 @@ def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
 
 
 def describe_metrics(run: Run) -> str:
-    """What the clients' scores came to last, and the value of the first metric that ends the run."""
+    """Describe the last metrics, and the target of the headline metric."""
     if run.headline is None:
         return "none: this run sums no scores"
     name = run.headline.name
@@ -127,7 +127,7 @@ def describe_metrics(run: Run) -> str:
 
 
 def describe_waiting(run: Run, now_s: float) -> str:
-    """Who keeps a run waiting, and for how long."""
+    """Describe the parties that a run waits for, and for how long."""
     first, rest = run.waiting_for[:4], len(run.waiting_for[4:])
     names = ", ".join(first) + (f" and {rest} more" if rest else "")
     since = "" if run.waiting_since_s is None else f", for {show_duration(now_s - run.waiting_since_s)} now"

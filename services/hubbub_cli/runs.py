@@ -1,7 +1,4 @@
-"""`hubbub run export`: a run's data into a file, whole or not at all.
-
-`hubbub run`: begin runs, look at them, steer them, through the coordinator's REST interface.
-"""
+"""`hubbub run`: starts, shows, steers and exports runs through the coordinator's REST API."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from hubbub_cli.run_lookup import RUNS, find_run
 
 
 async def export(client: Client, run: str, wanted: Mapping[str, object], out: Path | None) -> int:
-    """Write an export to a file or to standard output; how many bytes it has."""
+    """Write an export to a file or to standard output, and return its size in bytes."""
     path = f"{RUNS}/{await find_run(client, run)}/export"
     async with client.download(path, wanted) as pieces:
         if out is not None:
@@ -35,7 +32,7 @@ async def export(client: Client, run: str, wanted: Mapping[str, object], out: Pa
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write beside the file first, so that half an export never stands under its name."""
+    """Write to a temporary file first, so that half an export never has the file's name."""
     draft = path.with_name(f".{path.name}.part")
     try:
         try:
@@ -66,7 +63,7 @@ Sheet = Literal["rounds", "costs"]
 
 
 class State(StrEnum):
-    """Where a run is."""
+    """States of a run."""
 
     ENROLLING = "enrolling"
     AGREEING = "agreeing"
@@ -81,7 +78,7 @@ runs = typer.Typer(help="Runs: begin, watch and steer them at a coordinator.", n
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """For the shell."""
+    """Return the runs for shell completion."""
     from hubbub_cli.run_lookup import LATEST, name_runs  # noqa: PLC0415  (Help should not wait for httpx.)
 
     given = context.params
@@ -132,7 +129,7 @@ def submit_run(
     from hubbub_cli.watch import watch_run  # noqa: PLC0415
 
     endpoint, content = find_endpoint(url, token_file, ca_file), _read_manifest(manifest)
-    # With a key, ours or theirs, a submission whose answer was lost can be sent again.
+    # With a key, ours or the user's, a submission whose answer was lost can be retried.
     key = idempotency_key or f"cli-{secrets.token_hex(16)}"
     answer, replayed = ask(endpoint, lambda client: client.post(RUNS, content, idempotency_key=key))
     run = read(Run, answer)

@@ -1,4 +1,4 @@
-"""`hubbub coordinator`, `aggregator`, `trainer`: a party's service in this process."""
+"""`hubbub coordinator`, `aggregator`, `trainer`: run a party's service in this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def trainer(
 
 
 def _pass_on(prefix: str, config: Path | None, *, new_state: bool) -> None:
-    """Pass options on in the way in which services are told: by the environment."""
+    """Pass options on to the service's settings, through the environment."""
     if config is not None:
         os.environ[f"{prefix}CONFIG_FILE"] = str(config)
     if new_state:

@@ -1,4 +1,4 @@
-"""Wrong words on the command line: what was meant, perhaps, and what there is."""
+"""Suggestions for wrong values on the command line: similar words, and the possible ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hubbub.errors import ConfigurationError
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """Ask whether a similar word was meant; nothing if none is similar."""
+    """Return a question that suggests a similar word; empty if none is similar."""
     lower = {each.lower(): each for each in known}
     found = get_close_matches(word.lower(), lower, n=1)
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
 
 
 def one_of(what: str, *known: str) -> Callable[[str], str]:
-    """Make a check of an option that takes one of a few words."""
+    """Make a callback for an option that takes one of a few words."""
 
     def check(word: str) -> str:
         if word not in known:
@@ -33,27 +33,27 @@ def one_of(what: str, *known: str) -> Callable[[str], str]:
 
 
 def check_strategy(word: str) -> str:
-    """Refuse a strategy that there is not."""
+    """Raise `ConfigurationError` if no strategy has this name."""
     return one_of("strategy", *list_strategies())(word)
 
 
 def list_strategies() -> tuple[str, ...]:
-    """All that can be run."""
+    """Return the names of all strategies."""
     from hubbub.strategies.registry import STRATEGIES  # noqa: PLC0415  (Help should not wait for numpy.)
 
     return tuple(STRATEGIES)
 
 
 def complete_strategy(incomplete: str) -> list[str]:
-    """For the shell."""
+    """Return the strategies for shell completion."""
     return [name for name in list_strategies() if name.startswith(incomplete)]
 
 
 class Suggesting(TyperGroup):
-    """The command as a whole: where Typer says which values there are, it also says which was meant, perhaps."""
+    """Command group that adds a suggestion to Typer's list of possible values."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and complete what is said about a wrong value."""
+        """Run the command, and add a suggestion to the error about a wrong value."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -66,8 +66,8 @@ class Suggesting(TyperGroup):
 
 
 def _find_input(error: typer.BadParameter) -> str | None:
-    """The value that pydantic complained about."""
-    from pydantic import ValidationError  # noqa: PLC0415  (Only who errs waits for it.)
+    """Return the value that pydantic refused."""
+    from pydantic import ValidationError  # noqa: PLC0415  (Only an error needs it.)
 
     cause = error.__cause__
     found = cause.errors()[0]["input"] if isinstance(cause, ValidationError) else None

@@ -1,9 +1,8 @@
-"""`hubbub run watch`: follow a run to its end, over lost connections and restarts of the coordinator.
+"""`hubbub run watch`: follows a run to its end, over lost connections and restarts of the coordinator.
 
-What happened is read from the event log; then the stream of events goes on from the last one read. When the
-connection is lost it is opened again with the id of the last event seen, so that none is missed and none comes
-twice. On a terminal a picture is drawn from what the coordinator answers about the run, which is asked anew
-whenever something happened; elsewhere each event is a line.
+Past events are read as a list; then the event stream goes on after the last one. A lost connection is opened
+again with the id of the last event seen, so that none is missed and none comes twice. On a terminal a picture is
+drawn from the run's status, which is read again after every event; elsewhere each event is a line.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ EVENTS = "/api/v1/events"
 PAGE = 200
 FRAME_S = 0.25
 REFRESH_S = 0.25
-"""How long to rest between two looks at a run in which much happens."""
+"""Shortest pause between two reads of a run's status."""
 REST_S = 5.0
-"""How long to rest between two looks at a run in which nothing happens."""
+"""Longest wait for an event before the status is read again."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 EXIT_COMPLETED = 0
 EXIT_NOT_COMPLETED = 1
@@ -40,14 +39,14 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The connection is gone; it is being opened again."""
+    """The connection was lost and is being reopened."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The connection is there again; `gap` if the coordinator no longer has all that happened in between."""
+    """The connection is back; `gap` if the coordinator no longer has all events in between."""
 
     gap: bool = False
 
@@ -56,7 +55,7 @@ News = Event | Lost | Back
 
 
 def watch_run(endpoint: Endpoint, run: str, *, as_json: bool) -> int:
-    """Show a run until it ends; the exit code says how it ended."""
+    """Show a run until it ends, and return the exit code."""
     console = Console()
     show = _show_lines if as_json or not console.is_terminal else _show_picture
     try:
@@ -69,7 +68,7 @@ def watch_run(endpoint: Endpoint, run: str, *, as_json: bool) -> int:
 
 
 async def follow(client: Client, run: str, last_id: int) -> AsyncIterator[News]:
-    """Give what happens after the event `last_id`, and say when the connection is lost and when it is back."""
+    """Yield the events after `last_id`, and when the connection is lost or back."""
     lost, pauses_s = False, _pauses_s()
     while True:
         try:
@@ -98,7 +97,7 @@ def _pauses_s() -> Iterator[float]:
 
 
 async def _show_lines(client: Client, run: str, _console: Console, *, as_json: bool) -> str:
-    """Print an event a line, from the run's first to its last; what is no event goes to standard error."""
+    """Print one event per line, from the run's first to its last; notices go to standard error."""
     write = _write_json if as_json else _write_line
     before = read(RunDetail, await client.get(f"{RUNS}/{run}"))
     last_id = 0
@@ -106,7 +105,7 @@ async def _show_lines(client: Client, run: str, _console: Console, *, as_json: b
         write(event)
         last_id = event.id
         if event.ends_the_run:
-            # It may have ended since it was looked at: nothing more would come.
+            # It may have ended since its status was read: nothing more would come.
             return event.kind.removeprefix("run-")
     if before.is_over:
         return before.state
@@ -121,7 +120,7 @@ async def _show_lines(client: Client, run: str, _console: Console, *, as_json: b
 
 
 async def _read_log(client: Client, run: str) -> AsyncIterator[Event]:
-    """All that happened in a run so far."""
+    """Yield all events of a run so far."""
     cursor: int | None = 0
     while cursor is not None:
         page = await client.get(EVENTS, {"run": run, "limit": PAGE, "after": cursor})
@@ -150,7 +149,7 @@ def _describe(news: Lost | Back) -> str:
 
 
 async def _show_picture(client: Client, run: str, console: Console, *, as_json: bool) -> str:
-    """Draw the run over and over until it ends; the last picture stays."""
+    """Redraw the run until it ends; the last picture stays."""
     del as_json
     picture = Picture(*await _look(client, run))
     await _read_last_events(client, run, picture)
@@ -165,20 +164,20 @@ async def _show_picture(client: Client, run: str, console: Console, *, as_json: 
                 live.update(draw(picture, console), refresh=True)
                 done, _ = await asyncio.wait(tasks, timeout=FRAME_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    # Neither ends but by an error.
+                    # These tasks end only with an error.
                     task.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        # What the stream had yet to tell when we saw that the run is over.
+        # The stream may not have sent the last events when the status says that the run is over.
         await _read_last_events(client, run, picture)
         live.update(draw(picture, console), refresh=True)
     return picture.run.state
 
 
 async def _look(client: Client, run: str) -> tuple[RunDetail, Round | None]:
-    """The run, and the round that is open or was last."""
+    """Return the run, and its open or last round."""
     detail = read(RunDetail, await client.get(f"{RUNS}/{run}"))
     # A round that was announced a moment ago may not be there yet.
     page = await client.get(f"{RUNS}/{run}/rounds", {"after": max(0, detail.round - 1), "limit": 1})
@@ -207,7 +206,7 @@ async def _keep_looking(client: Client, run: str, picture: Picture, changed: asy
             async with asyncio.timeout(REST_S):
                 await changed.wait()
         changed.clear()
-        # If the coordinator is away, who follows the events says so; what was seen last stays.
+        # If the coordinator is away, `_take_news` says so; the last status stays.
         with suppress(CoordinatorUnreachable, CoordinatorFailed):
             picture.see(*await _look(client, run), ahead_s=client.ahead_s)
         await asyncio.sleep(REFRESH_S)

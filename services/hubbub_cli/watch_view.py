@@ -1,4 +1,4 @@
-"""A run as a picture in a terminal: how far it is, who is where, who is waited for, what happened last."""
+"""Live picture of a run in a terminal: progress, parties, who is waited for, the last events."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BAR_COLUMNS = 24
 NAME_COLUMNS = 24
 MIN_EVENTS = 4
 FIXED_LINES = 11
-"""Lines of a picture besides those of parties and events."""
+"""Lines of a picture without those of parties and events."""
 MIN_SKEW_S = 2.0
-"""A clock that is off by less is taken to be right: what servers say of theirs is no more exact."""
+"""A smaller clock skew is ignored: servers' Date headers are no more exact."""
 
 NOTICE_S = 10.0
-"""How long it is told that the connection is there again."""
+"""Time for which the notice of a restored connection is shown."""
 
 DONE_IN = {
     "collecting": "delivered",
@@ -35,41 +35,41 @@ DONE_IN = {
     "applying": "applied",
     "reporting": "applied",
 }
-"""By the state of a round: the state of a party that has done its part in it."""
+"""State of a party that has done its part, by the state of the round."""
 
 
 @dataclass(slots=True)
 class Picture:
-    """What a spectator knows."""
+    """Data of the picture: run, round, events and connection."""
 
     run: RunDetail
     round: Round | None
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     is_lost: bool = False
     notice: str = ""
-    """About the connection, as of `told_at_s`."""
+    """State of the connection, as of `told_at_s`."""
     told_at_s: float = 0.0
     seen_at_s: float = field(default_factory=time.time)
     ahead_s: float = 0.0
-    """How far the coordinator's clock is ahead of ours."""
+    """Seconds that the coordinator's clock is ahead of ours."""
 
     def see(self, run: RunDetail, current: Round | None, *, ahead_s: float | None) -> None:
-        """Take in what the coordinator answered."""
+        """Update the picture from the coordinator's answers."""
         self.run, self.round, self.seen_at_s = run, current, time.time()
         self.ahead_s = ahead_s if ahead_s is not None and abs(ahead_s) > MIN_SKEW_S else 0.0
 
     def tell(self, notice: str, *, is_lost: bool) -> None:
-        """Take in what became of the connection."""
+        """Set the notice about the connection."""
         self.notice, self.is_lost, self.told_at_s = notice, is_lost, time.time()
 
 
 def name_place(event: Event) -> str:
-    """Where something happened: in a round, or in the run as a whole."""
+    """Name the round of an event, or the run if it has none."""
     return f"round {event.round}" if event.round else "run"
 
 
 def draw(picture: Picture, console: Console) -> RenderableType:
-    """Draw what is known, in as many lines as there are."""
+    """Draw the picture, in as many lines as the terminal has."""
     now_s = time.time() + picture.ahead_s
     left = max(console.height - FIXED_LINES, 2 * MIN_EVENTS)
     parties = _draw_parties(picture, left - MIN_EVENTS, now_s)
@@ -122,7 +122,7 @@ def _describe_rest(picture: Picture, now_s: float) -> str:
 
 
 def _measure_phase(picture: Picture) -> tuple[int, int, str]:
-    """How many have done their part in what goes on now, of how many, and what that is."""
+    """Return how many parties have done their part in the current phase, of how many, and a description."""
     run, current = picture.run, picture.round
     parties = run.participants
     if run.state == "enrolling":
@@ -145,7 +145,7 @@ def _measure_phase(picture: Picture) -> tuple[int, int, str]:
 
 
 def _is_someone_late(picture: Picture) -> bool:
-    """Whether some have yet to do what others have done: while nobody has, all are simply at work."""
+    """Return whether some parties lag behind others; while none has finished, all are simply at work."""
     done, of, _ = _measure_phase(picture)
     return 0 < done < of
 
@@ -163,7 +163,7 @@ def _draw_numbers(run: RunDetail) -> Text:
 
 
 def _draw_parties(picture: Picture, room: int, now_s: float) -> Table:
-    """As many as fit; those who are waited for come first where not all do."""
+    """Draw as many parties as fit; if not all do, those that are waited for come first."""
     parties, late_style = picture.run.participants, "bold yellow" if _is_someone_late(picture) else ""
     table = Table.grid(padding=(0, 2))
     for width in (NAME_COLUMNS, 10, 9):
@@ -195,7 +195,7 @@ def _draw_events(events: Sequence[Event], room: int) -> Table:
 
 
 def _draw_last_line(picture: Picture, now_s: float) -> Text:
-    """The one thing that matters most."""
+    """Draw the most important fact."""
     run = picture.run
     if picture.is_lost:
         return Text(f"{picture.notice} ({show_duration(time.time() - picture.told_at_s)})", "bold yellow")

@@ -3,7 +3,7 @@
 from hubbub.runtime.process import leave_when_told
 
 if __name__ == "__main__":
-    # Before all that follows: importing it takes seconds on a busy machine.
+    # Before the imports below, which take seconds on a busy machine.
     leave_when_told()
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorSettings(PinningSettings):
-    """What the coordinator needs beyond the broker: where to answer, and whom."""
+    """Settings of the coordinator: those of every party, its HTTP address, its tokens and its store."""
 
     model_config = SettingsConfigDict(env_prefix="HUBBUB_COORDINATOR_")
 
@@ -37,19 +37,19 @@ class CoordinatorSettings(PinningSettings):
     port: int = 8750
     """0 takes any free port; the log says which."""
     store_url: SecretStr | None = None
-    """Where what happened is kept: postgresql://user:password@host/database; in the folder if not given."""
+    """The event store: postgresql://user:password@host/database; a file in the folder if not given."""
     after_void: Literal["fail", "pause"] = "fail"
-    """What becomes of a run with more void rounds than its manifest allows."""
+    """Fail or pause a run that has more void rounds than its manifest allows."""
     read_token_file: Path
-    """Holds the token that whoever reads the interface must show."""
+    """Holds the bearer token for reading the REST API."""
     change_token_file: Path
-    """Holds the token that whoever begins or ends runs must show."""
+    """Holds the bearer token for starting, steering and ending runs."""
 
 
 async def serve(settings: CoordinatorSettings, party: Party, stop: asyncio.Event) -> None:
-    """Coordinate and answer until told to stop."""
+    """Run the coordinator and its REST API until `stop` is set."""
     tokens = read_tokens(settings.read_token_file, settings.change_token_file)
-    # First of all: a coordinator that cannot answer must not take messages from its inbox.
+    # Before anything else: a coordinator without a port must not take messages from its inbox.
     advice = "set HUBBUB_COORDINATOR_PORT to a free port"
     listener = listen(settings.host, settings.port, advice=advice)
     coordinator = Coordinator(
@@ -76,7 +76,7 @@ def _open_store(settings: CoordinatorSettings) -> EventStore | None:
 
 
 def run() -> int:
-    """Run the coordinator until it is told to stop; the exit code says how it went."""
+    """Run the coordinator until it is told to stop, and return the exit code."""
     return main(CoordinatorSettings, Role.COORDINATOR, lambda settings: settings.roster_sha256, serve)
 
 

@@ -1,4 +1,4 @@
-"""What a round came to: metrics, time, and communication measured against the formula."""
+"""Round accounting: metrics, time, and communication measured against the formula."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Communication that counts as one thing, such as the signs, over all parties, up, across and down."""
+    """Communication of one category, such as the signs, over all parties and directions (up, across, down)."""
 
     payload_bits: int
     predicted_bits: int
@@ -36,11 +36,11 @@ class Account:
     costs: dict[str, Cost]
     fedavg_bits: int
     round_s: float
-    """From its opening to its end, as the coordinator saw them."""
+    """From its opening to its end, by the coordinator's clock."""
 
 
 def union_size(data: CoordinatorRound) -> int | None:
-    """|V|, known from what the strategy's last phase released."""
+    """Return |V|, which follows from what the strategy's last phase released; None before that."""
     strategy = find_strategy(data.manifest.strategy)
     last = find_record(data, strategy.phases[-1].name)
     if last is None or not last.released:
@@ -49,13 +49,13 @@ def union_size(data: CoordinatorRound) -> int | None:
 
 
 def find_record(data: CoordinatorRound, phase: str) -> PhaseRecord | None:
-    """What is known of a phase; None before it is opened."""
+    """Return the record of a phase; None before it is opened."""
     found = (record for each, record in zip(data.phases, data.records, strict=False) if each.name == phase)
     return next(found, None)
 
 
 def costs(data: CoordinatorRound) -> dict[str, Cost]:
-    """Measured so far, beside the formula of the wire mode for as many senders and recipients as there were."""
+    """Return the cost by category so far: measured, and by the wire mode's formula for the actual senders."""
     rows = [row for _, row in data.traffic]
     predicted = predict(data)
     return {
@@ -69,7 +69,7 @@ def costs(data: CoordinatorRound) -> dict[str, Cost]:
 
 
 def predict(data: CoordinatorRound) -> dict[str, int]:
-    """Payload by the formula of the run's wire mode, by what it counts as; nothing before its sum is out."""
+    """Return the payload bits by category, by the formula of the run's wire mode; empty before the sum is out."""
     learning, scores = _predict_strategy(data), _predict_scores(data)
     return {name: learning.get(name, 0) + scores.get(name, 0) for name in {**learning, **scores}}
 
@@ -97,13 +97,13 @@ def _predict_strategy(data: CoordinatorRound) -> dict[str, int]:
         for name in strategy.predict_bits(parameters, everybody, size)
     }
     if tags.NAME in bits:
-        # Several phases carry tags. Who sent a phase's first vector has sent its tags.
+        # Several phases carry tags. A client that sent a phase's first vector has sent its tags.
         bits[tags.NAME] = strategy.predict_tags_bits(parameters, partial(_count_heads, data))
     return bits
 
 
 def _count_heads(data: CoordinatorRound, name: str) -> Headcount:
-    """Who sent and who received what counts as this."""
+    """Count the senders and recipients of one category of traffic."""
     senders = {
         party
         for party, row in data.traffic
@@ -118,12 +118,12 @@ def _count_heads(data: CoordinatorRound, name: str) -> Headcount:
 
 
 def predict_others(data: CoordinatorRound) -> dict[str, int]:
-    """Payload of this round under every strategy, on the same wire, with the same |V|, members and recipients.
+    """Return this round's payload under every strategy, with the same wire mode, |V|, members and recipients.
 
-    Scores are left out: they are the same whatever the strategy is.
+    Scores are left out: they are the same under every strategy.
 
-    Without a union phase nobody learns |V|: then the others are counted with the most that it can be, all that the
-    members chose. Nothing is said of a round before its last sum is out.
+    Without a union phase nobody learns |V|. Then the other strategies are counted with its upper bound: all
+    that the members chose. The result is empty before the round's last sum is out.
     """
     size = union_size(data)
     if size is None:
@@ -144,7 +144,7 @@ def predict_others(data: CoordinatorRound) -> dict[str, int]:
 
 
 def split_by_party(data: CoordinatorRound) -> dict[tuple[str, PartyId, Direction], tuple[int, int]]:
-    """Payload bits and wire bytes of a round by what they count as, by party and direction, as reported."""
+    """Return a round's reported payload bits and wire bytes by category, party and direction."""
     found: dict[tuple[str, PartyId, Direction], tuple[int, int]] = {}
     for party, row in data.traffic:
         key = (row.counts_as, party, row.direction)
@@ -155,7 +155,7 @@ def split_by_party(data: CoordinatorRound) -> dict[tuple[str, PartyId, Direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartySum:
-    """What one party reported in one direction, of all that counts as one thing."""
+    """Traffic of one category that one party reported in one direction."""
 
     counts_as: str
     party: PartyId
@@ -166,21 +166,21 @@ class PartySum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """What the rounds of a run come to, from the first to one of them."""
+    """Totals over the rounds of a run, from the first to round `last`."""
 
     last: int = 0
-    """The number of the last round that was added."""
+    """Number of the last round that was added."""
     released: int = 0
     costs: Mapping[str, Cost] = field(default_factory=dict)
     parties: tuple[PartySum, ...] = ()
     fedavg_bits: int = 0
-    """Of released rounds, as what follows."""
+    """Of released rounds only, like `others`."""
     others: Mapping[str, int] = field(default_factory=dict)
     """Payload under every strategy."""
 
 
 def add_up(sums: Sums, state: State, data: CoordinatorRound) -> Sums:
-    """Add the next round."""
+    """Add the next round to the totals."""
     added = Sums(
         last=data.number, costs={**sums.costs, **_add_costs(sums, data)}, parties=_add_parties(sums, data)
     )
@@ -221,12 +221,12 @@ def _add_parties(sums: Sums, data: CoordinatorRound) -> tuple[PartySum, ...]:
 
 
 def count_fedavg_bits(data: CoordinatorRound) -> int:
-    """What uncompressed FedAvg takes for a round that no client misses."""
+    """Return the bits that uncompressed FedAvg takes for a round of the whole cohort."""
     return fedavg_bits(data.manifest.parameters, len(data.manifest.cohort))
 
 
 def account(data: CoordinatorRound) -> Account:
-    """The whole account of a round that was released."""
+    """Return the whole account of a released round."""
     return Account(
         round=data.number,
         metrics=data.metrics,

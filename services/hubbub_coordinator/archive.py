@@ -1,7 +1,7 @@
-"""Rounds and runs that are over: they lie in the event store, not in memory, and are read when they are asked for.
+"""Archive of ended rounds and runs: kept in the event store, not in memory, and read on demand.
 
-What stays of a round is who took part and what it cost, without the receipts that its orders needed. What the
-rounds of a run come to is added up as they are archived, so that nobody who asks for it has to read all of them.
+An archived round keeps who took part and what it cost, without the receipts that its orders needed. A run's
+totals are added up as its rounds are archived, so that reading them does not read every round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.phases.run import CoordinatorRun
 
 RUNS_HELD = 64
-"""Of those that are over, for whoever asks about one again and again."""
+"""Ended runs in the cache, for repeated requests about one of them."""
 
 SomeRound = tuple[rounds.State, CoordinatorRound]
 SUMS = "sums"
@@ -36,7 +36,7 @@ SUMS = "sums"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRound:
-    """A round, but for what is the same in all rounds of its run."""
+    """An ended round, without what is the same in all rounds of its run."""
 
     state: rounds.State
     number: int
@@ -63,7 +63,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class EndedRunSummary:
-    """What a list of all runs needs of one that is over."""
+    """Summary of an ended run, for the list of all runs."""
 
     run: RunId
     state: runs.State
@@ -75,7 +75,7 @@ _FIELDS = [each.name for each in fields(EndedRound) if each.name != "state"]
 
 
 def fold(data: CoordinatorRound) -> CoordinatorRound:
-    """The same round, as far as anybody will ask about it once it is over."""
+    """Return a round without what nobody needs once it is over."""
     return replace(
         data,
         records=tuple(replace(each, receipts={}, holders=_find_holders(each)) for each in data.records),
@@ -94,7 +94,7 @@ def _find_holders(record: PhaseRecord) -> dict[PartyId, tuple[PartyId, ...]]:
 
 
 class RunArchive:
-    """What an event store has of runs and rounds that are over."""
+    """Reads and writes ended runs and rounds in an event store."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class RunArchive:
     # Reading --------------------------------------------------------------------------------------------
 
     def list_runs(self) -> list[EndedRunSummary]:
-        """All runs that are over, in no order."""
+        """Return all ended runs, in no order."""
         return [
             EndedRunSummary(each.key.run, runs.State(state), place, key)
             for each in self._store.read_summaries("run")
@@ -112,14 +112,14 @@ class RunArchive:
         ]
 
     def _find_run(self, run: RunId) -> tuple[runs.State, CoordinatorRun]:
-        """A run that is over; the last ones that were asked for are held."""
+        """Return an ended run; `find_run` caches the last ones."""
         for found in self._store.find_over("run", run):
             ended: EndedRun = self._shapes.load(EndedRun.__name__, found.body)
             return ended.state, ended.data
         raise LocalError(f"the event store lacks run {run}, which is over")
 
     def find_rounds(self, run: RunId, data: CoordinatorRun, first: int, last: int) -> list[SomeRound]:
-        """Rounds of a run from one to another, as far as they are archived."""
+        """Return the archived rounds of a run from `first` to `last`."""
         if first > last:
             return []
         return [self._restore(run, data, each) for each in self._store.find_over("round", run, first, last)]
@@ -132,15 +132,15 @@ class RunArchive:
         )
 
     def find_sums(self, run: RunId) -> Sums:
-        """What all rounds of a run come to that are archived."""
+        """Return the totals over the archived rounds of a run."""
         for found in self._store.find_over(SUMS, run):
             sums: Sums = self._shapes.load(Sums.__name__, found.body)
             return sums
         return Sums()
 
     def read_news(self, most: int) -> list[FeedEvent]:
-        """What happened in all that is archived, the newest of it, in order."""
-        # One text, which is read in a third of the time that many take.
+        """Return the newest archived feed events, in order."""
+        # One JSON document is parsed in a third of the time of many.
         texts = ",".join(body for _, body in self._store.read_notes(most))
         return [_read_item(said) for said in json.loads(f"[{texts}]")]
 
@@ -154,7 +154,7 @@ class RunArchive:
         ongoing: Sequence[Snapshot],
         news: Sequence[FeedEvent],
     ) -> Archive:
-        """Write rounds that are over, in their order, and the run itself if it has ended."""
+        """Draw up the archive of ended rounds, in their order, and of the run itself if it has ended."""
         sums, found = self.find_sums(run), list[Snapshot]()
         for state, data in over:
             if data.number > sums.last:
@@ -167,7 +167,7 @@ class RunArchive:
         return Archive(run=run, over=tuple(found), ongoing=tuple(ongoing), notes=tuple(map(_write_item, news)))
 
     def _dump_round(self, state: rounds.State, data: CoordinatorRound) -> str:
-        # Of a round that was broken off it is shown who was missing, which only receipts tell.
+        # For a round that was broken off the API shows who was missing, which only receipts tell.
         folded = fold(data) if is_final(rounds.KIND.table, state) else data
         return self._shapes.dump(EndedRound(state=state, **{name: getattr(folded, name) for name in _FIELDS}))
 
@@ -194,34 +194,34 @@ def _read_item(said: Sequence[Any]) -> FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """What is known of a run at one moment: what was in memory then, and where the rest is, which never changes.
+    """Snapshot of a run: the part that was in memory, and the archive, which never changes.
 
-    It may be asked in a thread, while the run goes on.
+    It can be read in a thread while the run goes on.
     """
 
     run: RunId
     state: runs.State
     data: CoordinatorRun
     held: Mapping[int, SomeRound]
-    """Its rounds in memory, by number: the last ones."""
+    """The last rounds, which are in memory, by number."""
     archive: RunArchive
 
     def find_rounds(self, *, after: int = 0, limit: int | None = None) -> list[SomeRound]:
-        """All rounds so far, or some of them; one that is about to begin is not there yet."""
+        """Return all rounds so far, or some of them; a round that is about to begin is not among them."""
         last = self.data.round if limit is None else min(self.data.round, after + limit)
         gone = min(last, min(self.held, default=last + 1) - 1)
         archived = self.archive.find_rounds(self.run, self.data, after + 1, gone)
         return [*archived, *(each for number, each in sorted(self.held.items()) if after < number <= last)]
 
     def find_round(self, number: int) -> SomeRound | None:
-        """One round, if it has begun."""
+        """Return one round; None if it has not begun."""
         return next(iter(self.find_rounds(after=number - 1, limit=1)), None)
 
     def add_up(self) -> Sums:
-        """What all rounds come to so far."""
+        """Return the totals over all rounds so far."""
         sums = self.archive.find_sums(self.run)
         for number, each in sorted(self.held.items()):
-            # One may have been archived a moment ago.
+            # A held round may have been archived a moment ago.
             if number > sums.last:
                 sums = add_up(sums, *each)
         return sums

@@ -1,10 +1,8 @@
-"""What happened, told in sentences: derived from the steps of the coordinator's machines, step by step.
+"""The event feed: the coordinator's steps as sentences, with the latest held in memory.
 
-A step is kept by the runner under a number of the event store, and the same steps are taken again after a restart,
-so the same news comes of them under the same ids. When steps are archived, the news that came of them is kept
-instead. News holds who did what and when; nothing that was summed, no key and no digest.
-
-The latest news, held in memory for whoever asks or reads along.
+The runner persists each step under a number of the event store and replays the same steps after a restart, so
+that they give the same feed events under the same ids. When steps are archived, their feed events are stored
+instead. A feed event holds who did what and when; nothing that was summed, no key and no digest.
 """
 
 from __future__ import annotations
@@ -49,13 +47,13 @@ from hubbub_coordinator.progress import find_combiner, find_unreported
 from hubbub_coordinator.reasons import tell_declined, tell_failure, tell_refusal
 
 MOST_OF_A_STEP = 100
-"""One step gives fewer than this: an id is the number of the step's entry, times this, plus a place."""
+"""Upper bound of events from one step: an id is the number of the step's entry, times this, plus an index."""
 MAX_TEXT_CHARACTERS = 400
-"""A reason may name a whole cohort."""
+"""Longer texts are cut: a reason may name a whole cohort."""
 
 
 class FeedEventKind(StrEnum):
-    """What can happen."""
+    """Kinds of feed events."""
 
     RUN_SUBMITTED = "run-submitted"
     PARTY_JOINED = "party-joined"
@@ -86,9 +84,9 @@ class FeedEventKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedEvent:
-    """One thing that happened; `party` and `phase` are empty where it is about none."""
+    """Event of the feed; `party` and `phase` are empty if it is about none."""
 
-    # Without slots, because it caches what it is written as.
+    # No slots, because `frame` is cached.
 
     id: int
     at_s: float
@@ -99,11 +97,11 @@ class FeedEvent:
     party: str
     text: str
     state: str
-    """Of the run or the round, after it."""
+    """State of the run or the round after the event."""
 
     @cached_property
     def frame(self) -> bytes:
-        """As an event of a stream, written once however many read it."""
+        """The server-sent event, encoded once for all readers."""
         data = json.dumps(asdict(self), separators=(",", ":"))
         return f"id: {self.id}\nevent: {self.kind}\ndata: {data}\n\n".encode()
 
@@ -117,7 +115,7 @@ class _Line:
 
 
 def describe_transition(moment: Transition) -> list[FeedEvent]:
-    """What a step means to people; nothing, often, because a message may come twice."""
+    """Return the feed events of a step; often none, for example if a message came twice."""
     match moment.earlier, moment.data:
         case CoordinatorRun() as earlier, CoordinatorRun() as run:
             lines, number = [*_tell_run(moment, earlier, run)], 0
@@ -142,7 +140,7 @@ def describe_transition(moment: Transition) -> list[FeedEvent]:
 
 
 def _time_of(moment: Transition) -> float:
-    """When it happened, not when it was looked at: it must be the same after a restart."""
+    """Return the event's own time, not that of the replay: it must be the same after a restart."""
     if isinstance(moment.event, Event):
         return moment.event.at_s
     return getattr(moment.data, "ended_at_s", None) or 0.0
@@ -152,7 +150,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[: MAX_TEXT_CHARACTERS - 1]}…"
 
 
-# Of a run -----------------------------------------------------------------------------------------------
+# Events of a run ----------------------------------------------------------------------------------------
 
 
 def _tell_run(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
@@ -210,7 +208,7 @@ def _tell_state_of_run(state: Enum, run: CoordinatorRun) -> Iterator[_Line]:
             yield _Line(kind, f"{text}: {run.reason}", run.failed_party or "")
 
 
-# Of a round ---------------------------------------------------------------------------------------------
+# Events of a round --------------------------------------------------------------------------------------
 
 
 def _tell_round(moment: Transition, earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
@@ -235,7 +233,7 @@ def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: Coordin
 
 
 def _is_news(event: ReceiptArrived, earlier: CoordinatorRound, data: CoordinatorRound) -> bool:
-    """Whether a receipt was not known before, be it of this phase or of the one that has yet to open."""
+    """Return whether a receipt is new, of this phase or of the one that has yet to open."""
     return _has(data, event) and not _has(earlier, event)
 
 
@@ -271,7 +269,7 @@ def _tell_of_aggregator(moment: Transition, earlier: CoordinatorRound, data: Coo
 
 
 def _say_release(combiner: PartyId | None, name: PartyId, phase: str) -> str:
-    """On the compact wire an aggregator's sum goes to the combiner, and what that one makes of them to clients."""
+    """Name what was released: on the compact wire sums go to the combiner, which sends the clients the total."""
     if combiner is None:
         return f"its sum of {phase}"
     return f"the combined sum of {phase}" if name == combiner else f"its sum of {phase} to {combiner}"
@@ -297,7 +295,7 @@ def _only(parties: tuple[PartyId, ...]) -> str:
 
 
 def _tell_phases(earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
-    """Every phase that this step opened or closed, in their order."""
+    """Yield a line for every phase that this step opened or closed, in order."""
     known: tuple[PhaseRecord | None, ...] = (*earlier.records, *(None for _ in data.phases))
     for place, (phase, before, after) in enumerate(zip(data.phases, known, data.records, strict=False)):
         if before is None and place == 0:
@@ -341,54 +339,54 @@ def _say_scores(data: CoordinatorRound) -> str:
 
 
 KEPT = 20_000
-"""How many are held; whoever asks for older ones is told to begin anew."""
+"""Events held in memory; a reader that asks for older ones gets a reset."""
 
 
 class EventFeed:
-    """The latest news, oldest first."""
+    """The latest events, oldest first."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self.over = False
-        """Whether there will be none any more, because the coordinator ends."""
+        """True once the coordinator ends: no more events will come."""
         self._kept = kept
         self._items: list[FeedEvent] = []
         self._by_run: dict[str, list[FeedEvent]] = {}
-        """The same, so that nobody who asks about one run looks through all that happened in others."""
+        """Index of the same events by run."""
         self._forgotten = 0
         self._load: Callable[[], Iterable[FeedEvent]] | None = None
-        """What happened before a restart, until it is loaded."""
+        """Loads the events from before a restart; None once they are loaded."""
         self._listeners: list[Callable[[], None]] = []
 
     @property
     def newest(self) -> int:
-        """The id of the last thing that happened; 0 before anything has."""
+        """Id of the last event; 0 before the first."""
         items = self._items or self._all()
         return items[-1].id if items else self._forgotten
 
     @property
     def forgotten(self) -> int:
-        """The highest id that is not held any more; 0 if all are."""
+        """Highest id that is no longer held; 0 if all are."""
         self._all()
         return self._forgotten
 
     def knows(self, after: int) -> bool:
-        """Whether everything is held that happened after this id, and the id can be one of ours."""
+        """Say whether all events after this id are held, and the id can be one of ours."""
         return self.forgotten <= after <= self.newest
 
     def since(self, after: int) -> list[FeedEvent]:
-        """What is held of all that happened after this id."""
+        """Return the events after this id that are held."""
         items = self._all()
         return items[bisect_right(items, after, key=lambda item: item.id) :]
 
     def newest_first(self, run: str | None = None) -> Iterator[FeedEvent]:
-        """All that is held, or all of a run, the last first; what happens meanwhile is left out."""
+        """Iterate over the held events, or those of a run, newest first; new events are left out."""
         items = self._all()
         return reversed(items if run is None else self._by_run.get(run, []))
 
     def restore(self, load: Callable[[], Iterable[FeedEvent]]) -> None:
-        """Have what happened before a restart, beside what the steps tell that were taken again.
+        """Set the loader of archived events, which are merged with those of the replayed steps.
 
-        It is loaded when somebody asks for it: a start should not wait for that.
+        They are loaded on first use, so that a start does not wait for them.
         """
         self._load = load
 
@@ -404,19 +402,19 @@ class EventFeed:
         return self._items
 
     def list_unloaded(self, run: str, after: int) -> list[FeedEvent]:
-        """What has happened in a run after an id, the last first, as far as it need not be loaded."""
+        """Return a run's events after an id, newest first, without loading archived ones."""
         return list(takewhile(lambda item: item.id > after, reversed(self._by_run.get(run, []))))
 
     def note(self, moment: Transition) -> None:
-        """Take in a step."""
+        """Add the events of a step, and call the listeners."""
         found = describe_transition(moment)
         if not found:
             return
         self._items += found
         self._by_run.setdefault(moment.key.run, []).extend(found)
-        # Not one by one: moving the rest each time would cost more than holding a few too many.
+        # In batches: dropping events one by one costs more than holding a few too many.
         if len(self._items) > self._kept + self._kept // 10:
-            # What was not loaded by now is older than all of these.
+            # Archived events that are not loaded yet are older than all of these.
             self._load = None
             self._forget(len(self._items) - self._kept)
         self._call()
@@ -431,11 +429,11 @@ class EventFeed:
                 del self._by_run[run]
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have a function called whenever something happened; it must be quick, for the runner waits for it."""
+        """Call a function after every change; it must be quick, for the runner waits for it."""
         self._listeners.append(listener)
 
     def close(self) -> None:
-        """Let those who follow know that this is the end."""
+        """Tell the listeners that no more events will come."""
         self.over = True
         self._call()
 

@@ -1,4 +1,4 @@
-"""What the coordinator's machines can see: checked facts, each with the time it became one."""
+"""Events of the coordinator's state machines: checked facts, each with its time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Event:
 
 
 class Began(Event):
-    """The machine was set up: do the first thing."""
+    """The machine was set up and takes its first step."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class DeadlinePassed(Event):
 
 
 class ProposalDue(Event):
-    """Somebody has not answered: ask again."""
+    """Time to repeat the proposal to parties that have not answered."""
 
     __slots__ = ()
 
@@ -88,7 +88,7 @@ class PartyBroke(Event):
 
 
 class RoundVerdict(StrEnum):
-    """How a round ended."""
+    """Outcome of a round."""
 
     RELEASED = "released"
     VOID = "void"
@@ -104,9 +104,9 @@ class RoundEnded(Event):
     reason: str = ""
     began_at_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the clients' scores come to; empty if there are none."""
+    """Computed from the sum of the clients' scores; empty if there are none."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
-    """Over whom scores were summed, in this round or before."""
+    """Clients over which scores are summed, fixed in this round or before."""
     present: frozenset[PartyId] = field(default_factory=frozenset)
     """Clients that certainly took part in the round."""
     payload_bits: int = 0
@@ -169,7 +169,7 @@ class UpdateApplied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresReported(Event):
-    """A client computed the metrics from the sum of the scores; nothing if there was no sum."""
+    """A client computed the metrics from the sum of the scores; `scores` is empty if there was no sum."""
 
     client: PartyId
     scores: tuple[ScoreClaim, ...]

@@ -1,4 +1,4 @@
-"""Messages to events: what a claim becomes once the manifest allows its sender to make it."""
+"""Turns messages into events: checks that the manifest and the signatures support a sender's claim."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hubbub_coordinator.events import (
 
 
 def read_run_event(roster: Roster, envelope: Envelope, at_s: float) -> Event | None:
-    """The event for the run's machine, if the message is about the run as a whole."""
+    """Return the event for the run's machine; None if the message is not about the run as a whole."""
     match envelope.body:
         case RunJoined(run_key=run_key):
             if run_key.party != envelope.sender:
@@ -53,7 +53,7 @@ def read_run_event(roster: Roster, envelope: Envelope, at_s: float) -> Event | N
 
 
 def read_round_event(roster: Roster, manifest: Manifest, envelope: Envelope, at_s: float) -> Event:
-    """The event for the machine of the round that the message is about."""
+    """Return the event for the machine of the message's round."""
     sender, phase = envelope.sender, envelope.phase
     match envelope.body:
         case SetReceived(receipt=receipt):
@@ -87,7 +87,7 @@ def read_round_event(roster: Roster, manifest: Manifest, envelope: Envelope, at_
 
 
 def _check_scores(manifest: Manifest, scores: tuple[ScoreClaim, ...]) -> None:
-    """Refuse other metrics than the manifest has, and values that they cannot have."""
+    """Raise `PeerError` if the metrics are not the manifest's, or a value is out of its metric's range."""
     metrics = manifest.score_sheet.metrics
     if not scores:
         return

@@ -1,7 +1,7 @@
-"""The coordinator's own metrics: how long phases and rounds take, what they cost, and how long somebody waits.
+"""Prometheus metrics of the coordinator: duration and cost of phases and rounds, and waiting times.
 
-All of it is read from the steps of its machines, so what is counted is what was kept. Byte counts and training
-times are the parties' own reports.
+All are derived from the steps of its machines, so only persisted steps are counted. Byte counts are the
+parties' own reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERDICTS = {
 
 
 class Metering:
-    """An observer that counts, and passes on what it sees."""
+    """Observer that counts steps and passes them on to the next observer."""
 
     def __init__(self, registry: CollectorRegistry, observer: Observer) -> None:
         self._registry = registry
@@ -81,7 +81,7 @@ class Metering:
         return Histogram(f"hubbub_{name}", help_text, labels, registry=self._registry, buckets=SECONDS)
 
     def __call__(self, moment: Transition) -> None:
-        """Count what a step of a round has changed."""
+        """Count the changes of one step of a round."""
         if isinstance(moment.data, CoordinatorRound) and isinstance(moment.earlier, CoordinatorRound):
             self._note_phases(moment.earlier, moment.data)
             verdict = VERDICTS.get(moment.after) if isinstance(moment.after, rounds.State) else None
@@ -120,7 +120,7 @@ class Metering:
 
 
 def _known_names(data: CoordinatorRound) -> frozenset[str]:
-    """What traffic can count as; a report may say anything, and must not make labels without number."""
+    """Return the known traffic categories: a report may name any, and must not create labels without limit."""
     everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
     strategy = find_strategy(data.manifest.strategy)
     return frozenset({*strategy.predict_bits(data.manifest.protocol_parameters, everybody, 0), SCORES.name})
@@ -131,14 +131,14 @@ def _is_released(record: PhaseRecord) -> bool:
 
 
 class Waits(Collector):
-    """For how many parties runs wait, and how long the most patient has waited; read when somebody asks."""
+    """Collector of how many parties runs wait for, and of the longest wait; computed on each scrape."""
 
     def __init__(self, machines: Callable[[], Mapping[Key, RunningMachine]], clock: Clock) -> None:
         self._machines = machines
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        """Look at all runs that have not ended."""
+        """Measure all runs that have not ended."""
         waits = [wait for wait in self._find() if wait.parties]
         longest_s = max((self._clock.now_s() - wait.since_s for wait in waits), default=0.0)
         yield GaugeMetricFamily(
@@ -174,6 +174,6 @@ def meter(
     clock: Clock,
     observer: Observer,
 ) -> Observer:
-    """Have the coordinator's metrics in a registry; gives the observer that counts them."""
+    """Register the coordinator's metrics, and return the observer that counts them."""
     registry.register(Waits(machines, clock))
     return Metering(registry, observer)

@@ -1,7 +1,4 @@
-"""For whom a run waits, and since when.
-
-Where each party of a run is just now, as far as the coordinator can tell.
-"""
+"""Progress of a run's parties, as far as the coordinator can tell: what each does, and who is waited for."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from hubbub_coordinator.phases.run import CoordinatorRun
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who has yet to do what, and since when they are waited for."""
+    """Parties that a run waits for, what they have yet to do, and since when."""
 
     parties: tuple[PartyId, ...]
     what: str
@@ -34,7 +31,7 @@ Last = tuple[rounds.State, rounds.CoordinatorRound] | None
 
 
 def find_awaited(state: runs.State, run: runs.CoordinatorRun, last: Last) -> Waiting:
-    """For whom a run waits just now; nobody if it is over, or paused."""
+    """Return the parties that a run waits for now; none if it is over or paused."""
     match state:
         case runs.State.ENROLLING:
             return Waiting(_without(run, run.joined), "to join", run.began_at_s)
@@ -72,26 +69,26 @@ def _find_awaited_in_round(state: rounds.State, data: rounds.CoordinatorRound) -
 
 
 def find_unreported(data: rounds.CoordinatorRound) -> tuple[PartyId, ...]:
-    """Who has applied a round and has yet to say what its scores come to."""
+    """Return the clients that have applied a round and not yet reported its scores."""
     late = data.applied.keys() - data.reported.keys()
     return tuple(client for client in data.manifest.clients if client in late)
 
 
 def _find_unreleased(data: rounds.CoordinatorRound) -> tuple[PartyId, ...]:
-    """Whose sum is not out; of a combiner it cannot be before it has the others'."""
+    """Return the aggregators whose sum is not out; the combiner only if it is the last: it needs the others'."""
     late = tuple(server for server in data.aggregators if server not in data.record.ended)
     others = tuple(server for server in late if server != find_combiner(data, data.current.name))
     return others or late
 
 
 def find_combiner(data: rounds.CoordinatorRound, phase: str) -> PartyId | None:
-    """Who adds up the sums of all aggregators in a phase; nobody where each sends its own to the clients."""
+    """Return the aggregator that adds up the others' sums in a phase; None if each sends its own to clients."""
     wire = plan_phase(data.manifest, phase)
     return wire.combiner(data.number) if wire.compact else None
 
 
 class PartyState(StrEnum):
-    """What a party does."""
+    """Stage of a party in its run."""
 
     ASKED = "asked"
     JOINED = "joined"
@@ -104,21 +101,21 @@ class PartyState(StrEnum):
     LEFT_OUT = "left-out"
     """Its shares are not in the sum of this round: it keeps its update for the next."""
     MISSING = "missing"
-    """It was waited for in vain, or is waited for since more than half of the time that its phase may take."""
+    """It did not deliver in time, or has been waited for longer than half of the phase's timeout."""
     FAILED = "failed"
     IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
 class PartyStage:
-    """Where a party is, in a word and in a few."""
+    """Stage of a party, as a state and as a short text."""
 
     state: PartyState
     status: str
 
 
 def find_place(state: runs.State, run: CoordinatorRun, last: Last, party: PartyId, now_s: float) -> PartyStage:
-    """Where a party is, in its run and in the round that is open."""
+    """Return the stage of a party in its run and in the open round."""
     status = _describe(run, last, party)
     if party == run.failed_party:
         return PartyStage(PartyState.FAILED, run.reason.removeprefix(f"{party} "))
@@ -156,7 +153,7 @@ def _place_client(state: rounds.State, data: CoordinatorRound, party: PartyId) -
         return PartyState.MISSING
     if data.record.receipts.get(party):
         return PartyState.SENDING
-    # Once the first phase is over they send by themselves, as soon as they have decoded it.
+    # After the first phase clients send without an order, as soon as they have decoded its sum.
     return PartyState.SENDING if data.phase else PartyState.TRAINING
 
 

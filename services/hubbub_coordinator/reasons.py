@@ -1,6 +1,6 @@
-"""What people are told of a party that refuses, fails or does not obey: the one table from codes to sentences.
+"""Sentences for the codes that parties send when they refuse, fail or decline an order.
 
-A party sends a code and no words. Its own log has the sentence, with the limit and what to do about it.
+A party sends a code and no text. Its own log has the details: the limit, and what to do about it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ ORDERS: Final[Mapping[RejectReason, str]] = {
 
 
 def tell_refusal(party: PartyId, code: Code) -> str:
-    """Say that a party does not take part."""
+    """Describe a party's refusal to join."""
     return f"{party} refused the run {_explain(code)}"
 
 
 def tell_failure(party: PartyId, code: Code) -> str:
-    """Say that a party does not go on."""
+    """Describe a party's failure."""
     return f"{party} left the run {_explain(code)}"
 
 
@@ -68,6 +68,6 @@ def _explain(code: Code) -> str:
 
 
 def tell_declined(aggregator: PartyId, phase: str, reason: RejectReason) -> str:
-    """Say that an aggregator did not obey an order."""
+    """Describe an aggregator's refusal of an order."""
     why = ORDERS.get(reason, "the order is against its rules")
     return f"{aggregator} refused the order on {phase} ({reason}): {why}. Its owner's log says more"

@@ -1,4 +1,4 @@
-"""The coordinator's shell: takes manifests and messages, keeps its machines, answers questions about them."""
+"""The coordinator service: takes manifests and messages, runs the state machines, answers queries."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 ANY_RUN = RunId("")
 SNAPSHOT_AFTER = 64
-"""Events of a run, after which a snapshot takes their place."""
+"""Events of a run after which a snapshot replaces them."""
 
 
 class RunExists(ConfigurationError):
-    """This very manifest was submitted before."""
+    """The same manifest was submitted before."""
 
 
 class RunOver(ConfigurationError):
@@ -66,11 +66,11 @@ class Page:
     runs: tuple[RunId, ...]
     more: bool
     total: int
-    """How many there are in all."""
+    """Number of runs in the wanted states, over all pages."""
 
 
 class Coordinator:
-    """Schedules runs. It holds who is where in which phase, and byte counts; nothing that was summed."""
+    """Schedules runs. It knows each party's progress and byte counts; nothing that was summed."""
 
     def __init__(
         self,
@@ -85,25 +85,25 @@ class Coordinator:
         clock: Clock | None = None,
         observer: Observer = lambda _: None,
     ) -> None:
-        """With `new_state`, runs that were begun in this folder and are not in the store are given up."""
+        """Give up runs that were begun in this folder and are not in the store, if `new_state` is set."""
         self.counters = Counters()
         self._new_state = new_state
         self._clock = clock or SystemClock()
         self.news = EventFeed()
         self._over: dict[Key, RunningMachine] = {}
-        """Machines that are over and not archived yet: a run's last round, until the next begins."""
+        """Ended machines that are not archived yet: a run's last round stays here until the next begins."""
         self._due: set[RunId] = set()
-        """Runs of which something is to be archived."""
+        """Runs that have something to archive."""
         self._archived_news: dict[RunId, int] = {}
-        """Of runs that go on: the id of the last news that is archived."""
+        """Id of the last archived feed event, of runs that have not ended."""
         self._pause_when_void = pause_when_void
         self._transport = transport
         self._states: dict[RunId, str] = {}
-        """Of all runs, in the order in which they were submitted; by name, which is quicker to look up."""
+        """State of each run, in the order of submission; by name, which is quicker to look up."""
         self._next_place = 0
         self._steps: Counter[RunId] = Counter()
         self._submitted: dict[str, RunId] = {}
-        """By idempotency key."""
+        """Runs by idempotency key."""
         self._submitting = asyncio.Lock()
         self._tombstones = Tombstones(folder / TOMBSTONES)
         self._audit = AuditLog(folder / AUDIT_FILE, identity.name)
@@ -125,16 +125,16 @@ class Coordinator:
         )
 
     async def start(self) -> None:
-        """Rebuild all runs and go on with them; while there are none, messages are left in the queue.
+        """Rebuild all runs and go on with them; without any run, leave messages in the queue.
 
-        They may be for another coordinator of this name that knows their runs, and comes back.
+        They may be for another coordinator of this name, which knows their runs and may come back.
         """
         await self.runner.start(receiving=False)
         if self._states:
             await self.runner.receive()
 
     def _witness(self, moment: Transition) -> None:
-        """Keep up with what the machines do: what is asked often must not need a look at all of them."""
+        """Update what is often asked for after a step, so that queries need not look at all machines."""
         self._steps[moment.key.run] += 1
         self._steps[ANY_RUN] += 1
         if isinstance(moment.after, runs.State):
@@ -142,12 +142,12 @@ class Coordinator:
             if self.runner.machines[moment.key].entries >= SNAPSHOT_AFTER:
                 self._due.add(moment.key.run)
         elif isinstance(moment.event, Began):
-            # The round before is not asked about as often any more.
+            # The round before is asked for less often from now on.
             self._due.add(moment.key.run)
         self.news.note(moment)
 
     async def _archive_due(self) -> None:
-        """Move to the archive what is over, and what would make a restart long."""
+        """Archive what is over, and snapshot long runs, which would make a restart slow."""
         while self._due:
             await self._archive_run(self._due.pop())
 
@@ -180,8 +180,8 @@ class Coordinator:
             self._archived_news[run] = news[0].id
 
     async def submit_once(self, manifest: Manifest, key: str) -> tuple[RunId, bool]:
-        """Begin a run, unless it was begun under this very key; say whether it was."""
-        # One after the other: a second request must not be told of a run that the first fails to begin.
+        """Begin a run unless it was begun with this key; return its id and whether it had been begun before."""
+        # One at a time: a second request must not get a run that the first one fails to begin.
         async with self._submitting:
             known = self._submitted.get(key)
             if known is None:
@@ -191,7 +191,7 @@ class Coordinator:
         return known, True
 
     async def submit(self, manifest: Manifest, *, key: str = "") -> RunId:
-        """Begin a run, or say why it cannot begin."""
+        """Begin a run; raise `ConfigurationError` if its manifest does not fit or was submitted before."""
         me = self.runner.identity.name
         if manifest.coordinator != me:
             raise ConfigurationError(f"the manifest names {manifest.coordinator} as its coordinator; this is {me}")
@@ -214,7 +214,7 @@ class Coordinator:
         self._next_place += 1
         self.runner.add(machine, data)
         try:
-            # Once it is kept the parties will be asked, now or when the broker is back.
+            # Once it is persisted the parties will be asked, now or when the broker is back.
             await self.runner.feed_until_kept(machine, Began(at_s=self._clock.now_s()))
         except HubbubError:
             # It has not begun: the same manifest may be submitted later.
@@ -235,7 +235,7 @@ class Coordinator:
         await self._steer(run, CancelRequested(at_s=self._clock.now_s()))
 
     async def pause(self, run: RunId) -> None:
-        """Let the open round come to its end, and open no other; before the first, open none."""
+        """Let the open round end, and open no other."""
         await self._steer(run, PauseRequested(at_s=self._clock.now_s()))
 
     async def resume(self, run: RunId) -> None:
@@ -248,23 +248,23 @@ class Coordinator:
             raise RunOver(f"run {run} is {self._states[run]} already")
         await self.runner.feed_until_kept(Key("run", run), event)
 
-    # What the API and the terminal ask ------------------------------------------------------------------
+    # Queries by the API and the terminal ----------------------------------------------------------------
 
     def now_s(self) -> float:
-        """The time, by this coordinator's clock."""
+        """Return the time by this coordinator's clock."""
         return self._clock.now_s()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there."""
+        """Say whether the broker is connected."""
         return self._transport.condition.connected
 
     def list_runs(self) -> list[RunId]:
-        """All runs, oldest first."""
+        """Return all runs, oldest first."""
         return list(self._states)
 
     def page_runs(self, *, limit: int, after: RunId | None = None, states: Collection[runs.State] = ()) -> Page:
-        """The newest runs, or those that are older than one of them; all, or those in some states."""
+        """Return a page of runs, newest first: those older than `after`, if given, and in some states."""
         if after is not None and after not in self._states:
             raise UnknownRun(f"there is no run {after} to go on after")
         newest: Iterator[RunId] = reversed(self._states)
@@ -276,23 +276,23 @@ class Coordinator:
         return Page(tuple(found[:limit]), len(found) > limit, total)
 
     def count_steps(self, run: RunId) -> int:
-        """How many steps a run and its rounds have taken since this coordinator was started; `ANY_RUN` for all."""
+        """Count the steps of a run and its rounds since this coordinator was started; `ANY_RUN` for all."""
         return self._steps[run]
 
     def check_run(self, run: RunId) -> None:
-        """Refuse a run that was never submitted."""
+        """Raise `UnknownRun` if the run was never submitted."""
         if run not in self._states:
             raise UnknownRun(f"there is no run {run}")
 
     async def look(self, run: RunId) -> KnownRun:
-        """A run at this moment; one that is over is read in a thread."""
+        """Return a snapshot of a run; an archived one is read in a thread."""
         self.check_run(run)
         if self._find(Key("run", run)) is None:
             await asyncio.to_thread(self._archive.find_run, run)
         return self.look_at(run)
 
     def look_at(self, run: RunId) -> KnownRun:
-        """The same for whoever can wait for the store."""
+        """Return a snapshot of a run; blocks while an archived one is read."""
         self.check_run(run)
         live = self._find(Key("run", run))
         state, data = (live.state, live.data) if live else self._archive.find_run(run)
@@ -301,7 +301,7 @@ class Coordinator:
         return KnownRun(run, state, data, dict(self._find_held(run, data.round)), self._archive)
 
     def _find_held(self, run: RunId, last: int) -> Iterator[tuple[int, SomeRound]]:
-        """Rounds that are in memory, the last first; all before them are archived."""
+        """Yield the rounds that are in memory, the last first; all earlier ones are archived."""
         for number in range(last, 0, -1):
             live = self._find(Key("round", run, number))
             if live is not None and isinstance(live.state, rounds.State):
@@ -310,18 +310,18 @@ class Coordinator:
                 return
 
     def find_run(self, run: RunId) -> tuple[runs.State, runs.CoordinatorRun]:
-        """A run's state and data."""
+        """Return a run's state and data."""
         known = self.look_at(run)
         return known.state, known.data
 
     def find_rounds(self, run: RunId) -> list[SomeRound]:
-        """All rounds of a run so far; one that is about to begin is not there yet."""
+        """Return all rounds of a run so far; a round that is about to begin is not among them."""
         return self.look_at(run).find_rounds()
 
     def _find(self, key: Key) -> RunningMachine | None:
         return self.runner.machines.get(key) or self._over.get(key)
 
-    # What the runner asks -------------------------------------------------------------------------------
+    # Callbacks of the runner ----------------------------------------------------------------------------
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message against its run's manifest and make its event."""
@@ -343,12 +343,12 @@ class Coordinator:
         return [(key, event)]
 
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
-        """Its events rely on nothing but themselves."""
+        """Raise `LocalError`: the coordinator's events need nothing persisted beside them."""
         del key, payload
         raise LocalError(f"the coordinator keeps no {effect!r}")
 
     async def perform(self, key: Key, effect: Effect) -> None:
-        """Remember a run, or open a round of it."""
+        """Record a run's tombstone, or open a round."""
         match effect:
             case runs.RememberRun():
                 await asyncio.to_thread(self._tombstones.add, key.run)
@@ -370,17 +370,17 @@ class Coordinator:
         await self.runner.set_up(Key("round", run.run, number), data)
 
     def close(self) -> None:
-        """End the news, and close what is open on disk."""
+        """Close the event feed and the open files."""
         self.news.close()
         self._audit.close()
         self._store.close()
 
     async def work(self, key: Key, job: Job) -> object:
-        """The coordinator computes nothing."""
+        """Raise `LocalError`: the coordinator has no jobs."""
         raise LocalError(f"the coordinator has no job {job!r} for {key}")
 
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
-        """Know again which runs there were, in the order in which they were submitted, and what happened."""
+        """Restore the list of runs, in the order of submission, and the event feed."""
         live = {key.run: live for key, live in machines.items() if key.kind == "run"}
         found = [
             (each.place, each.run, each.state.value, each.idempotency_key) for each in self._archive.list_runs()
@@ -391,14 +391,14 @@ class Coordinator:
         self._next_place = max((place for place, *_ in found), default=-1) + 1
         for _, run, _, key in found:
             self._remember_key(key, run)
-        # All before the first step that was taken again is archived.
+        # Everything before the first replayed step is archived.
         for run in live:
             self._archived_news[run] = min((item.id for item in self.news.list_unloaded(run, 0)), default=1) - 1
         self.news.restore(partial(self._archive.read_news, KEPT + 1))
         self._check_tombstones()
 
     def _check_tombstones(self) -> None:
-        """Refuse a store that lacks runs that were begun in this folder: it is lost, or an old copy."""
+        """Raise `ConfigurationError` if the store lacks runs begun in this folder, unless `new_state` is set."""
         lost = [run for run in self._tombstones.find_open() if run not in self._states]
         if lost and not self._new_state:
             raise ConfigurationError(
@@ -411,7 +411,7 @@ class Coordinator:
             self._tombstones.mark_forgotten(run)
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
-        """Keep what is over until it is archived: the API shows it. When a run ends, so does its open round."""
+        """Keep an ended machine for the API until it is archived. When a run ends, its open round does too."""
         self._over[key] = live
         if key.kind == "run":
             self._due.add(key.run)

@@ -1,4 +1,4 @@
-"""The coordinator's interface at an address, in its own process or the demo's."""
+"""HTTP server of the coordinator's REST API, in its own process or the demo's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hubbub_coordinator.service import Coordinator
 
 @asynccontextmanager
 async def answering(coordinator: Coordinator, tokens: Tokens, listener: socket.socket) -> AsyncIterator[str]:
-    """Answer whoever has a token for as long as this is open; what it gives is the address."""
+    """Serve the REST API until the context closes; yields the address."""
     app = create_app(coordinator, tokens)
-    # Whoever follows the events would be waited for at the end otherwise.
+    # `before_end` closes the event streams, whose readers the shutdown would wait for.
     async with serving.answering(
         app,
         listener,

@@ -1,8 +1,8 @@
-"""Whose processor time it is, when all parties share one process and its threads.
+"""CPU time by party, when all parties share one process and its threads.
 
-The tasks that a party's runner begins, and those that they begin, carry the party's name in their context, as
-its log lines do. An event loop that times every callback and every call into its threads can so tell for whom
-each was.
+The tasks that a party's runner starts, and those that they start, carry the party's name in their context, as
+its log lines do. An event loop that times every callback and every call into its threads can therefore tell
+which party each was for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Attribution:
-    """Seconds of the processor by party; what was put aside is apart."""
+    """CPU seconds by party; excluded time is counted apart in `aside_s`."""
 
     def __init__(self) -> None:
         self.spent_s: defaultdict[str, float] = defaultdict(float)
@@ -32,7 +32,7 @@ class Attribution:
         self._lock = threading.Lock()
 
     def time(self, call: Callable[[], T]) -> T:
-        """Count what a call takes for the party in whose context it runs."""
+        """Run a call, and count its CPU time for the party in whose context it runs."""
         began_s = time.thread_time()
         try:
             return call()
@@ -41,7 +41,7 @@ class Attribution:
 
     @contextmanager
     def put_aside(self) -> Iterator[None]:
-        """What happens inside is the party's, but not what is measured."""
+        """Exclude the block's CPU time from the party's measured time."""
         began_s = time.thread_time()
         try:
             yield
@@ -51,7 +51,7 @@ class Attribution:
             self._add(self.spent_s, -took_s)
 
     def read(self) -> dict[str, float]:
-        """Seconds up to now, by party."""
+        """Return the CPU seconds so far, by party."""
         with self._lock:
             return dict(self.spent_s)
 
@@ -61,15 +61,15 @@ class Attribution:
 
 
 def _current_party() -> str:
-    """The party that is being computed for; nobody's is empty."""
+    """Return the party whose context this is; empty if nobody's."""
     return str(current_context().get("party", ""))
 
 
 class AttributingLoop(asyncio.SelectorEventLoop):
-    """Times what it runs itself and what it hands to threads."""
+    """Event loop that times its callbacks and the calls that it hands to threads."""
 
     def __init__(self, attribution: Attribution) -> None:
-        # First: the loop begins to read from a pipe of its own at once.
+        # Before `super().__init__`, which registers a reader for the loop's own pipe.
         self._attribution = attribution
         super().__init__()
 
@@ -79,7 +79,7 @@ class AttributingLoop(asyncio.SelectorEventLoop):
         """Run a callback soon, timed."""
         return super().call_soon(self._attribution.time, partial(callback, *args), context=context)
 
-    # What reads from and writes to sockets is called by the selector, and not through `call_soon`.
+    # The selector calls socket readers and writers, not `call_soon`.
     def _add_reader(self, fd: int, callback: Callable[..., object], *args: object) -> object:
         return super()._add_reader(fd, self._attribution.time, partial(callback, *args))  # type: ignore[misc]
 
@@ -89,7 +89,7 @@ class AttributingLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
-        """Hand a call to a thread, which has a context of its own until the call enters the party's."""
+        """Hand a call to a thread, timed, and enter the party's context there."""
         party = _current_party()
 
         def call() -> T:

@@ -34,7 +34,7 @@ LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What `hubbub demo` was asked for."""
+    """Options of `hubbub demo`."""
 
     strategy: str = "no-union"
     wire: str = "compact"
@@ -56,7 +56,7 @@ class DemoOptions:
 
 
 def draw_up(options: DemoOptions, task: Task, *, target: float | None = None) -> tuple[Manifest, Parties]:
-    """The demo's manifest, and throw-away keys for everybody in it."""
+    """Return the demo's manifest, and throw-away identities for all its parties."""
     parties = make_parties(clients=options.clients, servers=options.servers)
     manifest = draw_up_manifest(
         task,
@@ -79,7 +79,7 @@ def draw_up(options: DemoOptions, task: Task, *, target: float | None = None) ->
 
 
 async def run_demo(options: DemoOptions, console: Console) -> None:
-    """Run it, show it, report on it."""
+    """Run the demo, show its progress and print its report."""
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
     _check_installed(options)
@@ -117,7 +117,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
 
 
 def _check_installed(options: DemoOptions) -> None:
-    """Find out before anything is begun what is missing; all of it comes with one extra."""
+    """Raise `ConfigurationError` early if a package is missing; the extra `demo` installs them all."""
     if options.task in TASKS_IN_TORCH:
         require("torch", wanted_by=f"task {options.task}", extra="demo")
     if options.dashboard:
@@ -126,23 +126,23 @@ def _check_installed(options: DemoOptions) -> None:
 
 
 def _share(task: Task, load: TaskLoader) -> TaskLoader:
-    """Have all trainers use one task, whose data are then loaded once; others may be asked for later."""
+    """Return a loader that gives all trainers one task object, so that its data are loaded once."""
     return lambda name: task if name == task.name else load(name)
 
 
 def _reserve_port(port: int) -> socket:
-    from hubbub_local.serving import reserve_port  # noqa: PLC0415  (Only who wants the page waits for FastAPI.)
+    from hubbub_local.serving import reserve_port  # noqa: PLC0415  (Only the dashboard needs FastAPI.)
 
     return reserve_port(port)
 
 
 @asynccontextmanager
 async def _showing_dashboard(federation: Federation, listener: socket, console: Console) -> AsyncIterator[None]:
-    """Serve the page beside the run, and leave it up after: also of a run that failed, to see why."""
+    """Serve the dashboard during the run and after it, also after a failure, until Ctrl-C."""
     from hubbub_local.serving import open_dashboard, wait_for_interrupt  # noqa: PLC0415
 
     async with open_dashboard(federation.coordinator, listener) as dashboard:
-        # Apart from each other: an address is kept by browsers and logs, and a token must not be.
+        # On separate lines: browsers and logs keep addresses, and must not keep a token.
         console.print(f"Dashboard  {dashboard.url}", highlight=False, soft_wrap=True)
         console.print(f"Token      {dashboard.tokens.change}", highlight=False, markup=False, soft_wrap=True)
         try:

@@ -1,10 +1,7 @@
-"""How long rounds take, and what of that is training and evaluation, where all parties share one process.
+"""Terminal display of the demo: a live picture, or plain lines where the output is piped.
 
-No client tells anybody how long it took. Whoever runs all of them sees it in their steps.
-
-What a spectator of a run knows: kept up to date from the steps and the progress of its parties.
-
-The show in a terminal: a live picture where there is one, plain lines where the output is piped.
+`Board` is updated from the steps and the progress of all parties, which share this process. `Stopwatch` splits
+a round's time: no client reports how long its training took, but here it can be seen in its steps.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ Place = tuple[RunId, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """Where a round's time went: the slowest client's training, its evaluation, and all the rest."""
+    """A round's time, split into the slowest client's training, its evaluation, and the rest."""
 
     training_s: float
     evaluation_s: float
@@ -46,13 +43,13 @@ class Durations:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Observes trainers, and keeps the slowest of each round."""
+    """Observes trainers, and keeps the longest training and evaluation of each round."""
 
     _training_s: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
     _evaluation_s: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
 
     def observe(self, moment: Transition) -> None:
-        """Take in a step of a trainer."""
+        """Note the duration in a trainer's step, if it has one."""
         place = moment.key.run, moment.key.round
         match moment.event:
             case Trained(training_s=training_s):
@@ -61,7 +58,7 @@ class Stopwatch:
                 self._evaluation_s[place] = max(self._evaluation_s[place], evaluation_s)
 
     def split(self, run: RunId, account: Account) -> Durations:
-        """Split a round's time, once all clients have finished it: the coordinator may hear of it before us."""
+        """Split a round's time, once all clients have finished it; the coordinator may report it before that."""
         place = run, account.round
         training_s, evaluation_s = self._training_s[place], self._evaluation_s[place]
         return Durations(
@@ -73,9 +70,9 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class Board:
-    """The state of the show.
+    """State of the display.
 
-    `announcements` are for every spectator, `news` for those who read a log; both hold what was not shown yet.
+    `announcements` are shown in both displays, `news` only as plain lines; both hold what was not shown yet.
     """
 
     manifest: Manifest
@@ -94,16 +91,16 @@ class Board:
     news: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        """Say something."""
+        """Add a line of news."""
         self.news.append(line)
 
     def progress(self, client: PartyId, number: int, done: int, _steps: int) -> None:
-        """A trainer has done that many steps; called from its thread."""
+        """Note a trainer's local steps so far; called from its thread."""
         if number >= self.round:
             self.steps[client] = done
 
     def observe(self, moment: Transition) -> None:
-        """Take in a step of the coordinator, if it is about this run: others may be begun from the dashboard."""
+        """Update the board from a coordinator's step, if it is of this run: the dashboard may start others."""
         data = moment.data
         if moment.key.run != self.manifest.run_id:
             return
@@ -169,12 +166,12 @@ class Board:
 
 
 def show_metric(name: str, metrics: Mapping[str, float]) -> str:
-    """A metric of a round for people; a dash where the round has none."""
+    """Format a metric of a round; a dash if the round has none."""
     return format_value(name, metrics[name]) if name in metrics else "-"
 
 
 def show_bytes(count: float) -> str:
-    """A size for people: 1 MB is 2^20 bytes, as in the paper."""
+    """Format a size: 1 MB is 2^20 bytes, as in the paper."""
     for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
         if count >= size:
             return f"{count / size:.2f} {unit}"
@@ -186,7 +183,7 @@ FRAMES_PER_SECOND = 10
 
 @contextmanager
 def show(board: Board, console: Console) -> Iterator[None]:
-    """Keep the terminal up to date while the block runs."""
+    """Update the terminal while the block runs."""
     draw = _Picture(board, console) if console.is_terminal else _Lines(board, console)
     ticker = asyncio.get_running_loop().create_task(_tick(draw))
     try:
@@ -205,7 +202,7 @@ async def _tick(draw: _Picture | _Lines) -> None:
 
 
 class _Lines:
-    """One line for each piece of news."""
+    """Plain display: one line for each piece of news."""
 
     def __init__(self, board: Board, console: Console) -> None:
         self._board = board
@@ -218,13 +215,13 @@ class _Lines:
         self.update()
 
     def update(self) -> None:
-        """Print what is new."""
+        """Print new lines."""
         _print_all(self._board.announcements, self._console)
         _print_all(self._board.news, self._console)
 
 
 class _Picture:
-    """The parties and what they are doing now, drawn over and over."""
+    """Live display: the parties and what they are doing, redrawn over and over."""
 
     def __init__(self, board: Board, console: Console) -> None:
         self._board = board
@@ -237,7 +234,7 @@ class _Picture:
         self._live.__exit__(None, None, None)
 
     def update(self) -> None:
-        """Draw the board as it is, under what was announced."""
+        """Print new announcements, and redraw the board below them."""
         _print_all(self._board.announcements, self._live.console)
         self._board.news.clear()
         self._live.update(_draw(self._board), refresh=True)

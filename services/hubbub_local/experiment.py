@@ -1,4 +1,4 @@
-"""Running a strategy until the model is good enough, and what that took."""
+"""Runs a strategy until a target metric is reached, and measures the cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hubbub_trainer.task_runner import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What it took: rounds up to the first whose headline metric is as good as the target."""
+    """Outcome of an experiment: the rounds up to the first whose headline metric reaches the target."""
 
     strategy: str
     q: int
@@ -32,16 +32,16 @@ class Outcome:
     reached: bool
     accounts: tuple[Account, ...]
     model_sha256: str
-    """Of the model that all clients ended with."""
+    """Digest of the model that all clients ended with."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the last round, by name."""
+        """Metrics of the last round, by name."""
         return self.accounts[-1].metrics
 
     @property
     def mean_union(self) -> float:
-        """E|V|."""
+        """Mean of |V| over the rounds."""
         return sum(each.union_size for each in self.accounts) / len(self.accounts)
 
     @property
@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def predicted_bits(self) -> int:
-        """The same by the formulas."""
+        """Payload of all rounds and all parties, by the formulas."""
         return sum(cost.predicted_bits for each in self.accounts for cost in each.costs.values())
 
 
@@ -66,10 +66,10 @@ async def run_to_target(
 ) -> Outcome:
     """Run until a round's headline metric reaches the target, or `options.rounds` are done.
 
-    A task that fails stops it: in a run nobody is told, but an experiment would show numbers that mean nothing.
-    `report` is told of every finished round, `observer` of the coordinator's steps, `progress` of local training.
+    A failing task raises: in a real run only its owner is told, but an experiment would give meaningless numbers.
+    `report` gets every finished round, `observer` the coordinator's steps, `progress` the local training.
     """
-    # The manifest says when to stop, so that nobody begins a round that does not count.
+    # The target is in the manifest, so that no round begins after it was reached.
     manifest, parties = draw_up(options, task, target=target)
     accounts: list[Account] = []
 

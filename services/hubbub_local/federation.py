@@ -1,8 +1,7 @@
-"""Throw-away parties for a federation in one process: identities and a roster that nobody keeps.
+"""A federation in this process: coordinator, aggregators and trainers, with throw-away identities and roster.
 
-A coordinator, aggregators and trainers in this process, over one transport each.
-
-The services are the very ones that run as processes of their own; only the transport and the folder differ.
+The services are those that otherwise run as separate processes; only transport and folder differ. Each party
+has a transport of its own.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from hubbub_trainer.workspaces import TaskLoader
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """Everybody's identity, and the roster that they make."""
+    """Identities of all parties, and their roster."""
 
     roster: Roster
     identities: Mapping[PartyId, Identity] = field(repr=False)
 
 
 def make_parties(*, clients: int, servers: int, kem: Kem = Kem.X25519) -> Parties:
-    """A coordinator, client-1 to client-C and aggregator-1 to aggregator-S, each an organisation of its own."""
+    """Make a coordinator, client-1 to client-C and aggregator-1 to aggregator-S, each its own organisation."""
     roles = {
         "coordinator": Role.COORDINATOR,
         **{f"aggregator-{number}": Role.AGGREGATOR for number in range(1, servers + 1)},
@@ -59,7 +58,7 @@ def make_parties(*, clients: int, servers: int, kem: Kem = Kem.X25519) -> Partie
 
 
 def gather(identities: list[Identity], *, kem: Kem = Kem.X25519) -> Parties:
-    """Build the roster of some identities."""
+    """Build the roster of these identities."""
     roster = build_roster([identity.public() for identity in identities], kem=kem)
     return Parties(roster, {identity.name: identity for identity in identities})
 
@@ -76,34 +75,34 @@ class Federation:
     trainers: tuple[Trainer, ...]
     folder: Path
     _ended: tuple[Mapping[RunId, asyncio.Event], ...]
-    """Of each party, when it has done all that the end of a run asks of it."""
+    """For each party, an event per run that is set once the party has ended the run."""
 
     async def run(self, manifest: Manifest) -> tuple[runs.State, runs.CoordinatorRun]:
-        """Run a manifest to its end and return how it ended."""
+        """Run a manifest to its end, and return its final state and data."""
         run = await self.coordinator.submit(manifest)
         for ended in self._ended:
             await ended[run].wait()
         return self.coordinator.find_run(run)
 
     async def complete(self, manifest: Manifest) -> None:
-        """Run a manifest to its end, and refuse any end but the one that was hoped for."""
+        """Run a manifest to its end; raise `ProtocolError` unless it completed."""
         state, run = await self.run(manifest)
         if state is not runs.State.COMPLETED:
             raise ProtocolError(f"the run {state.value}: {run.reason}")
 
     def model_digests(self, manifest: Manifest) -> dict[PartyId, str]:
-        """The digest that each trainer wrote to its own folder when the run ended."""
+        """Return the model digest that each trainer wrote to its folder when the run ended."""
         return {
             name: _run_folder(self.folder, name, manifest).joinpath("model.sha256").read_text("ascii").strip()
             for name in manifest.clients
         }
 
     def count_task_failures(self) -> int:
-        """How often training or evaluation has failed at any trainer, of which only its owner is told."""
+        """Count failures of training or evaluation at all trainers, which only their owners are told about."""
         return sum(trainer.count_task_failures() for trainer in self.trainers)
 
     def alone_shares(self, manifest: Manifest) -> dict[int, float]:
-        """Of each round, the share of V's indices that one client chose alone: the mean of what clients tell."""
+        """Return by round the share of V's indices that one client chose alone: the mean of clients' figures."""
         told: dict[int, list[float]] = {}
         for name in manifest.clients:
             text = (_run_folder(self.folder, name, manifest) / "rounds.jsonl").read_text("utf-8")
@@ -119,7 +118,7 @@ def _run_folder(folder: Path, name: PartyId, manifest: Manifest) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the parties of a federation share in this process."""
+    """Settings that all parties of a federation share in this process."""
 
     parties: Parties
     folder: Path
@@ -186,11 +185,11 @@ async def _connect_all(manifest: Manifest, connect: Connect, stack: AsyncExitSta
 
 def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Transport]) -> Federation:
     ended: list[Mapping[RunId, asyncio.Event]] = []
-    # As many trainers at once as there are cores: each uses one thread.
+    # At most as many trainers at once as there are cores: each uses one thread.
     slots = asyncio.Semaphore(os.cpu_count() or 1)
 
     def watch(*finals: Enum, observe: Observer = lambda _: None) -> Observer:
-        """Observe a party, and note when it has done all that the end of the run asks of it."""
+        """Make an observer of a party that sets an event when the party has ended a run."""
         over: defaultdict[RunId, asyncio.Event] = defaultdict(asyncio.Event)
         ended.append(over)
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown and plots in SVG, for reports. Plots are drawn with matplotlib, the extra `report`."""
+"""Markdown tables and SVG plots for reports. Plots need matplotlib, the extra `report`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[float, float]]
 PANEL_INCHES = (4.2, 3.8)
 LEGEND_INCHES = 2.2
-"""Beside panels that have the same lines."""
+"""Width of a legend beside panels that have the same lines."""
 CROWDED = 50
-"""Points of a line that are not marked one by one."""
+"""Lines with this many points or more have no markers."""
 _COLOURS = (
     *("#3b7dd8", "#d1495b", "#2a9d8f", "#b5792a", "#9a5bc0", "#8a8f98"),
     *("#d4a72c", "#20a4c9", "#5aa02c", "#c2569e", "#e8833a", "#7a6652"),
 )
-# Any: matplotlib types its keys as a Literal of all that there are. With the salt a picture is the same each time.
+# Any: matplotlib types its keys as a Literal of all names. The salt makes a picture the same each time.
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "hubbub",
     "svg.fonttype": "none",
@@ -46,21 +46,21 @@ class Panel:
     lines: Mapping[str, Points] = field(default_factory=dict)
     bars: Mapping[str, float] = field(default_factory=dict)
     target: float | None = None
-    """A height to be reached."""
+    """Target value, drawn as a horizontal line."""
     log_x: bool = False
     log_y: bool = False
     from_zero: bool = False
 
 
 def require_matplotlib() -> None:
-    """Refuse early where nothing could be drawn in the end."""
+    """Raise `ConfigurationError` early if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("the report's plots need matplotlib: pip install 'hubbub[report]'")
 
 
 def draw_plot(title: str, panels: Sequence[Panel]) -> str:
     """Draw panels side by side, as SVG that is the same for the same numbers."""
-    import matplotlib as mpl  # noqa: PLC0415  (Only who has the extra can import it.)
+    import matplotlib as mpl  # noqa: PLC0415  (Needs the extra.)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     with mpl.rc_context(_STYLE):
@@ -98,7 +98,7 @@ def _fill(place: Axes, panel: Panel) -> None:
     place.set(title=panel.title, xlabel=panel.x_label)
     if panel.log_x:
         place.set_xscale("log")
-        # Where a scale spans little more than one power of ten, its small labels would lie over each other.
+        # On a scale of little more than one power of ten, minor labels would overlap.
         place.xaxis.set_minor_formatter(lambda *_: "")
     if panel.log_y:
         place.set_yscale("log")
@@ -107,14 +107,14 @@ def _fill(place: Axes, panel: Panel) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table whose first column is words and whose others are numbers."""
+    """Return a Markdown table whose first column is text and whose others are numbers."""
     rule = ["---", *["---:"] * (len(columns) - 1)]
     cells = ([cell.replace("|", "\\|") for cell in row] for row in (columns, rule, *rows))
     return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
 
 
 def show_seconds(seconds: float) -> str:
-    """A duration for people, with three significant digits."""
+    """Format a duration with three significant digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             value = seconds / size

@@ -1,4 +1,4 @@
-"""The outcome of a demo: a table for people, JSON for programs."""
+"""Report of a demo, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_report(
     *,
     data: str,
 ) -> Json:
-    """Everything that was measured, as JSON."""
+    """Return all measurements as JSON."""
     return {
         "run": manifest.run_id,
         "strategy": manifest.strategy,
@@ -57,7 +57,7 @@ def _write_round(each: Account, took: Durations, alone: float | None) -> Json:
     return {
         "round": each.round,
         "metrics": each.metrics,
-        # Beside the others, for who looks for it where it has always been.
+        # Also here, for programs that read it at its old place.
         **({"accuracy": each.metrics["accuracy"]} if "accuracy" in each.metrics else {}),
         "members": list(each.members),
         "union_size": each.union_size,
@@ -85,7 +85,7 @@ def draw_report(
     model_sha256: str,
     alone: Mapping[int, float],
 ) -> RenderableType:
-    """The headline metric by round; communication measured, predicted and against dense FedAvg."""
+    """Draw the headline metric by round, and communication measured, predicted and against dense FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
     return Group(_draw_rounds(manifest, accounts, times, alone), _draw_cost(manifest, accounts), Text(), closing)
 

@@ -1,4 +1,4 @@
-"""The dashboard of a federation in this process: the coordinator's own page, behind throw-away tokens."""
+"""Dashboard of a federation in this process: the coordinator's own page, behind throw-away tokens."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from hubbub_coordinator.service import Coordinator
 from hubbub_coordinator.serving import answering
 
 HOST = "127.0.0.1"
-"""Throw-away tokens or not: nobody on another machine is meant to come in."""
+"""Local only, even though there are tokens: other machines have no business here."""
 TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Where the page is, and what it asks for."""
+    """URL and tokens of a dashboard."""
 
     url: str
     tokens: Tokens = field(repr=False)
 
 
 def reserve_port(port: int) -> socket:
-    """Find out before anything is begun that a port is taken; 0 is any free one."""
+    """Bind a port before anything begins; 0 is any free one."""
     return listen(HOST, port, advice="choose another with --port, or --port 0 for any free one")
 
 
 @asynccontextmanager
 async def open_dashboard(coordinator: Coordinator, listener: socket) -> AsyncIterator[Dashboard]:
-    """Serve the coordinator's page for as long as this is open."""
+    """Serve the coordinator's page until the context closes."""
     tokens = Tokens(read=secrets.token_urlsafe(TOKEN_BYTES), change=secrets.token_urlsafe(TOKEN_BYTES))
     async with answering(coordinator, tokens, listener) as url:
         yield Dashboard(url, tokens)
 
 
 async def wait_for_interrupt() -> None:
-    """Return when the user has had enough: Ctrl-C ends this, and is no failure."""
+    """Return on Ctrl-C, which is no failure here."""
     enough = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""The REST interface: routes and what they answer. No protocol decision is made here."""
+"""The REST API: routes and their response models. No protocol decision is made here."""

@@ -1,6 +1,6 @@
-"""How long a request may be: nobody, with a token or without, fills the coordinator's memory.
+"""Access control of the REST API: a gate with one bearer token for reading and one for changing, and a body limit.
 
-Who may use the interface: one bearer token for reading, another for changing, and a gate before every route.
+The limit holds for requests with a token too: nobody may fill the coordinator's memory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOO_LONG = f"the request's body is longer than {MAX_BODY_BYTES} bytes"
 
 
 class BodyLimit:
-    """Refuses a body that says it is too long, unread, and stops reading one that turns out to be."""
+    """Middleware that refuses a body whose declared length is too long, and stops reading one that is longer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on if its body is not too long."""
+        """Pass a request on, or refuse it if its body is too long."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -58,7 +58,7 @@ def _count(receive: Receive) -> Receive:
         message = await receive()
         total += len(message.get("body", b""))
         if total > MAX_BODY_BYTES:
-            # This kind passes through whatever reads the body, and is answered as any other problem.
+            # Code that reads a body lets an HTTPException pass, and it is answered like any other problem.
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)
         return message
 
@@ -74,9 +74,9 @@ DOCS_PATH = "/docs"
 DESCRIPTION_PATH = "/openapi.json"
 ICON_PATH = "/favicon.ico"
 OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH, PAGE_PATH, DOCS_PATH, DESCRIPTION_PATH, ICON_PATH})
-"""What may be read without a token: none of it holds anything of a run. A page asks its reader for a token."""
+"""Paths that are read without a token. They hold nothing of a run; a page asks its reader for a token."""
 ASSETS_FOLDER = "/assets/"
-"""The files that the pages are made of, which are the same for everybody, are open as well."""
+"""The pages' files, which are the same for everybody, need no token either."""
 
 MIN_TOKEN_LENGTH = 32
 # RFC 6750, section 2.1: what may follow "Bearer" in the header.
@@ -85,22 +85,22 @@ HOW_TO_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token
 
 READING_METHODS = frozenset({"GET", "HEAD"})
 URL_PARAMETERS = frozenset({"token", "access_token", "bearer_token", "api_key", "authorization", "bearer"})
-"""Names under which somebody might put a token into a URL, where every log on the way would keep it."""
+"""Query parameters that may hold a token, which every log on the way would keep."""
 _SUSPICIOUS = re.compile(rb"token|key|auth|bearer|%", re.IGNORECASE)
-"""A query without any of these, the last of which may hide the others, has none of the names."""
+"""Quick test: a query without any of these has none of the names; "%" may encode the others."""
 
 
 class Right(Enum):
-    """What a token allows."""
+    """Right that a token grants."""
 
     READ = "read"
     CHANGE = "change"
-    """Reading as well."""
+    """Includes reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The two tokens of a coordinator; who may read can still not change anything."""
+    """The two tokens of a coordinator; the read token cannot change anything."""
 
     read: str = field(repr=False)
     change: str = field(repr=False)
@@ -123,7 +123,7 @@ class Tokens:
         object.__setattr__(self, "_digests", (_digest(self.read), _digest(self.change)))
 
     def recognise(self, offered: str) -> Right | None:
-        """What this token allows; the time it takes tells nothing about the real ones, nor does its length."""
+        """Return the right of a token, in a time that tells nothing about the real tokens or their length."""
         digest = _digest(offered)
         may_read, may_change = (hmac.compare_digest(digest, each) for each in self._digests)
         if may_change:
@@ -136,13 +136,13 @@ def _digest(token: str) -> bytes:
 
 
 def read_tokens(read_file: Path, change_file: Path) -> Tokens:
-    """Take each token from a file of its own, which only its owner may read."""
+    """Read each token from its file, which only its owner may read."""
     return Tokens(read=_read_token(read_file), change=_read_token(change_file))
 
 
 def _read_token(path: Path) -> str:
     try:
-        # What is no ASCII is replaced, and then refused like any other character that a token cannot have.
+        # Bytes that are not ASCII are replaced, and then refused like any other invalid character.
         with path.open(encoding="ascii", errors="replace") as file:
             if is_open_to_others(os.fstat(file.fileno())):
                 raise ConfigurationError(f"{path} holds a token and is open to other users; chmod 600 {path}")
@@ -155,7 +155,7 @@ def _read_token(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not let in; `code` is RFC 6750's word for it, if it has one."""
+    """Reason to refuse a request; `code` is RFC 6750's error code, if there is one."""
 
     status: HTTPStatus
     detail: str
@@ -163,7 +163,7 @@ class Refusal:
 
     @property
     def challenge(self) -> str:
-        """What WWW-Authenticate says."""
+        """Value of the WWW-Authenticate header."""
         return 'Bearer realm="hubbub"' + (f', error="{self.code}"' if self.code else "")
 
 
@@ -186,7 +186,7 @@ ONLY_READING = Refusal(
 
 
 class Gate:
-    """Stands before the router, so that no route, and no path without one, is reached without the right token."""
+    """Middleware before the router: no path, with a route or without, is reached without the right token."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
         self._app = app
@@ -194,16 +194,16 @@ class Gate:
         self._tally = Tally(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or say why not."""
+        """Pass a request on, or answer with the reason for refusing it."""
         if scope["type"] == "websocket":
-            # Nothing here speaks it, and a route that did would be a way round the rules below.
+            # No route uses WebSockets; one that did would bypass the checks below.
             await WebSocketClose()(scope, receive, send)
             return
         refusal = self._judge(scope) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
             return
-        # Neither the path nor the query: either may hold a token.
+        # Log neither the path nor the query: either may hold a token.
         client = scope.get("client")
         who = client[0] if client else "-"
         self._tally.warn(refusal.detail, f"refused a {scope['method']} from {who}: {refusal.detail}")
@@ -231,5 +231,5 @@ class Gate:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path may be read without a token."""
+    """Return whether a path may be read without a token."""
     return path in OPEN_PATHS or path.startswith(ASSETS_FOLDER)

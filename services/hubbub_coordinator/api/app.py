@@ -1,4 +1,4 @@
-"""The coordinator's interface, put together: routes, the gate before them, and one form for all problems."""
+"""The coordinator's REST API, assembled: routes, middleware and error handlers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ DESCRIPTION = (
 
 
 def create_app(coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
-    """Build the interface of one coordinator, open to who has a token."""
+    """Build the REST API of one coordinator, behind its tokens."""
     return guard(create_routes(coordinator), coordinator, tokens)
 
 
 def guard(routes: ASGIApp, coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
-    """Put all before the routes that every request passes: headers on any answer, and nothing before the token."""
-    # Not inside FastAPI, of which an answer that is held needs nothing.
+    """Wrap the routes in the middleware that every request passes: security headers, token check, cache."""
+    # Outside FastAPI: an answer from the cache needs nothing of it.
     return SecurityHeaders(Gate(Remembering(routes, coordinator), tokens))
 
 
 def create_routes(coordinator: Coordinator) -> FastAPI:
-    """Build all that is behind the gate."""
+    """Build the application behind the gate."""
     app = FastAPI(
         title="Hubbub coordinator",
         description=DESCRIPTION,
@@ -46,7 +46,7 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
         docs_url=None,
         generate_unique_id_function=lambda route: route.name,
         redoc_url=None,
-        # Our metrics are our own; nothing of a request goes to whatever else is set up in this process.
+        # We have our own metrics; no request data goes to other telemetry that this process may have.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.coordinator = coordinator

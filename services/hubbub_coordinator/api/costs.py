@@ -1,4 +1,4 @@
-"""What the interface answers about communication: measured, predicted, and under other strategies."""
+"""API models of communication costs: measured, predicted, and under other strategies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hubbub_coordinator.phases.round import CoordinatorRound
 
 
 class CostView(BaseModel):
-    """Communication that counts as one thing."""
+    """Communication of one category."""
 
     payload_bits: int
     predicted_bits: int
@@ -24,7 +24,7 @@ class CostView(BaseModel):
 
 
 class PartyTotalView(BaseModel):
-    """What one party reported in one direction, of all rounds."""
+    """Traffic of one category that one party reported in one direction, over all rounds."""
 
     counts_as: str
     party: str
@@ -35,22 +35,22 @@ class PartyTotalView(BaseModel):
 
 
 class PartyCostView(PartyTotalView):
-    """What one party reported of one round, in one direction."""
+    """Traffic of one category that one party reported in one direction, in one round."""
 
     round: int
 
 
 class StrategyCostView(BaseModel):
-    """What released rounds would have taken under a strategy."""
+    """Payload of the released rounds under a strategy."""
 
     total_bits: int
     rounds: dict[int, int]
 
 
 class RunCost(BaseModel):
-    """What a run has cost so far, and what others would have cost for its released rounds.
+    """Cost of a run so far, and of its released rounds under other strategies.
 
-    Totals are of all rounds; what is by round is of those on this page.
+    Totals cover all rounds; figures by round cover those on this page.
     """
 
     total: dict[str, CostView]
@@ -63,14 +63,14 @@ class RunCost(BaseModel):
     """By the formulas of the run's own wire mode, with the same |V|, members and recipients; its own strategy is
     among them.
 
-    After a strategy without a union phase, |V| is not known: the most that it can have been is taken.
+    After a strategy without a union phase |V| is not known, and its upper bound is taken.
     """
     next: int | None
-    """To be sent as `after` for the rounds that follow; null if there are none."""
+    """Send it as `after` to get the next rounds; null if there are none."""
 
 
 def view_costs(sums: accounts.Sums, some_rounds: Sequence[SomeRound], following: int | None = None) -> RunCost:
-    """Totals of all rounds, and costs of some of them, after which there may be others."""
+    """Return the totals of all rounds and the costs of some; `following` is the cursor of the next page."""
     released = [data for state, data in some_rounds if state is rounds.State.RELEASED]
     return RunCost(
         total={name: _view(cost) for name, cost in sums.costs.items()},
@@ -96,7 +96,7 @@ def view_costs(sums: accounts.Sums, some_rounds: Sequence[SomeRound], following:
 
 
 def view_cost(data: CoordinatorRound) -> dict[str, CostView]:
-    """A round's cost so far."""
+    """Return a round's cost so far."""
     return {name: _view(cost) for name, cost in accounts.costs(data).items()}
 
 
@@ -105,7 +105,7 @@ def _view(cost: accounts.Cost) -> CostView:
 
 
 def view_parties(some_rounds: Sequence[SomeRound]) -> list[PartyCostView]:
-    """What each party reported of each round."""
+    """Return the traffic that each party reported of each round."""
     return [
         PartyCostView(
             round=data.number,

@@ -1,10 +1,8 @@
-"""News as it happens, to hundreds who read it at once: server-sent events.
+"""Routes of the event feed: as a list, and live as server-sent events for hundreds of readers.
 
-Nothing is put into queues for anybody. Each reader has a place in the list of news and, when it is woken, writes
-all that comes after it; one that reads slowly waits for its own connection alone, and finds more next time.
-Readers are woken together, a moment after something happened: all that happens in it is one write for each.
-
-Routes about what happens: as a list, and live.
+There is no queue per reader. Each reader has a position in the feed and, when it is woken, writes all events
+after it. A slow reader waits for its own connection alone, and finds more events next time. Readers are woken
+together, a moment after an event: all events of that moment are one write for each.
 """
 
 from __future__ import annotations
@@ -25,27 +23,26 @@ from hubbub_coordinator.api.openapi import SCHEMAS, reading
 from hubbub_coordinator.event_feed import EventFeed, FeedEvent, FeedEventKind
 
 KEEP_ALIVE_S = 15.0
-"""After which a stream that was silent says that it is there; at most half as much again, since all are looked at
-together."""
+"""Silence after which a stream sends a keep-alive; up to half as much later, since one timer serves all."""
 KEEP_ALIVE = b": keep-alive\n\n"
 RESET = b"event: reset\ndata: {}\n\n"
 MEDIA_TYPE = "text/event-stream"
 
 WAKE_S = 0.05
 WAKE_S_PER_READER = 0.004
-"""The more there are who read, the more it costs to wake them: 10 are woken ten times a second, 500 in two."""
+"""Waking readers costs time: 10 are woken up to ten times a second, 500 every two seconds."""
 WOKEN_AT_ONCE = 50
-"""Rounds go on in between."""
+"""Readers woken in one turn of the event loop; rounds go on in between."""
 MOST_AT_ONCE = 500
-"""Of news in one write, so that a reader with much to catch up on waits for its connection in between."""
+"""Events in one write, so that a reader with much to catch up on waits for its connection in between."""
 
 
 MOST_SHARED = 64
-"""Places for which what was written is held until there is more news."""
+"""Cached writes, by position; cleared by the next event."""
 
 
 class Streams:
-    """Everybody who reads along."""
+    """Readers of the live event stream."""
 
     def __init__(self, news: EventFeed) -> None:
         self.news = news
@@ -59,7 +56,7 @@ class Streams:
         return len(self._readers)
 
     def admit(self) -> asyncio.Event:
-        """Take in a reader; the event is set when there may be something for it, as at its beginning."""
+        """Add a reader; its event is set at first, and whenever there may be something to write."""
         reader = asyncio.Event()
         reader.set()
         self._readers.add(reader)
@@ -68,18 +65,18 @@ class Streams:
         return reader
 
     def _keep_awake(self) -> None:
-        """Look after those to whom nothing happens: one timer for all, and none where nobody reads."""
+        """Wake all readers for their keep-alive: one timer for all, and none without readers."""
         self._keeper = None
         if self._readers and not self.news.over:
             self._wake_some(list(self._readers))
             self._keeper = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._keep_awake)
 
     def dismiss(self, reader: asyncio.Event) -> None:
-        """Wake a reader no more."""
+        """Remove a reader."""
         self._readers.discard(reader)
 
     def _note(self) -> None:
-        """Something happened: wake everybody in a moment."""
+        """Schedule a wake-up of all readers after a new event."""
         self._written.clear()
         if self.news.over:
             self._wake()
@@ -100,9 +97,9 @@ class Streams:
             asyncio.get_running_loop().call_soon(self._wake_some, readers[WOKEN_AT_ONCE:])
 
     def write(self, after: int, run: str) -> tuple[bytes, int]:
-        """What comes after a place, of one run or (if it is empty) of all, and the place after that.
+        """Return the encoded events after a position, of one run or (if empty) of all, and the next position.
 
-        Readers that were woken together mostly stand at the same place: what is written for one is for all.
+        Readers that are woken together are mostly at the same position, so the bytes are cached.
         """
         found = self._written.get((after, run))
         if found is None:
@@ -119,7 +116,7 @@ class Streams:
 
 
 class EventStream(Response):
-    """An answer that goes on until the reader hangs up or the coordinator ends."""
+    """Response that streams events until the reader disconnects or the coordinator ends."""
 
     media_type = MEDIA_TYPE
 
@@ -130,11 +127,11 @@ class EventStream(Response):
         self._silent_since_s = 0.0
         self.status_code = HTTPStatus.OK
         self.background = None
-        # Where it begins: whoever is cut off before the first event can go on from there.
+        # The start position: a reader that is cut off before the first event can resume from there.
         self.init_headers({"Last-Event-ID": str(self._place), "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write until the end."""
+        """Stream until the end."""
         del scope
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         reader = self._streams.admit()
@@ -150,7 +147,7 @@ class EventStream(Response):
             gone.cancel()
 
     async def _send_next(self, reader: asyncio.Event, send: Send) -> None:
-        """Wait for something to write, and say from time to time that we are here."""
+        """Wait until woken, then send new events or, after a long silence, a keep-alive."""
         await reader.wait()
         reader.clear()
         text, self._place = self._streams.write(self._place, self._run)
@@ -172,7 +169,7 @@ async def _wait_until_gone(receive: Receive) -> None:
 
 
 def _let_go(reader: asyncio.Event, gone: asyncio.Task[None]) -> None:
-    """Wake a reader that has hung up, or whose request cannot be read any further."""
+    """Wake a reader that has disconnected, or whose request can no longer be read."""
     if not gone.cancelled():
         gone.exception()
     reader.set()
@@ -187,37 +184,37 @@ RunFilter = Annotated[RunName | Absent, Query(description="Only what happens in 
 EventId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
 PartyName = Annotated[str, StringConstraints(pattern=PARTY_ID_PATTERN)]
 WrittenId = Annotated[str, StringConstraints(pattern=r"^[0-9]{0,18}$")]
-"""Empty where a browser has none yet."""
+"""Last-Event-ID as text; empty if a browser has none yet."""
 
 
 class EventView(BaseModel):
-    """One thing that happened."""
+    """An event of the feed."""
 
     model_config = ConfigDict(from_attributes=True)
 
     id: int
-    """Goes up, stays the same across restarts of the coordinator, and never means something else."""
+    """Increases, survives restarts of the coordinator, and is never reused."""
     at_s: float
     run: str
     round: int
-    """0 where it is about the run as a whole."""
+    """0 if it is about the run as a whole."""
     phase: str
     kind: FeedEventKind
     party: str
-    """Who did it, or to whom it happened; empty where it is about nobody in particular."""
+    """The party that it is about; empty if there is none."""
     text: str
     state: str
-    """Of the run or the round, after it."""
+    """State of the run or the round after the event."""
 
 
 class EventPage(BaseModel):
-    """What happened, oldest first."""
+    """Events, oldest first."""
 
     items: list[EventView]
     next: int | None
-    """To be sent as `after` for what followed; null if nothing has yet."""
+    """Send it as `after` to get the next page; null if there is none."""
     reset: bool
-    """Whether something is missing before the first: it was too long ago, or `after` is not known here."""
+    """True if events before the first are missing: they are no longer held, or `after` is not known here."""
 
 
 @router.get("/api/v1/events", response_model=EventPage, **reading(HTTPStatus.NOT_FOUND))
@@ -231,7 +228,7 @@ async def list_events(
     kind: Annotated[list[FeedEventKind] | Absent, Query(description="Only events of these kinds.")] = None,
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
-    """What happened: the newest, or what followed on an event."""
+    """List events: the newest, or those after an event."""
     news = coordinator.news
     if run is not None:
         coordinator.check_run(run)
@@ -299,7 +296,7 @@ async def stream_events(
         Header(alias="Last-Event-ID", description="Go on after this event; from now on if not given."),
     ] = None,
 ) -> Response:
-    """What happens, as it happens, until the reader hangs up."""
+    """Stream events live until the reader disconnects."""
     if run is not None:
         coordinator.check_run(run)
     streams: Streams = request.app.state.streams

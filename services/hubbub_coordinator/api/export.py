@@ -1,4 +1,4 @@
-"""A run to take away: one JSON document, or tables as CSV."""
+"""Export of a run: one JSON document, or tables as CSV."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from hubbub_coordinator.service import Coordinator
 
 Cell = str | int | float | None
 
-# A spreadsheet takes what begins so for a formula, and a reason is whatever a party wrote.
+# Spreadsheets take text that begins with these for a formula, and a reason may hold what a party wrote.
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Format(StrEnum):
-    """How a run is written."""
+    """Format of an export."""
 
     JSON = "json"
     CSV = "csv"
 
 
 class TableName(StrEnum):
-    """What of a run is written as CSV."""
+    """Table of a run that CSV can hold."""
 
     ROUNDS = "rounds"
     COSTS = "costs"
 
 
 class RunExport(BaseModel):
-    """All that the interface tells of a run."""
+    """All that the REST API tells about a run."""
 
     run: RunDetail
     rounds: list[RoundView]
@@ -71,7 +71,7 @@ async def export_run(
     format: Annotated[Format, Query()] = Format.JSON,  # noqa: A002  (The parameter's name in the URL.)
     table: Annotated[TableName, Query(description="Of what, as CSV.")] = TableName.ROUNDS,
 ) -> Response:
-    """A run to take away."""
+    """Export a run."""
     known = await coordinator.look(run)
     if format is Format.CSV:
         write, name = partial(_write_table_of, known, table), f"{run[:12]}-{table}.csv"
@@ -97,7 +97,7 @@ def _write_table_of(known: KnownRun, table: TableName) -> str:
 
 
 def write_table(table: TableName, all_rounds: Sequence[SomeRound]) -> str:
-    """One table of a run, with a line of headings."""
+    """Return one table of a run as CSV, with a header line."""
     text = io.StringIO()
     writer = csv.writer(text)
     rows = _list_rounds(all_rounds) if table is TableName.ROUNDS else _list_costs(all_rounds)
@@ -117,7 +117,7 @@ ROUND_COLUMNS = (
 
 
 def _list_rounds(all_rounds: Sequence[SomeRound]) -> Iterable[Sequence[Cell]]:
-    """One in a line; each metric is a column of its own behind the others."""
+    """Return a row for each round; each metric is a column of its own after the others."""
     names = list(dict.fromkeys(metric.name for _, data in all_rounds for metric in data.manifest.metrics))
     yield (*ROUND_COLUMNS, *(f"metrics.{name}" for name in names))
     for each in all_rounds:

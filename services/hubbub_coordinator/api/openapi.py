@@ -1,4 +1,4 @@
-"""The interface's own description, OpenAPI: which problems each route may answer, and who may ask."""
+"""OpenAPI description of the REST API: each route's problem responses and the token that it takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Responses = dict[int | str, Json]
 SCHEMAS = "#/components/schemas"
 SCHEME = "token"
 BEARER = [{SCHEME: list[str]()}]
-"""What a route says that is closed; the gate closes it whether it says so or not."""
+"""Security requirement of a route that needs a token; the gate enforces it even without this."""
 MANIFEST_BODY = {
     "requestBody": {
         "required": True,
@@ -39,7 +39,7 @@ ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_EN
 
 
 def problems(*statuses: HTTPStatus) -> Responses:
-    """What may be wrong, for a route's description."""
+    """Return the problem responses of a route's description."""
     return {
         status.value: {
             "description": MEANINGS[status],
@@ -56,13 +56,13 @@ def reading(*statuses: HTTPStatus) -> Json:
 
 
 def changing(*statuses: HTTPStatus) -> Json:
-    """Describe a route that changes something: it takes the change token, and what it asks must be kept."""
+    """Describe a route that changes something: it takes the change token, and the store may be unavailable."""
     more = (HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE, *statuses)
     return reading(*more)
 
 
 def describe_interface(app: FastAPI) -> None:
-    """Have the description made as below, once."""
+    """Make the app build its description with `_describe`, once."""
 
     def describe() -> Json:
         if app.openapi_schema is None:
@@ -93,6 +93,6 @@ def _describe(app: FastAPI) -> Json:
 
 
 def _describe_manifest() -> Json:
-    """A manifest as it may be sent: what has a default may be left out."""
+    """Return the schema of a submitted manifest: fields with a default may be left out."""
     schema = Manifest.model_json_schema(mode="validation", ref_template=f"{SCHEMAS}/{{model}}")
     return {**schema.pop("$defs", {}), "ManifestToSubmit": schema}

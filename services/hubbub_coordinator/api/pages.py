@@ -1,7 +1,7 @@
-"""The pages and the files they are made of: the dashboard, the interface's description, and two libraries.
+"""Routes of the pages and their files: the dashboard, the API's documentation, and two libraries.
 
-The libraries come out of installed packages (the extra `dashboard`), never from elsewhere. What may be asked for
-is a list of names made at the start: no path is put together from a request.
+The libraries come from installed packages (the extra `dashboard`), never from elsewhere. Files are served from
+a list of names that is made at the start: no path is built from a request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""A page is made of what comes from here, and nothing in it is written inline."""
+"""Content-Security-Policy of a page: files from this server only, and nothing inline."""
 MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -48,17 +48,17 @@ MISSING_EXTRA = (
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file as it is sent."""
+    """Content of a file as it is sent."""
 
     plain: bytes
     packed: bytes | None
     tag: str
     read_at_ns: int
-    """When the file that this was read from had been written."""
+    """Modification time of the file that this was read from."""
 
 
 class Asset:
-    """A file that may be asked for; read when it first is, and again when it has changed."""
+    """A served file; read on the first request, and again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class Asset:
         self._reading = asyncio.Lock()
 
     async def read(self) -> Content:
-        """What is in it, packed once for all who ask."""
+        """Return the content, compressed once and cached."""
         async with self._reading:
             written_at_ns = self.path.stat().st_mtime_ns
             if self._content is None or self._content.read_at_ns != written_at_ns:
@@ -81,7 +81,7 @@ def _read(path: Path, written_at_ns: int) -> Content:
 
 
 def find_assets() -> dict[str, Asset]:
-    """Every file that may be asked for, by name; nothing where the extra is not installed."""
+    """Return every served file by name; empty if the extra is not installed."""
     swagger, plotly = _find_folder("fastapi_offline", "static"), _find_folder("plotly", "package_data")
     if swagger is None or plotly is None:
         return {}
@@ -91,7 +91,7 @@ def find_assets() -> dict[str, Asset]:
 
 
 def _find_folder(package: str, name: str) -> Path | None:
-    """A folder of an installed package, which is not imported for it: one of them takes a second."""
+    """Return a folder of an installed package without importing it: one of them takes a second."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -108,19 +108,19 @@ READING = ["GET", "HEAD"]
 
 @router.api_route(PAGE_PATH, methods=READING)
 async def show_dashboard(request: Request) -> Response:
-    """The dashboard."""
+    """Send the dashboard."""
     return await _send(request, "index.html", {"Content-Security-Policy": POLICY})
 
 
 @router.api_route(DOCS_PATH, methods=READING)
 async def show_docs(request: Request) -> Response:
-    """The interface's description, to read and to try."""
+    """Send the API's documentation, to read and to try."""
     return await _send(request, "docs.html", {"Content-Security-Policy": POLICY})
 
 
 @router.api_route(ICON_PATH, methods=READING)
 async def show_icon(request: Request) -> Response:
-    """The icon that a browser asks for unasked."""
+    """Send the icon that browsers ask for by themselves."""
     if "favicon.svg" not in _assets_of(request):
         return Response(status_code=HTTPStatus.NO_CONTENT)
     return await _send(request, "favicon.svg")
@@ -128,7 +128,7 @@ async def show_icon(request: Request) -> Response:
 
 @router.api_route(f"{ASSETS_FOLDER}{{name}}", methods=READING)
 async def send_asset(request: Request, name: str) -> Response:
-    """A file that a page is made of."""
+    """Send a file of a page."""
     return await _send(request, name)
 
 
@@ -145,7 +145,7 @@ async def _send(request: Request, name: str, headers: Mapping[str, str] | None =
     content = await asset.read()
     packed = content.packed if _takes_gzip(request) else None
     tag = f'"{content.tag}-gzip"' if packed is not None else f'"{content.tag}"'
-    # It may be kept, but not used without asking whether it is still the same.
+    # Browsers may cache it, but must revalidate before each use.
     fields = {**(headers or {}), "ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if content.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=fields)

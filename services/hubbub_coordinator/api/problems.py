@@ -1,7 +1,4 @@
-"""The headers that tell a browser to do as little as possible with what the interface answers.
-
-How the interface says that something went wrong: problem details in the form of RFC 9457.
-"""
+"""Error responses of the REST API, as problem details (RFC 9457), and the security headers of every response."""
 
 from __future__ import annotations
 
@@ -42,13 +39,16 @@ _RAW = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEAD
 
 
 class SecurityHeaders:
-    """Puts them on every answer; a route that sets one itself, as a page does with its policy, keeps its own."""
+    """Middleware that adds security headers to every response; headers that a route sets itself are kept.
+
+    They tell a browser to do as little as possible with a response. A page, for example, sets its own policy.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and add to its answer."""
+        """Pass a request on, and add the headers to its response."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -63,11 +63,11 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class NoPage(ConfigurationError):
-    """There is no such page or file."""
+    """No such page or file."""
 
 
 class Busy(LocalError):
-    """Too much is asked for at once."""
+    """Too many requests for large views at once."""
 
 
 STATUS: dict[type[Exception], HTTPStatus] = {
@@ -80,14 +80,14 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     StorageFailed: HTTPStatus.SERVICE_UNAVAILABLE,
     RunnerStopped: HTTPStatus.SERVICE_UNAVAILABLE,
     Busy: HTTPStatus.SERVICE_UNAVAILABLE,
-    # The run went on, or came to its end, between the question and its turn.
+    # The run went on or ended between the request and its turn.
     UnexpectedEvent: HTTPStatus.CONFLICT,
 }
-"""What is answered to what the coordinator raises: of several that fit, the first."""
+"""HTTP status by the exception that the coordinator raises; the first match counts."""
 
 
 class Problem(BaseModel):
-    """What was wrong with a request, in the form of RFC 9457."""
+    """Problem details of RFC 9457."""
 
     title: str
     status: int
@@ -98,14 +98,14 @@ class Problem(BaseModel):
 def problem(
     scope: Scope, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Answer a request with what was wrong with it."""
-    # Not the path of the request's URL: that is put together with the Host header, which may hold anything.
+    """Return a problem response to a request."""
+    # Not the path of `request.url`: that is built with the Host header, which may hold anything.
     content = {"title": status.phrase, "status": status.value, "detail": detail, "instance": scope["path"]}
     return JSONResponse(content, status, headers, media_type=MEDIA_TYPE)
 
 
 def answer_with_problems(app: FastAPI) -> None:
-    """Have everything that goes wrong answered in one form."""
+    """Register exception handlers that answer every error with problem details."""
     for kind in STATUS:
         app.add_exception_handler(kind, _refuse)
     app.add_exception_handler(RequestValidationError, _complain)
@@ -121,7 +121,7 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _let_go(request: Request, error: Exception) -> JSONResponse:
-    """Answer nobody: who hangs up in the middle of a request is no bug of ours, and must not fill the log."""
+    """Handle a client that disconnects during its request: that is no bug of ours, and must not fill the log."""
     del error
     return problem(request.scope, HTTPStatus.BAD_REQUEST, "the request ended before its body did")
 
@@ -136,7 +136,7 @@ async def _complain(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _pass_on(request: Request, error: Exception) -> JSONResponse:
-    """Say in our form what the router says: no such path, no such method."""
+    """Answer the router's errors, no such path or method, with problem details."""
     if not isinstance(error, HTTPException):
         raise error
     headers = error.headers
@@ -146,7 +146,7 @@ async def _pass_on(request: Request, error: Exception) -> JSONResponse:
 
 
 def _find_methods(request: Request) -> list[str]:
-    """What may be done at a path, by all of its routes; the router names those of the first alone."""
+    """Return the methods that all routes of a path allow; the router names only those of the first."""
     routes: list[BaseRoute] = request.app.routes
     return [
         method.value
@@ -156,7 +156,7 @@ def _find_methods(request: Request) -> list[str]:
 
 
 async def _break(request: Request, error: Exception) -> JSONResponse:
-    """Tell nothing of a bug but that there is one; the server logs it. This answer is made outside all else."""
+    """Answer a bug without details; the server logs it. Starlette calls this outside the app's middleware."""
     del error
     detail = "the coordinator failed to answer; its log says why"
     return problem(request.scope, HTTPStatus.INTERNAL_SERVER_ERROR, detail, SECURITY_HEADERS)

@@ -63,7 +63,7 @@ BEGUN = {
 )
 async def submit_run(request: Request, coordinator: Asked, idempotency_key: IdempotencyKey = None) -> Response:
     """Begin a run."""
-    # Read from the bytes: a manifest is strict about types, and knows JSON's lists but not Python's.
+    # Parsed from the bytes: a manifest is strict about types, and takes JSON's lists but not Python's.
     manifest = read_manifest(await request.body())
     if idempotency_key is None:
         run, again = await coordinator.submit(manifest), False
@@ -82,7 +82,7 @@ async def list_runs(
     after: Annotated[RunName | Absent, Query(description="The `next` of the page before.")] = None,
     state: Annotated[list[runs.State] | Absent, Query(description="Only runs in these states.")] = None,
 ) -> Response:
-    """Runs, newest first."""
+    """List runs, newest first."""
     page = coordinator.page_runs(limit=limit, after=after, states=frozenset(state or ()))
     return answer(
         RunPage(
@@ -95,7 +95,7 @@ async def list_runs(
 
 @router.get(f"{RUNS}/{{run}}", response_model=RunDetail, **reading(HTTPStatus.NOT_FOUND))
 async def read_run(coordinator: Asked, run: RunPath) -> Response:
-    """A run with its manifest and participants."""
+    """Return a run with its manifest and participants."""
     known = await coordinator.look(run)
     return answer(await asyncio.to_thread(show_detail, coordinator, known))
 
@@ -119,7 +119,7 @@ async def pause_run(coordinator: Asked, run: RunPath) -> Response:
 
 @router.post(f"{RUNS}/{{run}}/resume", response_model=RunView, **STEERING)
 async def resume_run(coordinator: Asked, run: RunPath) -> Response:
-    """Go on with a run that was paused."""
+    """Resume a paused run."""
     await coordinator.resume(run)
     return answer(await _view_run(coordinator, run))
 
@@ -137,7 +137,7 @@ async def list_rounds(
     limit: Limit = 100,
     after: After = 0,
 ) -> Response:
-    """The rounds of a run with their phases, oldest first: who has delivered, who is missing."""
+    """List a run's rounds with their phases, oldest first: who has delivered, who is missing."""
     known = await coordinator.look(run)
     views: RoundViews = request.app.state.round_views
     page = RoundPage(
@@ -156,7 +156,7 @@ def _find_next(known: KnownRun, after: int, limit: int) -> int | None:
 async def read_round(
     coordinator: Asked, run: RunPath, number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
 ) -> Response:
-    """One round."""
+    """Return one round."""
     known = await coordinator.look(run)
     found = await asyncio.to_thread(known.find_round, number)
     if found is None:
@@ -168,7 +168,7 @@ async def read_round(
 async def read_cost(
     coordinator: Asked, turns: Turns, run: RunPath, limit: Limit = 100, after: After = 0
 ) -> Response:
-    """Communication measured and predicted, and what every strategy would have cost: in all, and by round."""
+    """Return the communication, measured, predicted and under every strategy: in total and by round."""
     known = await coordinator.look(run)
     content = await turns.build(partial(_write_cost, known, after, limit))
     return Response(content, media_type="application/json")
@@ -181,7 +181,7 @@ def _write_cost(known: KnownRun, after: int, limit: int) -> str:
 
 async def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
     known = await coordinator.look(run)
-    # Of a run that is over, its last round counts only if it was broken off.
+    # An ended run's totals lack its last round only if that was broken off.
     wanted = known.state not in runs.OUTCOMES or known.data.round > known.data.ended
     last = known.data.round if wanted else 0
     found = known.held.get(last) or (await asyncio.to_thread(known.find_round, last) if last else None)
@@ -189,7 +189,7 @@ async def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
 
 
 def show_detail(coordinator: Coordinator, known: KnownRun) -> RunDetail:
-    """A run, in full."""
+    """Return a run in full."""
     return view_detail(
         known.run,
         known.state,

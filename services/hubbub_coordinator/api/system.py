@@ -1,4 +1,4 @@
-"""Routes about the coordinator itself: whether it is there and ready, what it counts, and how it works."""
+"""Routes about the coordinator itself: health, readiness, metrics, its parties and its state machines."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ OPEN = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 class Health(BaseModel):
-    """The process is there, and takes events."""
+    """Health: the process is up and takes events."""
 
     status: Literal["ok"]
     version: str
 
 
 class Readiness(BaseModel):
-    """The coordinator is connected, receives messages, and knows all that it knew before."""
+    """Readiness: the coordinator is connected, receives messages and has restored its state."""
 
     status: Literal["ready"]
 
@@ -47,16 +47,16 @@ class PartyView(BaseModel):
 
 
 class StrategyView(BaseModel):
-    """A way to aggregate."""
+    """An aggregation strategy."""
 
     name: str
     phases: list[str]
     reveals: str
-    """What a server learns of a single client; empty if nothing."""
+    """Information about a single client that a server learns; empty if none."""
 
 
 class About(BaseModel):
-    """Who this coordinator is, and whom it knows."""
+    """Identity of the coordinator, its roster and its strategies."""
 
     version: str
     coordinator: str
@@ -65,7 +65,7 @@ class About(BaseModel):
     ready: bool
     broker_connected: bool
     may_change: bool
-    """Whether the token that was sent is the change token."""
+    """True if the request's token is the change token."""
     strategies: list[StrategyView]
 
 
@@ -77,7 +77,7 @@ class StateView(BaseModel):
 
 
 class TransitionView(BaseModel):
-    """Where an event may lead; what changes nothing is left out."""
+    """Transition of a state machine; events that change nothing are left out."""
 
     source: str = Field(serialization_alias="from")
     event: str
@@ -85,7 +85,7 @@ class TransitionView(BaseModel):
 
 
 class MachineView(BaseModel):
-    """A state machine, as its table has it."""
+    """A state machine, drawn from its table."""
 
     initial: str
     states: list[StateView]
@@ -101,7 +101,7 @@ class Machines(BaseModel):
 
 @router.get(HEALTH_PATH, response_model=Health, responses=problems(*OPEN, HTTPStatus.SERVICE_UNAVAILABLE))
 async def read_health(request: Request, coordinator: Asked) -> Response:
-    """The coordinator is there and takes events; if not, it is best started again."""
+    """Report whether the coordinator takes events; if not, restart it."""
     stall = coordinator.runner.find_stall()
     if stall:
         return problem(request.scope, HTTPStatus.SERVICE_UNAVAILABLE, stall)
@@ -110,7 +110,7 @@ async def read_health(request: Request, coordinator: Asked) -> Response:
 
 @router.get(READY_PATH, response_model=Readiness, responses=problems(*OPEN, HTTPStatus.SERVICE_UNAVAILABLE))
 async def read_readiness(request: Request, coordinator: Asked) -> Response:
-    """The coordinator can do its work; if not, what is missing."""
+    """Report whether the coordinator can do its work; if not, what is missing."""
     missing = coordinator.runner.find_problems()
     if missing:
         return problem(request.scope, HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(missing))
@@ -132,7 +132,7 @@ COUNTED = {
     openapi_extra=METERING["openapi_extra"],
 )
 async def read_metrics(request: Request, coordinator: Asked) -> Response:
-    """Counters for Prometheus."""
+    """Return the metrics for Prometheus."""
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
     # Not as `media_type`, to which a second charset would be added.
     return Response(encode(coordinator.counters.registry), headers={"content-type": media_type})
@@ -140,7 +140,7 @@ async def read_metrics(request: Request, coordinator: Asked) -> Response:
 
 @router.get("/api/v1/about", response_model=About, **reading())
 async def read_about(request: Request, coordinator: Asked) -> Response:
-    """Who this coordinator is, whom it knows, and what it can run."""
+    """Return the coordinator's identity, its roster and the strategies that it can run."""
     runner = coordinator.runner
     return answer(
         About(
@@ -164,7 +164,7 @@ async def read_about(request: Request, coordinator: Asked) -> Response:
 
 @router.get("/api/v1/machines", response_model=Machines, **reading())
 async def read_machines() -> Response:
-    """The state machines of a run and of a round."""
+    """Return the state machines of a run and of a round."""
     return answer(Machines(run=_view_machine(runs.KIND), round=_view_machine(rounds.KIND)))
 
 

@@ -1,6 +1,6 @@
-"""What the interface answers about runs and rounds: the machines' data, as JSON.
+"""API models of runs and rounds, made from the machines' data.
 
-Views of rounds that are over, held: they never change, and whoever follows a run asks for them every time.
+Views of ended rounds are cached: they never change, and clients that follow a run ask for them every time.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class PhaseView(BaseModel):
     name: str
     state: PhaseState
     combiner: str | None
-    """The aggregator to which the others send their sums, and which alone sends to clients; null where all do."""
+    """The aggregator that gets the others' sums, and alone sends to clients; null if each sends its own."""
     opened_at_s: float
     closed_at_s: float | None
     released_at_s: float | None
     delivered: dict[str, list[str]]
     """Client to the aggregators that hold its complete share set."""
     spoilt: dict[str, str]
-    """Client to why an aggregator refused its share set."""
+    """Client to the reason why an aggregator refused its share set."""
 
 
 class RoundView(BaseModel):
@@ -63,9 +63,9 @@ class RoundView(BaseModel):
     phases: list[PhaseView]
     cost: dict[str, CostView]
     fedavg_bits: int
-    """What uncompressed FedAvg takes for a round of as many clients."""
+    """Bits that uncompressed FedAvg takes for a round of the whole cohort."""
     applied: list[str]
-    """Who has applied it."""
+    """Clients that have applied the round."""
 
 
 class RoundPage(BaseModel):
@@ -73,12 +73,12 @@ class RoundPage(BaseModel):
 
     items: list[RoundView]
     next: int | None
-    """To be sent as `after` for the rounds that follow; null if there are none."""
+    """Send it as `after` to get the next rounds; null if there are none."""
     total: int
 
 
 class ParticipantView(BaseModel):
-    """A party of a run and where it is."""
+    """A party of a run and its stage."""
 
     name: str
     role: str
@@ -88,11 +88,11 @@ class ParticipantView(BaseModel):
     state: PartyState
     waited_for: bool
     since_s: float | None
-    """Since when it is waited for."""
+    """Time since which the run waits for it."""
 
 
 class HeadlineView(BaseModel):
-    """The metric that counts in a run."""
+    """The headline metric of a run."""
 
     name: str
     higher_is_better: bool
@@ -106,7 +106,7 @@ class RunView(BaseModel):
     reason: str
     strategy: str
     block: int
-    """How many neighbouring indices sec-union chooses together; 1 in every other strategy."""
+    """Neighbouring indices that sec-union chooses together; 1 in every other strategy."""
     wire: WireMode
     task: str
     parameters: int
@@ -123,14 +123,14 @@ class RunView(BaseModel):
     began_at_s: float
     ended_at_s: float | None
     metrics: dict[str, float]
-    """Of the last round that was scored, by name; empty before there is one."""
+    """Metrics of the last scored round by name; empty before there is one."""
     payload_bits: int
     wire_bytes: int
     remaining_s: float | None
     """An estimate: the mean time of the rounds that have ended, times the rounds that are left."""
     pausing: bool
     waiting_for: list[str]
-    """Who is waited for, what they have yet to do, and since when; empty where nobody is."""
+    """Parties that the run waits for; the next two fields say for what and since when."""
     waiting_to: str
     waiting_since_s: float | None
 
@@ -140,9 +140,9 @@ class RunPage(BaseModel):
 
     items: list[RunView]
     next: str | None
-    """To be sent as `after` for older runs; null if there are none."""
+    """Send it as `after` to get older runs; null if there are none."""
     total: int
-    """How many runs there are in all, in the states that were asked for."""
+    """Number of runs in the requested states, over all pages."""
 
 
 class RunDetail(RunView):
@@ -156,7 +156,7 @@ class RunDetail(RunView):
 
 
 def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
-    """A round, in full."""
+    """Return a round in full."""
     return RoundView(
         round=data.number,
         state=state.value,
@@ -181,7 +181,7 @@ def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
 def _find_phase_state(state: rounds.State, record: PhaseRecord) -> PhaseState:
     if record.released_at_s is not None:
         return "released"
-    # Where the round is released, it is the scores phase that has no sum.
+    # In a released round it is the scores phase that has no sum.
     if state in {rounds.State.VOIDING, rounds.State.VOID, rounds.State.RELEASED}:
         return "void"
     return "collecting" if record.closed_at_s is None else "releasing"
@@ -204,13 +204,13 @@ def _view_phase(name: str, state: PhaseState, record: PhaseRecord, combiner: Par
 
 
 def view_run(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) -> RunView:
-    """A run, in a line; its id is given because to work it out costs as much as all the rest."""
+    """Return a run in short; its id is a parameter because computing it costs as much as all the rest."""
     return RunView.model_validate(_summarise(run, state, data, last))
 
 
 def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) -> dict[str, object]:
     waiting = find_awaited(state, data, last)
-    # What the last round has come to so far; once it has ended, the run itself has added it.
+    # The open round's figures so far; once it has ended, the run's own totals include them.
     now = last[1] if last and last[1].number > data.ended else None
     manifest = data.manifest
     return {
@@ -257,7 +257,7 @@ def _estimate_rest(state: runs.State, data: CoordinatorRun) -> float | None:
 def view_detail(
     run: RunId, state: runs.State, data: CoordinatorRun, last: Last, *, roster: Roster, now_s: float
 ) -> RunDetail:
-    """A run, in full."""
+    """Return a run in full."""
     waiting = find_awaited(state, data, last)
     organisations = {party.name: party.organisation for party in roster.parties}
     organisations |= {member.name: member.organisation for member in data.manifest.cohort}
@@ -268,7 +268,7 @@ def view_detail(
             ParticipantView(
                 name=party,
                 role=role.value,
-                # A run may be older than the roster, and a party gone from it.
+                # A run may be older than the roster, and a party may have left it.
                 organisation=organisations.get(party, ""),
                 joined=party in data.joined,
                 status=place.status,
@@ -283,13 +283,13 @@ def view_detail(
 
 HELD = 512
 FEW = 5
-"""So many that are in memory are viewed at once; all others take their turn among the large views."""
+"""Up to this many rounds in memory are viewed at once; other requests queue with the large views."""
 
 _OVER = frozenset(state.value for state in rounds.State if is_final(rounds.KIND.table, state))
 
 
 class RoundViews:
-    """The views that were asked for last."""
+    """Cache of the views that were requested last."""
 
     def __init__(self, heavy: Heavy, held: int = HELD) -> None:
         self._heavy = heavy
@@ -297,7 +297,7 @@ class RoundViews:
         self._views: dict[tuple[RunId, int], RoundView] = {}
 
     async def view(self, known: KnownRun, *, after: int, limit: int) -> list[RoundView]:
-        """View rounds of a run; those that are over once, as long as they are held."""
+        """Return views of a run's rounds; ended rounds come from the cache."""
         numbers = range(after + 1, min(known.data.round, after + limit) + 1)
         views = {number: self._views.get((known.run, number)) for number in numbers}
         missing = [number for number, view in views.items() if view is None]

@@ -1,6 +1,6 @@
 // Sums over a run's rounds, as the page shows them.
 
-/** What the ended rounds sent, what dense FedAvg would have sent for the released ones, and the quotient. */
+/** Return the ended rounds' payload, dense FedAvg's for the released ones, and the quotient. */
 export function compareWithDense(rounds) {
   const ended = rounds.filter((round) => round.ended_at_s !== null);
   const sent = sum(ended.map(payloadOf));
@@ -8,12 +8,12 @@ export function compareWithDense(rounds) {
   return { sent, dense, times: sent > 0 && dense > 0 ? dense / sent : null };
 }
 
-/** Payload bits of a round, whatever they count as. */
+/** Payload bits of a round, over all categories. */
 export function payloadOf(round) {
   return sum(Object.values(round.cost).map((cost) => cost.payload_bits));
 }
 
-/** What the formula of the run's wire mode says of a round. */
+/** Payload bits of a round by the formula of the run's wire mode. */
 export function predictedOf(round) {
   return sum(Object.values(round.cost).map((cost) => cost.predicted_bits));
 }
@@ -23,7 +23,7 @@ export function measured(rounds, name) {
   return rounds.filter((round) => Object.hasOwn(round.metrics, name));
 }
 
-/** What counts as what, over all rounds, in the order in which it came. */
+/** Categories of traffic over all rounds, in the order of their first appearance. */
 export function kindsOf(rounds) {
   return [...new Set(rounds.flatMap((round) => Object.keys(round.cost)))];
 }

@@ -1,4 +1,4 @@
-// Telling screen readers, and everybody what went wrong.
+// Announcements for screen readers, and error messages for everybody.
 
 import { byId, setText, show } from "./dom.js";
 import { capitalise } from "./dialogs.js";
@@ -21,7 +21,7 @@ export function createAnnouncer() {
   const announce = (text) => setText(byId("announcer"), text);
   return {
     announce,
-    /** Say what an event of the chosen run means, if it is worth an interruption. */
+    /** Announce an event of the chosen run, if it is worth an interruption. */
     announceEvent(event) {
       if (WORTH_SAYING.has(event.kind) || isProblem(event)) announce(event.text);
     },

@@ -1,4 +1,4 @@
-// The coordinator's REST interface. Every path that the page uses is in PATHS.
+// Client of the coordinator's REST API. Every path that the page uses is in PATHS.
 
 import { readToken } from "./session.js";
 
@@ -17,7 +17,7 @@ export const PATHS = {
   stream: "/api/v1/events/stream",
 };
 
-/** What the coordinator refused, in its own words; status 0 means that it was not reached. */
+/** Error with the coordinator's own message; status 0 means that it was not reached. */
 export class Problem extends Error {
   constructor(status, detail) {
     super(detail);
@@ -26,7 +26,7 @@ export class Problem extends Error {
   }
 }
 
-/** A path with its run put in, or behind it with the rest of the query; an array repeats its name. */
+/** Build a URL: the run goes into the path or the query; an array repeats its name. */
 function makeUrl(path, { run = "", ...query } = {}) {
   const parameters = new URLSearchParams(path.includes("{run}") || !run ? {} : { run });
   for (const [name, value] of Object.entries(query)) {
@@ -43,7 +43,7 @@ export function createApi() {
 
   function noteClock(answer) {
     const date = Date.parse(answer.headers.get("date") ?? "");
-    // The header has whole seconds: half of one is the best guess of the rest.
+    // The header has whole seconds: half a second is the best guess of the rest.
     if (Number.isFinite(date)) skewMs = Math.abs(date + 500 - Date.now()) < 2000 ? 0 : date + 500 - Date.now();
   }
 
@@ -78,7 +78,7 @@ export function createApi() {
     readMachines: () => read(PATHS.machines),
     listRuns: (query) => read(PATHS.runs, query),
     readRun: (run) => read(PATHS.run, { run }),
-    // Totals are all that the page shows, whichever rounds come with them.
+    // The page shows only the totals, so any page of rounds will do.
     readCost: (run) => read(PATHS.cost, { run, limit: 1 }),
     listRounds: (run, after) => readAllRounds(read, run, after),
     listEvents: (query) => read(PATHS.events, query),

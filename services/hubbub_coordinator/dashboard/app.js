@@ -1,4 +1,4 @@
-// The dashboard: what is where, and who tells whom.
+// The dashboard's entry point: builds the parts of the page and connects them.
 
 import { createAnnouncer } from "./announcer.js";
 import { createApi } from "./api.js";
@@ -28,7 +28,7 @@ const RETRY_MS = 3000;
 const ABOUT_EVERY_S = 15;
 const SAID_ELSEWHERE = new Set([0, 401, 404, 422, 502, 503, 504]);
 
-/** Put everything together; nothing outside keeps a hold on it. */
+/** Build the page; nothing outside keeps a reference to it. */
 function main() {
   const store = createStore({
     about: null,
@@ -119,7 +119,7 @@ function main() {
   store.on(["about", "runs", "runsLoaded", "chosen", "detail", "unknown", "filter"], showPage);
   begin();
 
-  /** Come in with the token of this tab, or ask for one. */
+  /** Log in with the token of this tab, or ask for one. */
   async function begin() {
     clearTimeout(nextTry);
     if (!readToken()) return void lock();
@@ -133,7 +133,7 @@ function main() {
     }
   }
 
-  /** Read everything once and follow from there: no event falls between the two. */
+  /** Read everything once, then follow the event stream from there, so that no event is missed. */
   async function enter() {
     clearTimeout(nextTry);
     const about = await api.readAbout();
@@ -158,7 +158,7 @@ function main() {
   }
 
   function onReadError(error) {
-    // A lost connection is said in the header already, an unknown run in its place.
+    // The header shows a lost connection already, and the run's place an unknown run.
     if (!SAID_ELSEWHERE.has(error.status)) complain(error);
   }
 
@@ -180,7 +180,7 @@ function main() {
     location.hash = `#/runs/${run}`;
   }
 
-  /** The address says which run is chosen; with none, a wide page takes the one that is most likely meant. */
+  /** Choose the run from the address; without one, a wide page takes the most likely run. */
   function followAddress() {
     const named = /^#\/runs\/([0-9A-Za-z_-]{1,128})$/.exec(location.hash)?.[1] ?? "";
     const { items } = store.state.runs;
@@ -195,7 +195,7 @@ function main() {
   }
 }
 
-/** Which of the main parts is there to be seen. */
+/** Show the main parts of the page that apply. */
 function showPage({ about, runs, runsLoaded, chosen, detail, unknown, filter }) {
   const nothing = runsLoaded && runs.total === 0 && filter === "all";
   document.documentElement.dataset.view = chosen ? "run" : "list";

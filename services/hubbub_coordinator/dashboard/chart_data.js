@@ -1,4 +1,4 @@
-// What each chart shows: series, a sentence that says the same, and a table. Pure.
+// Data of the charts: series, a sentence that says the same, and a table. Pure.
 
 import { compareWithDense, kindsOf, measured, payloadOf, predictedOf } from "./account.js";
 import {
@@ -17,7 +17,7 @@ import {
 const BYTES = 8;
 const NOT_SCORED = "This run sums no scores.";
 
-/** All charts, in the order in which they stand; the first has its title from the run's metric. */
+/** All charts, in the order of the page; the first gets its title from the run's metric. */
 export const CHARTS = [
   { name: "metric", title: "Scores", build: chartMetric },
   { name: "bytes", title: "Payload per round", build: chartBytes, nearer: "Without FedAvg" },
@@ -45,7 +45,7 @@ function chartMetric({ detail, rounds }, colours) {
       line: { color: colours.accent, width: 2.5 },
       hovertemplate: "%{customdata}",
     },
-    // Beside it the next one, on an axis of its own.
+    // The next metric is beside it, on an axis of its own.
     ...names.slice(1, 2).map((second) => ({
       type: "scatter",
       name: second,
@@ -166,7 +166,7 @@ function chartBytes({ detail, rounds, near }, colours) {
   };
 }
 
-/** What the coordinator waited for in a released round, by arrival times: clients tell it no durations. */
+/** The coordinator's waiting times in a released round, by arrival times: clients report no durations. */
 function splitTime(round) {
   const add = (from, to) => round.phases.reduce((total, phase) => total + phase[to] - phase[from], 0);
   return {
@@ -262,7 +262,7 @@ function line(name, x, y, customdata, style) {
   };
 }
 
-/** Points only where there is something. */
+/** Keep only points with a value. */
 function some(rounds, bitsOf) {
   const there = rounds.filter((round) => bitsOf(round) > 0);
   return {

@@ -26,7 +26,7 @@ function loadLibrary() {
   return library;
 }
 
-/** A card for each chart, drawn while it is in sight. */
+/** A card for each chart, drawn while it is visible. */
 export function mountCharts(store) {
   const cards = CHARTS.map(makeCard);
   byId("charts").append(...cards.map((card) => card.root));
@@ -132,7 +132,7 @@ function showText(card, { title, summary, empty, traces, table: { body } }) {
   show(card.table, hasData && card.asTable);
 }
 
-/** What a series looks like, in small. */
+/** Legend sample of a series. */
 function swatch({ type, mode, line, marker }) {
   const sample =
     type === "bar"

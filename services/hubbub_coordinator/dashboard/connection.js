@@ -1,9 +1,9 @@
-// Whether the page is live, in the header, and what is wrong, below it.
+// State of the connection, in the header, and the current error, below it.
 
 import { byId, set, setText, show } from "./dom.js";
 import { formatClock } from "./format.js";
 
-/** Keep the connection's mark and the line of trouble. */
+/** Keep the connection's mark and the error line up to date. */
 export function mountConnection(store, { onRetry, announce }) {
   let before = "stopped";
   byId("connection-retry").addEventListener("click", onRetry);

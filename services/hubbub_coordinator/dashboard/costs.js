@@ -1,4 +1,4 @@
-// What the run has cost, party by party, and what it would have cost otherwise.
+// Costs of the run by party, and under other strategies.
 
 import { sum } from "./account.js";
 import { byId, h, table } from "./dom.js";
@@ -7,7 +7,7 @@ import { formatBits, formatBytes, formatTimes, plural } from "./format.js";
 const ALL = "everything";
 const WAYS = ["up", "across", "down"];
 
-/** Keep both tables as the store has them. */
+/** Keep both tables in step with the store. */
 export function mountCosts(store) {
   const choice = byId("parties-as");
   choice.addEventListener("change", () => showParties(store.state.cost, choice.value));

@@ -1,4 +1,4 @@
-// What all dialogs share: a button that closes, a click outside that closes, an error that is read out.
+// Shared behaviour of dialogs: closing by a button or a click outside, and errors that are read out.
 
 import { setText } from "./dom.js";
 
@@ -10,7 +10,7 @@ export function prepareDialog(dialog) {
   });
 }
 
-/** Do something when a form is sent; what goes wrong is said in the dialog, and the button waits meanwhile. */
+/** Run an action when a form is sent; the dialog shows its error, and the button is disabled meanwhile. */
 export function onSubmit(form, errorLine, act) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();

@@ -27,7 +27,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** Set attributes; `false` and `null` take one away. What is equal already is left alone. */
+/** Set attributes; `false` and `null` remove one. Equal values are left alone. */
 export function set(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") node.addEventListener(name.slice(2), value);
@@ -68,7 +68,7 @@ export function reconcile(parent, items, keyOf, make, update = () => {}) {
   rows.set(parent, after);
 }
 
-/** Which one of a row of buttons is pressed, told to screen readers as well. */
+/** Mark one of a row of buttons as pressed, for screen readers too. */
 export function press(group, isPressed) {
   for (const button of group.querySelectorAll("button"))
     set(button, { "aria-pressed": String(isPressed(button)) });

@@ -1,4 +1,4 @@
-// The text/event-stream format, read piece by piece as it comes in.
+// Incremental parser of the text/event-stream format.
 
 const LINE_END = /\r\n|\n|\r/;
 
@@ -19,7 +19,7 @@ export function createEventReader(onEvent) {
     if (field === "id") event.id = value;
     else if (field === "event") event.kind = value;
     else if (field === "data") event.data.push(value);
-    // What begins with a colon is a comment that keeps the connection awake.
+    // A line that begins with a colon is a keep-alive comment.
   }
 
   return (text) => {

@@ -1,4 +1,4 @@
-// Numbers, times and sizes as people read them. KB, MB and GB are powers of 1024, as in the paper.
+// Formats numbers, times and sizes. KB, MB and GB are powers of 1024, as in the paper.
 
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -45,7 +45,7 @@ export function formatMetric(name, value, digits = 2) {
   return isShare(name) ? formatPercent(value, digits) : String(+value.toPrecision(4));
 }
 
-/** Whether a metric is read in percent. */
+/** Return whether a metric is shown in percent. */
 export function isShare(name) {
   return name === "accuracy";
 }
@@ -55,7 +55,7 @@ export function labelMetric(name) {
   return isShare(name) ? "Accuracy" : name;
 }
 
-/** How many times: 4.0 ×, 318 ×. */
+/** A factor: 4.0 ×, 318 ×. */
 export function formatTimes(value) {
   if (!Number.isFinite(value)) return NOTHING;
   return `${value < 100 ? value.toFixed(1) : COUNT.format(Math.round(value))} ×`;
@@ -73,13 +73,13 @@ export function formatDuration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** The same in whole seconds, for what is counted up before one's eyes. */
+/** The same in whole seconds, for running timers. */
 export function formatElapsed(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   return whole < 10 ? `${whole} s` : formatDuration(whole);
 }
 
-/** How long ago, in one unit. */
+/** Age in one unit. */
 export function formatAge(seconds) {
   if (seconds < 5) return "now";
   if (seconds < 60) return `${Math.floor(seconds)} s`;

@@ -1,4 +1,4 @@
-// The chosen run in a few large numbers, and for whom it waits.
+// The chosen run in a few large numbers, and the parties that it waits for.
 
 import { compareWithDense, measured } from "./account.js";
 import { byId, h, set, setText, show } from "./dom.js";
@@ -32,7 +32,7 @@ const FIGURES = [
   { name: "time", label: "Time", say: sayTime },
 ];
 
-/** Keep title, figures and the waiting line as the store has them. */
+/** Keep title, figures and the waiting line in step with the store. */
 export function mountHeadline(store, { nowS }) {
   const cells = FIGURES.map((figure) =>
     h(

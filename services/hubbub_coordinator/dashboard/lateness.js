@@ -1,10 +1,10 @@
-// Who is late: waited for, and for longer than this phase ever took in this run.
+// Lateness of parties: waited for longer than this phase ever took in this run.
 
 const LEAST_S = 5;
 const SLACK = 1.5;
 const BEFORE_THE_FIRST_S = 60;
 
-/** For how long a party may be waited for before it is called late. */
+/** Waiting time after which a party counts as late. */
 export function usualWait(rounds, detail) {
   const open = rounds.at(-1);
   const took = rounds
@@ -16,7 +16,7 @@ export function usualWait(rounds, detail) {
   return Math.max(LEAST_S, SLACK * Math.max(...took));
 }
 
-/** Late, or given up on, or broken: what somebody should look at. */
+/** Return whether a party needs attention: it is late, missing or failed. */
 export function isTrouble(party, usual_s, now_s) {
   return party.state === "missing" || party.state === "failed" || isLate(party, usual_s, now_s);
 }

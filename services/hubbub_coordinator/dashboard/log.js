@@ -108,19 +108,19 @@ export function mountLog(store) {
   });
 
   return {
-    /** Begin anew, for another run. */
+    /** Clear the log, for another run. */
     clear() {
       events = [];
       frozenAt = null;
       redraw();
     },
-    /** Take in what is known; what came while it was being read stays. */
+    /** Add past events; events that came while they were being read stay. */
     fill(known) {
       const last = known.at(-1)?.id ?? -1;
       events = [...known, ...events.filter((event) => event.id > last)].slice(-KEPT);
       redraw();
     },
-    /** Add what has just happened; what is there already is left out. */
+    /** Add new events; known ones are left out. */
     add(fresh) {
       const last = events.at(-1)?.id ?? -1;
       const added = fresh.filter((event) => event.run === store.state.chosen && event.id > last);
@@ -133,7 +133,7 @@ export function mountLog(store) {
   };
 }
 
-/** Whether an event is one of those that somebody should look at. */
+/** Return whether an event needs attention. */
 export function isProblem(event) {
   return PROBLEMS.has(event.kind);
 }

@@ -1,4 +1,4 @@
-// The coordinator's machines as they stand in its tables, with the state lit in which the run or its round is.
+// The coordinator's state machines, drawn from their tables, with the current state highlighted.
 
 import { byId, h, press, s, set, setText } from "./dom.js";
 import { layOutMachine } from "./machine_layout.js";
@@ -111,7 +111,7 @@ function light(root, current, phase) {
     const lit = move.getAttribute("data-from") === current;
     move.classList.toggle("is-lit", lit);
     set(move, { "marker-end": lit ? "url(#head-lit)" : "url(#head)" });
-    if (lit) move.parentNode.append(move); // What is lit lies over what is not.
+    if (lit) move.parentNode.append(move); // Highlighted lines are drawn over others.
   }
 }
 

@@ -1,4 +1,4 @@
-// A state machine in layers, drawn from its table. Pure: the table in, places and lines out.
+// Layered layout of a state machine, from its table. Pure: the table in, places and lines out.
 
 const BOX = { width: 116, height: 40 };
 const STEP = { x: 134, y: 76 };

@@ -1,4 +1,4 @@
-// The manifest, as facts.
+// The chosen run's manifest, as a list of facts.
 
 import { byId, h } from "./dom.js";
 import { formatCount } from "./format.js";

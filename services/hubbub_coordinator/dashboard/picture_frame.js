@@ -1,4 +1,4 @@
-// What stands still in the picture: coordinator, broker, and the lines between the parties.
+// Static parts of the picture: coordinator, broker, and the lines between the parties.
 
 import { s, set } from "./dom.js";
 import { drawCurve, entryOf, exitOf, levelCurve, uprightCurve } from "./picture_layout.js";
@@ -60,7 +60,7 @@ export function drawFrame(drawing, layers, layout, detail) {
   layers.servers.replaceChildren();
 }
 
-/** Inside the broker each update falls apart: a strand for each aggregator, of one colour. Of many, some. */
+/** Inside the broker each update splits into strands, one colour for each aggregator; of many, some are drawn. */
 function drawStrands(layout) {
   const every = Math.ceil(layout.clients.length / STRANDS);
   return layout.clients.flatMap((client, index) =>

@@ -1,11 +1,11 @@
-// Where everything stands in the picture of the parties. Pure: names and a width in, places out.
+// Layout of the picture of the parties. Pure: names and a width in, places out.
 
 const ROWS_AT_MOST = 12;
 const WIDE = 540;
 const ROOMY = 760;
 const TOP = 104;
 const MARGIN = 12;
-/** The broker's name stands above what crosses it. */
+/** Room for the broker's name, above the lines that cross it. */
 const HEADER = 76;
 
 /** Places for all parties: clients left, broker in the middle, aggregators right, coordinator above. */
@@ -59,13 +59,13 @@ export function layOut(clients, aggregators, width) {
   };
 }
 
-/** Where a client's line meets the broker. */
+/** Point where a client's line meets the broker. */
 export function entryOf(layout, index) {
   const { broker, clients } = layout;
   return { x: broker.x, y: broker.y + HEADER + ((broker.height - HEADER - 14) * (index + 0.5)) / clients.length };
 }
 
-/** Where an aggregator's line meets the broker. */
+/** Point where an aggregator's line meets the broker. */
 export function exitOf(layout, aggregator) {
   const { broker } = layout;
   const share = (aggregator.y - broker.y) / broker.height;

@@ -1,4 +1,4 @@
-// Messages on their way: small dots that follow what the event stream tells.
+// Moving messages: small dots that play the events of the stream.
 
 import { s } from "./dom.js";
 import { entryOf, exitOf, levelCurve, sampleCurves, uprightCurve } from "./picture_layout.js";
@@ -8,7 +8,7 @@ const AT_ONCE = 160;
 const FANNED_OUT = 40;
 const FLIGHT_MS = 1300;
 
-/** A layer that plays events on a layout; `setLayout` is to be called whenever that changes. */
+/** A layer that plays events on a layout; call `setLayout` whenever that changes. */
 export function createMotion(layer, { nowS }) {
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   let layout = null;
@@ -119,7 +119,7 @@ export function createMotion(layer, { nowS }) {
   };
 }
 
-/** Whether a sentence names a party, and not just one whose name begins alike. */
+/** Return whether a sentence names a party, and not just one whose name begins alike. */
 function mentions(text, name) {
   return text.split(/[^A-Za-z0-9_.-]+/).some((word) => word === name || word === `${name}.`);
 }
@@ -128,7 +128,7 @@ function reverse(curves) {
   return curves.toReversed().map((curve) => curve.toReversed());
 }
 
-/** Of many, some that stand for all: a hundred dots at once say no more than forty. */
+/** Sample of a long list: a hundred dots at once say no more than forty. */
 function spread(places) {
   const every = Math.ceil(places.length / FANNED_OUT);
   return places.filter((_, index) => index % every === 0);

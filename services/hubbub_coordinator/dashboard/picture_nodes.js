@@ -4,7 +4,7 @@ import { s, set, setText } from "./dom.js";
 import { plural } from "./format.js";
 import { arc, box, COLOURS, cut, label } from "./picture_shapes.js";
 
-/** A client, not yet saying anything. */
+/** Draw a client without its status. */
 export function makeClient({ place }, layout) {
   const radius = layout.radius;
   const servers = layout.aggregators.length;
@@ -34,7 +34,7 @@ export function makeClient({ place }, layout) {
   );
 }
 
-/** Let a client say what it does, and show which of its shares have arrived. */
+/** Update a client's status, and show which of its shares have arrived. */
 export function updateClient(node, { place, view }, layout) {
   set(node, {
     class: `party client is-${view.state}${view.trouble ? " in-trouble" : ""}`,
@@ -51,7 +51,7 @@ export function updateClient(node, { place, view }, layout) {
   setText(node.querySelector(".note"), cut(view.word, Math.floor(layout.label / 6.2)));
 }
 
-/** An aggregator, not yet saying anything. */
+/** Draw an aggregator without its status. */
 export function makeServer({ place, index }, layout) {
   const left = place.x;
   const top = place.y - place.height / 2;
@@ -67,7 +67,7 @@ export function makeServer({ place, index }, layout) {
   );
 }
 
-/** Let an aggregator say what it does, and show how many shares it holds. */
+/** Update an aggregator's status, and show how many shares it holds. */
 export function updateServer(node, { place, index, view }, layout) {
   const inset = layout.wide ? 18 : 12;
   const total = layout.clients.length;

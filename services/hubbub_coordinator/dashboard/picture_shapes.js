@@ -1,4 +1,4 @@
-// Shapes that the picture is made of.
+// Shapes of the picture.
 
 import { s } from "./dom.js";
 
@@ -14,7 +14,7 @@ export function label(name, x, y, text) {
   return s("text", { class: name, x, y }, text);
 }
 
-/** A name shortened in its middle: it is the end that tells aggregator-north from aggregator-south. */
+/** A name shortened in its middle: the end tells aggregator-north from aggregator-south. */
 export function cut(text, most) {
   if (text.length <= most) return text;
   const end = Math.floor((most - 1) / 2);

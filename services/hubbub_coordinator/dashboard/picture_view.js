@@ -1,4 +1,4 @@
-// What the picture says of each party.
+// Status of each party in the picture.
 
 import { formatElapsed } from "./format.js";
 import { isLate, isTrouble, usualWait } from "./lateness.js";
@@ -19,7 +19,7 @@ const WORDS = {
 };
 const MARKS = { missing: "!", failed: "×", "left-out": "–", applied: "✓", released: "✓" };
 
-/** Each party with what the picture says of it. */
+/** Each party with its status in the picture. */
 export function viewParties(detail, rounds, now_s) {
   const round = rounds.at(-1);
   const phase = round?.phases.findLast((each) => each.state !== "void") ?? round?.phases.at(-1);

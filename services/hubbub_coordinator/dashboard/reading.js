@@ -1,4 +1,4 @@
-// Reading what the page shows, and reading it again when events say so.
+// Reads the page's data, and reads it again when events say that it changed.
 
 import { createRefresher } from "./refresher.js";
 import { FILTERS } from "./runs.js";
@@ -8,9 +8,9 @@ const COST_CHANGES = new Set(["round-released", "round-void", "run-completed", "
 const FINAL = new Set(["released", "void", "contradicted"]);
 export const NO_RUNS = { items: [], next: null, total: 0 };
 
-/** The page's reads. Nothing is read more than twice a second, and of rounds only what may have changed. */
+/** The page's reads. Nothing is read more than twice a second, and only rounds that may have changed. */
 export function createReading(store, { api, onError, onUnknown }) {
-  /** Read for the run that is chosen, unless another one is by the time the answer is there. */
+  /** Read data of the chosen run; drop the answer if another run was chosen meanwhile. */
   function ofChosen(read, keep) {
     return async () => {
       const run = store.state.chosen;
@@ -75,12 +75,12 @@ export function createReading(store, { api, onError, onUnknown }) {
 
   return {
     readRuns,
-    /** Whether the coordinator is still well; no event tells. */
+    /** Read the coordinator's health, which no event tells. */
     readAbout: () => refresher.mark("about"),
     /** Read all again, as after a reset or a lost connection. */
     readAll() {
       refresher.mark("about", "runs", "detail");
-      // Of a run that is new here the rest is read once it is known to exist.
+      // For a newly chosen run, read the rest once it is known to exist.
       if (store.state.detail) refresher.mark("rounds", "cost");
     },
     /** Read what this event may have changed. */

@@ -1,6 +1,6 @@
-// Reading views again when events say that they changed: soon, but never more often than each can bear.
+// Rate limit of reads: reads a view again soon after it changed, but never more often than its limit.
 
-/** Jobs by name, `{ everyMs, read }`. `mark(name)` has one done soon; one never runs twice at a time. */
+/** Jobs by name, `{ everyMs, read }`. `mark(name)` schedules one; a job never runs twice at a time. */
 export function createRefresher(jobs, onError) {
   const progress = new Map(
     Object.keys(jobs).map((name) => [name, { due: false, busy: false, endedMs: -Infinity, timer: 0 }]),

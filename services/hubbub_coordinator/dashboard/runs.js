@@ -13,7 +13,7 @@ export const FILTERS = [
   { name: "cancelled", states: ["cancelled"] },
 ];
 
-/** Keep the list as the store has it. */
+/** Keep the list in step with the store. */
 export function mountRuns(store, { nowS, onFilter, onMore }) {
   const list = byId("runs-list");
   reconcile(
@@ -106,7 +106,7 @@ function updateRow(row, run, chosen, now_s) {
   });
 }
 
-/** How the run does; a number alone is read as an accuracy, so that any other has its name before it. */
+/** The run's headline metric: a number alone reads as an accuracy, any other metric gets its name. */
 function sayMetric({ headline, metrics }) {
   const value = headline && metrics[headline.name];
   if (typeof value !== "number") return "";

@@ -1,4 +1,4 @@
-// What the browser keeps for us: the token as long as the tab lives, tastes for longer.
+// Browser storage: the token for as long as the tab lives, preferences for longer.
 
 const TOKEN = "hubbub.token";
 const PREFIX = "hubbub.";
@@ -14,12 +14,12 @@ export function keepToken(token) {
   else sessionStorage.removeItem(TOKEN);
 }
 
-/** A taste that was kept before. */
+/** A stored preference. */
 export function readTaste(name, otherwise) {
   return localStorage.getItem(PREFIX + name) ?? otherwise;
 }
 
-/** Keep a taste. */
+/** Store a preference. */
 export function keepTaste(name, value) {
   localStorage.setItem(PREFIX + name, value);
 }

@@ -1,4 +1,4 @@
-// Single keys, and the list of them. They can be switched off, for who speaks to a computer or types by accident.
+// Single-key shortcuts and their list. They can be switched off, for example for users of speech input.
 
 import { byId, h } from "./dom.js";
 import { prepareDialog } from "./dialogs.js";

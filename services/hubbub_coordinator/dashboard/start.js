@@ -1,4 +1,4 @@
-// Starting a run: from a manifest, or the same again as one that is there.
+// Dialog that starts a run: from a manifest, or as a repetition of another run.
 
 import { byId, h, press, set, setText, show } from "./dom.js";
 import { onSubmit, prepareDialog } from "./dialogs.js";
@@ -39,7 +39,7 @@ export function mountStart(store, { api, onStarted }) {
       ...based.manifest,
       rounds: Number(field("rounds").value),
       strategy,
-      // Blocks are for the strategy that they were drawn up with; what is undefined is left out.
+      // Blocks belong to the strategy that they were drawn up with; undefined fields are left out.
       block: strategy === based.manifest.strategy ? based.manifest.block : undefined,
       target: target === "" ? null : Number(target) / unitOf(based.headline),
       nonce: field("nonce").textContent,
@@ -76,7 +76,7 @@ export function mountStart(store, { api, onStarted }) {
   return { open };
 }
 
-/** What the form's number is divided by: an accuracy is given in percent. */
+/** Divisor of the form's number: an accuracy is given in percent. */
 function unitOf(headline) {
   return headline && isShare(headline.name) ? 100 : 1;
 }

@@ -5,7 +5,7 @@ import { onSubmit, prepareDialog } from "./dialogs.js";
 import { shortId } from "./format.js";
 import { ACTIVE } from "./runs.js";
 
-/** The buttons of the chosen run; what they did is told to `onChanged`, what went wrong to `onProblem`. */
+/** The buttons of the chosen run; they call `onChanged` after a change, and `onProblem` with an error. */
 export function mountSteering(store, { api, onChanged, onProblem, onAgain }) {
   const confirm = byId("confirm-dialog");
   const menu = byId("export");

@@ -1,4 +1,4 @@
-// What the page knows, and who wants to hear when it changes.
+// The page's state, and its listeners.
 
 /** A store: `set` takes a patch, and each listener is called once per batch if one of its keys changed. */
 export function createStore(initial) {

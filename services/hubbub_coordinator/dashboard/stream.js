@@ -1,14 +1,14 @@
-// The live connection: a fetch that stays open, and comes back by itself from where it was.
+// The live event stream: a fetch that stays open, and reconnects after the last event.
 
 import { PATHS, Problem } from "./api.js";
 import { createEventReader } from "./event_text.js";
 
 const BACKOFF_S = [1, 2, 4, 8, 15, 30];
-// The coordinator says something every 15 s; three times that long and nobody is there.
+// The coordinator sends a keep-alive every 15 s; after three times that long the connection is dead.
 const SILENCE_MS = 45_000;
 const REFUSED = new Set([401, 403]);
 
-/** A stream of all events. `onState` hears connecting, live, waiting (and until when) and stopped. */
+/** A stream of all events. `onState` gets connecting, live, waiting (and until when) and stopped. */
 export function createStream(api, { onEvent, onReset, onState, onRefused }) {
   let lastId = "";
   let controller = null;
@@ -28,7 +28,7 @@ export function createStream(api, { onEvent, onReset, onState, onRefused }) {
         if (event.kind === "reset") onReset();
         else onEvent(JSON.parse(event.data));
       } catch (error) {
-        // A fault of ours is no reason to hang up: the browser's console has it.
+        // A bug of ours is no reason to disconnect: the browser's console has it.
         reportError(error);
       }
     });
@@ -61,7 +61,7 @@ export function createStream(api, { onEvent, onReset, onState, onRefused }) {
   addEventListener("online", () => wake());
 
   return {
-    /** Follow everything that comes after this event. */
+    /** Follow all events after this one. */
     start(afterId) {
       controller?.abort();
       controller = new AbortController();
@@ -69,7 +69,7 @@ export function createStream(api, { onEvent, onReset, onState, onRefused }) {
       tries = 0;
       keepReading(controller);
     },
-    /** Hang up. */
+    /** Disconnect. */
     stop() {
       controller?.abort();
       onState({ name: "stopped" });

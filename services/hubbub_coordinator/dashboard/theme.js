@@ -1,9 +1,9 @@
-// Light or dark: as the system has it, until somebody says otherwise.
+// Light or dark theme: the system's, until the user chooses one.
 
 import { byId, set } from "./dom.js";
 import { keepTaste, readTaste } from "./session.js";
 
-/** The toggle; the store hears which theme it is, for what is drawn and not styled. */
+/** The toggle; the theme goes into the store too, for drawings that CSS does not style. */
 export function mountTheme(store) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const current = () => readTaste("theme", system.matches ? "dark" : "light");

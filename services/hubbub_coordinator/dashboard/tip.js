@@ -1,4 +1,4 @@
-// What a party of the picture says when it is pointed at or reached by keyboard.
+// Tooltips of the picture's parties, by pointer or keyboard.
 
 import { h, setText, show } from "./dom.js";
 
@@ -46,7 +46,7 @@ export function createTip(root, drawing) {
   });
 
   return {
-    /** Say again what changed meanwhile. */
+    /** Refresh the open tip. */
     refresh() {
       keepOneTabStop();
       if (about?.isConnected) setText(tip, about.getAttribute("aria-label"));

@@ -1,10 +1,10 @@
-// Asking for the token: once a tab, in a dialog, never in an address.
+// Dialog that asks for the token: once per tab, never in an address.
 
 import { byId, setText, show } from "./dom.js";
 import { onSubmit, prepareDialog } from "./dialogs.js";
 import { keepToken, readToken } from "./session.js";
 
-/** The dialog; `onToken` tries a new one and throws if it is refused, `onForgotten` hears that there is none. */
+/** The dialog; `onToken` tries a token and throws if it is refused; `onForgotten` is called when it is removed. */
 export function mountToken({ onToken, onForgotten }) {
   const dialog = byId("token-dialog");
   const input = byId("token-input");

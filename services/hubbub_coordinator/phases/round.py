@@ -74,7 +74,7 @@ FEWEST_TO_DISAGREE = 2
 
 
 class State(Enum):
-    """Where a round is."""
+    """States of a round."""
 
     COLLECTING = "collecting"
     RELEASING = "releasing"
@@ -88,14 +88,14 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRecord:
-    """What is known of one phase: receipts by client and aggregator, and who has ended it."""
+    """Record of one phase: receipts by client and aggregator, and the aggregators that have ended it."""
 
     opened_at_s: float
     closed_at_s: float | None = None
     released_at_s: float | None = None
     receipts: Mapping[PartyId, Mapping[PartyId, SignedReceipt]] = field(default_factory=dict)
     holders: Mapping[PartyId, tuple[PartyId, ...]] = field(default_factory=dict)
-    """Instead of the receipts once nobody needs these: client to the aggregators that hold its complete set."""
+    """Client to the aggregators that hold its complete set; replaces the receipts once nobody needs them."""
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
     released: tuple[VectorClaim, ...] = ()
@@ -109,15 +109,15 @@ class PhaseRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRound:
-    """What the coordinator knows of a round."""
+    """State data of a round at the coordinator."""
 
     run: Key
     number: int
     manifest: Manifest
     is_scored: bool = False
-    """Whether a scores phase follows when the round is released."""
+    """True if a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
-    """Over whom the run's scores are summed; nobody before the first time."""
+    """Clients over which the run's scores are summed; empty before the first scores phase."""
     attended: Mapping[PartyId, int] = field(default_factory=dict)
     """The last round before this one that each client certainly took part in."""
     phase: int = 0
@@ -127,7 +127,7 @@ class CoordinatorRound:
     """Receipts of the next phase that came before the last report on this one."""
     applied: Mapping[PartyId, RoundApplied] = field(default_factory=dict)
     reported: Mapping[PartyId, tuple[ScoreClaim, ...]] = field(default_factory=dict)
-    """What clients say that the scores come to."""
+    """Metrics that each client computed from the sum of the scores."""
     traffic: tuple[tuple[PartyId, Traffic], ...] = ()
     began_at_s: float = 0.0
     ended_at_s: float | None = None
@@ -140,7 +140,7 @@ class CoordinatorRound:
 
     @property
     def scoring(self) -> bool:
-        """Whether the round has come to its scores phase."""
+        """Say whether the round has come to its scores phase."""
         return self.current is SCORES
 
     @property
@@ -150,19 +150,19 @@ class CoordinatorRound:
 
     @property
     def record(self) -> PhaseRecord:
-        """What is known of the current phase."""
+        """Record of the current phase."""
         return self.records[self.phase]
 
     @property
     def aggregators(self) -> tuple[PartyId, ...]:
-        """Who adds in the current phase."""
+        """Aggregators of the current phase."""
         return self.current.aggregators(self.manifest.aggregators)
 
     @property
     def awaited(self) -> frozenset[PartyId]:
-        """Whose share sets count in the current phase: the members, once they are fixed; before, everybody's.
+        """Clients whose share sets count in the current phase: the members once fixed, all clients before.
 
-        Only who has applied the round can score its model.
+        Only clients that have applied the round can score its model.
         """
         if self.scoring:
             return self.score_members or frozenset(self.applied)
@@ -170,11 +170,11 @@ class CoordinatorRound:
 
     @property
     def current_members(self) -> frozenset[PartyId]:
-        """Over whom the current phase is closed, or has to be."""
+        """Members over which the current phase is closed, or has to be."""
         return self.score_members if self.scoring else self.members
 
     def complete(self) -> frozenset[PartyId]:
-        """The largest group, by organisations, with one set at all aggregators and one transcript."""
+        """Return the largest group, by organisations, with one set at all aggregators and one transcript."""
         groups: dict[object, set[PartyId]] = {}
         for client in self.awaited:
             signed = self.record.receipts.get(client, {})
@@ -187,7 +187,7 @@ class CoordinatorRound:
         return frozenset(ranked[-1]) if ranked else frozenset()
 
     def delivered(self) -> frozenset[PartyId]:
-        """Whose share set of the current phase every aggregator has signed for, whatever it says."""
+        """Return the clients for which every aggregator has signed a receipt in this phase, whatever it says."""
         servers = set(self.aggregators)
         return frozenset(client for client, signed in self.record.receipts.items() if signed.keys() == servers)
 
@@ -206,20 +206,20 @@ class CoordinatorRound:
         return frozenset(holding | self.applied.keys() | self.reported.keys())
 
     def missing(self) -> tuple[PartyId, ...]:
-        """Whose share set of the current phase is not complete yet, in manifest order."""
+        """Return the clients whose share set of the current phase is not complete yet, in manifest order."""
         missing = self.awaited - self.complete()
         return tuple(client for client in self.manifest.clients if client in missing)
 
     def at_odds(self) -> tuple[PartyId, ...]:
-        """Who of the missing has delivered, but nothing that can be added to what the others did."""
+        """Return the missing clients that have delivered a set which cannot be added to the others'."""
         delivered = self.delivered()
         return tuple(client for client in self.missing() if client in delivered)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the scores come to, as clients of min_clients organisations report alike.
+        """Metrics that clients of at least min_clients organisations report alike.
 
-        It is empty if they do not, or if others who are as many report something else.
+        Empty if there is no such group, or if another group as large reports something else.
         """
         camps: dict[tuple[ScoreClaim, ...], set[PartyId]] = {}
         for client, claims in self.reported.items():
@@ -265,7 +265,7 @@ def begin(data: CoordinatorRound, event: Began) -> Step[State, CoordinatorRound]
 
 
 def collect(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
-    """Note a receipt; close the phase when nobody is missing."""
+    """Note a receipt, and close the phase when nobody is missing."""
     if event.phase != data.current.name or event.receipt.receipt.aggregator not in data.aggregators:
         return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
     return _close_if_all_delivered(_with_receipt(data, event.receipt), event.at_s)
@@ -274,7 +274,7 @@ def collect(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, Coordi
 def _close_if_all_delivered(
     data: CoordinatorRound, at_s: float, *effects: Effect
 ) -> Step[State, CoordinatorRound]:
-    """A client has one set, so when all have delivered there is nothing to wait for, even if they disagree."""
+    """Close the phase if all have delivered: each client has one set, so waiting cannot resolve a disagreement."""
     if data.awaited - data.delivered():
         return Step(State.COLLECTING, data, effects)
     return _close_or_void(data, at_s)
@@ -287,7 +287,7 @@ def _with_receipt(data: CoordinatorRound, signed: SignedReceipt) -> CoordinatorR
 
 
 def keep_early_receipt(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
-    """Keep a receipt of the next phase: clients go on when they have all sums, which we may hear of later."""
+    """Keep a receipt of the next phase: clients go on when they have all sums, maybe before we hear of them."""
     return Step(State.RELEASING, _keep_early(data, event))
 
 
@@ -304,7 +304,7 @@ def _keep_early(data: CoordinatorRound, event: ReceiptArrived) -> CoordinatorRou
 
 
 def stop_collecting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
-    """Time is up: go on with those who are there, if the rules allow it."""
+    """Close the phase at its deadline over the clients that delivered, or void it if the rules demand that."""
     return _close_or_void(data, event.at_s)
 
 
@@ -314,7 +314,7 @@ def _close_or_void(data: CoordinatorRound, at_s: float) -> Step[State, Coordinat
 
 
 def _count_at_odds(data: CoordinatorRound) -> tuple[Effect, ...]:
-    """Nobody who is told the truth and says it disagrees with the others, so this is counted as a refusal."""
+    """Count a refusal for each client at odds: honest clients with honest servers never disagree."""
     return tuple(
         CountRefusal(
             _find_odds(data.record.receipts[client].values()),
@@ -367,7 +367,7 @@ def _void(data: CoordinatorRound, reason: str, at_s: float) -> Step[State, Coord
 
 
 def _order(data: CoordinatorRound, body: ClosePhase | VoidPhase) -> tuple[Effect, ...]:
-    """One order to every aggregator of the phase; a void goes to all, for the phase ends the round."""
+    """Send an order to every aggregator of the phase; a void goes to all aggregators, for it ends the round."""
     to = data.manifest.aggregators if isinstance(body, VoidPhase) else data.aggregators
     return tuple(Publish(server, Role.AGGREGATOR, body, data.current.name) for server in to)
 
@@ -377,7 +377,7 @@ def _no_deadline() -> Effect:
 
 
 def note_release(data: CoordinatorRound, event: SumReleased) -> Step[State, CoordinatorRound]:
-    """Note a release; when all are out, the next phase or the clients' turn."""
+    """Note a release; when all are out, open the next phase or let the clients apply the sum."""
     if event.phase != data.current.name or event.aggregator not in data.aggregators:
         return Step(State.RELEASING, data)
     if event.members != data.current_members:
@@ -429,14 +429,14 @@ def _can_be_scored(data: CoordinatorRound) -> bool:
 
 
 def note_early_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
-    """A client heard from all aggregators before the last of them reported to us."""
+    """Note a client that had all sums before the last aggregator reported to us."""
     return Step(State.RELEASING, _note_applied(data, event))
 
 
 def note_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
     """Note a client's acknowledgement; the round is over when all have given it.
 
-    Whether they hold one model is looked at then: before, nobody can say who differs from most.
+    Only then are their models compared: before, nobody can say which client differs from the majority.
     """
     data = _note_applied(data, event)
     if data.applied.keys() != set(data.manifest.clients):
@@ -445,14 +445,14 @@ def note_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State
 
 
 def note_late_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
-    """A client was slower to apply than its round has time for; it may still be in time to score."""
+    """Note a client that applied the round after its deadline; it may still be in time to score."""
     if not data.scoring:
         raise PeerError(RejectReason.UNEXPECTED, f"{event.client} has applied a round that is not released")
     return Step(State.COLLECTING, _note_applied(data, event))
 
 
 def _find_other_models(data: CoordinatorRound) -> str:
-    """Who holds another model than most do, by digests that only clients can make; empty if nobody does."""
+    """Describe the clients whose model differs from the majority's, by keyed digests; empty if none does."""
     holders: dict[str, list[PartyId]] = {}
     for client in data.manifest.clients:
         if client in data.applied:
@@ -475,7 +475,7 @@ def _note_applied(data: CoordinatorRound, event: UpdateApplied) -> CoordinatorRo
 
 
 def stop_waiting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
-    """The sums are out, so the round counts; who has not acknowledged catches up."""
+    """End the round at the deadline: its sums are out, so it counts; clients without an answer catch up later."""
     return _finish(data, event.at_s)
 
 
@@ -492,17 +492,17 @@ def _release(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRoun
 
 
 def note_early_report(data: CoordinatorRound, event: ScoresReported) -> Step[State, CoordinatorRound]:
-    """A client had the sum of the scores before the last aggregator reported to us."""
+    """Note a client that had the sum of the scores before the last aggregator reported to us."""
     return Step(State.RELEASING, _note_report(data, event))
 
 
 def note_report(data: CoordinatorRound, event: ScoresReported) -> Step[State, CoordinatorRound]:
-    """Note what a client computed from the scores; the round is over when all have said it."""
+    """Note the metrics of a client; the round is over when all have reported."""
     return _end_if_all_reported(_note_report(data, event), event.at_s)
 
 
 def _end_if_all_reported(data: CoordinatorRound, at_s: float, *effects: Effect) -> Step[State, CoordinatorRound]:
-    # Who shared a score that could not be added holds another model than the members, and will not report.
+    # A client whose scores could not be added holds another model than the members, and will not report.
     left_out = data.delivered() - data.score_members
     if data.applied.keys() - left_out - data.reported.keys():
         return Step(State.REPORTING, data, effects)
@@ -510,12 +510,12 @@ def _end_if_all_reported(data: CoordinatorRound, at_s: float, *effects: Effect) 
 
 
 def stop_reporting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
-    """Go on with what was reported."""
+    """End the round at the deadline with the reports that have come."""
     return _release_with_scores(data, event.at_s)
 
 
 def _release_with_scores(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
-    """End the round; who reports other scores than enough others do is counted as a refusal."""
+    """End the round; count a refusal for each client whose scores differ from the agreed ones."""
     agreed, onward = data.metrics, _release(data, at_s)
     dissent = [
         CountRefusal(
@@ -535,7 +535,7 @@ def _note_report(data: CoordinatorRound, event: ScoresReported) -> CoordinatorRo
 
 
 def _tell_end(data: CoordinatorRound, verdict: RoundVerdict, at_s: float) -> Effect:
-    """Tell the run how the round ended, and what it came to."""
+    """Tell the run the round's verdict and totals."""
     end = RoundEnded(
         at_s=at_s,
         number=data.number,
@@ -565,26 +565,29 @@ def note_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, Coord
 
 
 def refuse_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, CoordinatorRound]:
-    """A void where a release was ordered."""
+    """End the run: an aggregator voided a phase that it was ordered to release."""
     return _blame(data, event, f"{event.aggregator} ended {event.phase} as void, against its order")
 
 
 def refuse_release(data: CoordinatorRound, event: SumReleased) -> Step[State, CoordinatorRound]:
-    """A release where a void was ordered; that of the phase before may be delivered twice."""
+    """End the run if an aggregator released a phase that was ordered void.
+
+    A release of an earlier phase may be delivered twice and changes nothing.
+    """
     if event.phase != data.current.name:
         return Step(State.VOIDING, data)
     return _blame(data, event, f"{event.aggregator} released {event.phase}, which was ordered void")
 
 
 def decline(data: CoordinatorRound, event: OrderDeclined) -> Step[State, CoordinatorRound]:
-    """An aggregator does not obey: somebody holds other facts than we do, so the run cannot go on."""
+    """End the run: an aggregator declined an order, so somebody holds other facts than we do."""
     return _contradict(data, tell_declined(event.aggregator, event.phase, event.reason), event.at_s)
 
 
 def _blame(
     data: CoordinatorRound, event: SumReleased | VoidConfirmed, reason: str
 ) -> Step[State, CoordinatorRound]:
-    """An aggregator's word goes against its order or another's: the run ends, and it is counted whose it was."""
+    """End the run because an aggregator contradicts its order or another aggregator; count a refusal for it."""
     kind = PhaseReleased.kind if isinstance(event, SumReleased) else PhaseVoided.kind
     onward = _contradict(data, reason, event.at_s)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, reason)
@@ -598,14 +601,14 @@ def _contradict(data: CoordinatorRound, reason: str, at_s: float) -> Step[State,
 
 
 def break_off(data: CoordinatorRound, event: Failed) -> Step[State, CoordinatorRound]:
-    """The coordinator itself could not do what it had to."""
+    """End the round because the coordinator itself failed."""
     # The round may have failed to begin, and then there is no record yet.
     last_known_s = max((record.opened_at_s for record in data.records), default=data.began_at_s)
     return _contradict(data, f"the coordinator failed: {event.why}", last_known_s)
 
 
 def note_spoilt(data: CoordinatorRound, event: SetSpoilt) -> Step[State, CoordinatorRound]:
-    """Remember why a client's set will never be complete, for whoever looks at the status."""
+    """Record why a client's set will never be complete, for the status."""
     spoilt = {**data.record.spoilt, event.client: f"{event.aggregator} refused its shares: {event.reason}"}
     return Step(State.COLLECTING, _with_record(data, replace(data.record, spoilt=spoilt)))
 
@@ -676,7 +679,7 @@ TRANSITIONS: Table[State, CoordinatorRound] = {
 
 
 def resume(state: State, data: CoordinatorRound) -> tuple[Effect, ...]:
-    """Watch the deadline again that the round had."""
+    """Set the round's deadline again after a restart."""
     if state not in {State.COLLECTING, State.APPLYING, State.REPORTING} or not data.records:
         return ()
     since_s = data.record.opened_at_s if state is State.COLLECTING else data.record.released_at_s or 0.0

@@ -41,11 +41,11 @@ from hubbub_coordinator.reasons import tell_failure, tell_refusal
 
 PROPOSAL_INTERVAL_S = 2.0
 LEAST_AGREEMENT_S = 600.0
-"""However short a phase may be: clients agree once, and a machine may have to be started again for it."""
+"""Applies even if phases are shorter: clients agree only once, and one of them may have to be restarted first."""
 
 
 class State(Enum):
-    """Where a run is."""
+    """States of a run."""
 
     ENROLLING = "enrolling"
     AGREEING = "agreeing"
@@ -65,49 +65,49 @@ OUTCOMES: dict[State, Literal["completed", "failed", "cancelled"]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRun:
-    """What the coordinator knows of a run."""
+    """State data of a run at the coordinator."""
 
     manifest: Manifest
     began_at_s: float = 0.0
     ended_at_s: float | None = None
     keys: Mapping[PartyId, RunKey] = field(default_factory=dict)
-    """Of those who have joined; a party has one key in a run, the first that it sent."""
+    """Run keys of the parties that have joined; the first key that a party sends is its only one."""
     agreeing_since_s: float = 0.0
     ready: frozenset[PartyId] = field(default_factory=frozenset)
     round: int = 0
     released: int = 0
     void: int = 0
     void_forgiven: int = 0
-    """How many void rounds an operator has seen and let pass."""
+    """Void rounds that an operator has accepted by resuming the run."""
     ended: int = 0
-    """How many rounds have come to an end, whatever it was; the four below are of these."""
+    """Rounds that have ended with any verdict; the three totals below cover these."""
     rounds_s: float = 0.0
     payload_bits: int = 0
     wire_bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the last round that was scored."""
+    """Metrics of the last round that was scored."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
-    """Over whom scores are summed, from the first time on."""
+    """Clients over which scores are summed, fixed by the first scores phase."""
     attended: Mapping[PartyId, int] = field(default_factory=dict)
     """The last round that each client certainly took part in."""
     pausing: bool = False
     pause_when_void: bool = False
     reason: str = ""
     failed_party: PartyId | None = None
-    """Whose refusal or failure ended the run."""
+    """Party whose refusal or failure ended the run."""
     place: int = 0
-    """Among all runs, in the order in which they were submitted."""
+    """Position among all runs, in the order of submission."""
     idempotency_key: str = ""
-    """Under which it was submitted, so that whoever submits it again for want of an answer is told of this one."""
+    """Key of the submission: repeating it, for example after a lost answer, gives this run."""
 
     @property
     def joined(self) -> frozenset[PartyId]:
-        """Who takes part."""
+        """Parties that have joined."""
         return frozenset(self.keys)
 
     @property
     def parties(self) -> dict[PartyId, Role]:
-        """Everybody that the manifest names, but for the coordinator."""
+        """All parties that the manifest names, without the coordinator."""
         return {
             **dict.fromkeys(self.manifest.aggregators, Role.AGGREGATOR),
             **dict.fromkeys(self.manifest.clients, Role.CLIENT),
@@ -116,7 +116,7 @@ class CoordinatorRun:
 
 @dataclass(frozen=True, slots=True)
 class RememberRun(Effect):
-    """Never begin this run again."""
+    """Record the run's tombstone, so that it is never begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +136,19 @@ def _propose(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
 
 
 def begin(run: CoordinatorRun, event: Began) -> Step[State, CoordinatorRun]:
-    """Ask everybody. Only then is it a run that there has been: nobody was asked if asking failed."""
+    """Propose the run to all parties, then record its tombstone: if the proposal fails, there was no run."""
     run = replace(run, began_at_s=event.at_s)
     record = Record("joined", describe_run(run.manifest))
     return Step(State.ENROLLING, run, (*_propose(run, event.at_s), RememberRun(), record))
 
 
 def ask_again(run: CoordinatorRun, event: ProposalDue) -> Step[State, CoordinatorRun]:
-    """Ask those who have not answered."""
+    """Repeat the proposal to parties that have not answered."""
     return Step(State.ENROLLING, run, _propose(run, event.at_s))
 
 
 def enrol(run: CoordinatorRun, event: PartyJoined) -> Step[State, CoordinatorRun]:
-    """Count a party in; when all are there, everybody is sent everybody's keys."""
+    """Add a party; when all have joined, send everybody's run keys to all."""
     if event.party in run.joined:
         return Step(State.ENROLLING, run)
     run = replace(run, keys={**run.keys, event.party: event.run_key})
@@ -169,7 +169,7 @@ def _agreement_s(run: CoordinatorRun) -> float:
 
 
 def await_ready(run: CoordinatorRun, event: PartyReady) -> Step[State, CoordinatorRun]:
-    """When all have what they need, the first round opens, unless an operator wants none yet."""
+    """Open the first round when all parties are ready, or pause if an operator asked for it."""
     run = replace(run, ready=run.ready | {event.party})
     if run.ready != run.parties.keys():
         return Step(State.AGREEING, run)
@@ -185,7 +185,7 @@ def _stand_still(run: CoordinatorRun) -> tuple[State, CoordinatorRun]:
 
 
 def stop_agreeing(run: CoordinatorRun, event: DeadlinePassed) -> Step[State, CoordinatorRun]:
-    """What a party has lost before the first round is sent to it by nobody: the run must be begun anew."""
+    """Fail the run at the deadline: nobody resends what a party lost before the first round."""
     late = ", ".join(party for party in run.parties if party not in run.ready)
     reason = f"{late} did not check the keys within {_agreement_s(run):g} s: start it, and submit a new manifest"
     return _end(run, State.FAILED, reason, event.at_s)
@@ -197,7 +197,7 @@ def _open_round(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
 
 
 def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]:
-    """After a round: the next one, or the end."""
+    """Open the next round after one has ended, or pause or end the run."""
     run = _add_up(run, event)
     if event.verdict is RoundVerdict.CONTRADICTED:
         return _end(run, State.FAILED, event.reason, event.at_s)
@@ -221,7 +221,7 @@ def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]
 
 
 def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
-    """Keep what the rounds came to, so that a list of many runs need not look at their rounds."""
+    """Add a round to the run's totals, so that a list of many runs need not read their rounds."""
     return replace(
         run,
         ended=run.ended + 1,
@@ -235,7 +235,7 @@ def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
 
 
 def _say_success(manifest: Manifest, event: RoundEnded) -> str:
-    """That a round has reached the manifest's target; empty if it has not."""
+    """Return the sentence for a round that reached the manifest's target; empty if it did not."""
     headline, target = manifest.headline, manifest.target
     value = event.metrics.get(headline.name) if headline else None
     if headline is None or target is None or value is None or not reaches(headline, value, target):
@@ -250,7 +250,7 @@ def _open_next(run: CoordinatorRun, at_s: float) -> Step[State, CoordinatorRun]:
 
 
 def _pausing_in(state: State, *, wanted: bool) -> To[State, CoordinatorRun]:
-    """Open no other round, or go on after all; what has begun, an agreement or a round, comes to its end."""
+    """Make a transition that notes or drops the wish to pause; an open round or agreement ends first."""
 
     def note_wish(run: CoordinatorRun, event: PauseRequested | ResumeRequested) -> Step[State, CoordinatorRun]:
         del event
@@ -260,24 +260,24 @@ def _pausing_in(state: State, *, wanted: bool) -> To[State, CoordinatorRun]:
 
 
 def go_on_again(run: CoordinatorRun, event: ResumeRequested) -> Step[State, CoordinatorRun]:
-    """An operator has seen why it stands still: go on, with as many void rounds to spare as at first."""
+    """Resume a paused run, with the manifest's whole allowance of void rounds again."""
     return _open_next(replace(run, void_forgiven=run.void, pausing=False, reason=""), event.at_s)
 
 
 def give_up(run: CoordinatorRun, event: PartyRefused | PartyBroke) -> Step[State, CoordinatorRun]:
-    """A party refused, or cannot go on: the run fails and says whose word it was."""
+    """Fail the run because a party refused or failed, and name it."""
     run = replace(run, failed_party=event.party)
     say = tell_refusal if isinstance(event, PartyRefused) else tell_failure
     return _end(run, State.FAILED, say(event.party, event.code), event.at_s)
 
 
 def break_off(run: CoordinatorRun, event: Failed) -> Step[State, CoordinatorRun]:
-    """The coordinator itself could not do what it had to."""
+    """Fail the run because the coordinator itself failed."""
     return _end(run, State.FAILED, f"the coordinator failed: {event.why}", run.began_at_s)
 
 
 def cancel(run: CoordinatorRun, event: CancelRequested) -> Step[State, CoordinatorRun]:
-    """End it because an operator says so."""
+    """Cancel the run on an operator's request."""
     return _end(run, State.CANCELLED, "an operator cancelled it", event.at_s)
 
 
@@ -306,7 +306,7 @@ TRANSITIONS: Table[State, CoordinatorRun] = {
         PauseRequested: _pausing_in(State.AGREEING, wanted=True),
         ResumeRequested: _pausing_in(State.AGREEING, wanted=False),
         DeadlinePassed: To(stop_agreeing, State.FAILED),
-        PartyJoined: STAY,  # A proposal may have been asked twice.
+        PartyJoined: STAY,  # A proposal may have been sent twice.
         ProposalDue: STAY,
         PartyRefused: To(give_up, State.FAILED),
         PartyBroke: To(give_up, State.FAILED),
@@ -317,10 +317,10 @@ TRANSITIONS: Table[State, CoordinatorRun] = {
         RoundEnded: To(go_on, State.RUNNING, State.PAUSED, State.COMPLETED, State.FAILED),
         PauseRequested: _pausing_in(State.RUNNING, wanted=True),
         ResumeRequested: _pausing_in(State.RUNNING, wanted=False),
-        PartyJoined: STAY,  # The broker may deliver twice, and a proposal may have been asked twice.
+        PartyJoined: STAY,  # The broker may deliver twice, and a proposal may have been sent twice.
         PartyReady: STAY,
         ProposalDue: STAY,
-        DeadlinePassed: STAY,  # The timer rang while the last one said that it is ready.
+        DeadlinePassed: STAY,  # The timer fired while the last party became ready.
         PartyRefused: To(give_up, State.FAILED),
         PartyBroke: To(give_up, State.FAILED),
         CancelRequested: To(cancel, State.CANCELLED),
@@ -345,7 +345,7 @@ TRANSITIONS: Table[State, CoordinatorRun] = {
 
 
 def resume(state: State, data: CoordinatorRun) -> tuple[Effect, ...]:
-    """Ask again who has not answered; wait no longer than before."""
+    """Set the timers again after a restart: the repeated proposal, or the agreement's old deadline."""
     if state is State.AGREEING:
         return (_agree_in_time(data),)
     return (SetTimer("proposal", 0.0, ProposalDue),) if state is State.ENROLLING else ()

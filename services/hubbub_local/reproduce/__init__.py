@@ -1,1 +1,1 @@
-"""The paper's experiments again: every strategy to its target, and a report beside the printed numbers."""
+"""Reproduction of the paper's experiments: every strategy to its target, compared with the printed numbers."""

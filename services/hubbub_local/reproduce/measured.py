@@ -1,4 +1,4 @@
-"""A task whose training and evaluation are measured apart from the protocol."""
+"""Task wrapper that measures training and evaluation apart from the protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta,
 
 
 class MeasuredTask:
-    """Another task, with the CPU seconds that each client has trained for."""
+    """Wraps a task, and counts the CPU seconds of each client's training."""
 
     def __init__(self, inner: Task, attribution: Attribution) -> None:
         self._inner = inner
@@ -26,7 +26,7 @@ class MeasuredTask:
 
 
 class MeasuredLearner:
-    """One client's learner, whose work is not counted as the party's protocol."""
+    """One client's learner; its work is excluded from the party's protocol time."""
 
     def __init__(self, inner: Learner, index: int, training_s: dict[int, float], attribution: Attribution) -> None:
         self._inner = inner

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A row of the table. `size` is in the table's unit; `computing` is its only word on the cost of computing."""
+    """A row of the table. `size` is in the table's unit; `computing` is all it says on the cost of computing."""
 
     rounds: int
     size: float

@@ -1,4 +1,4 @@
-"""The runs of a reproduction: methods, seeds, and the settings of the paper's section 4 with what was changed."""
+"""Plan of a reproduction: methods, seeds, and the settings of the paper's section 4 with changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hubbub_local.reproduce.paper import TABLES, PaperTable
 from hubbub_trainer.learning.batches import Partition
 
 BLOCK = 16
-"""Indices in a block, where methods have blocks: what took least in docs/findings.md."""
+"""Indices per block in methods with blocks: the cheapest size in docs/findings.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Method:
 
     @property
     def label(self) -> str:
-        """As people read it."""
+        """Name in reports."""
         if self.strategy != "sec-union":
             return self.name
         letter = ", to the letter" if self.feedback == "paper" else ""
@@ -36,12 +36,12 @@ class Method:
 
     @property
     def has_union(self) -> bool:
-        """Whether |V| says anything: without a union it is N."""
+        """Say whether |V| means anything: without a union it is N."""
         return self.strategy not in {"fedavg", "no-union"}
 
     @property
     def is_private(self) -> bool:
-        """Whether no server learns anything of a single client."""
+        """Say whether no server learns anything of a single client."""
         return not STRATEGIES[self.strategy].reveals
 
 
@@ -65,7 +65,7 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is the same in all runs of a folder. The defaults are the paper's."""
+    """Settings that all runs of a folder share. The defaults are the paper's."""
 
     dataset: str
     task: str
@@ -78,7 +78,7 @@ class Settings:
     rho: float = 0.1
     local_steps: int = 100
     wire: WireMode = "paper"
-    """Table 3 counts the paper's, so that is what a run takes unless told otherwise."""
+    """The default is the paper's wire mode, which Table 3 counts."""
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:
@@ -90,15 +90,15 @@ class Settings:
             raise ConfigurationError(
                 "--data auto may be one set today and another tomorrow: say which, such as mnist or digits"
             )
-        Partition.parse(self.partition)  # Refuses what is none.
+        Partition.parse(self.partition)  # Raises if it is invalid.
 
     @property
     def table(self) -> PaperTable:
-        """What the paper prints for this data set."""
+        """The paper's printed results for this data set."""
         return TABLES[self.dataset]
 
     def demo_options(self, method: Method, seed: int) -> DemoOptions:
-        """The same as one run is begun with."""
+        """Return the options that start one run."""
         return DemoOptions(
             strategy=method.strategy,
             q=method.q,
@@ -124,7 +124,7 @@ PAPERS = {
 
 
 def list_changes(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
-    """Both values of every setting that differs, by its flag."""
+    """Return both values of every setting that differs, by its flag."""
     both = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(Settings)}
     return {f"--{name.replace('_', '-')}": pair for name, pair in both.items() if pair[0] != pair[1]}
 

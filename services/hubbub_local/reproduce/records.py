@@ -1,4 +1,4 @@
-"""What a run came to, round by round, and the file that keeps it: `results.json`, whole at any moment."""
+"""Results of the runs, round by round, and their file `results.json`, which is complete at any moment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hubbub_local.reproduce.plan import METHODS, Method, Settings, list_changes
 
 FILE = "results.json"
 ADDITIONS = ("tags", "scores")
-"""What is sent here and not in the paper, so that its tables do not count it."""
+"""Traffic that the paper does not have, and its tables do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """A released round. Bits are those of the paper's vectors, bytes all that travels; both are of all parties."""
+    """A released round. Bits count the paper's vectors, bytes all traffic; both are of all parties."""
 
     round: int
     accuracy: float
@@ -35,13 +35,13 @@ class RoundRecord:
     predicted_bits: int
     wire_bytes: int
     protocol_cpu_s: Mapping[str, float]
-    """By party, without training and evaluation."""
+    """CPU time by party, without training and evaluation."""
     training_cpu_s: float
-    """Of all clients."""
+    """CPU time of all clients' training."""
 
     @classmethod
     def of(cls, account: Account, protocol_cpu_s: Mapping[str, float], training_cpu_s: float) -> RoundRecord:
-        """Put together what the coordinator and the clocks say of a round."""
+        """Build the record of a round from the coordinator's account and the CPU times."""
         if "accuracy" not in account.metrics:
             raise ProtocolError(f"round {account.round} has no accuracy")
         papers = [cost for name, cost in account.costs.items() if name not in ADDITIONS]
@@ -59,7 +59,7 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One method with one seed. `finished` is false for a run that was cut off: it is begun again."""
+    """A run of one method with one seed. `finished` is false for a run that was interrupted: it is run again."""
 
     name: str
     seed: int
@@ -70,31 +70,31 @@ class RunRecord:
 
     @property
     def method(self) -> Method:
-        """What was run."""
+        """Method of the run."""
         return METHODS[self.name]
 
     @property
     def label(self) -> str:
-        """The run as people call it."""
+        """Name in reports."""
         return f"{self.method.label}, seed {self.seed}"
 
     @property
     def payload_bits(self) -> int:
-        """Of all rounds."""
+        """Payload of all rounds."""
         return sum(each.payload_bits for each in self.by_round)
 
     @property
     def predicted_bits(self) -> int:
-        """The same by the formulas."""
+        """Payload of all rounds, by the formulas."""
         return sum(each.predicted_bits for each in self.by_round)
 
     def cpu_s(self, role: str) -> list[float]:
-        """The mean over the rounds of each party of a role, without training and evaluation."""
+        """Return for each party of a role its mean CPU time per round, without training and evaluation."""
         names = sorted({name for each in self.by_round for name in each.protocol_cpu_s if name.startswith(role)})
         return [fmean(each.protocol_cpu_s.get(name, 0.0) for each in self.by_round) for name in names]
 
     def describe(self, target: float) -> str:
-        """How far it got, in words."""
+        """Describe the run's progress in words."""
         rounds = f"{len(self.by_round)} round{'' if len(self.by_round) == 1 else 's'}"
         if self.reached:
             return f"reached {100 * target:g} % after {rounds}"
@@ -104,27 +104,27 @@ class RunRecord:
 
 @dataclass(slots=True, kw_only=True)
 class Results:
-    """What is in the file."""
+    """Content of the file."""
 
     settings: Settings
     machine: dict[str, str | int]
-    """Where and when the first run was begun."""
+    """Versions, number of cores, and the date of the first run."""
     results: list[RunRecord]
 
     def find(self, name: str, seed: int) -> RunRecord | None:
-        """A run that is known so far."""
+        """Return the record of a run; None if there is none."""
         return next((each for each in self.results if (each.name, each.seed) == (name, seed)), None)
 
     def keep(self, record: RunRecord, folder: Path) -> None:
-        """Write down how far a run is."""
+        """Add or replace the record of a run, and save the file."""
         known = self.find(record.name, record.seed)
         self.results = [*(each for each in self.results if each is not known), record]
         self.save(folder)
 
     def save(self, folder: Path) -> None:
-        """Write the file, a line for each run; a crash leaves what was there before or this."""
+        """Write the file atomically, a line for each run."""
         head = {"settings": asdict(self.settings), "machine": self.machine}
-        # The name says it already, but not to other programs.
+        # The name implies the method's fields, but other programs cannot know that.
         runs = ",\n".join(json.dumps({**asdict(each.method), **asdict(each)}) for each in self.results)
         text = f'{json.dumps(head, indent=1)[:-2]},\n "results": [\n{runs}\n ]\n}}\n'
         try:
@@ -137,7 +137,7 @@ _RESULTS = TypeAdapter(Results)
 
 
 def open_results(folder: Path, settings: Settings, *, resume: bool) -> Results:
-    """Begin in an empty folder, or go on with what is there if that is wanted and fits."""
+    """Begin in an empty folder or, with `resume`, go on with the results there if their settings match."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())

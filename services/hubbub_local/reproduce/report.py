@@ -1,4 +1,4 @@
-"""The report: our numbers beside the paper's in a table, a plot of accuracy, and what was counted."""
+"""Report of a reproduction: a table of our numbers and the paper's, a plot of accuracy, and definitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Runs = dict[Method, list[RunRecord]]
 
 
 def write_report(results: Results, command: str, folder: Path) -> None:
-    """Write all files anew from what is kept."""
+    """Write all files of the report from the results."""
     runs = _by_method(results.results)
     plot = draw_plot("Accuracy on the test set (%): means over the seeds", _draw(results.settings, runs))
     try:
@@ -48,7 +48,7 @@ def write_report(results: Results, command: str, folder: Path) -> None:
 
 
 def _by_method(records: Sequence[RunRecord]) -> Runs:
-    """In the order of the methods, then of the seeds."""
+    """Group runs by method, in the order of the methods, then of the seeds."""
     found = {method: [each for each in records if each.name == name] for name, method in METHODS.items()}
     return {method: sorted(runs, key=lambda each: each.seed) for method, runs in found.items() if runs}
 
@@ -140,7 +140,7 @@ def _compare_one(settings: Settings, method: Method, runs: Sequence[RunRecord]) 
 
 
 def _name_differences(settings: Settings) -> str:
-    # How long we are ready to wait is no setting of the paper's.
+    # The paper has no limit of rounds.
     changes = list_changes(replace(PAPERS[settings.dataset], max_rounds=settings.max_rounds), settings)
     if not changes:
         return "The settings are the paper's, which does not say whether it normalises inputs; here they are."
@@ -149,13 +149,13 @@ def _name_differences(settings: Settings) -> str:
 
 
 def _draw(settings: Settings, runs: Runs) -> list[Panel]:
-    """Lines are means over the seeds, as far as all of them go."""
+    """Draw lines of means over the seeds, up to the shortest run."""
     by_round: dict[str, Points] = {}
     by_size: dict[str, Points] = {}
     for method, own in runs.items():
         sizes = [accumulate(_in_unit(settings, each.payload_bits) for each in run.by_round) for run in own]
         heights = [[100 * each.accuracy for each in run.by_round] for run in own]
-        # Not strict: where the shortest ends, so does the mean.
+        # Not strict: the mean ends where the shortest run does.
         accuracy = [fmean(one) for one in zip(*heights, strict=False)]
         by_round[method.label] = list(enumerate(accuracy, start=1))
         by_size[method.label] = [

@@ -1,4 +1,4 @@
-"""Running a plan, one run after the other, through the services and their protocol: kept, resumed, reported."""
+"""Runs a plan through the services, one run after the other; saves, resumes and reports the results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from hubbub_trainer.learning.task import Task
 def reproduce(
     plan: Plan, *, out: Path, resume: bool, console: Console, task: Task | None = None
 ) -> list[RunRecord]:
-    """Do all runs of a plan into a folder and return all that are kept there.
+    """Run a plan, save the results in a folder, and return all records there.
 
-    `task` stands in for the one that the settings name: tests have a small one.
+    `task` replaces the one that the settings name: tests have a small one.
     """
     require_matplotlib()
     wanted = task or load_task_of(plan.settings, console)
@@ -44,13 +44,13 @@ def reproduce(
         console.print("Cut off; the same command with --resume goes on from here.", highlight=False)
         raise
     finally:
-        # Also after Ctrl-C or a run that failed: what is there is worth a look.
+        # Also after Ctrl-C or a failed run: the results so far are worth a look.
         if results.results:
             write_report(results, plan.command, out)
             console.print(f"Report: {out / REPORT}", highlight=False, markup=False, soft_wrap=True)
     wrong = [each for each in results.results if each.payload_bits != each.predicted_bits]
     if wrong:
-        # This shows a bug, and nobody should have to find it in a table.
+        # This is a bug, and nobody should have to find it in a table.
         raise ProtocolError(
             "; ".join(
                 f"{each.label}: {each.payload_bits} bits were sent where {each.predicted_bits} are due"
@@ -61,7 +61,7 @@ def reproduce(
 
 
 def load_task_of(settings: Settings, console: Console) -> Task:
-    """The network and its data, dealt out as the settings say."""
+    """Load the network and its data, partitioned as the settings say."""
     return load_task(
         settings.task,
         data=settings.data,
@@ -72,14 +72,14 @@ def load_task_of(settings: Settings, console: Console) -> Task:
 
 
 def _check(plan: Plan, task: Task) -> None:
-    """Refuse what no manifest can say, and data that are not there, before anything is begun."""
+    """Raise before anything begins if a setting fits no manifest, or data are missing."""
     for method in plan.methods:
         draw_up(plan.settings.demo_options(method, plan.seeds[0]), task)
     task.learner(index=0, clients=plan.settings.clients, seed=plan.seeds[0])
 
 
 class _Runner:
-    """Does one run after the other; each is kept round by round."""
+    """Runs the plan's runs one after the other, and saves each round."""
 
     def __init__(self, plan: Plan, task: Task, results: Results, folder: Path, console: Console) -> None:
         self._plan = plan
@@ -97,7 +97,7 @@ class _Runner:
                 if known is not None and known.finished:
                     self._say(f"{known.label}: {known.describe(target)}; kept from before")
                     continue
-                # A loop for each: what a run leaves behind in one cannot slow the next down.
+                # A new loop for each: what one run leaves behind cannot slow the next.
                 with asyncio.Runner(loop_factory=partial(AttributingLoop, self._attribution)) as loop:
                     loop.run(self._run(method, seed))
 
@@ -106,7 +106,7 @@ class _Runner:
         before: tuple[dict[str, float], float] | None = None
 
         def observe(moment: Transition) -> None:
-            """The clocks start with the first round: what it takes to join is not of any round."""
+            """Start the clocks with the first round: joining belongs to no round."""
             nonlocal before
             if before is None and isinstance(moment.data, rounds.CoordinatorRound):
                 before = self._read_clocks()
@@ -115,7 +115,7 @@ class _Runner:
             nonlocal before, record
             assert before is not None  # noqa: S101  (A round that has ended was begun.)
             now = self._read_clocks()
-            # It is the coordinator's task that tells us, but not the coordinator's work.
+            # This runs in the coordinator's task, but is not the coordinator's work.
             with self._attribution.put_aside():
                 spent = {name: value - before[0].get(name, 0.0) for name, value in now[0].items() if name}
                 last = RoundRecord.of(account, spent, now[1] - before[1])
@@ -133,7 +133,7 @@ class _Runner:
         self._say(f"{record.label}: {record.describe(settings.target)}")
 
     def _read_clocks(self) -> tuple[dict[str, float], float]:
-        """CPU seconds up to now: of each party's protocol, and of all training."""
+        """Return the CPU seconds so far: of each party's protocol, and of all training."""
         return self._attribution.read(), sum(self._task.training_s.values())
 
     def _say(self, line: str) -> None:

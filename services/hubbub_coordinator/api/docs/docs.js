@@ -1,4 +1,4 @@
-// Shows the interface's description. The token is asked for by "Authorize" and forgotten with the page.
+// Shows the API's description. "Authorize" asks for the token, which is forgotten with the page.
 SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#interface",
