@@ -264,7 +264,7 @@ async def _watching(stage: Stage, audience: Audience, core: int, run: RunId) -> 
     try:
         if crowd.stdin is None or crowd.stdout is None:
             raise RuntimeError("the crowd has no pipes")
-        news = stage.federation.coordinator.news
+        news = stage.federation.coordinator.event_feed
         began = news.newest
         crowd.stdin.write(f"{stage.tokens.read}\n".encode())
         if await crowd.stdout.readline() != b"ready\n":

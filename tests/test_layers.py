@@ -302,7 +302,7 @@ print(*sorted({"flwr", "torch", "torchvision", "sklearn", "PIL"} & set(sys.modul
 
 USES_TORCH = {
     *("network_training", "lenet_training", "alexnet_training"),
-    *("torch_export", "torch_learner", "torch_memory", "torch_task"),
+    *("torch_learner", "torch_task"),
 }
 """Where numbers become models; nobody else waits for torch to be imported."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from hubbub.strategies.planner import Leakage, Plan, Row
 from hubbub_cli.formatting import show_bytes
+
+if TYPE_CHECKING:
+    from hubbub.strategies.planner import Leakage, Plan, Row
 
 NOT_RUNNABLE = "*"
 NOT_TRAINING = "+"

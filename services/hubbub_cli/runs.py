@@ -14,47 +14,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 import typer
 
 from hubbub.errors import ConfigurationError
-from hubbub_cli.client import Client
-from hubbub_cli.run_lookup import RUNS, find_run
-
-
-async def export(client: Client, run: str, wanted: Mapping[str, object], out: Path | None) -> int:
-    """Write an export to a file or to standard output, and return its size in bytes."""
-    path = f"{RUNS}/{await find_run(client, run)}/export"
-    async with client.download(path, wanted) as pieces:
-        if out is not None:
-            with _replacing(out) as stream:
-                return await _copy(pieces, stream)
-        size = await _copy(pieces, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-        return size
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write to a temporary file first, so that half an export never has the file's name."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        try:
-            with draft.open("wb") as stream:
-                yield stream
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
-
-
-async def _copy(pieces: AsyncIterator[bytes], stream: BinaryIO) -> int:
-    size = 0
-    async for piece in pieces:
-        size += stream.write(piece)
-    return size
-
 
 if TYPE_CHECKING:
-    from hubbub_cli.client import Json
+    from hubbub_cli.client import Client, Json
 
 DEFAULT_URL = "http://127.0.0.1:8750"
 
@@ -311,15 +273,51 @@ def export_run(
 ) -> None:
     """Write all that is known of a run, for other programs."""
     from hubbub_cli.run_lookup import ask, find_endpoint  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.runs import export  # noqa: PLC0415
 
     if table is not None and form == "json":
         raise ConfigurationError("--table chooses among CSV tables, and JSON holds all of them: add --format csv")
     wanted = {"format": form} if form == "json" else {"format": form, "table": table or "rounds"}
     endpoint = find_endpoint(url, token_file, ca_file)
-    size = ask(endpoint, lambda client: export(client, run, wanted, out))
+    size = ask(endpoint, lambda client: _export(client, run, wanted, out))
     if out is not None:
         typer.echo(f"{size:,} bytes written to {out}")
+
+
+async def _export(client: Client, run: str, wanted: Mapping[str, object], out: Path | None) -> int:
+    """Write an export to a file or to standard output, and return its size in bytes."""
+    from hubbub_cli.run_lookup import RUNS, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
+
+    path = f"{RUNS}/{await find_run(client, run)}/export"
+    async with client.download(path, wanted) as pieces:
+        if out is not None:
+            with _replacing(out) as stream:
+                return await _copy(pieces, stream)
+        size = await _copy(pieces, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return size
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write to a temporary file first, so that half an export never has the file's name."""
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        try:
+            with draft.open("wb") as stream:
+                yield stream
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+
+
+async def _copy(pieces: AsyncIterator[bytes], stream: BinaryIO) -> int:
+    size = 0
+    async for piece in pieces:
+        size += stream.write(piece)
+    return size
 
 
 def _print_json(content: object) -> None:

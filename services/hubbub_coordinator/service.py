@@ -89,7 +89,7 @@ class Coordinator:
         self.counters = Counters()
         self._new_state = new_state
         self._clock = clock or SystemClock()
-        self.news = EventFeed()
+        self.event_feed = EventFeed()
         self._over: dict[Key, RunningMachine] = {}
         """Ended machines that are not archived yet: a run's last round stays here until the next begins."""
         self._due: set[RunId] = set()
@@ -144,7 +144,7 @@ class Coordinator:
         elif isinstance(moment.event, Began):
             # The round before is asked for less often from now on.
             self._due.add(moment.key.run)
-        self.news.note(moment)
+        self.event_feed.note(moment)
 
     async def _archive_due(self) -> None:
         """Archive what is over, and snapshot long runs, which would make a restart slow."""
@@ -158,7 +158,7 @@ class Coordinator:
         is_long = live is not None and live.entries >= SNAPSHOT_AFTER
         if not (over or ended or is_long):
             return
-        news = self.news.list_unloaded(run, self._archived_news.get(run, 0))
+        news = self.event_feed.list_unloaded(run, self._archived_news.get(run, 0))
 
         def draw_up() -> Archive:
             return self._archive.draw_up(
@@ -371,7 +371,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Close the event feed and the open files."""
-        self.news.close()
+        self.event_feed.close()
         self._audit.close()
         self._store.close()
 
@@ -393,8 +393,10 @@ class Coordinator:
             self._remember_key(key, run)
         # Everything before the first replayed step is archived.
         for run in live:
-            self._archived_news[run] = min((item.id for item in self.news.list_unloaded(run, 0)), default=1) - 1
-        self.news.restore(partial(self._archive.read_news, KEPT + 1))
+            self._archived_news[run] = (
+                min((item.id for item in self.event_feed.list_unloaded(run, 0)), default=1) - 1
+            )
+        self.event_feed.restore(partial(self._archive.read_news, KEPT + 1))
         self._check_tombstones()
 
     def _check_tombstones(self) -> None:

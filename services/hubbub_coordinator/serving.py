@@ -20,7 +20,7 @@ async def answering(coordinator: Coordinator, tokens: Tokens, listener: socket.s
     async with serving.answering(
         app,
         listener,
-        before_end=coordinator.news.close,
+        before_end=coordinator.event_feed.close,
         count_refusal=coordinator.counters.turned_away,
     ) as address:
         yield address

@@ -138,7 +138,7 @@ async def onlooking(coordinator: Coordinator, manifest: Manifest, tokens: Tokens
         await onlooker.look_at_pages()
         following = asyncio.create_task(onlooker.follow(opened))
         await opened.wait()
-        asking = asyncio.create_task(onlooker.keep_asking(coordinator.news))
+        asking = asyncio.create_task(onlooker.keep_asking(coordinator.event_feed))
         try:
             yield onlooker
         finally:

@@ -133,7 +133,9 @@ def is_file(span: str) -> bool:
 
 
 def test_every_folder_in_the_layout_exists() -> None:
-    layout = next(block for _, block in read(ROOT / "docs" / "architecture.md").blocks if block.startswith("shared/"))
+    layout = next(
+        block for _, block in read(ROOT / "docs" / "architecture.md").blocks if block.startswith("shared/")
+    )
 
     folders, above = [], ROOT
     for line in layout.splitlines():

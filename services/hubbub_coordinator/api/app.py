@@ -50,7 +50,7 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.coordinator = coordinator
-    app.state.streams = Streams(coordinator.news)
+    app.state.streams = Streams(coordinator.event_feed)
     app.state.heavy = Heavy(lambda: coordinator.counters.turned_away(WebRefusal.BUSY))
     app.state.round_views = RoundViews(app.state.heavy)
     app.state.assets = pages.find_assets()

@@ -229,7 +229,7 @@ async def list_events(
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
     """List events: the newest, or those after an event."""
-    news = coordinator.news
+    news = coordinator.event_feed
     if run is not None:
         coordinator.check_run(run)
     fits = partial(_fits, run=run, kinds=kind, party=party)

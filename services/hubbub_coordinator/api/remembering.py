@@ -131,7 +131,7 @@ class Remembering:
         await self._app(scope, receive, send_and_hold)
 
     def _stamp(self, question: Question) -> Stamp:
-        return self._coordinator.count_steps(question[2]), self._coordinator.news.forgotten
+        return self._coordinator.count_steps(question[2]), self._coordinator.event_feed.forgotten
 
     def _hold(self, question: Question, answer: Held) -> None:
         self._held.pop(question, None)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hubbub.errors import DataError
@@ -60,6 +59,8 @@ def split(theta: Theta, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
 
 def write_state_dict(arrays: Arrays) -> bytes:
     """Write a state_dict for `torch.load(file, weights_only=True)`."""
+    import torch  # noqa: PLC0415  (Naming arrays should not wait for it.)
+
     content = io.BytesIO()
     torch.save({name: torch.tensor(each) for name, each in arrays.items()}, content)
     return content.getvalue()

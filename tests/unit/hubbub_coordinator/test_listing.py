@@ -198,9 +198,9 @@ ONE, TWO = RunId(f"{0:064x}"), RunId(f"{1:064x}")
 
 def report(coordinator: Coordinator, *told: RunId) -> None:
     data, state = runs.CoordinatorRun(manifest=MANIFEST), runs.State.ENROLLING
-    for number, run in enumerate(told, 1 + coordinator.news.newest // 100):
+    for number, run in enumerate(told, 1 + coordinator.event_feed.newest // 100):
         moment = Transition(number, Key("run", run), state, Began(at_s=1.0), state, data, 0.0, data)
-        coordinator.news.note(moment)
+        coordinator.event_feed.note(moment)
 
 
 def ids(page: Json) -> list[int]:
@@ -250,6 +250,6 @@ async def test_events_that_are_gone_are_said_to_be(tmp_path: Path) -> None:
             newest = await get(client, EVENTS, limit=1)
 
     assert page["reset"]
-    assert ids(page)[0] == coordinator.news.since(0)[0].id
+    assert ids(page)[0] == coordinator.event_feed.since(0)[0].id
     assert other["reset"]
     assert (ids(newest), newest["reset"]) == ([2_300_000], False)

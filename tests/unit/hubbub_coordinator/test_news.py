@@ -525,11 +525,11 @@ async def test_after_a_restart_the_same_has_happened_under_the_same_ids(
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
             await play(scene)
-            before = coordinator.news.since(0)
+            before = coordinator.event_feed.since(0)
         async with scene.start() as coordinator:
             scene.clock.at_s += 99.0
-            assert coordinator.news.since(0)[: len(before)] == before
-            assert not coordinator.news.over
+            assert coordinator.event_feed.since(0)[: len(before)] == before
+            assert not coordinator.event_feed.over
     assert before[0].kind == "run-submitted"
     assert [item.id for item in before] == sorted({item.id for item in before})
 
@@ -540,7 +540,7 @@ async def test_news_names_who_did_what_and_holds_no_key_digest_or_number_of_what
 ) -> None:
     async with running_scene(tmp_path) as scene:
         await play_to_the_end(scene)
-        text = b"".join(item.frame for item in scene.coordinator.news.since(0)).decode()
+        text = b"".join(item.frame for item in scene.coordinator.event_feed.since(0)).decode()
 
     key = make_run_key(MANIFEST, CLIENT)
     for secret in (key.public_key, key.signature, SET_ID, TRANSCRIPT, REPORT.model_hmac):

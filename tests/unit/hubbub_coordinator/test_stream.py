@@ -211,7 +211,7 @@ async def test_after_a_restart_of_the_coordinator_it_goes_on_where_it_was(tmp_pa
             resumed = Reader(Front(coordinator, TOKENS), last_id=str(reader.ids[-1]))
             await scene.finish()
             await resumed.until(lambda: "run-completed" in resumed.text)
-            happened = [item.id for item in coordinator.news.since(0)]
+            happened = [item.id for item in coordinator.event_feed.since(0)]
 
     assert reader.ids + resumed.ids == happened
     assert "reset" not in resumed.text
