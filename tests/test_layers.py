@@ -325,6 +325,43 @@ def module_level_imports(module: Module) -> list[str]:
     return list(imports_of(module.name, ast.Module(body=list(body), type_ignores=[])))
 
 
+# Words ---------------------------------------------------------------------------------------------------
+
+RIDDLES = frozenset({"What", "Who", "How", "Where", "Which"})
+
+
+def find_riddles(tree: ast.Module) -> list[str]:
+    """First lines of docstrings, of fields too, that ask a question instead of naming the thing."""
+    places = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    texts = [
+        each.value.value
+        for place in places
+        for each in place.body
+        if isinstance(each, ast.Expr)
+        and isinstance(each.value, ast.Constant)
+        and isinstance(each.value.value, str)
+    ]
+    return [text.splitlines()[0] for text in texts if text.split(maxsplit=1)[0].rstrip(",:;") in RIDDLES]
+
+
+def test_docstrings_name_the_thing() -> None:
+    assert {str(module): found for module in MODULES if (found := find_riddles(module.tree))} == {}
+
+
+def test_a_docstring_that_asks_is_found() -> None:
+    source = '''"""How it works."""
+class Box:
+    """A box."""
+    lid: int
+    """What closes it."""
+'''
+    assert find_riddles(ast.parse(source)) == ["How it works.", "What closes it."]
+
+
 # The tests above read code with these; that they see what they should is shown on code that breaks the rules.
 
 
