@@ -243,7 +243,8 @@ def test_every_service_has_machines() -> None:
 
 # Who may catch everything, and why.
 CATCHES_ALL = {
-    "hubbub.runtime.runner": "a poison message never stops a service, nor a failed job its machine",
+    "hubbub.runtime.runner": "a poison message never stops a service",
+    "hubbub.runtime.effects": "neither an effect that cannot be done nor a failed job stops its machine",
     "hubbub_trainer.learning.registry": "importing a user's code may raise anything, which is said in one line",
     "hubbub_trainer.learning.torch_learner": "a user's own code may raise anything, and it stays in the log",
     "hubbub_trainer.task_runner": "whatever the owner's task raises, nobody else is told",

@@ -155,8 +155,8 @@ def _log_to(path: Path | None) -> Iterator[None]:
 def _telling_of_failures() -> Iterator[None]:
     """Print the log record of a failed task or run at the end, when the screen is free."""
     with (
-        _noting("hubbub_trainer.learning", logging.ERROR) as of_tasks,
-        _noting("hubbub.runtime.runner", logging.WARNING) as of_parties,
+        _noting(logging.ERROR, "hubbub_trainer.learning") as of_tasks,
+        _noting(logging.WARNING, "hubbub.runtime.runner", "hubbub.runtime.effects") as of_parties,
     ):
         found = of_tasks
         try:
@@ -171,14 +171,16 @@ def _telling_of_failures() -> Iterator[None]:
 
 
 @contextmanager
-def _noting(name: str, level: int) -> Iterator[list[logging.LogRecord]]:
-    noted, logger = BufferingHandler(capacity=1000), logging.getLogger(name)
+def _noting(level: int, *names: str) -> Iterator[list[logging.LogRecord]]:
+    noted, loggers = BufferingHandler(capacity=1000), [logging.getLogger(name) for name in names]
     noted.setLevel(level)
-    logger.addHandler(noted)
+    for logger in loggers:
+        logger.addHandler(noted)
     try:
         yield noted.buffer
     finally:
-        logger.removeHandler(noted)
+        for logger in loggers:
+            logger.removeHandler(noted)
 
 
 for service in (coordinator, aggregator, trainer, doctor):

@@ -69,7 +69,7 @@ async def ask(
 async def settle(scene: Scene) -> None:
     """Return when the client has done all that it was asked for."""
     await scene.settle()
-    await until(lambda: not scene.trainer.runner._jobs)
+    await until(lambda: not scene.trainer.runner.effects.jobs)
 
 
 def count_chunks(party: StandIn) -> int:

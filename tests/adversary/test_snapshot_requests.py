@@ -81,7 +81,7 @@ async def ask(scene: Scene, count: int, asker: PartyId = CORRUPT) -> None:
     broker, queue = scene.surroundings.broker, peers_queue(GIVER)
     assert broker is not None
     await until(lambda: not broker.waiting_in(queue) and not broker.held_from(queue))
-    await until(lambda: not scene.services[GIVER].runner._jobs)
+    await until(lambda: not scene.services[GIVER].runner.effects.jobs)
 
 
 async def ask_in_every_round(scene: Scene) -> None:

@@ -21,7 +21,7 @@ from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import SumChunk
 from hubbub.messages.shares import ShareChunk
-from hubbub.runtime import runner, spool
+from hubbub.runtime import spool
 from hubbub.runtime.runner import Transition
 from hubbub.transport.base import ACK, Delivery, Handler, Transport, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport
@@ -126,7 +126,7 @@ async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_messa
         return CountingTransport(impatient_url, topology, deliveries)
 
     monkeypatch.setattr(spool, "_write", write_if_there_is_room)
-    monkeypatch.setattr(runner, "PAUSE_S", PHASE_S / DELIVERY_LIMIT / 2)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", PHASE_S / DELIVERY_LIMIT / 2)
     async with (
         declared(impatient_url, merge(topology_for(party.name, party.role) for party in parties.roster.parties)),
         start_federation(

@@ -138,7 +138,7 @@ class MortalStore(EventStore):
 
 def make_mortal(service: Any, fate: Fate) -> None:
     """Let a service that has not started yet keep its events only as long as it lives."""
-    service._store = service.runner._store = MortalStore(service._store, fate)
+    service._store = service.runner.event_log.store = MortalStore(service._store, fate)
 
 
 Start = Callable[[Fate], AbstractAsyncContextManager[object]]

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hubbub.machine.effects import Key
+from hubbub.runtime.event_log import EventLog
 from hubbub.runtime.runner import Observer, Runner, Transition
 from hubbub.store.base import Draft
 from hubbub.transport.base import Verdict
@@ -129,7 +130,7 @@ class Mortal:
 def inhabit(mortal: Mortal) -> None:
     """Watch every transition that the process's runner takes."""
     start, take = Runner.start, Runner._take
-    write, settle, accept = Runner._write, Runner._settle, Runner._accept
+    write, settle, accept = EventLog.write, Runner._settle, Runner._accept
 
     async def start_watched(self: Runner, **options: Any) -> None:
         self._observer = _watched(mortal, self._observer)
@@ -143,7 +144,7 @@ def inhabit(mortal: Mortal) -> None:
         # Whoever waits for more than that the event is kept has a delivery to acknowledge.
         mortal.finish(delivered=turn is not None and not turn.when_kept)
 
-    def write_watched(self: Runner, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
+    def write_watched(self: EventLog, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
         sequence = write(self, drafts, [*relied_on, partial(mortal.meet, Point.PERSISTED)])
         mortal.meet(Point.KEPT)
         return sequence
@@ -160,12 +161,12 @@ def inhabit(mortal: Mortal) -> None:
     patches: Mapping[str, object] = {
         "start": start_watched,
         "_take": take_watched,
-        "_write": write_watched,
         "_settle": settle_watched,
         "_accept": accept_watched,
     }
     for name, patch in patches.items():
         setattr(Runner, name, patch)
+    EventLog.write = write_watched  # type: ignore[method-assign]  # As above.
 
 
 def _watched(mortal: Mortal, observer: Observer) -> Observer:

@@ -151,7 +151,7 @@ class Scene:
         self.folders[client] = folder
         self.trainers[client] = trainer = self._make(client, folder, wrap(transport))
         if saboteur is not None:
-            trainer.runner._store = DoomedStore(trainer.runner._store, saboteur)
+            trainer.runner.event_log.store = DoomedStore(trainer.runner.event_log.store, saboteur)
         await trainer.runner.start()
 
     async def stop(self, client: PartyId) -> None:

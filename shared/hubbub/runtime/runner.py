@@ -12,15 +12,13 @@ queue, and one task takes them in order, so a machine is never stepped twice at 
     5. jobs and timers are started, other machines are told
     6. the entry is marked as done, and the delivery that caused it is acknowledged
 
-After a restart the machines are rebuilt from the store by taking the same steps again, from the last snapshot on
-where there is one. Effects of entries that are not marked as done are done again, what was told is told once, and
-each machine resumes its jobs and timers. The time since the newest event does not count against a timer: the party
-was away, or its clock was set.
+`EventLog` has the machines and their entries, `Effects` does steps 4 and 5, and `Recovery` rebuilds the machines
+after a restart.
 
 Nothing is looked at that its sender, as the roster knows it, has not signed. What a peer did wrong (`PeerError`,
 an event that no row expects) rejects that one delivery into the dead-letter queue, with its reason, is counted
 and recorded in the audit log, and changes nothing else. What is too large, or names no user of the broker, or is
-more than one client may send another, is recorded and dropped. This is the only place that catches everything: a
+more than one client may send another, is recorded and dropped. Only this module and `Effects` catch everything: a
 poison message never stops a service.
 
 A disk or database that fails is no fault of a message. While it does, the queues are paused, what could not be
@@ -30,47 +28,24 @@ kept is tried again, and nothing counts as a delivery.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from hubbub.errors import (
-    Code,
-    HubbubError,
-    LocalError,
-    PeerError,
-    RejectReason,
-    StorageFailed,
-    TransportError,
-    UnexpectedEvent,
-    Unroutable,
-)
-from hubbub.ids import PartyId, Role, RunId
-from hubbub.machine.effects import (
-    CancelTimer,
-    CountRefusal,
-    Effect,
-    Failed,
-    Job,
-    Key,
-    Persist,
-    Publish,
-    Record,
-    SetTimer,
-    Tell,
-    TellOwner,
-)
-from hubbub.machine.table import Kind, Step, is_final, step
+from hubbub.errors import LocalError, PeerError, RejectReason, StorageFailed, TransportError, UnexpectedEvent
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import Effect, Failed, Key, Persist, Record
+from hubbub.machine.table import Kind, is_final, step
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.runtime.clock import Clock
+from hubbub.runtime.effects import EffectHandler, Effects, describe_failure, name_causes
+from hubbub.runtime.event_log import BEGINNING, EventLog, Observer, RunningMachine, Transition
 from hubbub.runtime.message_checks import (
     PeerLimits,
     Refusal,
@@ -81,10 +56,10 @@ from hubbub.runtime.message_checks import (
     is_dropped,
 )
 from hubbub.runtime.publisher import LONG_BYTES, Post
+from hubbub.runtime.recovery import Recovery
 from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters, Gauges, Reading, context, current_context
-from hubbub.store.base import Archive, Draft, Entry, EventStore, Snapshot
-from hubbub.store.event_codec import EventCodec
+from hubbub.store.base import Archive, Draft, EventStore, Snapshot
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
 from hubbub.transport.topology import peers_queue, received_from
 from hubbub.trust.audit import AuditLog
@@ -93,18 +68,20 @@ from hubbub.trust.roster import Roster
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+__all__ = [
+    "BEGINNING",
+    "KeyedEvent",
+    "MachineOver",
+    "Observer",
+    "Runner",
+    "RunnerStopped",
+    "RunningMachine",
+    "Shell",
+    "Transition",
+]
 
-BEGINNING = "beginning"
-"""The kind of the entry that sets a machine up; what it holds is the machine's data."""
-RESUMED = "resumed"
-"""The kind of the entry by which a restart moves a machine's timers: when that was, and by how many seconds."""
-NEWEST = Key("newest", RunId(""))
-"""The snapshot of no machine, which says when the newest event happened whose entry may be gone."""
-PAUSE_S = 1.0
-"""Between two attempts at what must succeed."""
 STALL_S = 180.0
-"""After this long without a sign of life the driver is taken for dead; no attempt at anything takes as long."""
+"""The time without a sign of life after which the driver is taken for dead; no attempt takes as long."""
 
 
 class RunnerStopped(LocalError):
@@ -115,38 +92,6 @@ class MachineOver(UnexpectedEvent):
     """The event is for a machine that has reached its end in the meantime, or was never set up."""
 
 
-@dataclass(slots=True)
-class RunningMachine:
-    """A machine that is running. Its kind is typed where it is declared; here all machines mix."""
-
-    kind: Kind[Any, Any]
-    state: Enum
-    data: Any
-    kept: bool = False
-    """Whether the store knows of it."""
-    entries: int = field(default=0, compare=False)
-    """How many entries it has there."""
-    moved_s: float = field(default=0.0, compare=False)
-    """By how much restarts have moved the timers that it set last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One step, as an observer sees it."""
-
-    sequence: int
-    """The number of the event's entry in the store: it goes up, and stays the same across restarts."""
-    key: Key
-    before: Enum
-    event: object
-    after: Enum
-    data: object
-    at_s: float
-    earlier: object
-    """What the machine knew before the event."""
-
-
-Observer = Callable[[Transition], None]
 KeyedEvent = tuple[Key, object]
 
 
@@ -154,8 +99,8 @@ async def _nothing() -> None:
     """Do nothing."""
 
 
-class Shell(Protocol):
-    """What a service adds: its intake, its own effects and its jobs."""
+class Shell(EffectHandler, Protocol):
+    """A service, as its runner sees it: its intake, its own effects and its jobs."""
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and turn it into events, or raise `PeerError`."""
@@ -166,17 +111,11 @@ class Shell(Protocol):
         It is called in a thread. What is written to the store's own file is kept with the event, or not at all.
         """
 
-    async def perform(self, key: Key, effect: Effect) -> None:
-        """Do an effect of this service that follows from an event."""
-
-    async def work(self, key: Key, job: Job) -> object:
-        """Do a job and return the event that it comes back as."""
-
     def retire(self, key: Key, live: RunningMachine) -> bool:
-        """A machine has reached a final state and leaves the runner; say whether the store may forget it."""
+        """Let go of a machine that has reached a final state; say whether the store may forget it."""
 
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
-        """The machines were rebuilt after a restart: bring back what belongs to them."""
+        """Bring back what belongs to the machines, which were rebuilt after a restart."""
 
 
 @dataclass(slots=True)
@@ -187,18 +126,9 @@ class _Turn:
     payload: bytes = field(repr=False)
     done: asyncio.Future[None]
     when_kept: bool = False
-    """Whether it is enough for whoever waits that the event is kept."""
+    """True if it is enough for whoever waits that the event is kept."""
     about: dict[str, object] = field(default_factory=current_context)
-    """What log lines say that are written while it is taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """An event that one machine has for another; the cause tells it from any other."""
-
-    key: Key
-    event: object
-    cause: str
+    """The fields of log lines that are written while it is taken."""
 
 
 class Runner:
@@ -229,38 +159,40 @@ class Runner:
         self.identity = identity
         self.roster = roster
         self.post = Post(transport, identity, counters.sent)
-        self.machines: dict[Key, RunningMachine] = {}
+        self.event_log = EventLog(store, kinds, clock, counters.kept)
+        self.machines = self.event_log.machines
         self._transport = transport
         self._shell = shell
         self._clock = clock
         self._counters = counters
-        self._audit = audit
         self._refusals = RefusalBook(counters, audit)
         self._peer_limits = PeerLimits()
         self._observer = observer
         self._witness = witness
         self._settled = settled
-        self._kinds = kinds
-        self._store = store
         self._queues = received_from(identity.name, identity.role)
         self._storage = StorageWatch(transport, self._queues)
-        self._shapes = EventCodec(shape for kind in kinds.values() for shape in (kind.data, *kind.events))
-        self._unfinished: list[int] = []
+        self.effects = Effects(
+            handler=shell,
+            post=self.post,
+            clock=clock,
+            counters=counters,
+            audit=audit,
+            refusals=self._refusals,
+            storage=self._storage,
+            running=self.machines,
+            feed_soon=self.feed_soon,
+            give_sign_of_life=self._give_sign_of_life,
+        )
         self._begun: list[Key] = []
         self._over: list[Key] = []
         self._queue: asyncio.Queue[_Turn | KeyedEvent] = asyncio.Queue()
-        self._told: deque[_Told] = deque()
-        self._timers: dict[tuple[Key, str], asyncio.TimerHandle] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
         self._driver: asyncio.Task[None] | None = None
         self._now: _Turn | KeyedEvent | None = None
         self._replayed = False
         self._receiving = True
         self._stopped = False
-        self._entries = 0
         self._last_event_at_s = clock.now_s()
-        self._newest_s = 0.0
-        """When the newest event in the store happened, as far as events say."""
         self._sign_of_life_s: float | None = None
         counters.expect(kinds)
         counters.registry.register(Gauges(identity.role.value, kinds, self._read))
@@ -272,7 +204,15 @@ class Runner:
         """
         # All tasks that are begun here, and those that they begin, write their log lines in our name.
         with context(party=self.identity.name):
-            await self._recover()
+            recovery = Recovery(
+                event_log=self.event_log,
+                effects=self.effects,
+                clock=self._clock,
+                witness=self._witness,
+                restore=self._shell.restore,
+                retire=self._retire,
+            )
+            await recovery.run()
             self._receiving = receiving
             self._replayed = True
             self._driver = asyncio.create_task(self._drive(), name=f"{self.identity.name} runner")
@@ -303,11 +243,10 @@ class Runner:
         """
         self._stopped = True
         self._storage.close()
-        for timer in self._timers.values():
-            timer.cancel()
-        tasks = [*self._jobs, *([self._driver] if self._driver else [])]
-        for task in tasks:
-            task.cancel()
+        tasks = self.effects.stop()
+        if self._driver is not None:
+            self._driver.cancel()
+            tasks.append(self._driver)
         await asyncio.gather(*tasks, return_exceptions=True)
         self._refusals.close()
         left = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
@@ -316,7 +255,7 @@ class Runner:
                 turn.done.set_exception(RunnerStopped("the service is being stopped"))
 
     def find_problems(self) -> tuple[str, ...]:
-        """What keeps this party from being ready, in words for an operator; nothing when it is ready."""
+        """List what keeps this party from being ready, in words for an operator."""
         condition, trouble = self._transport.condition, self._storage.trouble
         listens = self._receiving and not trouble
         silent = [
@@ -338,7 +277,7 @@ class Runner:
         )
 
     def find_stall(self) -> str:
-        """Why no more events will ever be taken, though the process is there; empty while they are.
+        """Say why no more events will ever be taken, though the process is there; empty while they are.
 
         An outage is no stall: what fails is tried again, and every attempt is a sign of life.
         """
@@ -352,7 +291,7 @@ class Runner:
 
     @property
     def counters(self) -> Counters:
-        """What this party counts."""
+        """This party's counters."""
         return self._counters
 
     @property
@@ -367,19 +306,16 @@ class Runner:
             condition=self._transport.condition,
             queues=self._queues,
             machines=tuple((key.kind, live.state) for key, live in list(self.machines.items())),
-            jobs=len(self._jobs),
+            jobs=len(self.effects.jobs),
             turns=self._queue.qsize(),
-            entries=self._entries,
+            entries=self.event_log.entries,
             clock_ahead_s=self._clock.ahead_s(),
             last_event_at_s=self._last_event_at_s,
         )
 
     def add(self, key: Key, data: object) -> None:
         """Set a machine up in its initial state; it is kept with its first event."""
-        if key in self.machines:
-            raise LocalError(f"machine {key} is running already")
-        kind = self._kinds[key.kind]
-        self.machines[key] = RunningMachine(kind, kind.initial, data)
+        self.event_log.add(key, data)
 
     async def set_up(self, key: Key, data: object) -> None:
         """Set a machine up that may wait for its first event; one that is there stays.
@@ -393,9 +329,6 @@ class Runner:
         self._begun.append(key)
         if self._now is None:
             await self._keep_begun()
-
-    def _beginning(self, key: Key, data: object) -> Draft:
-        return Draft(key, BEGINNING, self._shapes.dump(data), done=True)
 
     def feed_soon(self, key: Key, event: object) -> None:
         """Queue an event; nobody waits for it."""
@@ -459,7 +392,7 @@ class Runner:
         try:
             # The broker counts deliveries, and gives a message up that was delivered too often.
             take = partial(self._wait_for_turn, find, envelope.payload)
-            await self._retry_through_outages("event", envelope.kind, take)
+            await self.effects.retry_through_outages("event", envelope.kind, take)
         except PeerError as error:
             return await self._refuse(Refusal.of(error.reason, str(error), envelope), delivery)
         except MachineOver as error:
@@ -485,121 +418,6 @@ class Runner:
             await self._refusals.note(replace(refusal, user=delivery.user))
         return reject(refusal.reason.value)
 
-    # After a restart ------------------------------------------------------------------------------------
-
-    async def _recover(self) -> None:
-        """Take the kept steps again, then do what was not done, and take up what was under way."""
-        snapshots = await asyncio.to_thread(self._store.read_ongoing)
-        entries = await asyncio.to_thread(self._store.read)
-        try:
-            for snapshot in snapshots:
-                self._go_on_from(snapshot)
-            taken = [(entry, self._take_again(entry)) for entry in entries]
-        except LocalError as error:
-            raise LocalError(
-                f"{self._store.place} cannot be replayed: {error}; it is damaged, or another version wrote it:"
-                " start that version, or move it away to begin without it, which ends the runs that were open"
-            ) from None
-        undone = [(entry, result) for entry, result in taken if result is not None and not entry.done]
-        self._clock.go_on_from(self._newest_s)
-        self._shell.restore(self.machines)
-        told = {entry.cause for entry in entries if entry.cause}
-        for entry, result in undone:
-            await self._finish_again(entry, result, told)
-        away_s, moved = (self._clock.now_s() - self._newest_s if self._newest_s else 0.0), list[Key]()
-        for key, live in list(self.machines.items()):
-            if key not in self.machines:
-                continue  # It went with its run.
-            with context(run=key.run, round=key.round, phase=key.phase):
-                if self._take_up_again(key, live, away_s):
-                    moved.append(key)
-        await self._keep_moved(moved, away_s)
-        if entries or snapshots:
-            log.info("rebuilt %d machines from %d events", len(self.machines), len(entries))
-
-    def _take_up_again(self, key: Key, live: RunningMachine, away_s: float) -> bool:
-        """Take up a machine's jobs and timers; say whether timers were moved by the time that we were away."""
-        if is_final(live.kind.table, live.state):
-            self._retire(key)
-            return False
-        effects = [_move(effect, live.moved_s + away_s) for effect in live.kind.resume(live.state, live.data)]
-        for effect in effects:
-            self._launch(key, effect, "")
-        return away_s > 0 and any(isinstance(effect, SetTimer) and effect.at_s for effect in effects)
-
-    async def _keep_moved(self, moved: Sequence[Key], away_s: float) -> None:
-        """Keep by how much timers were moved, so that the next restart finds them where they are."""
-        drafts = [
-            Draft(key, RESUMED, json.dumps([self._newest_s + away_s, away_s]), done=True)
-            for key in moved
-            if key in self.machines
-        ]
-        if not drafts:
-            return
-        try:
-            await self._append(drafts)
-        except StorageFailed as error:
-            # Only a second restart in the same phase would miss it.
-            log.error("deadlines could not be kept: %s", error)  # noqa: TRY400
-        else:
-            self._newest_s += away_s
-            for draft in drafts:
-                live = self.machines[draft.key]
-                live.moved_s += away_s
-                self._count_entries(live, 1)
-
-    def _kind_of(self, key: Key) -> Kind[Any, Any]:
-        kind = self._kinds.get(key.kind)
-        if kind is None:
-            raise LocalError(f"the store holds a machine {key}, which this service does not have")
-        return kind
-
-    def _go_on_from(self, snapshot: Snapshot) -> None:
-        """Have a machine again as it was when the snapshot was made."""
-        if snapshot.key == NEWEST:
-            self._newest_s = json.loads(snapshot.body)
-            return
-        kind = self._kind_of(snapshot.key)
-        state, moved_s, data = json.loads(snapshot.body)
-        self.machines[snapshot.key] = RunningMachine(
-            kind,
-            type(kind.initial)(state),
-            self._shapes.load(kind.data.__name__, data),
-            kept=True,
-            moved_s=moved_s,
-        )
-
-    def _take_again(self, entry: Entry) -> Step[Any, Any] | None:
-        kind = self._kind_of(entry.key)
-        if entry.kind == BEGINNING:
-            data = self._shapes.load(kind.data.__name__, entry.body)
-            self.machines[entry.key] = RunningMachine(kind, kind.initial, data, kept=True)
-            self._count_entries(self.machines[entry.key], 1)
-            return None
-        live = self.machines.get(entry.key)
-        if live is None:
-            raise LocalError(f"the store holds a {entry.kind} of {entry.key}, which never began")
-        if entry.kind == RESUMED:
-            at_s, away_s = json.loads(entry.body)
-            self._newest_s = max(self._newest_s, at_s)
-            live.moved_s += away_s
-            self._count_entries(live, 1)
-            return None
-        event = self._shapes.load(entry.kind, entry.body)
-        result = step(kind.table, live.state, live.data, event)
-        self._count_entries(live, 1)
-        self._witness(self._enter(entry.sequence, entry.key, live, event, result))
-        return result
-
-    async def _finish_again(self, entry: Entry, result: Step[Any, Any], told: set[str]) -> None:
-        with context(run=entry.key.run, round=entry.key.round, phase=entry.key.phase):
-            bug = await self._perform_until_done(entry.key, result.effects)
-            for cause, effect in _causes(entry.sequence, result.effects):
-                if isinstance(effect, Tell) and cause not in told:
-                    self._told.append(_Told(effect.to, effect.event, cause))
-        if bug is None:
-            self._unfinished.append(entry.sequence)
-
     # The machines ---------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
@@ -620,17 +438,16 @@ class Runner:
 
     async def _settle(self) -> None:
         """Take what machines told each other before anything else, so that no message finds one a step behind."""
-        while self._told:
+        while self.effects.told:
             self._give_sign_of_life()
-            told = self._told.popleft()
+            told = self.effects.told.popleft()
             await self._take_alone(told.key, told.event, told.cause)
         await self._keep_begun()
-        for sequence in self._unfinished:
-            self._store.mark_done(sequence)
-        self._unfinished.clear()
+        self.event_log.mark_done()
         if self._over:
             over, self._over = self._over, []
-            await self._retry_until_done("forget what is over", lambda: asyncio.to_thread(self._store.drop, over))
+            forget = partial(asyncio.to_thread, self.event_log.store.drop, over)
+            await self.effects.retry_until_done("forget what is over", forget)
         await self._settled()
 
     async def archive(self, draw_up: Callable[[], Archive]) -> bool:
@@ -638,36 +455,21 @@ class Runner:
 
         It is drawn up in a thread, and again if the store fails. Snapshots in it are those that `snapshot` made.
         """
-        newest, dropped, gone = Snapshot(NEWEST, json.dumps(self._newest_s)), None, list[Key]()
-
-        def write() -> None:
-            nonlocal dropped, gone
-            archive = draw_up()
-            dropped = self._store.archive(replace(archive, ongoing=(*archive.ongoing, newest)))
-            gone = [record.key for record in archive.ongoing]
-
-        await self._retry_until_done("archive what is over", lambda: asyncio.to_thread(write))
-        if dropped is None:
-            return False
-        self._entries -= dropped
-        for key in gone:
-            self.machines[key].entries = 0
-        return True
+        attempt = partial(self.event_log.archive, draw_up)
+        return await self.effects.retry_until_done("archive what is over", attempt)
 
     def snapshot(self, key: Key) -> Snapshot:
-        """A machine as it is now, for an archive that takes the place of all its entries."""
-        live = self.machines[key]
-        return Snapshot(key, json.dumps([live.state.value, live.moved_s, self._shapes.dump(live.data)]))
+        """Make a snapshot of a machine, for an archive that takes the place of all its entries."""
+        return self.event_log.snapshot(key)
 
     async def _keep_begun(self) -> None:
         """Keep machines that were set up and that no event has reached yet."""
         begun = [key for key in self._begun if key in self.machines and not self.machines[key].kept]
         if begun:
-            drafts = [self._beginning(key, self.machines[key].data) for key in begun]
-            await self._retry_until_done("keep what was set up", partial(self._append, drafts))
+            drafts = [self.event_log.draft_beginning(key, self.machines[key]) for key in begun]
+            await self.effects.retry_until_done("keep what was set up", partial(self.event_log.append, drafts))
         for key in begun:
-            self.machines[key].kept = True
-            self._count_entries(self.machines[key], 1)
+            self.event_log.count(self.machines[key], 1)
         self._begun.clear()
 
     async def _take_turn(self, turn: _Turn) -> None:
@@ -694,22 +496,14 @@ class Runner:
                 # Nothing has happened: it is tried again, as a delivery would be.
                 self._storage.fail(id(event), error)
                 self._counters.retried("event")
-                await self._put_off(key, event, cause)
+                await self.effects.put_off(key, event, cause)
                 return
             except Exception as error:
                 log.exception("%s could not be taken by %s", type(event).__name__, key)
                 self._counters.broken()
                 if key in self.machines and not isinstance(event, Failed):
-                    self.feed_soon(key, _fail_for(error))
+                    self.feed_soon(key, describe_failure(error))
         self._storage.recover(id(event))
-
-    async def _put_off(self, key: Key, event: object, cause: str) -> None:
-        """Take an event after a pause. What was told still comes before all else, and is not done until then."""
-        if cause:
-            self._told.appendleft(_Told(key, event, cause))
-            await asyncio.sleep(PAUSE_S)
-        else:
-            asyncio.get_running_loop().call_later(PAUSE_S, self.feed_soon, key, event)
 
     async def _take(self, key: Key, event: object, turn: _Turn | None, cause: str = "") -> None:
         live = self.machines.get(key)
@@ -719,15 +513,15 @@ class Runner:
             result = step(live.kind.table, live.state, live.data, event)
             payload = turn.payload if turn else b""
             sequence, left = await self._keep(key, live, event, cause, result.effects, payload)
-            moment = self._enter(sequence, key, live, event, result)
+            moment = self.event_log.enter(sequence, key, live, event, result)
             self._witness(moment)
             if turn and turn.when_kept and not turn.done.done():
                 turn.done.set_result(None)
-            bug = await self._perform_until_done(key, left)
-            for effect_cause, effect in _causes(sequence, result.effects):
-                self._launch(key, effect, effect_cause)
+            bug = await self.effects.perform_until_done(key, left)
+            for effect_cause, effect in name_causes(sequence, result.effects):
+                self.effects.launch(key, effect, effect_cause)
             if bug is None:
-                self._unfinished.append(sequence)
+                self.event_log.finish(sequence)
             log.debug("%s takes %s: %s", key.kind, type(event).__name__, _describe_step(moment))
             final = is_final(live.kind.table, live.state)
             self._counters.stepped(key, event, live.state, final=final)
@@ -737,23 +531,11 @@ class Runner:
             if bug is not None:
                 raise bug
 
-    def _enter(
-        self, sequence: int, key: Key, live: RunningMachine, event: object, result: Step[Any, Any]
-    ) -> Transition:
-        """Take a step that is kept, and say what it was."""
-        self._newest_s = max(self._newest_s, getattr(event, "at_s", 0.0))
-        if any(isinstance(effect, SetTimer) for effect in result.effects):
-            live.moved_s = 0.0
-        before, earlier = live.state, live.data
-        live.state, live.data = result.state, result.data
-        return Transition(sequence, key, before, event, live.state, live.data, self._clock.now_s(), earlier)
-
     async def _keep(
         self, key: Key, live: RunningMachine, event: object, cause: str, effects: Sequence[Effect], payload: bytes
     ) -> tuple[int, Sequence[Effect]]:
         """Keep an event with what it relies on; gives its number, and the effects that are still to be done."""
-        drafts = [] if live.kept else [self._beginning(key, live.data)]
-        drafts.append(Draft(key, self._shapes.name_of(event), self._shapes.dump(event), cause))
+        drafts = self.event_log.draft(key, live, event, cause)
         relied_on = [
             partial(self._shell.persist, key, each, payload) for each in effects if isinstance(each, Persist)
         ]
@@ -761,8 +543,7 @@ class Runner:
         began_s = time.monotonic()
         sequence, kept_s = await asyncio.to_thread(self._write_and_record, key, drafts, relied_on, left)
         self._counters.kept(kept_s - began_s)
-        live.kept = True
-        self._count_entries(live, len(drafts))
+        self.event_log.count(live, len(drafts))
         self._last_event_at_s = self._clock.now_s()
         return sequence, left
 
@@ -773,48 +554,30 @@ class Runner:
 
         What cannot be recorded now is left to be done as all other effects are, again and again.
         """
-        sequence, kept_s = self._write(drafts, relied_on), time.monotonic()
+        sequence, kept_s = self.event_log.write(drafts, relied_on), time.monotonic()
         while left and isinstance(record := left[0], Record):
             try:
-                self._append_record(key, record)
+                self.effects.append_record(key, record)
             except Exception as error:  # noqa: BLE001  (Whatever it is: it is tried again where such is dealt with.)
                 log.info("%s could not be recorded at once: %s", record.kind, type(error).__name__)
                 break
             left.popleft()
         return sequence, kept_s
 
-    async def _append(self, drafts: Sequence[Draft]) -> None:
-        began_s = time.monotonic()
-        await asyncio.to_thread(self._write, drafts, ())
-        self._counters.kept(time.monotonic() - began_s)
-
-    def _write(self, drafts: Sequence[Draft], relied_on: Sequence[Callable[[], None]]) -> int:
-        """Keep entries together with what they rely on; if that refuses, none of it has happened."""
-        if not relied_on:
-            return self._store.append(drafts)
-        with self._store.together():
-            for persist in relied_on:
-                persist()
-            return self._store.append(drafts)
-
-    def _count_entries(self, live: RunningMachine, count: int) -> None:
-        live.entries += count
-        self._entries += count
-
     def _retire(self, key: Key) -> None:
         live = self.drop(key)
         if self._shell.retire(key, live):
             self._over.append(key)
-            self._entries -= live.entries
+            self.event_log.entries -= live.entries
 
     def forget(self, key: Key) -> None:
         """Take a machine out for good, in the store too."""
-        self._entries -= self.drop(key).entries
+        self.event_log.entries -= self.drop(key).entries
         self._over.append(key)
 
     def answer(self, key: Key, *, to: PartyId, role: Role, body: Message) -> None:
         """Say something for which there is no machine; it is said again if it is asked for again."""
-        self._start(self._say(key, to, role, body))
+        self.effects.start(self._say(key, to, role, body))
 
     async def _say(self, key: Key, to: PartyId, role: Role, body: Message) -> None:
         try:
@@ -824,161 +587,9 @@ class Runner:
 
     def drop(self, key: Key) -> RunningMachine:
         """Take a machine out, with its timers; events that are still on their way to it are refused."""
-        for owner, name in [timer for timer in self._timers if timer[0] == key]:
-            self._timers.pop((owner, name)).cancel()
+        self.effects.cancel_timers(key)
         return self.machines.pop(key)
-
-    # The effects ----------------------------------------------------------------------------------------
-
-    async def _perform_until_done(self, key: Key, effects: Sequence[Effect]) -> Exception | None:
-        """Do what follows from an event that has happened, until it is done: there is no way back.
-
-        An effect that a bug keeps from being done holds nothing else up. It is tried again after a restart.
-        """
-        bug: Exception | None = None
-        for effect in effects:
-            if isinstance(effect, Persist):
-                continue
-            try:
-                await self._retry_until_done(type(effect).__name__, partial(self._perform, key, effect))
-            except Exception as error:
-                log.exception("a bug: %s of %s could not be done", type(effect).__name__, key)
-                self._counters.broken()
-                bug = bug or error
-        return bug
-
-    async def _retry_until_done(self, what: str, attempt: Callable[[], Awaitable[object]]) -> None:
-        async def attempt_alive() -> object:
-            self._give_sign_of_life()
-            return await attempt()
-
-        await self._retry_through_outages("effect", what, attempt_alive)
-
-    async def _retry_through_outages(
-        self,
-        sort: Literal["job", "effect", "event"],
-        what: str,
-        attempt: Callable[[], Awaitable[T]],
-        outages: tuple[type[Exception], ...] = (TransportError, StorageFailed, OSError),
-    ) -> T:
-        """Attempt something until neither the broker nor a disk keeps it from being done."""
-        with self._storage.attempts() as fail:
-            while True:
-                try:
-                    return await attempt()
-                except outages as error:
-                    if isinstance(error, TransportError):
-                        log.error("%s failed and is tried again: %s", what, error)  # noqa: TRY400
-                    else:
-                        fail(error)
-                    self._counters.retried(sort)
-                    await asyncio.sleep(PAUSE_S)
-
-    async def _perform(self, key: Key, effect: Effect) -> None:
-        match effect:
-            case Job() | SetTimer() | CancelTimer() | Tell():
-                pass  # Launched once the step is taken.
-            case Publish():
-                await self._publish(key, effect)
-            case Record():
-                await asyncio.to_thread(self._append_record, key, effect)
-            case CountRefusal(reason=reason, kind=kind, sender=sender, explanation=explanation):
-                await self._refusals.note(Refusal(reason, explanation, kind, sender, key.run))
-            case TellOwner(sentence=sentence):
-                log.warning("%s", sentence)
-            case _:
-                await self._shell.perform(key, effect)
-
-    def _launch(self, key: Key, effect: Effect, cause: str) -> None:
-        match effect:
-            case Job():
-                self._start(self._work(key, effect))
-            case SetTimer():
-                self._set_timer(key, effect)
-            case CancelTimer():
-                self._cancel_timer(key, effect.name)
-            case Tell():
-                self._told.append(_Told(effect.to, effect.event, cause))
-
-    async def _publish(self, key: Key, effect: Publish) -> None:
-        if not isinstance(effect.body, Message):
-            raise LocalError(f"{effect.body!r} is not a message")
-        try:
-            await self.post.send(key, to=effect.to, role=effect.role, body=effect.body, phase=effect.phase)
-        except Unroutable:
-            # The party has never been there. What must reach it is sent again by the machine's own timer.
-            log.warning("%s has no inbox yet: %s was not delivered", effect.to, effect.body.kind)
-
-    def _append_record(self, key: Key, effect: Record) -> None:
-        place: dict[str, Any] = {"run": key.run}
-        if key.round:
-            place["round"] = key.round
-        if key.phase:
-            place["phase"] = key.phase
-        self._audit.append(effect.kind, **{**place, **effect.fields})
-
-    async def _work(self, key: Key, job: Job) -> None:
-        began_s = time.monotonic()
-        try:
-            # A job may be done twice, so what the broker or a disk kept from being done is begun again.
-            event = await self._retry_through_outages(
-                "job", type(job).__name__, lambda: self._shell.work(key, job), (TransportError, StorageFailed)
-            )
-        except PeerError as error:
-            what = type(job).__name__
-            await self._refusals.note(Refusal(error.reason, f"{what}: {error}", what, run=key.run))
-            event = Failed(str(error), error.code)
-        except Exception as error:
-            if key not in self.machines:
-                log.info("%s is given up: its %s is over", type(job).__name__, key.kind)
-                return
-            if isinstance(error, HubbubError):
-                log.warning("%s failed: %s", type(job).__name__, error)
-            else:
-                log.exception("%s failed", type(job).__name__)
-                self._counters.broken()
-            event = _fail_for(error)
-        self._counters.worked(type(job).__name__, time.monotonic() - began_s)
-        self.feed_soon(key, event)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
-
-    def _set_timer(self, key: Key, effect: SetTimer) -> None:
-        self._cancel_timer(key, effect.name)
-        delay_s = max(0.0, effect.at_s - self._clock.now_s())
-        loop = asyncio.get_running_loop()
-        self._timers[key, effect.name] = loop.call_later(delay_s, self._ring, key, effect)
-
-    def _ring(self, key: Key, effect: SetTimer) -> None:
-        self._timers.pop((key, effect.name), None)
-        self.feed_soon(key, effect.event(at_s=self._clock.now_s()))
-
-    def _cancel_timer(self, key: Key, name: str) -> None:
-        timer = self._timers.pop((key, name), None)
-        if timer is not None:
-            timer.cancel()
-
-
-def _fail_for(error: Exception) -> Failed:
-    """What a machine is told: the text of a bug may hold anything, of a client's data too, and is for our log."""
-    if isinstance(error, HubbubError):
-        return Failed(str(error), error.code)
-    code = Code.DISK_FAILED if isinstance(error, OSError) else Code.INTERNAL
-    return Failed(f"an unexpected {type(error).__name__}; the log of this party says more", code)
-
-
-def _move(effect: Effect, by_s: float) -> Effect:
-    """Move a timer to a later time, unless it is set for at once."""
-    return replace(effect, at_s=effect.at_s + by_s) if isinstance(effect, SetTimer) and effect.at_s else effect
 
 
 def _describe_step(moment: Transition) -> str:
     return f"stays {moment.after.name}" if moment.before is moment.after else f"is {moment.after.name}"
-
-
-def _causes(sequence: int, effects: Sequence[Effect]) -> Iterator[tuple[str, Effect]]:
-    """Each effect with what names it for ever: its entry and its place."""
-    return ((f"{sequence}.{place}", effect) for place, effect in enumerate(effects))

@@ -364,7 +364,7 @@ def the_spool(aggregator: Aggregator) -> tuple[object, str]:
 
 
 def the_store(aggregator: Aggregator) -> tuple[object, str]:
-    return aggregator.runner._store, "append"
+    return aggregator.runner.event_log.store, "append"
 
 
 def the_journal(aggregator: Aggregator) -> tuple[object, str]:
@@ -384,7 +384,7 @@ def the_vault(aggregator: Aggregator) -> tuple[object, str]:
 async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(
     tmp_path: Path, find: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.runtime.runner.PAUSE_S", 0.0)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
     async with running_scene(tmp_path) as scene:
         where, what = find(scene.aggregator)
         # More attempts than all that are fetched at a time may be delivered.

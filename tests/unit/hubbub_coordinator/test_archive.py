@@ -208,7 +208,7 @@ async def test_what_a_restart_replays_and_what_is_in_memory_is_bounded_whatever_
             await feed_rounds(coordinator, FED, PARTIES, count)
             assert len(coordinator.runner.machines) == 2
             assert coordinator._over == {}
-            assert coordinator.runner._entries == len(disk.entries)
+            assert coordinator.runner.event_log.entries == len(disk.entries)
         assert len(disk.entries) <= SNAPSHOT_AFTER + 2 * round_events
 
 

@@ -215,7 +215,9 @@ async def test_a_deadline_has_after_a_restart_what_was_left_when_something_last_
         for _ in range(2):
             scene.clock.at_s += away_s
             async with scene.start() as coordinator:
-                left_s = coordinator.runner._timers[ROUND, "deadline"].when() - asyncio.get_running_loop().time()
+                left_s = (
+                    coordinator.runner.effects.timers[ROUND, "deadline"].when() - asyncio.get_running_loop().time()
+                )
                 assert left_s == pytest.approx(3 * quarter_s, rel=0.1)
                 assert scene.coordinator.find_rounds(MANIFEST.run_id)[0][0] is rounds.State.COLLECTING
 
@@ -298,7 +300,7 @@ async def test_a_client_with_another_model_ends_the_run_and_everybody_hears_who(
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.runtime.runner.PAUSE_S", 0.01)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.01)
 
 
 @aio
@@ -343,7 +345,7 @@ async def test_an_outage_does_not_keep_the_interface_from_taking_a_run(tmp_path:
 
 def fail_at_first(coordinator: Coordinator, times: int) -> Callable[[], bool]:
     """Let the disk be full for so many attempts; say whether they were made."""
-    store, left = coordinator.runner._store, [times]
+    store, left = coordinator.runner.event_log.store, [times]
     append = store.append
 
     def fail(drafts: object) -> int:

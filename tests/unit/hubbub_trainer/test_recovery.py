@@ -37,7 +37,7 @@ from hubbub.messages.runs import (
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.protocol.metrics import Scores
-from hubbub.runtime import runner, spool
+from hubbub.runtime import spool
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.store.state_file import Vault
 from hubbub.transport.base import Transport
@@ -598,7 +598,7 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
             raise OSError(failures.pop(), os.strerror(errno.ENOSPC))
         disk.write_whole(path, fill)
 
-    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
     async with joined(tmp_path, task, demo_seed=None) as scene:
         with monkeypatch.context() as patch:
             patch.setattr(workspace, "write_whole", write)
@@ -624,7 +624,7 @@ async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(slot, number, name, payload)
 
-    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
     async with joined(tmp_path, TASK) as scene:
         monkeypatch.setattr(spool, "_write", write)
         await scene.play_good_round(1)

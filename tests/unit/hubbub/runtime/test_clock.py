@@ -101,7 +101,7 @@ def start(machine: Machine, disk: Disk, *, fresh: bool = False) -> AbstractAsync
 
 def left_s(service: Probe) -> float:
     """How long the deadline still has, by the loop, which nobody can set."""
-    return service.runner._timers[KEY, "alarm"].when() - asyncio.get_running_loop().time()
+    return service.runner.effects.timers[KEY, "alarm"].when() - asyncio.get_running_loop().time()
 
 
 async def set_deadline(service: Probe, machine: Machine) -> None:

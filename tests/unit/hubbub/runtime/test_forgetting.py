@@ -61,7 +61,7 @@ async def test_a_forgotten_run_is_not_spoken_of_until_somebody_asks_and_never_jo
     forget_run(tmp_path, RUN)
     async with scene_of(tmp_path) as scene, scene.start() as aggregator:
         assert aggregator.runner.machines == {}
-        await asyncio.gather(*aggregator.runner._jobs)
+        await asyncio.gather(*aggregator.runner.effects.jobs)
         assert scene.coordinator.heard == []
         await scene.order(VoidPhase(), 2)
         ((_, failed),) = await scene.coordinator.hear(PartyFailed)

@@ -413,7 +413,7 @@ async def test_who_has_lost_nothing_says_nothing_when_it_starts(tmp_path: Path) 
     async with scene() as (broker, coordinator):
         await join(tmp_path, broker, coordinator)
         async with running(tmp_path, broker) as guest:
-            await asyncio.gather(*guest.runner._jobs)
+            await asyncio.gather(*guest.runner.effects.jobs)
             assert count_lost(guest) == 0
         assert coordinator.heard == []
 
@@ -431,7 +431,7 @@ async def test_a_loss_is_said_at_every_start_until_the_coordinator_has_ended_the
             await say(coordinator, ENDED)
             await until(lambda: guest.count_late("run-ended"))
         async with running(tmp_path, broker) as guest:
-            await asyncio.gather(*guest.runner._jobs)
+            await asyncio.gather(*guest.runner.effects.jobs)
             assert len(coordinator.heard) == 3
             assert guest.propose().objections[0].code is Code.PROTOCOL_JOINED_BEFORE
 
@@ -474,7 +474,7 @@ async def test_who_has_lost_what_it_knew_does_not_answer_others(tmp_path: Path) 
             confirmed = GroupConfirmed(confirmation="c0" * 32)
             await other.say(confirmed, to=ME, role=Role.CLIENT, run=MANIFEST.run_id)
             await until(lambda: guest.count_late("group-confirmed"))
-            await asyncio.gather(*guest.runner._jobs)
+            await asyncio.gather(*guest.runner.effects.jobs)
 
         assert (len(other.heard), len(coordinator.heard)) == (0, 1)
 
@@ -506,7 +506,7 @@ async def test_a_run_that_ended_is_over_also_after_a_restart_and_nothing_is_answ
             assert guest.runner.machines == {}
             await say(coordinator, RoundOpened())
             await until(lambda: guest.count_late("round-opened"))
-            await asyncio.gather(*guest.runner._jobs)
+            await asyncio.gather(*guest.runner.effects.jobs)
 
         assert coordinator.heard == []
 

@@ -51,7 +51,7 @@ FULL = StorageFailed("the disk is full")
 @pytest.fixture(autouse=True, scope="module")
 def _without_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "PAUSE_S", 0.0)
+        patch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
         yield
 
 
@@ -107,8 +107,10 @@ async def take_and_restart(fed: Sequence[KeyedEvent], *, archived: bool) -> None
     async with again(disk, shell) as service:
         assert machines(service) == before
         known = {key: live.data for key, live in service.runner.machines.items()}
-        assert {key for key, _ in service.runner._timers} == {key for key, data in known.items() if data.alarm_s}
-        assert len(service.runner._jobs) == sum(bool(data.job) for data in known.values())
+        assert {key for key, _ in service.runner.effects.timers} == {
+            key for key, data in known.items() if data.alarm_s
+        }
+        assert len(service.runner.effects.jobs) == sum(bool(data.job) for data in known.values())
 
     assert not archived or len(disk.entries) <= 2, "what the restart itself added"
 
@@ -134,13 +136,13 @@ async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> 
         await has_settled(service)
         service.runner._settled = runner._nothing
         await service.runner.feed(KEY, Go())
-        assert service.runner._entries == 1
+        assert service.runner.event_log.entries == 1
         before = machines(service)
     for _ in range(2):
         async with again(disk) as service:
             assert machines(service) == before
-            assert service.runner._newest_s == 5.0
-            assert service.runner._entries == 1
+            assert service.runner.event_log.newest_s == 5.0
+            assert service.runner.event_log.entries == 1
 
 
 @aio

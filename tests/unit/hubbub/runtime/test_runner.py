@@ -34,7 +34,6 @@ from hubbub.machine.effects import (
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
-from hubbub.runtime import runner
 from hubbub.runtime.publisher import authenticate
 from hubbub.runtime.runner import BEGINNING, MachineOver, RunnerStopped
 from hubbub.runtime.telemetry import JsonFormatter
@@ -72,7 +71,7 @@ from support.probe import (
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
 
 
 def publish(to: PartyId = CLIENT) -> Publish:
@@ -210,7 +209,11 @@ async def test_while_an_effect_fails_jobs_timers_and_tells_of_its_step_are_not_b
     begun: list[int] = []
 
     def fail(_: Note | Keep) -> None:
-        begun.append(len(service.runner._jobs) + len(service.runner._timers) + len(service.runner._told))
+        begun.append(
+            len(service.runner.effects.jobs)
+            + len(service.runner.effects.timers)
+            + len(service.runner.effects.told)
+        )
         if failures:
             raise failures.pop()
 
@@ -260,7 +263,7 @@ async def test_a_persistent_effect_that_refuses_undoes_the_event_and_rejects_its
         assert service.store.read() == []
         assert (service.live.state, service.live.data) == (State.IDLE, Data())
         assert service.shell.done == []
-        assert service.runner._jobs == set()
+        assert service.runner.effects.jobs == set()
 
 
 @aio
@@ -870,7 +873,7 @@ async def test_a_timer_of_the_same_name_replaces_the_first() -> None:
         await service.runner.feed(KEY, Go())
 
         assert service.live.data == Data(steps=3), "the step, timer u, the step; the first t never rang"
-        assert [name for _, name in service.runner._timers] == ["t"]
+        assert [name for _, name in service.runner.effects.timers] == ["t"]
 
 
 @aio
@@ -1022,7 +1025,7 @@ async def test_a_machine_in_a_final_state_is_retired_with_its_timers() -> None:
         assert service.shell.done == ["last"]
         assert service.shell.retired == [KEY]
         assert KEY not in service.runner.machines
-        assert service.runner._timers == {}
+        assert service.runner.effects.timers == {}
         with pytest.raises(MachineOver, match="which is over or never began"):
             await service.runner.feed(KEY, Go())
 
@@ -1034,7 +1037,7 @@ async def test_a_job_that_ends_after_its_machine_does_no_harm() -> None:
         await service.runner.feed(KEY, Go((Ponder("late"),), then=State.OVER))
         assert service.shell.gate
         service.shell.gate.set()
-        await asyncio.gather(*service.runner._jobs)
+        await asyncio.gather(*service.runner.effects.jobs)
         await service.runner.feed(OTHER, Go())
 
         assert service.shell.done == ["job late"]
@@ -1096,7 +1099,7 @@ async def test_a_dropped_machine_is_not_retired() -> None:
 
         assert dropped.state is State.BUSY
         assert service.shell.retired == []
-        assert service.runner._timers == {}
+        assert service.runner.effects.timers == {}
 
 
 @aio

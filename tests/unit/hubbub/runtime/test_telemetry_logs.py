@@ -82,7 +82,7 @@ def test_every_line_of_a_round_names_its_round_and_every_line_of_a_phase_both(me
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
 
 
 @aio

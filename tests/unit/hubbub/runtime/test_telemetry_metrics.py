@@ -181,7 +181,7 @@ def test_a_party_has_few_series(measured: Measured) -> None:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PAUSE_S", 0.0)
+    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
 
 
 @aio

@@ -7,10 +7,11 @@ import pytest
 
 from hubbub.errors import BrokerUnreachable, ConfigurationError, TransportError
 from hubbub.ids import PartyId, Role
-from hubbub.transport import rabbitmq
 from hubbub.transport.access import Login
 from hubbub.transport.base import Address
-from hubbub.transport.rabbitmq import RabbitMqTransport, _cancellation_means_loss, _DeadLetters
+from hubbub.transport.rabbitmq import RabbitMqTransport, dead_letters
+from hubbub.transport.rabbitmq.connection import cancellation_means_loss
+from hubbub.transport.rabbitmq.dead_letters import DeadLetters
 from hubbub.transport.topology import inbox, topology_for
 from support.aio import aio
 from support.listening import listening
@@ -85,14 +86,14 @@ async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -
 
 @aio
 async def test_cancellation_that_nobody_asked_for_is_a_lost_connection() -> None:
-    with pytest.raises(ConnectionError), _cancellation_means_loss():
+    with pytest.raises(ConnectionError), cancellation_means_loss():
         raise asyncio.CancelledError
 
 
 @aio
 async def test_cancellation_of_the_task_stays_one() -> None:
     async def wait() -> None:
-        with _cancellation_means_loss():
+        with cancellation_means_loss():
             await asyncio.Event().wait()
 
     task = asyncio.create_task(wait())
@@ -112,7 +113,7 @@ async def test_loss_is_told_apart_also_while_a_cancelled_task_winds_up() -> None
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                with _cancellation_means_loss():
+                with cancellation_means_loss():
                     raise asyncio.CancelledError from None
             except ConnectionError:
                 seen.append("loss")
@@ -151,7 +152,7 @@ class Broker:
 
 
 async def put_aside(broker: Broker, bodies: list[bytes]) -> None:
-    dead = _DeadLetters(broker.publish)
+    dead = DeadLetters(broker.publish)
     for body in bodies:
         dead.put(TOPOLOGY.queue(inbox(ANNA)), body, "malformed")
     await dead.finish()
@@ -183,7 +184,7 @@ async def test_a_dead_letter_that_the_broker_does_not_take_is_dropped_alone(
 async def test_of_a_flood_a_part_is_put_aside_and_the_rest_is_counted_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rabbitmq, "ASIDE_PER_S", 0)
+    monkeypatch.setattr(dead_letters, "ASIDE_PER_S", 0)
     broker, bodies = Broker(), [b"%d" % number for number in range(1_500)]
 
     await put_aside(broker, bodies)
@@ -196,7 +197,7 @@ async def test_of_a_flood_a_part_is_put_aside_and_the_rest_is_counted_in_one_lin
 
 @aio
 async def test_what_is_put_aside_at_a_time_is_limited_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rabbitmq, "ASIDE_MAX_BYTES", 2_500)
+    monkeypatch.setattr(dead_letters, "ASIDE_MAX_BYTES", 2_500)
     broker = Broker()
 
     await put_aside(broker, [bytes([number]) * 1_000 for number in range(5)])
