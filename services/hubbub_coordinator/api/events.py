@@ -10,6 +10,7 @@ Routes about what happens: as a list, and live.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -20,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import PARTY_ID_PATTERN
-from hubbub_coordinator.api.dependencies import Absent, Asked, RunName, answer
-from hubbub_coordinator.api.openapi import SCHEMAS, reading
+from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName
+from hubbub_coordinator.api.openapi import SCHEMAS, cached, reading
 from hubbub_coordinator.event_feed import EventFeed, FeedEvent, FeedEventKind
+from hubbub_coordinator.service import ANY_RUN
 
 KEEP_ALIVE_S = 15.0
 """After which a stream that was silent says that it is there; at most half as much again, since all are looked at
@@ -220,9 +222,11 @@ class EventPage(BaseModel):
     """Whether something is missing before the first: it was too long ago, or `after` is not known here."""
 
 
-@router.get("/api/v1/events", response_model=EventPage, **reading(HTTPStatus.NOT_FOUND))
+@router.get("/api/v1/events", response_model=EventPage, **cached(HTTPStatus.NOT_FOUND))
 async def list_events(
+    request: Request,
     coordinator: Asked,
+    cache: Cache,
     run: RunFilter = None,
     limit: Annotated[int, Query(ge=1, le=MOST_EVENTS)] = 200,
     after: Annotated[
@@ -232,17 +236,26 @@ async def list_events(
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
     """What happened: the newest, or what followed on an event."""
-    news = coordinator.news
-    if run is not None:
-        coordinator.check_run(run)
     fits = partial(_fits, run=run, kinds=kind, party=party)
+
+    async def build() -> EventPage:
+        if run is not None:
+            coordinator.check_run(run)
+        return _page_events(coordinator.news, fits, run=run, after=after, limit=limit)
+
+    return await cache.answer(request, run or ANY_RUN, build)
+
+
+def _page_events(
+    news: EventFeed, fits: Callable[[FeedEvent], bool], *, run: str | None, after: int | None, limit: int
+) -> EventPage:
     if after is None:
         newest = list(islice(filter(fits, news.newest_first(run)), limit))
-        return answer(EventPage(items=_view(newest[::-1]), next=None, reset=False))
+        return EventPage(items=_view(newest[::-1]), next=None, reset=False)
     reset = not news.knows(after)
     found = list(islice(filter(fits, news.since(news.forgotten if reset else after)), limit + 1))
     more = len(found) > limit
-    return answer(EventPage(items=_view(found[:limit]), next=found[limit - 1].id if more else None, reset=reset))
+    return EventPage(items=_view(found[:limit]), next=found[limit - 1].id if more else None, reset=reset)
 
 
 def _view(items: list[FeedEvent]) -> list[EventView]:

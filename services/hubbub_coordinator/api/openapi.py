@@ -35,6 +35,12 @@ MEANINGS = {
     HTTPStatus.UNPROCESSABLE_ENTITY: "A parameter, a header or the manifest is wrong; the detail says which.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Not now: the detail says what is missing, or that too much is asked for.",
 }
+NOT_MODIFIED: Responses = {
+    HTTPStatus.NOT_MODIFIED.value: {
+        "description": "The answer is still the one whose `ETag` the request has in `If-None-Match`.",
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+    }
+}
 ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
@@ -53,6 +59,12 @@ def reading(*statuses: HTTPStatus) -> Json:
     """Describe a route that reads: it takes either token."""
     responses = problems(*ALWAYS, HTTPStatus.UNPROCESSABLE_ENTITY, *statuses)
     return {"responses": responses, "openapi_extra": {"security": BEARER}}
+
+
+def cached(*statuses: HTTPStatus) -> Json:
+    """Describe a route that reads through the response cache."""
+    described = reading(*statuses)
+    return {**described, "responses": {**NOT_MODIFIED, **described["responses"]}}
 
 
 def changing(*statuses: HTTPStatus) -> Json:
