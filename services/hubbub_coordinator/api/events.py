@@ -17,10 +17,11 @@ from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import PARTY_ID_PATTERN
+from hubbub.rest import EventView
 from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName
 from hubbub_coordinator.api.openapi import SCHEMAS, cached, reading
 from hubbub_coordinator.event_feed import EventFeed, FeedEvent, FeedEventKind
@@ -190,26 +191,6 @@ EventId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
 PartyName = Annotated[str, StringConstraints(pattern=PARTY_ID_PATTERN)]
 WrittenId = Annotated[str, StringConstraints(pattern=r"^[0-9]{0,18}$")]
 """Empty where a browser has none yet."""
-
-
-class EventView(BaseModel):
-    """One thing that happened."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: int
-    """Goes up, stays the same across restarts of the coordinator, and never means something else."""
-    at_s: float
-    run: str
-    round: int
-    """0 where it is about the run as a whole."""
-    phase: str
-    kind: FeedEventKind
-    party: str
-    """Who did it, or to whom it happened; empty where it is about nobody in particular."""
-    text: str
-    state: str
-    """Of the run or the round, after it."""
 
 
 class EventPage(BaseModel):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
+from hubbub.ids import WireMode
 from hubbub.messages.manifest import Manifest
+from hubbub.rest import EventView, ParticipantView, PhaseView, RoundView, RunView
 from hubbub_coordinator.api.problems import MEDIA_TYPE, Problem
+from hubbub_coordinator.api.views import PhaseState, RunDetail
+from hubbub_coordinator.event_feed import FeedEventKind
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.progress import PartyState
 
 Json = dict[str, Any]  # A piece of an OpenAPI document: JSON's values are of any type.
 Responses = dict[int | str, Json]
@@ -24,6 +33,17 @@ MANIFEST_BODY = {
         "content": {"application/json": {"schema": {"$ref": f"{SCHEMAS}/ManifestToSubmit"}}},
     }
 }
+
+RUN_VALUES = {"state": [each.value for each in runs.State], "wire": [*get_args(WireMode)]}
+VALUES: Mapping[type[BaseModel], Mapping[str, list[str]]] = {
+    RunView: RUN_VALUES,
+    RunDetail: RUN_VALUES,
+    RoundView: {"state": [each.value for each in rounds.State]},
+    PhaseView: {"state": [*get_args(PhaseState)]},
+    ParticipantView: {"state": [*PartyState]},
+    EventView: {"kind": [*FeedEventKind]},
+}
+"""Values of fields that the models leave open for older clients."""
 
 MEANINGS = {
     HTTPStatus.BAD_REQUEST: "A token is in the URL, or there are several Authorization headers.",
@@ -99,6 +119,9 @@ def _describe(app: FastAPI) -> Json:
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    for model, fields in VALUES.items():
+        for name, values in fields.items():
+            schemas[model.__name__]["properties"][name]["enum"] = values
     schemas[Problem.__name__] = Problem.model_json_schema()
     schemas |= _describe_manifest()
     return document

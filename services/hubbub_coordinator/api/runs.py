@@ -12,15 +12,14 @@ from pydantic import StringConstraints
 
 from hubbub.ids import RunId
 from hubbub.messages.manifest import read_manifest
+from hubbub.rest import RoundView, RunView
 from hubbub_coordinator.api.costs import RunCost, view_costs
 from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName, RunPath, Turns, answer
 from hubbub_coordinator.api.openapi import MANIFEST_BODY, cached, changing
 from hubbub_coordinator.api.views import (
     RoundPage,
-    RoundView,
     RunDetail,
     RunPage,
-    RunView,
     view_detail,
     view_round,
     view_run,

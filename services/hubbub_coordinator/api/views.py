@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import BaseModel
 
-from hubbub.ids import PartyId, RunId, WireMode
+from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.rest import HeadlineView, ParticipantView, PhaseView, RoundView, RunView, RunWithParties
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
-from hubbub_coordinator.api.costs import CostView, view_cost
+from hubbub_coordinator.api.costs import view_cost
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.phases.run import CoordinatorRun
-from hubbub_coordinator.progress import Last, PartyState, find_awaited, find_combiner, find_place
+from hubbub_coordinator.progress import Last, find_awaited, find_combiner, find_place
 
-RunState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in runs.State]})]
-RoundState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in rounds.State]})]
 PhaseState = Literal["collecting", "releasing", "released", "void"]
-
-
-class PhaseView(BaseModel):
-    """A phase of a round."""
-
-    name: str
-    state: PhaseState
-    combiner: str | None
-    """The aggregator to which the others send their sums, and which alone sends to clients; null where all do."""
-    opened_at_s: float
-    closed_at_s: float | None
-    released_at_s: float | None
-    delivered: dict[str, list[str]]
-    """Client to the aggregators that hold its complete share set."""
-    spoilt: dict[str, str]
-    """Client to why an aggregator refused its share set."""
-
-
-class RoundView(BaseModel):
-    """A round."""
-
-    round: int
-    state: RoundState
-    phase: str
-    reason: str
-    began_at_s: float
-    ended_at_s: float | None
-    members: list[str]
-    missing: list[str]
-    union_size: int | None
-    metrics: dict[str, float]
-    """By name, over all members of the scores phase; empty if the round was not scored."""
-    phases: list[PhaseView]
-    cost: dict[str, CostView]
-    fedavg_bits: int
-    """What uncompressed FedAvg takes for a round of as many clients."""
-    applied: list[str]
-    """Who has applied it."""
 
 
 class RoundPage(BaseModel):
@@ -67,64 +28,6 @@ class RoundPage(BaseModel):
     next: int | None
     """To be sent as `after` for the rounds that follow; null if there are none."""
     total: int
-
-
-class ParticipantView(BaseModel):
-    """A party of a run and where it is."""
-
-    name: str
-    role: str
-    organisation: str
-    joined: bool
-    status: str
-    state: PartyState
-    waited_for: bool
-    since_s: float | None
-    """Since when it is waited for."""
-
-
-class HeadlineView(BaseModel):
-    """The metric that counts in a run."""
-
-    name: str
-    higher_is_better: bool
-
-
-class RunView(BaseModel):
-    """A run."""
-
-    run: str
-    state: RunState
-    reason: str
-    strategy: str
-    block: int
-    """How many neighbouring indices sec-union chooses together; 1 in every other strategy."""
-    wire: WireMode
-    task: str
-    parameters: int
-    clients: int
-    aggregators: int
-    round: int
-    rounds_wanted: int
-    rounds_released: int
-    rounds_void: int
-    headline: HeadlineView | None
-    """The first of its metrics; null if it has none."""
-    target: float | None
-    """The value of the headline metric that ends the run."""
-    began_at_s: float
-    ended_at_s: float | None
-    metrics: dict[str, float]
-    """Of the last round that was scored, by name; empty before there is one."""
-    payload_bits: int
-    wire_bytes: int
-    remaining_s: float | None
-    """An estimate: the mean time of the rounds that have ended, times the rounds that are left."""
-    pausing: bool
-    waiting_for: list[str]
-    """Who is waited for, what they have yet to do, and since when; empty where nobody is."""
-    waiting_to: str
-    waiting_since_s: float | None
 
 
 class RunPage(BaseModel):
@@ -137,11 +40,10 @@ class RunPage(BaseModel):
     """How many runs there are in all, in the states that were asked for."""
 
 
-class RunDetail(RunView):
-    """A run with its manifest and parties."""
+class RunDetail(RunWithParties):
+    """A run with its parties and manifest."""
 
     manifest: Manifest
-    participants: list[ParticipantView]
 
 
 # Rounds -------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
-from hubbub_coordinator.api.views import HeadlineView, view_round, view_run
+from hubbub.rest import HeadlineView
+from hubbub_coordinator.api.views import view_round, view_run
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 from hubbub_coordinator.phases.run import CoordinatorRun
