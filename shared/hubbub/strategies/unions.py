@@ -26,11 +26,13 @@ from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
+    Exposure,
     Indices,
     Phase,
     PlainPhase,
     Release,
     Restriction,
+    Support,
     add_up,
     admit_exactly,
     admit_up_to,
@@ -74,6 +76,14 @@ class Union(Protocol):
     def phase(self) -> Phase:
         """The union phase."""
 
+    @property
+    def support(self) -> Support:
+        """The indices of V: all that were chosen, or those less what is lost."""
+
+    @property
+    def exposure(self) -> Exposure:
+        """Information that the union gives servers and clients."""
+
     def modulus(self, parameters: Parameters) -> int:
         """The ring of the marks."""
 
@@ -101,6 +111,8 @@ class SecUnion:
     """Random marks in Z_{2^q}: their sum tells a client whether it was alone, and loses what cancels."""
 
     phase: Phase = Phase("union", tagged="marks")  # noqa: RUF009  (Frozen.)
+    support: Support = "lossy union"
+    exposure: Exposure = Exposure(clients_learn="whether alone")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """2^q."""
@@ -146,6 +158,8 @@ class PartialSecUnion:
     """Marks of 1 in Z_{C+1}: their sum tells clients how many chose each index."""
 
     phase: Phase = Phase("union", tagged="integers")  # noqa: RUF009  (Frozen.)
+    support: Support = "union"
+    exposure: Exposure = Exposure(clients_learn="chooser counts")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """C + 1."""
@@ -194,6 +208,8 @@ class PlaintextUnion:
     """One bit for each index, shown to the first server."""
 
     phase: Phase = _OrPhase("union")
+    support: Support = "union"
+    exposure: Exposure = Exposure(indices=True)  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """2."""
@@ -352,6 +368,8 @@ class Blocks:
     """How sec-union goes where the manifest's block is more than one index."""
 
     union: SecUnion = SecUnion()
+    # Everybody speaks about all of V: where all say the same, everybody knows who said what.
+    exposure: Exposure = Exposure(clients_learn="all signs on V that agree")  # noqa: RUF009  (Frozen.)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> BlockRound:
         """Choose blocks and mark them."""
