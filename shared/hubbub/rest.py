@@ -56,9 +56,9 @@ class RoundView(BaseModel):
     phases: list[PhaseView]
     cost: dict[str, CostView]
     fedavg_bits: int
-    """What uncompressed FedAvg takes for a round of as many clients."""
+    """Payload of uncompressed FedAvg for a round of as many clients."""
     applied: list[str]
-    """Who has applied it."""
+    """The clients that have applied it."""
 
 
 class ParticipantView(BaseModel):
@@ -72,7 +72,7 @@ class ParticipantView(BaseModel):
     state: str
     waited_for: bool
     since_s: float | None
-    """Since when it is waited for."""
+    """The time since which it is waited for."""
 
 
 class HeadlineView(BaseModel):
@@ -90,7 +90,7 @@ class RunView(BaseModel):
     reason: str
     strategy: str
     block: int
-    """How many neighbouring indices sec-union chooses together; 1 in every other strategy."""
+    """Neighbouring indices that sec-union chooses together; 1 in every other strategy."""
     wire: str
     task: str
     parameters: int
@@ -114,13 +114,13 @@ class RunView(BaseModel):
     """An estimate: the mean time of the rounds that have ended, times the rounds that are left."""
     pausing: bool
     waiting_for: list[str]
-    """Who is waited for, what they have yet to do, and since when; empty where nobody is."""
+    """The parties that are waited for, then what they have yet to do, and since when; empty where nobody is."""
     waiting_to: str
     waiting_since_s: float | None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens in it."""
+        """True if nothing more happens in it."""
         return self.state in FINAL_STATES
 
     @property
@@ -149,12 +149,12 @@ class EventView(BaseModel):
     phase: str
     kind: str
     party: str
-    """Who did it, or to whom it happened; empty where it is about nobody in particular."""
+    """The party that did it, or to which it happened; empty where it is about no party in particular."""
     text: str
     state: str
     """Of the run or the round, after it."""
 
     @property
     def ends_the_run(self) -> bool:
-        """Whether it is a run's last."""
+        """True for the last event of a run."""
         return self.kind in {f"run-{state}" for state in FINAL_STATES}

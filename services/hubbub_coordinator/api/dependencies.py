@@ -88,7 +88,7 @@ Cache = Annotated[ResponseCache, Depends(_find_cache)]
 T = TypeVar("T")
 
 WAIT_S = 2.0
-"""How long a request waits for its turn before it is sent away."""
+"""Longest wait of a request for its turn; then it is refused."""
 
 
 class Heavy:
@@ -124,4 +124,4 @@ async def _find_heavy(request: Request) -> Heavy:
 
 
 Turns = Annotated[Heavy, Depends(_find_heavy)]
-"""Where a route has a large view built."""
+"""The turns in which a route has large views built."""

@@ -31,7 +31,7 @@ WIRE_MODES: tuple[WireMode, ...] = get_args(WireMode)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is planned: N, C, S, ρ, q, the wire mode and the number of rounds; |V| if it is known.
+    """A run to plan: N, C, S, ρ, q, the wire mode and the number of rounds; |V| if it is known.
 
     With a `block` of more than one index, sec-union over blocks is planned beside the flat one. Tags, with which
     clients verify sums, are counted unless `verified` is false.
@@ -114,7 +114,7 @@ class Row:
     rounds: int
     exposure: Exposure
     trains: bool = True
-    """Whether it sends updates; if not, it adds numbers as they are and is no way to train."""
+    """False for a strategy that adds numbers as they are, and is no way to train."""
 
     @property
     def bits_per_round(self) -> int:
@@ -196,12 +196,12 @@ def _cheapest(rows: Sequence[Row]) -> Row:
 
 
 def assess(question: Question) -> Leakage:
-    """What SecUnion loses and tells with this q."""
+    """Compute what SecUnion loses and tells with this q."""
     return _assess(question, question.parameters, question.kept)
 
 
 def assess_blocks(question: Question) -> Leakage:
-    """The same of blocks: a client chooses ⌊k/b⌋ of ⌈N/b⌉."""
+    """Compute the same for blocks: a client chooses ⌊k/b⌋ of ⌈N/b⌉."""
     return _assess(question, question.run.blocks, question.run.kept_blocks)
 
 
