@@ -15,7 +15,7 @@ from benchmarks.steps import CLIENTS, RHO, SERVERS
 from hubbub.errors import ProtocolError
 from hubbub.ids import Role, RunId
 from hubbub.messages.manifest import Manifest
-from hubbub_coordinator.api.views import RoundView, RunView
+from hubbub.rest import RoundView, RunView
 from hubbub_local.federation import make_parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest

@@ -98,6 +98,7 @@ LAYERS = (
     layer("hubbub.errors", banned=IMPURE),
     layer("hubbub.ids", banned=IMPURE),
     layer("hubbub.disk"),
+    layer("hubbub.rest", "pydantic", banned=IMPURE),
     layer("hubbub.protocol", "numpy", "hubbub.errors", "hubbub.ids", "hubbub.protocol", banned=IMPURE),
     layer("hubbub.parameters", "hubbub.errors", "hubbub.ids", "hubbub.protocol", banned=IMPURE),
     layer("hubbub.secure_sum", "numpy", "hubbub.errors", "hubbub.protocol", "hubbub.crypto", banned=IMPURE),

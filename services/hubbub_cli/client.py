@@ -21,10 +21,11 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from hubbub import __version__
 from hubbub.disk import is_open_to_others
@@ -56,6 +57,21 @@ class CoordinatorFailed(TransportError):
 
 class NoCoordinator(ConfigurationError):
     """Something else answers, or a coordinator of another version."""
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(model: type[M], content: Mapping[str, object]) -> M:
+    """Read an answer of the coordinator; raise `NoCoordinator` if it lacks a field of this version."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise NoCoordinator(
+            f"the coordinator's answer lacks what this version of hubbub needs ({where}): use the same version on"
+            " both sides"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

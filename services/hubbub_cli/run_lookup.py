@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hubbub.errors import ConfigurationError, HubbubError
-from hubbub_cli.answers import SHOWN_DIGITS
+from hubbub.rest import SHOWN_DIGITS
 from hubbub_cli.client import Client, Endpoint, Json, read_token
 from hubbub_cli.suggestions import suggest
 

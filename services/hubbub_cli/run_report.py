@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hubbub_cli.answers import Participant, Round, Run, RunDetail, read
-from hubbub_cli.client import Json
+from hubbub.rest import ParticipantView, RoundView, RunView, RunWithParties
+from hubbub_cli.client import Json, read
 from hubbub_cli.formatting import count, show_bytes, show_date, show_duration, show_metric
 
 SHOWN_ROUNDS = 10
@@ -54,7 +54,7 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("began", no_wrap=True)
     for answer in answers:
-        run = read(Run, answer)
+        run = read(RunView, answer)
         table.add_row(
             run.short,
             Text(run.state, style_of(run.state)),
@@ -69,8 +69,8 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
         console.print(f"{len(answers):,} of {total:,}; --limit shows more", highlight=False, style="dim")
 
 
-def _show_headline(run: Run) -> str:
-    """Format the headline metric: a percentage reads as an accuracy, any other metric gets its name."""
+def _show_headline(run: RunView) -> str:
+    """How a run does: a percentage is read as an accuracy, so that any other metric has its name before it."""
     if run.headline is None or run.headline.name not in run.metrics:
         return "-"
     name = run.headline.name
@@ -79,9 +79,9 @@ def _show_headline(run: Run) -> str:
 
 
 def print_run(answer: Json, round_answers: Sequence[Json]) -> None:
-    """Print one run: its summary, its parties and its last rounds."""
-    run = read(RunDetail, answer)
-    rounds = [read(Round, each) for each in round_answers]
+    """One run: what it is, who takes part, its last rounds."""
+    run = read(RunWithParties, answer)
+    rounds = [read(RoundView, each) for each in round_answers]
     console = Console()
     grid = Table.grid(padding=(0, 2))
     for label, value in _describe(run):
@@ -92,10 +92,10 @@ def print_run(answer: Json, round_answers: Sequence[Json]) -> None:
         console.print(_draw_rounds(rounds))
 
 
-def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
+def _describe(run: RunWithParties) -> Iterable[tuple[str, Text]]:
     state = Text(run.state, style_of(run.state))
     if run.pausing:
-        state.append(f", pauses {run.pauses_when}", "yellow")
+        state.append(f", pauses {describe_pause(run)}", "yellow")
     if run.reason:
         state.append(f": {run.reason}", "default")
     yield "run", Text(run.run)
@@ -116,8 +116,13 @@ def _describe(run: RunDetail) -> Iterable[tuple[str, Text]]:
         yield "waiting", Text(describe_waiting(run, time.time()), "yellow")
 
 
-def describe_metrics(run: Run) -> str:
-    """Describe the last metrics, and the target of the headline metric."""
+def describe_pause(run: RunView) -> str:
+    """Say when a run pauses that is to."""
+    return "when its open round has ended" if run.round else "before its first round"
+
+
+def describe_metrics(run: RunView) -> str:
+    """What the clients' scores came to last, and the value of the first metric that ends the run."""
     if run.headline is None:
         return "none: this run sums no scores"
     name = run.headline.name
@@ -126,15 +131,15 @@ def describe_metrics(run: Run) -> str:
     return ", ".join([*(told or ["none yet"]), *target])
 
 
-def describe_waiting(run: Run, now_s: float) -> str:
-    """Describe the parties that a run waits for, and for how long."""
+def describe_waiting(run: RunView, now_s: float) -> str:
+    """Who keeps a run waiting, and for how long."""
     first, rest = run.waiting_for[:4], len(run.waiting_for[4:])
     names = ", ".join(first) + (f" and {rest} more" if rest else "")
     since = "" if run.waiting_since_s is None else f", for {show_duration(now_s - run.waiting_since_s)} now"
     return f"for {names} {run.waiting_to}{since}"
 
 
-def _draw_parties(parties: Sequence[Participant]) -> Table:
+def _draw_parties(parties: Sequence[ParticipantView]) -> Table:
     table = _make_table("party", "role", "organisation", "state", "status")
     for party in parties:
         table.add_row(
@@ -145,7 +150,7 @@ def _draw_parties(parties: Sequence[Participant]) -> Table:
     return table
 
 
-def _draw_rounds(rounds: Sequence[Round]) -> Table:
+def _draw_rounds(rounds: Sequence[RoundView]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("round", justify="right")
     table.add_column("state")

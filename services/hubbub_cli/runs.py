@@ -86,7 +86,8 @@ def submit_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Begin a run from a manifest; takes the change token."""
-    from hubbub_cli.answers import Run, read  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub.rest import RunView  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.client import read  # noqa: PLC0415
     from hubbub_cli.run_lookup import RUNS, ask, find_endpoint  # noqa: PLC0415
     from hubbub_cli.watch import watch_run  # noqa: PLC0415
 
@@ -94,7 +95,7 @@ def submit_run(
     # With a key, ours or the user's, a submission whose answer was lost can be retried.
     key = idempotency_key or f"cli-{secrets.token_hex(16)}"
     answer, replayed = ask(endpoint, lambda client: client.post(RUNS, content, idempotency_key=key))
-    run = read(Run, answer)
+    run = read(RunView, answer)
     if as_json and not watch:
         _print_json(answer)
     elif not as_json:
@@ -192,11 +193,13 @@ def pause_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Open no further round; the one that is open comes to its end. Takes the change token."""
-    from hubbub_cli.answers import Run, read  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub.rest import RunView  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.client import read  # noqa: PLC0415
+    from hubbub_cli.run_report import describe_pause  # noqa: PLC0415
 
     answer = _steer("pause", run, url, token_file, ca_file)
-    told = read(Run, answer)
-    _tell(answer, f"pauses {told.pauses_when}" if told.pausing else f"is {told.state}", as_json=as_json)
+    told = read(RunView, answer)
+    _tell(answer, f"pauses {describe_pause(told)}" if told.pausing else f"is {told.state}", as_json=as_json)
 
 
 @runs.command("resume")

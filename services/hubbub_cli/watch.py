@@ -18,8 +18,8 @@ from itertools import chain, repeat
 from rich.console import Console
 from rich.live import Live
 
-from hubbub_cli.answers import SHOWN_DIGITS, Event, Round, RunDetail, read
-from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorUnreachable, Endpoint
+from hubbub.rest import SHOWN_DIGITS, EventView, RoundView, RunWithParties
+from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorUnreachable, Endpoint, read
 from hubbub_cli.formatting import show_date
 from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch_view import Picture, draw, name_place
@@ -51,7 +51,7 @@ class Back:
     gap: bool = False
 
 
-News = Event | Lost | Back
+News = EventView | Lost | Back
 
 
 def watch_run(endpoint: Endpoint, run: str, *, as_json: bool) -> int:
@@ -80,7 +80,7 @@ async def follow(client: Client, run: str, last_id: int) -> AsyncIterator[News]:
                     if message.kind == "reset":
                         yield Back(gap=True)
                         continue
-                    event = read(Event, json.loads(message.data))
+                    event = read(EventView, json.loads(message.data))
                     last_id = event.id
                     yield event
             why = "the coordinator ended the connection"
@@ -99,7 +99,7 @@ def _pauses_s() -> Iterator[float]:
 async def _show_lines(client: Client, run: str, _console: Console, *, as_json: bool) -> str:
     """Print one event per line, from the run's first to its last; notices go to standard error."""
     write = _write_json if as_json else _write_line
-    before = read(RunDetail, await client.get(f"{RUNS}/{run}"))
+    before = read(RunWithParties, await client.get(f"{RUNS}/{run}"))
     last_id = 0
     async for event in _read_log(client, run):
         write(event)
@@ -110,7 +110,7 @@ async def _show_lines(client: Client, run: str, _console: Console, *, as_json: b
     if before.is_over:
         return before.state
     async for news in follow(client, run, last_id):
-        if not isinstance(news, Event):
+        if not isinstance(news, EventView):
             sys.stderr.write(f"hubbub: {_describe(news)}\n")
             continue
         write(news)
@@ -119,22 +119,22 @@ async def _show_lines(client: Client, run: str, _console: Console, *, as_json: b
     raise AssertionError("news never end")
 
 
-async def _read_log(client: Client, run: str) -> AsyncIterator[Event]:
-    """Yield all events of a run so far."""
+async def _read_log(client: Client, run: str) -> AsyncIterator[EventView]:
+    """All that happened in a run so far."""
     cursor: int | None = 0
     while cursor is not None:
         page = await client.get(EVENTS, {"run": run, "limit": PAGE, "after": cursor})
         for item in page["items"]:
-            yield read(Event, item)
+            yield read(EventView, item)
         cursor = page["next"]
 
 
-def _write_json(event: Event) -> None:
+def _write_json(event: EventView) -> None:
     sys.stdout.write(event.model_dump_json() + "\n")
     sys.stdout.flush()
 
 
-def _write_line(event: Event) -> None:
+def _write_line(event: EventView) -> None:
     sys.stdout.write(f"{show_date(event.at_s)}  {name_place(event):<8}  {event.text}\n")
     sys.stdout.flush()
 
@@ -176,24 +176,24 @@ async def _show_picture(client: Client, run: str, console: Console, *, as_json: 
     return picture.run.state
 
 
-async def _look(client: Client, run: str) -> tuple[RunDetail, Round | None]:
-    """Return the run, and its open or last round."""
-    detail = read(RunDetail, await client.get(f"{RUNS}/{run}"))
+async def _look(client: Client, run: str) -> tuple[RunWithParties, RoundView | None]:
+    """The run, and the round that is open or was last."""
+    detail = read(RunWithParties, await client.get(f"{RUNS}/{run}"))
     # A round that was announced a moment ago may not be there yet.
     page = await client.get(f"{RUNS}/{run}/rounds", {"after": max(0, detail.round - 1), "limit": 1})
-    return detail, next((read(Round, item) for item in page["items"]), None)
+    return detail, next((read(RoundView, item) for item in page["items"]), None)
 
 
 async def _read_last_events(client: Client, run: str, picture: Picture) -> None:
     page = await client.get(EVENTS, {"run": run, "limit": PAGE})
     picture.events.clear()
-    picture.events.extend(read(Event, item) for item in page["items"])
+    picture.events.extend(read(EventView, item) for item in page["items"])
 
 
 async def _take_news(client: Client, run: str, picture: Picture, changed: asyncio.Event) -> None:
     last_id = picture.events[-1].id if picture.events else 0
     async for news in follow(client, run, last_id):
-        if isinstance(news, Event):
+        if isinstance(news, EventView):
             picture.events.append(news)
         else:
             picture.tell(_describe(news), is_lost=isinstance(news, Lost))

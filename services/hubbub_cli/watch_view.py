@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hubbub_cli.answers import Event, Participant, Round, RunDetail
+from hubbub.rest import EventView, ParticipantView, RoundView, RunWithParties
 from hubbub_cli.formatting import show_bytes, show_clock, show_duration
 from hubbub_cli.run_report import describe_metrics, describe_waiting, style_of
 
@@ -42,9 +42,9 @@ DONE_IN = {
 class Picture:
     """Data of the picture: run, round, events and connection."""
 
-    run: RunDetail
-    round: Round | None
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    run: RunWithParties
+    round: RoundView | None
+    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     is_lost: bool = False
     notice: str = ""
     """State of the connection, as of `told_at_s`."""
@@ -53,8 +53,8 @@ class Picture:
     ahead_s: float = 0.0
     """Seconds that the coordinator's clock is ahead of ours."""
 
-    def see(self, run: RunDetail, current: Round | None, *, ahead_s: float | None) -> None:
-        """Update the picture from the coordinator's answers."""
+    def see(self, run: RunWithParties, current: RoundView | None, *, ahead_s: float | None) -> None:
+        """Take in what the coordinator answered."""
         self.run, self.round, self.seen_at_s = run, current, time.time()
         self.ahead_s = ahead_s if ahead_s is not None and abs(ahead_s) > MIN_SKEW_S else 0.0
 
@@ -63,8 +63,8 @@ class Picture:
         self.notice, self.is_lost, self.told_at_s = notice, is_lost, time.time()
 
 
-def name_place(event: Event) -> str:
-    """Name the round of an event, or the run if it has none."""
+def name_place(event: EventView) -> str:
+    """Where something happened: in a round, or in the run as a whole."""
     return f"round {event.round}" if event.round else "run"
 
 
@@ -154,7 +154,7 @@ def _bar(done: int, of: int) -> ProgressBar:
     return ProgressBar(total=max(of, 1), completed=done, width=BAR_COLUMNS, complete_style="cyan")
 
 
-def _draw_numbers(run: RunDetail) -> Text:
+def _draw_numbers(run: RunWithParties) -> Text:
     sent = f"{show_bytes(run.payload_bits / 8)} of payload, {show_bytes(run.wire_bytes)} on the wire"
     label = "" if run.metrics else "scores "
     line = Text.assemble(label, (describe_metrics(run), "bold"), f"   sent {sent}")
@@ -169,7 +169,7 @@ def _draw_parties(picture: Picture, room: int, now_s: float) -> Table:
     for width in (NAME_COLUMNS, 10, 9):
         table.add_column(max_width=width, no_wrap=True, overflow="ellipsis")
     table.add_column(no_wrap=True, overflow="ellipsis")
-    shown: Sequence[Participant] = parties
+    shown: Sequence[ParticipantView] = parties
     if len(parties) > room:
         shown = sorted(parties, key=lambda party: not party.waited_for)[: room - 1]
     for party in shown:
@@ -183,7 +183,7 @@ def _draw_parties(picture: Picture, room: int, now_s: float) -> Table:
     return table
 
 
-def _draw_events(events: Sequence[Event], room: int) -> Table:
+def _draw_events(events: Sequence[EventView], room: int) -> Table:
     shown = [*events][-room:]
     table = Table.grid(padding=(0, 2))
     for width in (len("hh:mm:ss"), max((len(name_place(event)) for event in shown), default=0)):

@@ -12,7 +12,7 @@ class Front:
 
     def __init__(self, coordinator: Coordinator, tokens: Tokens) -> None:
         self.routes = create_routes(coordinator)
-        self._app = guard(self.routes, coordinator, tokens)
+        self._app = guard(self.routes, tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

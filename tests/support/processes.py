@@ -23,12 +23,12 @@ from pydantic import BaseModel
 
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.rest import RoundView, RunView
 from hubbub.transport.base import DeadLetter
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.topology import Topology, dead_letter_queue, merge, received_from, topology_for
 from hubbub.trust.roster import Roster
 from hubbub_coordinator.api.costs import RunCost
-from hubbub_coordinator.api.views import RoundView, RunView
 from hubbub_coordinator.phases.run import OUTCOMES
 from hubbub_local.federation import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask

@@ -10,7 +10,8 @@ from typing import Self
 
 import httpx
 
-from hubbub_coordinator.api.views import RunPage, RunView
+from hubbub.rest import RunView
+from hubbub_coordinator.api.views import RunPage
 from hubbub_coordinator.phases.run import OUTCOMES
 from support.containers import STOP_S, DockerError, docker, inspect
 

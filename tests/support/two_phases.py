@@ -10,7 +10,7 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientInput, Conclusion, Phase, Release, Restriction
+from hubbub.strategies.base import ClientInput, Conclusion, Exposure, Phase, Release, Restriction, Support
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
 from hubbub.strategies.unions import SIGNS
@@ -67,6 +67,10 @@ class TwoPhases:
     phases: tuple[Phase, ...] = (Phase("count", tagged="integers"), SIGNS)
     reveals: str = ""
     repeats: bool = False
+    support: Support = "dense"
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        return NO_UNION.exposure(parameters)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> TwoPhasesRound:
         return TwoPhasesRound(parameters, mine)

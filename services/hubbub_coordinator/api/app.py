@@ -9,12 +9,10 @@ from hubbub import __version__
 from hubbub.runtime.telemetry import WebRefusal
 from hubbub_coordinator.api import events, export, pages, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, BodyLimit, Gate, Tokens
-from hubbub_coordinator.api.dependencies import Heavy
+from hubbub_coordinator.api.dependencies import Heavy, ResponseCache
 from hubbub_coordinator.api.events import Streams
 from hubbub_coordinator.api.openapi import describe_interface
 from hubbub_coordinator.api.problems import SecurityHeaders, answer_with_problems
-from hubbub_coordinator.api.remembering import Remembering
-from hubbub_coordinator.api.views import RoundViews
 from hubbub_coordinator.service import Coordinator
 
 DESCRIPTION = (
@@ -26,14 +24,13 @@ DESCRIPTION = (
 
 
 def create_app(coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
-    """Build the REST API of one coordinator, behind its tokens."""
-    return guard(create_routes(coordinator), coordinator, tokens)
+    """Build the interface of one coordinator, open to who has a token."""
+    return guard(create_routes(coordinator), tokens)
 
 
-def guard(routes: ASGIApp, coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
-    """Wrap the routes in the middleware that every request passes: security headers, token check, cache."""
-    # Outside FastAPI: an answer from the cache needs nothing of it.
-    return SecurityHeaders(Gate(Remembering(routes, coordinator), tokens))
+def guard(routes: ASGIApp, tokens: Tokens) -> ASGIApp:
+    """Put all before the routes that every request passes: headers on any answer, and nothing before the token."""
+    return SecurityHeaders(Gate(routes, tokens))
 
 
 def create_routes(coordinator: Coordinator) -> FastAPI:
@@ -52,7 +49,7 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     app.state.coordinator = coordinator
     app.state.streams = Streams(coordinator.event_feed)
     app.state.heavy = Heavy(lambda: coordinator.counters.turned_away(WebRefusal.BUSY))
-    app.state.round_views = RoundViews(app.state.heavy)
+    app.state.cache = ResponseCache(coordinator)
     app.state.assets = pages.find_assets()
     for part in (runs, export, events, system, pages):
         app.include_router(part.router)

@@ -7,20 +7,12 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel
 
 from hubbub.messages.shares import Direction
+from hubbub.rest import CostView
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator import accounts
 from hubbub_coordinator.archive import SomeRound
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import CoordinatorRound
-
-
-class CostView(BaseModel):
-    """Communication of one category."""
-
-    payload_bits: int
-    predicted_bits: int
-    """By the formula of the run's wire mode."""
-    wire_bytes: int
 
 
 class PartyTotalView(BaseModel):

@@ -1,12 +1,10 @@
-"""What every route uses: the coordinator it speaks for, ids in paths, and answers that are written once.
-
-Views that take long to build: in a thread and one at a time, because rounds go on meanwhile.
-"""
+"""Parts that the routes share: the coordinator, run ids in paths, the response cache and turns for large views."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Annotated, TypeVar
 
@@ -28,7 +26,7 @@ async def _find_coordinator(request: Request) -> Coordinator:
 
 
 Absent = SkipJsonSchema[None]
-"""What a parameter is that was not sent; nobody can send it, so the description does not name it."""
+"""The default of a parameter that was not sent; no client can send it, so the description does not name it."""
 Asked = Annotated[Coordinator, Depends(_find_coordinator)]
 """The coordinator that is asked."""
 
@@ -41,14 +39,60 @@ def answer(
     return Response(content, status, headers, media_type="application/json")
 
 
+MOST_CACHED = 256
+LARGEST_CACHED = 2**18
+"""Bytes of one body; at most 64 MiB are cached."""
+
+
+class ResponseCache:
+    """Response bodies by path and query, for requests that the gate has let in.
+
+    A body is valid until the next step of its run, and for a second at most: a party becomes late without a step.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._bodies: dict[tuple[str, bytes], tuple[tuple[int, int, int], bytes]] = {}
+
+    async def answer(
+        self, request: Request, run: RunId, build: Callable[[], Awaitable[BaseModel | str]]
+    ) -> Response:
+        """Send a view of a run (`ANY_RUN` for all), cached or built now, or 304 if the client has it already."""
+        # Read before the body is built: a step taken meanwhile may be missing from it.
+        steps, forgotten = self._coordinator.count_steps(run), self._coordinator.event_feed.forgotten
+        version = steps, forgotten, int(self._coordinator.now_s())
+        key = request.scope["path"], request.scope["query_string"]
+        cached, body = self._bodies.pop(key, (None, b""))
+        if cached != version:
+            view = await build()
+            body = (view if isinstance(view, str) else view.model_dump_json(by_alias=True)).encode()
+        if len(body) <= LARGEST_CACHED:
+            self._bodies[key] = version, body
+        if len(self._bodies) > MOST_CACHED:
+            del self._bodies[next(iter(self._bodies))]
+        # Of the body, not of the count of steps, which begins anew when the coordinator restarts.
+        tag = f'"{sha256(body).hexdigest()}"'
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
+        return Response(body, headers={"ETag": tag}, media_type="application/json")
+
+
+async def _find_cache(request: Request) -> ResponseCache:
+    cache: ResponseCache = request.app.state.cache
+    return cache
+
+
+Cache = Annotated[ResponseCache, Depends(_find_cache)]
+
+
 T = TypeVar("T")
 
 WAIT_S = 2.0
-"""How long a request waits for its turn before it is sent away."""
+"""Longest wait of a request for its turn; then it is refused."""
 
 
 class Heavy:
-    """Gives such views their turn; at least half of the time belongs to nobody, so that rounds have it."""
+    """Builds large views in a thread, one at a time; at least half of the time is left to the rounds."""
 
     def __init__(self, count_refusal: Callable[[], None] = lambda: None) -> None:
         self._turn = asyncio.Lock()
@@ -80,4 +124,4 @@ async def _find_heavy(request: Request) -> Heavy:
 
 
 Turns = Annotated[Heavy, Depends(_find_heavy)]
-"""Where a route has a large view built."""
+"""The turns in which a route has large views built."""

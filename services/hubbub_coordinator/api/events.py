@@ -8,19 +8,22 @@ together, a moment after an event: all events of that moment are one write for e
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import PARTY_ID_PATTERN
-from hubbub_coordinator.api.dependencies import Absent, Asked, RunName, answer
-from hubbub_coordinator.api.openapi import SCHEMAS, reading
+from hubbub.rest import EventView
+from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName
+from hubbub_coordinator.api.openapi import SCHEMAS, cached, reading
 from hubbub_coordinator.event_feed import EventFeed, FeedEvent, FeedEventKind
+from hubbub_coordinator.service import ANY_RUN
 
 KEEP_ALIVE_S = 15.0
 """Silence after which a stream sends a keep-alive; up to half as much later, since one timer serves all."""
@@ -187,26 +190,6 @@ WrittenId = Annotated[str, StringConstraints(pattern=r"^[0-9]{0,18}$")]
 """Last-Event-ID as text; empty if a browser has none yet."""
 
 
-class EventView(BaseModel):
-    """An event of the feed."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: int
-    """Increases, survives restarts of the coordinator, and is never reused."""
-    at_s: float
-    run: str
-    round: int
-    """0 if it is about the run as a whole."""
-    phase: str
-    kind: FeedEventKind
-    party: str
-    """The party that it is about; empty if there is none."""
-    text: str
-    state: str
-    """State of the run or the round after the event."""
-
-
 class EventPage(BaseModel):
     """Events, oldest first."""
 
@@ -217,9 +200,11 @@ class EventPage(BaseModel):
     """True if events before the first are missing: they are no longer held, or `after` is not known here."""
 
 
-@router.get("/api/v1/events", response_model=EventPage, **reading(HTTPStatus.NOT_FOUND))
+@router.get("/api/v1/events", response_model=EventPage, **cached(HTTPStatus.NOT_FOUND))
 async def list_events(
+    request: Request,
     coordinator: Asked,
+    cache: Cache,
     run: RunFilter = None,
     limit: Annotated[int, Query(ge=1, le=MOST_EVENTS)] = 200,
     after: Annotated[
@@ -228,18 +213,27 @@ async def list_events(
     kind: Annotated[list[FeedEventKind] | Absent, Query(description="Only events of these kinds.")] = None,
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
-    """List events: the newest, or those after an event."""
-    news = coordinator.event_feed
-    if run is not None:
-        coordinator.check_run(run)
+    """What happened: the newest, or what followed on an event."""
     fits = partial(_fits, run=run, kinds=kind, party=party)
+
+    async def build() -> EventPage:
+        if run is not None:
+            coordinator.check_run(run)
+        return _page_events(coordinator.event_feed, fits, run=run, after=after, limit=limit)
+
+    return await cache.answer(request, run or ANY_RUN, build)
+
+
+def _page_events(
+    news: EventFeed, fits: Callable[[FeedEvent], bool], *, run: str | None, after: int | None, limit: int
+) -> EventPage:
     if after is None:
         newest = list(islice(filter(fits, news.newest_first(run)), limit))
-        return answer(EventPage(items=_view(newest[::-1]), next=None, reset=False))
+        return EventPage(items=_view(newest[::-1]), next=None, reset=False)
     reset = not news.knows(after)
     found = list(islice(filter(fits, news.since(news.forgotten if reset else after)), limit + 1))
     more = len(found) > limit
-    return answer(EventPage(items=_view(found[:limit]), next=found[limit - 1].id if more else None, reset=reset))
+    return EventPage(items=_view(found[:limit]), next=found[limit - 1].id if more else None, reset=reset)
 
 
 def _view(items: list[FeedEvent]) -> list[EventView]:

@@ -13,10 +13,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
+from hubbub.rest import RoundView
 from hubbub_coordinator.api.costs import RunCost, view_costs, view_parties
 from hubbub_coordinator.api.dependencies import Asked, RunPath, Turns
 from hubbub_coordinator.api.runs import LARGE, RUNS, show_detail
-from hubbub_coordinator.api.views import RoundView, RunDetail, view_round
+from hubbub_coordinator.api.views import RunDetail, view_round
 from hubbub_coordinator.archive import KnownRun, SomeRound
 from hubbub_coordinator.service import Coordinator
 

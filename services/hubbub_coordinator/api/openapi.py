@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
+from hubbub.ids import WireMode
 from hubbub.messages.manifest import Manifest
+from hubbub.rest import EventView, ParticipantView, PhaseView, RoundView, RunView
 from hubbub_coordinator.api.problems import MEDIA_TYPE, Problem
+from hubbub_coordinator.api.views import PhaseState, RunDetail
+from hubbub_coordinator.event_feed import FeedEventKind
+from hubbub_coordinator.phases import round as rounds
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.progress import PartyState
 
 Json = dict[str, Any]  # A piece of an OpenAPI document: JSON's values are of any type.
 Responses = dict[int | str, Json]
@@ -25,6 +34,17 @@ MANIFEST_BODY = {
     }
 }
 
+RUN_VALUES = {"state": [each.value for each in runs.State], "wire": [*get_args(WireMode)]}
+VALUES: Mapping[type[BaseModel], Mapping[str, list[str]]] = {
+    RunView: RUN_VALUES,
+    RunDetail: RUN_VALUES,
+    RoundView: {"state": [each.value for each in rounds.State]},
+    PhaseView: {"state": [*get_args(PhaseState)]},
+    ParticipantView: {"state": [*PartyState]},
+    EventView: {"kind": [*FeedEventKind]},
+}
+"""Values of fields that the models leave open for older clients."""
+
 MEANINGS = {
     HTTPStatus.BAD_REQUEST: "A token is in the URL, or there are several Authorization headers.",
     HTTPStatus.UNAUTHORIZED: "There is no token, or it is none of this coordinator's.",
@@ -34,6 +54,12 @@ MEANINGS = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request's body is too long.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "A parameter, a header or the manifest is wrong; the detail says which.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Not now: the detail says what is missing, or that too much is asked for.",
+}
+NOT_MODIFIED: Responses = {
+    HTTPStatus.NOT_MODIFIED.value: {
+        "description": "The answer is still the one whose `ETag` the request has in `If-None-Match`.",
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+    }
 }
 ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
@@ -53,6 +79,12 @@ def reading(*statuses: HTTPStatus) -> Json:
     """Describe a route that reads: it takes either token."""
     responses = problems(*ALWAYS, HTTPStatus.UNPROCESSABLE_ENTITY, *statuses)
     return {"responses": responses, "openapi_extra": {"security": BEARER}}
+
+
+def cached(*statuses: HTTPStatus) -> Json:
+    """Describe a route that reads through the response cache."""
+    described = reading(*statuses)
+    return {**described, "responses": {**NOT_MODIFIED, **described["responses"]}}
 
 
 def changing(*statuses: HTTPStatus) -> Json:
@@ -87,6 +119,9 @@ def _describe(app: FastAPI) -> Json:
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    for model, fields in VALUES.items():
+        for name, values in fields.items():
+            schemas[model.__name__]["properties"][name]["enum"] = values
     schemas[Problem.__name__] = Problem.model_json_schema()
     schemas |= _describe_manifest()
     return document

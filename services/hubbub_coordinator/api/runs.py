@@ -12,23 +12,21 @@ from pydantic import StringConstraints
 
 from hubbub.ids import RunId
 from hubbub.messages.manifest import read_manifest
+from hubbub.rest import RoundView, RunView
 from hubbub_coordinator.api.costs import RunCost, view_costs
-from hubbub_coordinator.api.dependencies import Absent, Asked, RunName, RunPath, Turns, answer
-from hubbub_coordinator.api.openapi import MANIFEST_BODY, changing, reading
+from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName, RunPath, Turns, answer
+from hubbub_coordinator.api.openapi import MANIFEST_BODY, cached, changing
 from hubbub_coordinator.api.views import (
     RoundPage,
-    RoundView,
-    RoundViews,
     RunDetail,
     RunPage,
-    RunView,
     view_detail,
     view_round,
     view_run,
 )
 from hubbub_coordinator.archive import KnownRun
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.service import Coordinator, UnknownRun
+from hubbub_coordinator.service import ANY_RUN, Coordinator, UnknownRun
 
 RUNS = "/api/v1/runs"
 MOST_ROUNDS = 2**53
@@ -75,29 +73,36 @@ async def submit_run(request: Request, coordinator: Asked, idempotency_key: Idem
     return answer(view, HTTPStatus.CREATED, place)
 
 
-@router.get(RUNS, response_model=RunPage, **reading(HTTPStatus.NOT_FOUND))
+@router.get(RUNS, response_model=RunPage, **cached(HTTPStatus.NOT_FOUND))
 async def list_runs(
+    request: Request,
     coordinator: Asked,
+    cache: Cache,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     after: Annotated[RunName | Absent, Query(description="The `next` of the page before.")] = None,
     state: Annotated[list[runs.State] | Absent, Query(description="Only runs in these states.")] = None,
 ) -> Response:
-    """List runs, newest first."""
-    page = coordinator.page_runs(limit=limit, after=after, states=frozenset(state or ()))
-    return answer(
-        RunPage(
+    """Runs, newest first."""
+
+    async def build() -> RunPage:
+        page = coordinator.page_runs(limit=limit, after=after, states=frozenset(state or ()))
+        return RunPage(
             items=[await _view_run(coordinator, run) for run in page.runs],
             next=page.runs[-1] if page.more else None,
             total=page.total,
         )
-    )
+
+    return await cache.answer(request, ANY_RUN, build)
 
 
-@router.get(f"{RUNS}/{{run}}", response_model=RunDetail, **reading(HTTPStatus.NOT_FOUND))
-async def read_run(coordinator: Asked, run: RunPath) -> Response:
-    """Return a run with its manifest and participants."""
-    known = await coordinator.look(run)
-    return answer(await asyncio.to_thread(show_detail, coordinator, known))
+@router.get(f"{RUNS}/{{run}}", response_model=RunDetail, **cached(HTTPStatus.NOT_FOUND))
+async def read_run(request: Request, coordinator: Asked, cache: Cache, run: RunPath) -> Response:
+    """A run with its manifest and participants."""
+
+    async def build() -> RunDetail:
+        return await asyncio.to_thread(show_detail, coordinator, await coordinator.look(run))
+
+    return await cache.answer(request, run, build)
 
 
 STEERING = changing(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
@@ -126,52 +131,85 @@ async def resume_run(coordinator: Asked, run: RunPath) -> Response:
 
 Limit = Annotated[int, Query(ge=1, le=500)]
 After = Annotated[int, Query(ge=0, le=MOST_ROUNDS, description="Only rounds after this one.")]
-LARGE = reading(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+LARGE = cached(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+FEW_ROUNDS = 5
+"""So many that are in memory are viewed at once; more of them, or archived ones, take a turn as a large view."""
 
 
 @router.get(f"{RUNS}/{{run}}/rounds", response_model=RoundPage, **LARGE)
 async def list_rounds(
     request: Request,
     coordinator: Asked,
+    cache: Cache,
+    turns: Turns,
     run: RunPath,
+    *,
     limit: Limit = 100,
     after: After = 0,
 ) -> Response:
-    """List a run's rounds with their phases, oldest first: who has delivered, who is missing."""
-    known = await coordinator.look(run)
-    views: RoundViews = request.app.state.round_views
+    """The rounds of a run with their phases, oldest first: who has delivered, who is missing."""
+
+    async def build() -> str:
+        known = await coordinator.look(run)
+        write = partial(_write_rounds, known, after, limit)
+        numbers = range(after + 1, min(known.data.round, after + limit) + 1)
+        if len(numbers) <= FEW_ROUNDS and known.held.keys() >= set(numbers):
+            return write()
+        return await turns.build(write)
+
+    return await cache.answer(request, run, build)
+
+
+def _write_rounds(known: KnownRun, after: int, limit: int) -> str:
     page = RoundPage(
-        items=await views.view(known, after=after, limit=limit),
+        items=[view_round(*each) for each in known.find_rounds(after=after, limit=limit)],
         next=_find_next(known, after, limit),
         total=known.data.round,
     )
-    return answer(page)
+    return page.model_dump_json()
 
 
 def _find_next(known: KnownRun, after: int, limit: int) -> int | None:
     return after + limit if after + limit < known.data.round else None
 
 
-@router.get(f"{RUNS}/{{run}}/rounds/{{number}}", response_model=RoundView, **reading(HTTPStatus.NOT_FOUND))
+@router.get(f"{RUNS}/{{run}}/rounds/{{number}}", response_model=RoundView, **cached(HTTPStatus.NOT_FOUND))
 async def read_round(
-    coordinator: Asked, run: RunPath, number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
+    request: Request,
+    coordinator: Asked,
+    cache: Cache,
+    run: RunPath,
+    number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)],
 ) -> Response:
-    """Return one round."""
-    known = await coordinator.look(run)
-    found = await asyncio.to_thread(known.find_round, number)
-    if found is None:
-        raise UnknownRun(f"run {run} has no round {number}")
-    return answer(view_round(*found))
+    """One round."""
+
+    async def build() -> RoundView:
+        known = await coordinator.look(run)
+        found = await asyncio.to_thread(known.find_round, number)
+        if found is None:
+            raise UnknownRun(f"run {run} has no round {number}")
+        return view_round(*found)
+
+    return await cache.answer(request, run, build)
 
 
 @router.get(f"{RUNS}/{{run}}/cost", response_model=RunCost, **LARGE)
 async def read_cost(
-    coordinator: Asked, turns: Turns, run: RunPath, limit: Limit = 100, after: After = 0
+    request: Request,
+    coordinator: Asked,
+    cache: Cache,
+    turns: Turns,
+    run: RunPath,
+    *,
+    limit: Limit = 100,
+    after: After = 0,
 ) -> Response:
-    """Return the communication, measured, predicted and under every strategy: in total and by round."""
-    known = await coordinator.look(run)
-    content = await turns.build(partial(_write_cost, known, after, limit))
-    return Response(content, media_type="application/json")
+    """Communication measured and predicted, and what every strategy would have cost: in all, and by round."""
+
+    async def build() -> str:
+        return await turns.build(partial(_write_cost, await coordinator.look(run), after, limit))
+
+    return await cache.answer(request, run, build)
 
 
 def _write_cost(known: KnownRun, after: int, limit: int) -> str:

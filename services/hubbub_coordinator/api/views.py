@@ -1,71 +1,24 @@
-"""API models of runs and rounds, made from the machines' data.
-
-Views of ended rounds are cached: they never change, and clients that follow a run ask for them every time.
-"""
+"""Views of runs and rounds: the machines' data as the interface answers it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import BaseModel
 
-from hubbub.ids import PartyId, RunId, WireMode
-from hubbub.machine.table import is_final
+from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.rest import HeadlineView, ParticipantView, PhaseView, RoundView, RunView, RunWithParties
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
-from hubbub_coordinator.api.costs import CostView, view_cost
-from hubbub_coordinator.api.dependencies import Heavy
-from hubbub_coordinator.archive import KnownRun
+from hubbub_coordinator.api.costs import view_cost
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.phases.run import CoordinatorRun
-from hubbub_coordinator.progress import Last, PartyState, find_awaited, find_combiner, find_place
+from hubbub_coordinator.progress import Last, find_awaited, find_combiner, find_place
 
-RunState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in runs.State]})]
-RoundState = Annotated[str, WithJsonSchema({"type": "string", "enum": [state.value for state in rounds.State]})]
 PhaseState = Literal["collecting", "releasing", "released", "void"]
-
-
-class PhaseView(BaseModel):
-    """A phase of a round."""
-
-    name: str
-    state: PhaseState
-    combiner: str | None
-    """The aggregator that gets the others' sums, and alone sends to clients; null if each sends its own."""
-    opened_at_s: float
-    closed_at_s: float | None
-    released_at_s: float | None
-    delivered: dict[str, list[str]]
-    """Client to the aggregators that hold its complete share set."""
-    spoilt: dict[str, str]
-    """Client to the reason why an aggregator refused its share set."""
-
-
-class RoundView(BaseModel):
-    """A round."""
-
-    round: int
-    state: RoundState
-    phase: str
-    reason: str
-    began_at_s: float
-    ended_at_s: float | None
-    members: list[str]
-    missing: list[str]
-    union_size: int | None
-    metrics: dict[str, float]
-    """By name, over all members of the scores phase; empty if the round was not scored."""
-    phases: list[PhaseView]
-    cost: dict[str, CostView]
-    fedavg_bits: int
-    """Bits that uncompressed FedAvg takes for a round of the whole cohort."""
-    applied: list[str]
-    """Clients that have applied the round."""
 
 
 class RoundPage(BaseModel):
@@ -75,64 +28,6 @@ class RoundPage(BaseModel):
     next: int | None
     """Send it as `after` to get the next rounds; null if there are none."""
     total: int
-
-
-class ParticipantView(BaseModel):
-    """A party of a run and its stage."""
-
-    name: str
-    role: str
-    organisation: str
-    joined: bool
-    status: str
-    state: PartyState
-    waited_for: bool
-    since_s: float | None
-    """Time since which the run waits for it."""
-
-
-class HeadlineView(BaseModel):
-    """The headline metric of a run."""
-
-    name: str
-    higher_is_better: bool
-
-
-class RunView(BaseModel):
-    """A run."""
-
-    run: str
-    state: RunState
-    reason: str
-    strategy: str
-    block: int
-    """Neighbouring indices that sec-union chooses together; 1 in every other strategy."""
-    wire: WireMode
-    task: str
-    parameters: int
-    clients: int
-    aggregators: int
-    round: int
-    rounds_wanted: int
-    rounds_released: int
-    rounds_void: int
-    headline: HeadlineView | None
-    """The first of its metrics; null if it has none."""
-    target: float | None
-    """The value of the headline metric that ends the run."""
-    began_at_s: float
-    ended_at_s: float | None
-    metrics: dict[str, float]
-    """Metrics of the last scored round by name; empty before there is one."""
-    payload_bits: int
-    wire_bytes: int
-    remaining_s: float | None
-    """An estimate: the mean time of the rounds that have ended, times the rounds that are left."""
-    pausing: bool
-    waiting_for: list[str]
-    """Parties that the run waits for; the next two fields say for what and since when."""
-    waiting_to: str
-    waiting_since_s: float | None
 
 
 class RunPage(BaseModel):
@@ -145,11 +40,10 @@ class RunPage(BaseModel):
     """Number of runs in the requested states, over all pages."""
 
 
-class RunDetail(RunView):
-    """A run with its manifest and parties."""
+class RunDetail(RunWithParties):
+    """A run with its parties and manifest."""
 
     manifest: Manifest
-    participants: list[ParticipantView]
 
 
 # Rounds -------------------------------------------------------------------------------------------------
@@ -279,50 +173,3 @@ def view_detail(
         )
     summary = _summarise(run, state, data, last)
     return RunDetail.model_validate({**summary, "manifest": data.manifest, "participants": participants})
-
-
-HELD = 512
-FEW = 5
-"""Up to this many rounds in memory are viewed at once; other requests queue with the large views."""
-
-_OVER = frozenset(state.value for state in rounds.State if is_final(rounds.KIND.table, state))
-
-
-class RoundViews:
-    """Cache of the views that were requested last."""
-
-    def __init__(self, heavy: Heavy, held: int = HELD) -> None:
-        self._heavy = heavy
-        self._held = held
-        self._views: dict[tuple[RunId, int], RoundView] = {}
-
-    async def view(self, known: KnownRun, *, after: int, limit: int) -> list[RoundView]:
-        """Return views of a run's rounds; ended rounds come from the cache."""
-        numbers = range(after + 1, min(known.data.round, after + limit) + 1)
-        views = {number: self._views.get((known.run, number)) for number in numbers}
-        missing = [number for number, view in views.items() if view is None]
-        work = partial(_view, known, missing)
-        if set(missing) <= known.held.keys() and len(missing) <= FEW:
-            fresh = work()
-        else:
-            fresh = await self._heavy.build(work)
-        for view in fresh:
-            views[view.round] = view
-        found = [view for view in views.values() if view is not None]
-        for view in found:
-            if view.state in _OVER:
-                self._hold((known.run, view.round), view)
-        return found
-
-    def _hold(self, key: tuple[RunId, int], view: RoundView) -> None:
-        self._views.pop(key, None)
-        self._views[key] = view
-        if len(self._views) > self._held:
-            del self._views[next(iter(self._views))]
-
-
-def _view(known: KnownRun, numbers: Sequence[int]) -> list[RoundView]:
-    if not numbers:
-        return []
-    found = known.find_rounds(after=numbers[0] - 1, limit=numbers[-1] - numbers[0] + 1)
-    return [view_round(*each) for each in found if each[1].number in numbers]

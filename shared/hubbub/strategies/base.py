@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,6 +213,33 @@ class ClientRound(Protocol):
         """Apply the round. A client that was left out keeps its whole update in its accumulator."""
 
 
+Support = Literal["dense", "union", "lossy union"]
+"""The indices that a sum is over: all, those that somebody chose, or those less some that the union loses."""
+ServersLearn = Literal["nothing", "indices"]
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """Information that one server, or all but one, gets of the clients; and that clients get besides V."""
+
+    updates: bool = False
+    indices: bool = False
+    sums: bool = False
+    clients_learn: str = NOTHING
+
+    @property
+    def servers_learn(self) -> str:
+        """The most telling thing that a server learns."""
+        if self.updates:
+            return "updates"
+        return "indices" if self.indices else "sums" if self.sums else NOTHING
+
+    def within(self, level: ServersLearn) -> bool:
+        """Tell whether servers learn no more than that."""
+        return not self.updates and not self.sums and (level == "indices" or not self.indices)
+
+
 class Strategy(Protocol):
     """A way to aggregate, for every party."""
 
@@ -234,6 +261,13 @@ class Strategy(Protocol):
 
         Then two sums over different members, or two unions around a void round, subtract to one client's input.
         """
+
+    @property
+    def support(self) -> Support:
+        """The indices that the last phase sums over; q and blocks are for a union that loses some."""
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        """Tell what servers and clients learn in a run."""
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Begin a client's round after local training."""

@@ -21,13 +21,16 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import (
+    NOTHING,
     ClientInput,
     Conclusion,
+    Exposure,
     Gathering,
     Phase,
     PlainPhase,
     Release,
     Restriction,
+    Support,
     Theta,
     add_up,
     admit_exactly,
@@ -149,6 +152,12 @@ class FedAvg:
     phases: tuple[Phase, ...] = (_AveragingPhase("update"),)
     reveals: str = REVEALS
     repeats: bool = False
+    support: Support = "dense"
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        """The server sees everything, and everybody the mean."""
+        del parameters
+        return Exposure(updates=True, indices=True, sums=True, clients_learn="the mean update")
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> FedAvgRound:
         """Take the update as it is."""
@@ -363,11 +372,19 @@ class TopBinary:
     direct: bool
     reveals: str = REVEALS
     repeats: bool = False
+    support: Support = "union"
     phases: tuple[Phase, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         phase: Phase = _DirectPhase("update") if self.direct else _SeparatePhase("update")
         object.__setattr__(self, "phases", (phase,))
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        """The server sees everything; direct means show clients some factors."""
+        del parameters
+        # Where one client alone chose an index, the mean shows its factor, and so which indices are its own.
+        learnt = "single factors" if self.direct else NOTHING
+        return Exposure(updates=True, indices=True, sums=True, clients_learn=learnt)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> TopBinaryRound:
         """Compress the update."""

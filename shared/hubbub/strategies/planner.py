@@ -1,4 +1,6 @@
-"""What each strategy would cost and tell to whom, before a run is started (Beguier et al., Tables 1 and 2).
+"""Plan of a run: what each strategy costs and tells to whom (Beguier et al., Tables 1 and 2).
+
+Each strategy tells both itself. Related work that cannot be run here is planned by its formula.
 
 Costs are payload bits of rounds that nobody misses, by the formula of the wire mode that is asked for and, beside
 it, of the paper's. Probabilities are for clients that choose their indices independently; clients with similar
@@ -10,48 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import get_args
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
-from hubbub.protocol import costs, leakage, tags, unions
+from hubbub.protocol import costs, leakage, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.metrics import CLASSIFICATION, ScoreSheet
 from hubbub.strategies import scores
-
-ServersLearn = Literal["nothing", "indices"]
-Support = Literal["dense", "union", "lossy union"]
+from hubbub.strategies.base import Exposure, ServersLearn, Strategy, Support
+from hubbub.strategies.registry import STRATEGIES
 
 LEVELS: tuple[ServersLearn, ...] = get_args(ServersLearn)
+SUPPORTS: tuple[Support, ...] = get_args(Support)
 WIRE_MODES: tuple[WireMode, ...] = get_args(WireMode)
-NOTHING = "nothing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
-    """What one server, or the servers but one, learn of the clients; what clients learn besides V."""
-
-    updates: bool = False
-    indices: bool = False
-    sums: bool = False
-    clients_learn: str = NOTHING
-
-    @property
-    def servers_learn(self) -> str:
-        """The most telling thing that a server learns."""
-        if self.updates:
-            return "updates"
-        return "indices" if self.indices else "sums" if self.sums else NOTHING
-
-    def within(self, level: ServersLearn) -> bool:
-        """Whether servers learn no more than that."""
-        return not self.updates and not self.sums and (level == "indices" or not self.indices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is planned: N, C, S, ρ, q, the wire mode and the number of rounds; |V| if it is known.
+    """A run to plan: N, C, S, ρ, q, the wire mode and the number of rounds; |V| if it is known.
 
     With a `block` of more than one index, sec-union over blocks is planned beside the flat one. Tags, with which
     clients verify sums, are counted unless `verified` is false.
@@ -83,9 +63,16 @@ class Question:
 
     @property
     def run(self) -> Parameters:
-        """What a manifest would say; N, C, S, ρ and the block are checked on the way."""
+        """The parameters of such a run, which are checked on the way."""
         return Parameters(
-            parameters=self.parameters, clients=self.clients, servers=self.servers, rho=self.rho, block=self.block
+            parameters=self.parameters,
+            clients=self.clients,
+            servers=self.servers,
+            rho=self.rho,
+            q=self.q,
+            wire=self.wire,
+            block=self.block,
+            verified=self.verified,
         )
 
     @property
@@ -127,7 +114,7 @@ class Row:
     rounds: int
     exposure: Exposure
     trains: bool = True
-    """Whether it sends updates; if not, it adds numbers as they are and is no way to train."""
+    """False for a strategy that adds numbers as they are, and is no way to train."""
 
     @property
     def bits_per_round(self) -> int:
@@ -209,12 +196,12 @@ def _cheapest(rows: Sequence[Row]) -> Row:
 
 
 def assess(question: Question) -> Leakage:
-    """What SecUnion loses and tells with this q."""
+    """Compute what SecUnion loses and tells with this q."""
     return _assess(question, question.parameters, question.kept)
 
 
 def assess_blocks(question: Question) -> Leakage:
-    """The same of blocks: a client chooses ⌊k/b⌋ of ⌈N/b⌉."""
+    """Compute the same for blocks: a client chooses ⌊k/b⌋ of ⌈N/b⌉."""
     return _assess(question, question.run.blocks, question.run.kept_blocks)
 
 
@@ -236,180 +223,94 @@ def _assess(question: Question, n: int, kept: int) -> Leakage:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """A row of Table 2 before numbers are put in: its formula takes the question and |V|."""
-
-    strategy: str
-    support: Support
-    in_blocks: bool = False
-    phases: Callable[[Question, int], Mapping[str, int]]
-    exposure: Exposure
-    tagged: tuple[tags.Kind, ...] = ()
-    """What the phases that carry tags add."""
-    runnable: bool = True
-    trains: bool = True
-
-    def count_bits(self, question: Question, size: int) -> dict[str, int]:
-        """The bits of a round by what they are spent on; tags, which the paper has not, come last."""
-        bits = dict(self.phases(question, size))
-        if self.tagged and question.verified:
-            heads, wire = question.heads, question.wire
-            bits[tags.NAME] = sum(costs.tags_bits(kind, question.q, heads, wire) for kind in self.tagged)
-        return bits
-
-
 def _list_rows(question: Question, told: Leakage, by_blocks: Leakage | None) -> Iterator[Row]:
-    for kind in _KINDS:
-        if not kind.in_blocks:
-            yield _row(kind, question, told)
-        elif by_blocks:
-            yield _row(kind, question, by_blocks)
+    """Give strategies that train, formulas of others, and sums of numbers as they are."""
+    flat = replace(question.run, block=1)
+    found = sorted(STRATEGIES.values(), key=lambda strategy: _place(strategy, flat))
+    for strategy in found:
+        if not strategy.repeats:
+            yield _row(strategy, question, flat, told)
+        if by_blocks and strategy.support == "lossy union":
+            yield _row(strategy, question, question.run, by_blocks)
+    for formula in _FORMULAS:
+        yield _compare(formula, question)
+    for strategy in found:
+        if strategy.repeats:
+            yield _row(strategy, question, flat, told)
 
 
-def _row(kind: _Kind, question: Question, told: Leakage) -> Row:
-    size = _union_size(kind, question, told)
+def _place(strategy: Strategy, run: Parameters) -> tuple[bool, int, bool]:
+    """Order the table: first those that show updates; then by support, those first that show indices."""
+    exposure = strategy.exposure(run)
+    return not exposure.updates, SUPPORTS.index(strategy.support), not exposure.indices
+
+
+def _row(strategy: Strategy, question: Question, run: Parameters, told: Leakage) -> Row:
+    size = _union_size(strategy.support, question, run, told)
+    paper = replace(run, wire="paper", verified=False)
     return Row(
-        strategy=kind.strategy,
-        q=question.q if kind.support == "lossy union" else None,
-        block=question.block if kind.in_blocks else 1,
-        runnable=kind.runnable,
+        strategy=strategy.name,
+        q=question.q if strategy.support == "lossy union" else None,
+        block=run.block,
+        runnable=True,
         union_size=size,
-        phases=MappingProxyType(kind.count_bits(question, size)),
-        paper_bits_per_round=sum(kind.phases(replace(question, wire="paper"), size).values()),
+        phases=MappingProxyType(dict(strategy.predict_bits(run, question.heads, size))),
+        paper_bits_per_round=sum(strategy.predict_bits(paper, question.heads, size).values()),
         rounds=question.rounds,
-        exposure=kind.exposure,
-        trains=kind.trains,
+        exposure=strategy.exposure(run),
+        trains=not strategy.repeats,
     )
 
 
-def _union_size(kind: _Kind, question: Question, told: Leakage) -> int:
-    if kind.support == "dense":
+def _union_size(support: Support, question: Question, run: Parameters, told: Leakage) -> int:
+    if support == "dense":
         return question.parameters
     if question.union_size is not None:
         return question.union_size
-    lost = told.expected_lost if kind.support == "lossy union" else 0.0
-    found = round(told.expected_union - lost)
-    return min(question.parameters, found * question.block) if kind.in_blocks else found
+    lost = told.expected_lost if support == "lossy union" else 0.0
+    return min(question.parameters, round(told.expected_union - lost) * run.block)
 
 
-def _signs_and_factors(question: Question, size: int) -> dict[str, int]:
-    return {
-        "signs": costs.signs_bits(size, question.heads, question.wire),
-        "factors": costs.factors_bits(question.heads, wire=question.wire),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Formula:
+    """A row of Table 2 that cannot be run here: the bits of a round over all N."""
+
+    strategy: str
+    phase: str
+    bits: Callable[[Question], int]
+    exposure: Exposure = Exposure()  # noqa: RUF009  (Frozen.)
 
 
-_KINDS = (
-    _Kind(
-        strategy="fedavg",
-        support="dense",
-        phases=lambda ask, _: {"update": costs.fedavg_bits(ask.parameters, ask.clients)},
-        exposure=Exposure(updates=True, indices=True, sums=True, clients_learn="the mean update"),
-    ),
-    _Kind(
-        strategy="topbinary-direct",
-        support="union",
-        phases=lambda ask, size: {
-            "update": costs.top_binary_direct_bits(ask.parameters, ask.kept, size, ask.heads)
-        },
-        # Where one client alone chose an index, the mean shows its factor, and so which indices are its own.
-        exposure=Exposure(updates=True, indices=True, sums=True, clients_learn="single factors"),
-    ),
-    _Kind(
-        strategy="topbinary-sep",
-        support="union",
-        phases=lambda ask, size: {"update": costs.top_binary_sep_bits(ask.parameters, ask.kept, size, ask.heads)},
-        exposure=Exposure(updates=True, indices=True, sums=True),
-    ),
-    _Kind(
-        strategy="no-union",
-        support="dense",
-        phases=_signs_and_factors,
-        tagged=("integers",),
-        exposure=Exposure(),
-    ),
-    _Kind(
-        strategy="plaintext-union",
-        support="union",
-        phases=lambda ask, size: {
-            "union": costs.plaintext_union_bits(ask.parameters, ask.heads),
-            **_signs_and_factors(ask, size),
-        },
-        tagged=("integers",),
-        exposure=Exposure(indices=True),
-    ),
-    _Kind(
-        strategy="partial-sec-union",
-        support="union",
-        phases=lambda ask, size: {
-            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads, ask.wire),
-            **_signs_and_factors(ask, size),
-        },
-        tagged=("integers", "integers"),
-        exposure=Exposure(clients_learn="chooser counts"),
-    ),
-    _Kind(
-        strategy="sec-union",
-        support="lossy union",
-        phases=lambda ask, size: {
-            "union": costs.sec_union_bits(ask.parameters, ask.q, ask.heads, ask.wire),
-            **_signs_and_factors(ask, size),
-        },
-        tagged=("marks", "integers"),
-        exposure=Exposure(clients_learn="whether alone"),
-    ),
-    _Kind(
-        strategy="sec-union",
-        support="lossy union",
-        in_blocks=True,
-        phases=lambda ask, size: {
-            "union": costs.sec_union_bits(ask.run.blocks, ask.q, ask.heads, ask.wire),
-            "signs": costs.pluses_bits(size, ask.heads, ask.wire),
-            "factors": costs.factors_bits(ask.heads, wire=ask.wire),
-        },
-        tagged=("marks", "integers"),
-        # Everybody speaks about all of V: where all say the same, everybody knows who said what.
-        exposure=Exposure(clients_learn="all signs on V that agree"),
-    ),
-    _Kind(
+def _compare(formula: _Formula, question: Question) -> Row:
+    bits = formula.bits(question)
+    return Row(
+        strategy=formula.strategy,
+        q=None,
+        block=1,
+        runnable=False,
+        union_size=question.parameters,
+        phases=MappingProxyType({formula.phase: bits}),
+        paper_bits_per_round=bits,
+        rounds=question.rounds,
+        exposure=formula.exposure,
+    )
+
+
+_FORMULAS = (
+    _Formula(
         strategy="bonawitz",
-        support="dense",
-        phases=lambda ask, _: {"all": costs.bonawitz_bits(ask.parameters, ask.clients)},
+        phase="all",
+        bits=lambda ask: costs.bonawitz_bits(ask.parameters, ask.clients),
         exposure=Exposure(sums=True, clients_learn="the mean update"),
-        runnable=False,
     ),
-    _Kind(
+    _Formula(
         strategy="eastly-tss",
-        support="dense",
-        phases=lambda ask, _: {"signs": costs.eastly_tss_bits(ask.parameters, ask.clients, ask.servers)},
-        exposure=Exposure(),
-        runnable=False,
+        phase="signs",
+        bits=lambda ask: costs.eastly_tss_bits(ask.parameters, ask.clients, ask.servers),
     ),
-    _Kind(
+    _Formula(
         strategy="eastly-he",
-        support="dense",
-        phases=lambda ask, _: {"signs": costs.eastly_he_bits(ask.parameters, ask.clients)},
-        exposure=Exposure(),
-        runnable=False,
-    ),
-    _Kind(
-        strategy="sum",
-        support="dense",
-        phases=lambda ask, size: {"values": costs.numbers_bits(size, ask.heads, wire=ask.wire)},
-        tagged=("integers",),
-        exposure=Exposure(clients_learn="the sum"),
-        trains=False,
-    ),
-    _Kind(
-        strategy="sparse-sum",
-        support="union",
-        phases=lambda ask, size: {
-            "union": costs.partial_sec_union_bits(ask.parameters, ask.heads, ask.wire),
-            "values": costs.numbers_bits(size, ask.heads, wire=ask.wire),
-        },
-        tagged=("integers", "integers"),
-        exposure=Exposure(clients_learn="the sum, counts"),
-        trains=False,
+        phase="signs",
+        bits=lambda ask: costs.eastly_he_bits(ask.parameters, ask.clients),
     ),
 )

@@ -21,10 +21,12 @@ from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
     Conclusion,
+    Exposure,
     Indices,
     Phase,
     Release,
     Restriction,
+    Support,
     Theta,
     add_up,
     admit_exactly,
@@ -181,6 +183,17 @@ class SecureStrategy:
     def phases(self) -> tuple[Phase, ...]:
         """The union phase, if there is one, then the signs phase."""
         return (self.union.phase, SIGNS) if self.union else (SIGNS,)
+
+    @property
+    def support(self) -> Support:
+        """V; all indices without a union."""
+        return self.union.support if self.union else "dense"
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        """Tell what the union gives away; the sums of signs and factors are for clients alone."""
+        if self.blocks and parameters.block > 1:
+            return self.blocks.exposure
+        return self.union.exposure if self.union else Exposure()
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Compress the update and mark its indices."""

@@ -34,9 +34,11 @@ from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
+    Exposure,
     Phase,
     Release,
     Restriction,
+    Support,
     Theta,
     admit_exactly,
     admit_up_to,
@@ -153,6 +155,16 @@ class SumStrategy:
     sparse: bool
     reveals: str = ""
     repeats: bool = True
+
+    @property
+    def support(self) -> Support:
+        """V, or all indices."""
+        return UNION.support if self.sparse else "dense"
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        """Clients learn the sum itself, and on a union how many chose each index."""
+        del parameters
+        return Exposure(clients_learn="the sum, counts" if self.sparse else "the sum")
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -27,11 +27,13 @@ from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.strategies.base import (
     ClientInput,
     Conclusion,
+    Exposure,
     Indices,
     Phase,
     PlainPhase,
     Release,
     Restriction,
+    Support,
     add_up,
     admit_exactly,
     admit_up_to,
@@ -75,6 +77,14 @@ class Union(Protocol):
     def phase(self) -> Phase:
         """The union phase."""
 
+    @property
+    def support(self) -> Support:
+        """The indices of V: all that were chosen, or those less what is lost."""
+
+    @property
+    def exposure(self) -> Exposure:
+        """Information that the union gives servers and clients."""
+
     def modulus(self, parameters: Parameters) -> int:
         """Return the modulus of the marks."""
 
@@ -102,6 +112,8 @@ class SecUnion:
     """Random marks in Z_{2^q}: their sum shows a client whether it was alone, and loses marks that cancel."""
 
     phase: Phase = Phase("union", tagged="marks")  # noqa: RUF009  (Frozen.)
+    support: Support = "lossy union"
+    exposure: Exposure = Exposure(clients_learn="whether alone")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """Return 2^q."""
@@ -147,6 +159,8 @@ class PartialSecUnion:
     """Marks of 1 in Z_{C+1}: their sum shows clients how many chose each index."""
 
     phase: Phase = Phase("union", tagged="integers")  # noqa: RUF009  (Frozen.)
+    support: Support = "union"
+    exposure: Exposure = Exposure(clients_learn="chooser counts")  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """Return C + 1."""
@@ -195,6 +209,8 @@ class PlaintextUnion:
     """One bit for each index, shown to the first server."""
 
     phase: Phase = _OrPhase("union")
+    support: Support = "union"
+    exposure: Exposure = Exposure(indices=True)  # noqa: RUF009  (Frozen.)
 
     def modulus(self, parameters: Parameters) -> int:
         """Return 2."""
@@ -355,6 +371,8 @@ class Blocks:
     """Variant of sec-union for a manifest whose block is more than one index."""
 
     union: SecUnion = SecUnion()
+    # Everybody speaks about all of V: where all say the same, everybody knows who said what.
+    exposure: Exposure = Exposure(clients_learn="all signs on V that agree")  # noqa: RUF009  (Frozen.)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> BlockRound:
         """Choose blocks and mark them."""

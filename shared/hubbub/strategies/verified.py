@@ -24,10 +24,12 @@ from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
     Conclusion,
+    Exposure,
     Phase,
     Release,
     Restriction,
     Strategy,
+    Support,
     admit_exactly,
 )
 
@@ -131,6 +133,15 @@ class Verified:
     def repeats(self) -> bool:
         """The inner strategy's value."""
         return self.inner.repeats
+
+    @property
+    def support(self) -> Support:
+        """As without."""
+        return self.inner.support
+
+    def exposure(self, parameters: Parameters) -> Exposure:
+        """As without: tags tell clients nothing that the sum does not."""
+        return self.inner.exposure(parameters)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> VerifiedRound:
         """Begin a client's round."""

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from hubbub.protocol.metrics import format_value
-from hubbub_cli.answers import Run, read
+from hubbub.rest import FINAL_STATES, EventView, RunView, RunWithParties
+from hubbub_cli.client import NoCoordinator, read
 from hubbub_cli.formatting import show_metric
-from hubbub_cli.run_report import describe_metrics, print_runs
+from hubbub_cli.run_report import describe_metrics, describe_pause, print_runs
 from hubbub_cli.runs import State
 from hubbub_coordinator.phases import run as runs
 from support.command_line import Hubbub
@@ -106,6 +107,7 @@ ANSWER = {
     "state": "running",
     "reason": "",
     "strategy": "no-union",
+    "block": 1,
     "wire": "compact",
     "task": "houses",
     "parameters": 9,
@@ -130,6 +132,29 @@ ANSWER = {
 }
 
 
+def test_the_answers_of_a_newer_coordinator_are_read() -> None:
+    """They may have fields, states and kinds that this version does not know, and a manifest of another form."""
+    newer = {"state": "hibernating", "wire": "tiny", "manifest": {"format": 99}, "mood": "fair"}
+    party = {"name": "a", "role": "client", "organisation": "", "joined": True, "status": "", "state": "asleep"}
+    parties = {"participants": [{**party, "waited_for": False, "since_s": None, "mood": "fair"}]}
+    event = {"id": 1, "at_s": 1.0, "run": "0" * 64, "round": 0, "phase": "", "party": "", "text": "", "state": ""}
+
+    run = read(RunWithParties, {**ANSWER, **newer, **parties})
+    happened = read(EventView, {**event, "kind": "run-hibernated", "mood": "fair"})
+
+    assert (run.state, run.is_over, run.participants[0].state) == ("hibernating", False, "asleep")
+    assert (happened.kind, happened.ends_the_run) == ("run-hibernated", False)
+
+
+def test_an_answer_that_lacks_a_field_is_of_another_version() -> None:
+    with pytest.raises(NoCoordinator, match=r"needs \(headline\.name\): use the same version"):
+        read(RunView, {**ANSWER, "headline": {"higher_is_better": False}})
+
+
+def test_a_run_is_over_in_the_states_of_its_outcomes() -> None:
+    assert {state.value for state in runs.OUTCOMES} == FINAL_STATES
+
+
 @pytest.mark.parametrize(
     ("changes", "said", "in_a_list"),
     [
@@ -145,7 +170,7 @@ def test_a_regression_has_its_own_metrics_and_no_accuracy(
 
     print_runs([answer], 1)
 
-    assert describe_metrics(read(Run, answer)) == said
+    assert describe_metrics(read(RunView, answer)) == said
     listed = capsys.readouterr().out
     assert re.search(rf"1/5 +{in_a_list} ", listed)
     assert "%" not in listed
@@ -286,7 +311,7 @@ def test_when_a_run_pauses_is_told(live: LiveCoordinator, hubbub: Hubbub, number
     live.submit(FIRST)
     answer = json.loads(hubbub("run", "show", "latest", *at(live), "--json").out)
 
-    assert read(Run, answer | {"round": number}).pauses_when == when
+    assert describe_pause(read(RunView, answer | {"round": number})) == when
 
 
 def test_the_read_token_changes_nothing(live: LiveCoordinator, hubbub: Hubbub) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hubbub_cli.answers import Event, Participant, Round, RunDetail, read
-from hubbub_cli.client import Client, Endpoint
+from hubbub.rest import EventView, ParticipantView, RoundView, RunWithParties
+from hubbub_cli.client import Client, Endpoint, read
 from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch import EVENTS, _show_lines
 from hubbub_cli.watch_view import Picture, draw
@@ -191,10 +191,10 @@ def run_on_terminal(*arguments: str | Path) -> str:
 
 
 def see(live: LiveCoordinator) -> Picture:
-    detail = read(RunDetail, ask_live(live, f"{RUNS}/{RUN.run_id}"))
-    current = read(Round, ask_live(live, f"{RUNS}/{RUN.run_id}/rounds/{detail.round}"))
+    detail = read(RunWithParties, ask_live(live, f"{RUNS}/{RUN.run_id}"))
+    current = read(RoundView, ask_live(live, f"{RUNS}/{RUN.run_id}/rounds/{detail.round}"))
     picture = Picture(detail, current)
-    picture.events.extend(read(Event, item) for item in list_events(live))
+    picture.events.extend(read(EventView, item) for item in list_events(live))
     return picture
 
 
@@ -234,10 +234,11 @@ def test_the_picture_fits(stalled: Picture, columns: int, lines: int) -> None:
 
 def test_of_a_hundred_clients_those_who_are_waited_for_are_shown(stalled: Picture) -> None:
     many = tuple(
-        Participant(
+        ParticipantView(
             name=f"client-{number}",
             role="client",
             organisation="",
+            joined=True,
             status="delivered" if number < 97 else "training or sending",
             state="delivered" if number < 97 else "training",
             waited_for=number >= 97,

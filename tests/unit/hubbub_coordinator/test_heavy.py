@@ -4,7 +4,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -73,6 +75,30 @@ async def test_while_one_is_built_in_a_thread_others_are_sent_away_and_all_else_
         assert each.json()["detail"] == "other large views are being built; ask again in a moment"
     assert (answer.status_code, healthy.status_code, run.status_code) == (200, 200, 200)
     assert 'hubbub_requests_refused_total{reason="busy"} 3.0' in metrics.text
+
+
+@aio
+async def test_a_few_rounds_in_memory_are_viewed_without_a_turn_and_archived_ones_take_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene_of(tmp_path) as scene, scene.start() as coordinator, client_of(coordinator) as client:
+        await scene.open_round()
+        held = Held(monkeypatch)
+        first = asyncio.create_task(client.get(f"{RUN}/cost"))
+        await held.has_begun()
+        monkeypatch.setattr(dependencies, "WAIT_S", 0.0)
+        in_memory = await client.get(f"{RUN}/rounds")
+        known = coordinator.look_at(MANIFEST.run_id)
+        monkeypatch.setattr(coordinator, "look", AsyncMock(return_value=replace(known, held={})))
+        archived = await client.get(f"{RUN}/rounds?limit=1")
+        monkeypatch.setattr(coordinator, "look", AsyncMock(return_value=known))
+        monkeypatch.setattr(runs, "FEW_ROUNDS", 0)
+        too_many = await client.get(f"{RUN}/rounds?limit=2")
+        held.gate.set()
+        await first
+
+    assert [each.status_code for each in (in_memory, archived, too_many)] == [200, 503, 503]
+    assert [each["round"] for each in in_memory.json()["items"]] == [1]
 
 
 @aio

@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -7,29 +6,13 @@ from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
-from hubbub_coordinator.api import views
-from hubbub_coordinator.api.dependencies import Heavy
-from hubbub_coordinator.api.views import FEW, HeadlineView, RoundView, RoundViews, view_round, view_run
-from hubbub_coordinator.archive import KnownRun, RunArchive
+from hubbub.rest import HeadlineView
+from hubbub_coordinator.api.views import view_round, view_run
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 from hubbub_coordinator.phases.run import CoordinatorRun
-from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_scene import REPORT
-from support.forgetful_store import Disk, ForgetfulStore
-
-MANIFEST = make_manifest(clients=3, servers=2)
-RUN = Key("run", MANIFEST.run_id)
-ENDED = {
-    number: (State.VOID, CoordinatorRound(run=RUN, number=number, manifest=MANIFEST, reason="too few"))
-    for number in range(1, FEW + 3)
-}
-
-
-def known_with(held: Mapping[int, tuple[State, CoordinatorRound]]) -> KnownRun:
-    data = CoordinatorRun(manifest=MANIFEST, round=len(ENDED))
-    return KnownRun(MANIFEST.run_id, runs.State.RUNNING, data, held, RunArchive(ForgetfulStore(Disk())))
 
 
 def test_a_phase_says_who_combines_it_where_somebody_does() -> None:
@@ -91,50 +74,3 @@ def test_a_run_says_which_metric_counts(changes: dict[str, object], headline: He
 
     assert view.headline == headline
     assert (view.target, view.metrics) == (target, {"mse": 4.0})
-
-
-@pytest.fixture
-def viewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rounds that were viewed, one by one."""
-    numbers: list[int] = []
-
-    def view(state: State, data: CoordinatorRound) -> RoundView:
-        numbers.append(data.number)
-        return view_round(state, data)
-
-    monkeypatch.setattr(views, "view_round", view)
-    return numbers
-
-
-@aio
-async def test_a_round_that_is_over_is_viewed_once(viewed: list[int]) -> None:
-    views = RoundViews(Heavy())
-
-    first = await views.view(known_with(ENDED), after=0, limit=100)
-    again = await views.view(known_with(ENDED), after=1, limit=3)
-
-    assert [view.round for view in first] == [*ENDED]
-    assert again == first[1:4]
-    assert viewed == [*ENDED]
-
-
-@aio
-async def test_a_round_that_goes_on_is_viewed_anew(viewed: list[int]) -> None:
-    views, (_, data) = RoundViews(Heavy()), ENDED[3]
-
-    await views.view(known_with({3: (State.COLLECTING, data)}), after=2, limit=1)
-    late = replace(data, reason="late")
-    (view,) = await views.view(known_with({3: (State.VOIDING, late)}), after=2, limit=1)
-
-    assert (view.state, view.reason) == ("voiding", "late")
-    assert viewed == [3, 3]
-
-
-@aio
-async def test_what_was_asked_for_last_is_held(viewed: list[int]) -> None:
-    views = RoundViews(Heavy(), held=2)
-
-    for number in (1, 2, 1, 3, 1, 2):
-        await views.view(known_with(ENDED), after=number - 1, limit=1)
-
-    assert viewed == [1, 2, 3, 2]

@@ -21,7 +21,8 @@ from hubbub.messages.runs import (
     RunRefused,
 )
 from hubbub.messages.shares import SetReceived, SignedReceipt
-from hubbub_coordinator.api.views import RoundView, view_round
+from hubbub.rest import RoundView
+from hubbub_coordinator.api.views import view_round
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_refusal
 from support.aio import aio

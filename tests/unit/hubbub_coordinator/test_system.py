@@ -155,6 +155,6 @@ def test_a_manifest_is_described_as_it_may_be_sent(described: dict[str, Any]) ->
 
 def test_kinds_and_states_are_listed(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
-    assert schemas["NewsKind"]["enum"] == [kind.value for kind in FeedEventKind]
+    assert schemas["FeedEventKind"]["enum"] == [kind.value for kind in FeedEventKind]
     assert schemas["RunView"]["properties"]["state"]["enum"] == [state.value for state in runs.State]
     assert schemas["RoundView"]["properties"]["state"]["enum"] == [state.value for state in rounds.State]

@@ -4,8 +4,11 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
 from hubbub.protocol import leakage
-from hubbub.strategies.planner import LEVELS, Question, ServersLearn, plan
+from hubbub.strategies.base import ServersLearn
+from hubbub.strategies.planner import LEVELS, Question, plan
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.verified import Verified
+from support.two_phases import TwoPhases
 
 LENET = Question(parameters=61_706, clients=5, servers=2, rho=0.1)
 MODES: tuple[WireMode, ...] = ("compact", "paper")
@@ -125,6 +128,24 @@ def test_an_unknown_wire_mode_is_refused_with_those_that_there_are() -> None:
 
 def test_whatever_is_called_runnable_is_registered() -> None:
     assert {row.strategy for row in plan(LENET).rows if row.runnable} == set(STRATEGIES)
+
+
+def test_a_strategy_that_is_registered_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [row.strategy for row in plan(LENET).rows]
+    monkeypatch.setitem(STRATEGIES, TwoPhases().name, Verified(TwoPhases()))
+
+    rows = plan(LENET).rows
+
+    assert [row.strategy for row in rows if row.strategy not in known] == [TwoPhases().name]
+    assert [row.strategy for row in rows if row.strategy in known] == known
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_says_the_same_about_servers_in_words_and_in_its_exposure(name: str) -> None:
+    """Policies go by the words, plans by the exposure."""
+    exposure = STRATEGIES[name].exposure(LENET.run)
+
+    assert bool(STRATEGIES[name].reveals) == (exposure.updates or exposure.indices)
 
 
 def test_a_given_union_size_is_used_as_it_is_wherever_there_is_a_union() -> None:
