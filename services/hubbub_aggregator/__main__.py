@@ -1,6 +1,6 @@
 """`python -m hubbub_aggregator`: an aggregator as a process; settings are HUBBUB_AGGREGATOR_*."""
 
-from hubbub.runtime.process import leave_when_told
+from hubbub.runtime.signals import leave_when_told
 
 if __name__ == "__main__":
     # Before all that follows: importing it takes seconds on a busy machine.

@@ -1,6 +1,6 @@
 """`python -m hubbub_coordinator`: the coordinator as a process; settings are HUBBUB_COORDINATOR_*."""
 
-from hubbub.runtime.process import leave_when_told
+from hubbub.runtime.signals import leave_when_told
 
 if __name__ == "__main__":
     # Before the imports below, which take seconds on a busy machine.

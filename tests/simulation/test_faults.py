@@ -186,7 +186,7 @@ def test_a_client_that_draws_a_second_share_set_after_a_crash_is_found(monkeypat
         del vault, key, phase, content
         return SetId(secrets.token_hex(16)), secrets.token_bytes(32)
 
-    monkeypatch.setattr(run_secrets, "recall_outbox", draw_anew)
+    monkeypatch.setattr(run_secrets, "get_or_create_outbox", draw_anew)
     # The seventh is its first share.
     crash = Crash("client-1", "after", "publish", 7, down_s=1.0, power=True)
     ledger = play(replace(UNDISTURBED, strategy="no-union", operations=(crash,)))

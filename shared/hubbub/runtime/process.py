@@ -1,8 +1,4 @@
-"""Service process: settings, logs, broker, signals, and a clear last line if it cannot start.
-
-Process 1 of a container is not ended by a signal that it has no handler for. The event loop sets its handlers only
-after all imports. Until then SIGTERM would be lost and the container killed, so `leave_when_told` handles it.
-"""
+"""Service process: settings, logs, broker, signals, and a clear last line if it cannot start."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TypeVar
 
 from prometheus_client import disable_created_metrics
@@ -31,19 +26,6 @@ from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, read_roster
-
-
-def leave_when_told() -> None:
-    """Exit at once with code 0 at SIGTERM and SIGINT, until other handlers are set."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    # There is nothing to clean up yet. An exception could end in some library's `except`.
-    os._exit(0)
-
 
 log = logging.getLogger(__name__)
 

@@ -102,7 +102,7 @@ async def test_what_was_drawn_for_a_round_is_nowhere_in_the_file_once_it_is_over
     def state_files() -> list[bytes]:
         return [path.read_bytes() for path in (tmp_path / ME).glob("state.sqlite*")]
 
-    monkeypatch.setattr(run_secrets, "recall_outbox", note)
+    monkeypatch.setattr(run_secrets, "get_or_create_outbox", note)
     async with joined_scene(tmp_path) as scene:
         for number in (1, 2):
             await scene.play_good_round(number)
