@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from support.patience import HANG_S
+
 ROOT = Path(__file__).parent.parent
 SOURCE_ROOTS = (ROOT / "shared", ROOT / "services")
 STDLIB = frozenset(sys.stdlib_module_names) | {"__future__"}
@@ -314,7 +316,7 @@ def test_importing_everything_but_the_model_itself_does_not_import_torch() -> No
     names = sorted(NAMES - uses_torch)
 
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, *names], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", IMPORT_ALL, *names], capture_output=True, text=True, check=False, timeout=HANG_S
     )
 
     assert done.stderr == ""

@@ -43,6 +43,7 @@ from hubbub.transport.topology import (
     topology_for,
 )
 from support.aio import aio
+from support.patience import HANG_S
 from support.twins import MemoryTwin, RabbitTwin, Recorder, Twin, limited, new_party
 
 
@@ -290,7 +291,7 @@ async def test_rejected_messages_that_are_too_large_to_be_put_aside_hold_nothing
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "MAX_BODY_BYTES", 1_000)
         await transport.subscribe(bench.inbox, recorder, prefetch=8)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             await recorder.wait_for(17)
         await transport.close()
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from support.patience import HANG_S
+
 PROJECT = Path(__file__).resolve().parents[2]
 HUBBUB = [sys.executable, "-c", "from hubbub_cli.main import main; main()"]
 
@@ -23,7 +25,7 @@ def read_command(file: str) -> list[str]:
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def run_demo(file: str, out: Path) -> dict[str, Any]:

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.patience import HANG_S
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "federated_statistics.py"
 
 
 def test_all_ways_to_add_up_agree_and_are_printed_side_by_side() -> None:
-    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=HANG_S, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
     lines = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()]

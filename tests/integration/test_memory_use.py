@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support import memory_probe
+from support.patience import HANG_S
 
 PARAMETERS = 20_000_000
 COHORT = 8
@@ -35,7 +36,7 @@ def measure(folder: Path, *, senders: int) -> Measured:
         env={**os.environ, "MALLOC_ARENA_MAX": "2"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from hubbub.runtime.process import EXIT_CONFIGURATION, EXIT_FAILED
 from hubbub.trust.identity import Identity, new_identity, write_identity
 from support.nursery import Child, Nursery
 from support.party_files import PartyFiles, write_party_files, write_policy, write_private
+from support.patience import HANG_S
 from support.processes import MODULES, SharedBroker, environment_of, prefix_of
 from support.twins import new_party
 
@@ -48,7 +49,7 @@ def start(role: Role, settings: dict[str, str], output: Path) -> Child:
 def wait_for_end(process: Child) -> int:
     """Its exit code; it does not outlive this."""
     try:
-        return process.wait(timeout=60)
+        return process.wait(timeout=HANG_S)
     finally:
         process.kill()
 

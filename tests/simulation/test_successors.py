@@ -40,6 +40,7 @@ from hubbub_trainer.workspace import digest
 from hubbub_trainer.workspaces import TaskLoader, commit, recall
 from support.aio import aio
 from support.held_task import HeldTask, Silence
+from support.patience import HANG_S
 from support.plain_run import run_plainly
 from support.recorder import Recording, connect_recorded
 
@@ -75,7 +76,7 @@ async def run(
 ) -> tuple[runs.State, str]:
     """Run a manifest to its end: how it ended, and why."""
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(HANG_S),
         start_federation(
             manifest,
             parties=parties,

@@ -5,9 +5,11 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import ParamSpec
 
+from support.patience import HANG_S
+
 P = ParamSpec("P")
 
-TEST_TIMEOUT_S = 60.0
+TEST_TIMEOUT_S = HANG_S
 CLEAN_UP_S = 5.0
 LOOK_AGAIN_S = 0.01
 

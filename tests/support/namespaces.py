@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support import debian
+from support.patience import HANG_S
 
 # `os.unshare` and `os.setns` came with Python 3.12.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -80,7 +81,7 @@ class Namespace:
     def run(self, *command: str, text: str = "") -> None:
         """Have a program set something up in it."""
         with self.entered():
-            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=HANG_S, check=False)
         if done.returncode:
             raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 

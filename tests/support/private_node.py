@@ -21,6 +21,7 @@ from pathlib import Path
 from hubbub.transport.base import MAX_BODY_BYTES
 from support.certificates import CertificateFiles
 from support.lived import Lived
+from support.patience import HANG_S
 
 # Debian's scripts in /usr/sbin change to the user `rabbitmq` first; these are the ones behind them.
 _DEBIAN_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
@@ -105,7 +106,7 @@ class PrivateNode(Lived):
     def set_up(self) -> None:
         self.start()
 
-    def start(self, timeout_s: float = 90) -> None:
+    def start(self, timeout_s: float = HANG_S) -> None:
         """Return when the node serves."""
         self.launch()
         self.wait_until_it_serves(timeout_s)
@@ -117,7 +118,7 @@ class PrivateNode(Lived):
             self._epmd = self._spawn([_epmd_program(), "-address", "127.0.0.1", "-port", str(self._epmd_port)])
         self._server = self._spawn([str(self._scripts / "rabbitmq-server")])
 
-    def wait_until_it_serves(self, timeout_s: float = 90) -> None:
+    def wait_until_it_serves(self, timeout_s: float = HANG_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not self._serves():
             if self._server is None or self._server.poll() is not None or time.monotonic() > deadline:
@@ -153,7 +154,7 @@ class PrivateNode(Lived):
         """Start again, on the same ports and data, after `stop` or `kill`."""
         self.start()
 
-    def ctl(self, *arguments: str, timeout_s: float = 60) -> str:
+    def ctl(self, *arguments: str, timeout_s: float = HANG_S) -> str:
         """Run rabbitmqctl on this node."""
         environment = {k: v for k, v in self._environment.items() if k != "RUNNING_UNDER_SYSTEMD"}
         done = subprocess.run(

@@ -21,6 +21,7 @@ from hubbub_local.federation import Parties, start_federation
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.phases import catchup, enrolment
 from hubbub_trainer.phases import round as trainer_round
+from support.patience import HANG_S
 
 KINDS: Mapping[Role, Mapping[str, Kind[Any, Any]]] = MappingProxyType(
     {
@@ -178,7 +179,7 @@ def record_rows(manifest: Manifest, parties: Parties, folder: Path, *, demo_seed
     async def run() -> None:
         loader = partial(load_task, data="digits", cache_folder=folder)
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(HANG_S),
             start_federation(
                 manifest, parties=parties, folder=folder, load_task=loader, demo_seed=demo_seed
             ) as federation,

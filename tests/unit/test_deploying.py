@@ -22,6 +22,7 @@ from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_trainer.__main__ import TrainerSettings
 from support.command_line import make_hubbub
+from support.patience import HANG_S
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploying.md"
@@ -121,7 +122,7 @@ def test_certificate_of_the_broker_is_made_and_stands_up_to_a_strict_check(tmp_p
     script = "".join(blocks("sh", section("TLS")))
 
     done = subprocess.run(
-        ["/bin/sh", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        ["/bin/sh", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
     assert done.returncode == 0, done.stderr
@@ -201,7 +202,7 @@ def test_unit_for_systemd_starts_a_service_with_its_settings_in_its_folder(tmp_p
             ["systemd-analyze", "verify", "--recursive-errors=no", str(path)],  # noqa: S607
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_S,
             check=False,
         )
         assert path.name not in done.stderr, done.stderr

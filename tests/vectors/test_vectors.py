@@ -17,6 +17,7 @@ from hubbub.ids import RunId
 from hubbub.protocol.ring import pack, residue_type, sample, unpack
 from hubbub.protocol.sharing import split
 from support import plain_group, plain_ring, plain_tags
+from support.patience import HANG_S
 from support.plain_aes import counter_stream
 
 FOLDER = Path(__file__).parent
@@ -49,7 +50,7 @@ def cases(name: str) -> list[Case]:
 
 
 def test_tool_writes_the_same_bytes_again(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(TOOL), str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, str(TOOL), str(tmp_path)], check=True, timeout=HANG_S)
 
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert written == {path.name: path.read_bytes() for path in FOLDER.glob("*.json")}

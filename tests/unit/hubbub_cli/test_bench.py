@@ -8,11 +8,12 @@ import pytest
 
 from hubbub_cli import bench
 from support.command_line import Hubbub, start_hubbub
+from support.patience import HANG_S
 
 
 def test_arguments_and_exit_code_are_passed_on(tmp_path: Path) -> None:
     with start_hubbub("bench", "--quick", "--json", tmp_path / "nowhere" / "out.json") as process:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 2
     assert f"--json: there is no folder {tmp_path / 'nowhere'}" in err

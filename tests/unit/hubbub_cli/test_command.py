@@ -19,6 +19,7 @@ from support.command_line import Hubbub
 from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
 from support.parties import roster_of
 from support.party_files import PartyFiles, write_party_files, write_policy
+from support.patience import HANG_S
 
 HEAVY = ("numpy", "torch", "pydantic", "httpx", "fastapi", "uvicorn", "aio_pika", "asyncio", "prometheus_client")
 
@@ -40,7 +41,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = "import sys\nfrom hubbub_cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
 
     command = [sys.executable, "-c", code, "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
 
     assert set(HEAVY) & set(done.stdout.split()) == set()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hubbub.strategies.registry import STRATEGIES
+from support.patience import HANG_S
 
 QUICK = ("--task", "synthetic:300", "--local-steps", "3", "--rounds", "2", "--seed", "7")
 
@@ -19,7 +20,7 @@ def run_hubbub(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the command sets up logging and the event loop for the whole process."""
     code = "from hubbub_cli.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 

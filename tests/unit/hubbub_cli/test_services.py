@@ -14,6 +14,7 @@ from hubbub.runtime.state_folder import lock_folder
 from support.command_line import Ended, Hubbub
 from support.doctor_scene import ADA, ANNA, CORA
 from support.party_files import PartyFiles, write_policy
+from support.patience import HANG_S
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_a_service_without_settings_says_what_is_missing(hubbub: Hubbub, service
 
 def test_a_service_ends_as_its_module_does(hubbub: Hubbub) -> None:
     command = [sys.executable, "-m", "hubbub_aggregator"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     assert hubbub("aggregator") == Ended(done.returncode, done.stdout, done.stderr)
 

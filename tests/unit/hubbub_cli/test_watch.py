@@ -24,9 +24,10 @@ from hubbub_cli.watch import EVENTS, _show_lines
 from hubbub_cli.watch_view import Picture, draw
 from support.command_line import CODE, Hubbub, start_hubbub
 from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator, make_run
+from support.patience import HANG_S
 
 RUN = make_run(rounds=3)
-PATIENCE_S = 30
+PATIENCE_S = HANG_S
 
 
 @pytest.fixture

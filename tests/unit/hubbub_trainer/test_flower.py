@@ -27,6 +27,7 @@ from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.task import Theta
 from support.aio import aio
+from support.patience import HANG_S
 
 WHY = "docs/flower.md says how to install flwr"
 flwr_app = pytest.importorskip("flwr.app", reason=WHY)
@@ -627,6 +628,8 @@ except Exception as error:
 
 
 def test_flwr_is_imported_by_a_task_and_not_before() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=HANG_S
+    )
 
     assert done.stdout.startswith("ConfigurationError flwr is not installed; docs/flower.md")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import HANG_S
+
 SOURCES = Path(__file__).parents[4]
 # What every service imports, and here never gets from.
 STUCK = """
@@ -38,6 +40,6 @@ def test_a_service_that_is_still_being_imported_ends_well_when_told(
         assert process.stdout
         assert process.stdout.readline() == "importing\n"
         process.send_signal(number)
-        _, complaints = process.communicate(timeout=30)
+        _, complaints = process.communicate(timeout=HANG_S)
 
     assert (process.returncode, complaints) == (0, "")

@@ -20,6 +20,7 @@ from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.store.base import Draft
 from hubbub.store.sqlite import SqliteStore
+from support.patience import HANG_S
 
 KEY = Key("phase", RunId("a" * 64), 1, "signs")
 MEGABYTE = "x" * 2**20
@@ -62,7 +63,7 @@ def bodies(store):
 
 
 def run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -122,7 +123,7 @@ store.mark_done(store.append([draft("first")]))
 store.append([draft("second")])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    killed = subprocess.run(script(text, path), check=False, timeout=60)
+    killed = subprocess.run(script(text, path), check=False, timeout=HANG_S)
     assert killed.returncode == -signal.SIGKILL
     store = SqliteStore(path)
     assert [(entry.body, entry.done) for entry in store.read()] == [("first", True), ("second", False)]

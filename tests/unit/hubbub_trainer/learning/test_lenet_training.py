@@ -16,6 +16,7 @@ from hubbub_trainer.learning.lenet import LenetTask
 from hubbub_trainer.learning.lenet_training import LenetLearner
 from hubbub_trainer.learning.task import Theta
 from support.image_files import pack_image_files, write_image_folder
+from support.patience import HANG_S
 from support.read_scores import read_scores
 
 SEED = 2**127 + 11
@@ -187,7 +188,7 @@ for index in range(3):
     print(hashlib.sha256(trained.tobytes()).hexdigest(), learner.evaluate(trained)["loss"][0].hex())
 """
     in_process = subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=120, capture_output=True, text=True
+        [sys.executable, "-c", script], check=True, timeout=HANG_S, capture_output=True, text=True
     )
 
     assert in_threads == expected

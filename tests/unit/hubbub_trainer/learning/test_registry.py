@@ -13,6 +13,7 @@ from hubbub_trainer.learning.registry import KNOWN_TASKS, load_task
 from hubbub_trainer.learning.task import Task
 from support.colour_files import pack_batches
 from support.image_files import pack_image_files, write_image_folder
+from support.patience import HANG_S
 
 
 @pytest.mark.parametrize(
@@ -116,4 +117,4 @@ datasets.load_images("digits", folder, print)
 heavy = {{"torch", "torchvision", "sklearn", "scipy", "PIL"}} & set(sys.modules)
 assert not heavy, heavy
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S, stdout=subprocess.DEVNULL)

@@ -9,6 +9,7 @@ import pytest
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Theta
+from support.patience import HANG_S
 from support.read_scores import read_scores
 
 SEED = 2**100 + 3
@@ -59,7 +60,7 @@ for index in range(4):
     print(hashlib.sha256(trained.tobytes()).hexdigest())
 """
     in_process = subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", script], check=True, timeout=HANG_S, capture_output=True, text=True
     )
 
     assert in_threads == expected
