@@ -14,7 +14,7 @@ from hubbub_coordinator import events as coordinator_events
 from hubbub_coordinator.phases import round as coordinator_round
 from hubbub_coordinator.phases import run as coordinator_run
 from hubbub_trainer import events as trainer_events
-from hubbub_trainer.phases import catchup, enrolment
+from hubbub_trainer.phases import admission, catchup, participation
 from hubbub_trainer.phases import round as trainer_round
 
 TARGET = Path(__file__).parent.parent / "docs" / "states.md"
@@ -62,7 +62,8 @@ MACHINES = (
     Machine("Coordinator: a round", coordinator_round, coordinator_events),
     Machine("Aggregator: its part in a run", membership, aggregator_events),
     Machine("Aggregator: a phase", accumulation, aggregator_events),
-    Machine("Trainer: its part in a run", enrolment, trainer_events),
+    Machine("Trainer: its admission to a run", admission, trainer_events),
+    Machine("Trainer: its part in a run", participation, trainer_events),
     Machine("Trainer: a round", trainer_round, trainer_events),
     Machine("Trainer: catching up", catchup, trainer_events),
 )

@@ -70,7 +70,7 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
 
 
 def _show_headline(run: RunView) -> str:
-    """How a run does: a percentage is read as an accuracy, so that any other metric has its name before it."""
+    """Describe how good a run's model is; a percentage is read as an accuracy, so other metrics are named."""
     if run.headline is None or run.headline.name not in run.metrics:
         return "-"
     name = run.headline.name
@@ -122,7 +122,7 @@ def describe_pause(run: RunView) -> str:
 
 
 def describe_metrics(run: RunView) -> str:
-    """What the clients' scores came to last, and the value of the first metric that ends the run."""
+    """Describe the last scores of all clients, and the target that ends the run."""
     if run.headline is None:
         return "none: this run sums no scores"
     name = run.headline.name
@@ -132,7 +132,7 @@ def describe_metrics(run: RunView) -> str:
 
 
 def describe_waiting(run: RunView, now_s: float) -> str:
-    """Who keeps a run waiting, and for how long."""
+    """Describe who keeps a run waiting, and for how long."""
     first, rest = run.waiting_for[:4], len(run.waiting_for[4:])
     names = ", ".join(first) + (f" and {rest} more" if rest else "")
     since = "" if run.waiting_since_s is None else f", for {show_duration(now_s - run.waiting_since_s)} now"

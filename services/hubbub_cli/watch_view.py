@@ -64,7 +64,7 @@ class Picture:
 
 
 def name_place(event: EventView) -> str:
-    """Where something happened: in a round, or in the run as a whole."""
+    """Name the place of an event: a round, or the run as a whole."""
     return f"round {event.round}" if event.round else "run"
 
 

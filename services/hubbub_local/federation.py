@@ -32,7 +32,7 @@ from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_trainer.phases import standing
+from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.task_runner import Progress
@@ -195,7 +195,7 @@ def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Tr
 
         def note(moment: Transition) -> None:
             observe(moment)
-            if moment.key.kind == "run" and moment.after in finals:
+            if moment.after in finals:
                 over[moment.key.run].set()
 
         return note
@@ -230,7 +230,12 @@ def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Tr
             demo_seed=setting.demo_seed,
             training_slots=slots,
             progress=setting.progress,
-            observer=watch(standing.State.REFUSED, standing.State.ENDED, observe=setting.trainer_observer),
+            observer=watch(
+                admission.State.REFUSED,
+                admission.State.ENDED,
+                participation.State.ENDED,
+                observe=setting.trainer_observer,
+            ),
         )
         for name in manifest.clients
     )

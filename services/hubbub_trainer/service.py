@@ -48,11 +48,12 @@ from hubbub_trainer.intake import (
     read_vouchers,
 )
 from hubbub_trainer.ledger import LEDGER_FILE, Ledger, explain_refusal
-from hubbub_trainer.phases import catchup, enrolment, standing
+from hubbub_trainer.phases import admission, catchup, participation
 from hubbub_trainer.phases import round as rounds
+from hubbub_trainer.phases.admission import Admission
 from hubbub_trainer.phases.catchup import CatchUp
+from hubbub_trainer.phases.participation import Participation, VoidCaps
 from hubbub_trainer.phases.round import ClientRound
-from hubbub_trainer.phases.standing import Enrolment, VoidCaps
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.round_jobs import RoundJobs, Sleep, name_sum, place_of
 from hubbub_trainer.run_secrets import find_set, get_or_create_contribution
@@ -72,7 +73,12 @@ class PolicyReader(Protocol):
 
 
 class Trainer(Participant):
-    """One organisation's trainer."""
+    """One organisation's trainer.
+
+    In a run it has one machine at a time: the admission until all clients have agreed, then the participation.
+    """
+
+    run_kinds = frozenset({"admission", "run"})
 
     def __init__(
         self,
@@ -96,7 +102,12 @@ class Trainer(Participant):
             roster=roster,
             transport=transport,
             folder=folder,
-            kinds={"run": enrolment.KIND, "round": rounds.KIND, "catchup": catchup.KIND},
+            kinds={
+                "admission": admission.KIND,
+                "run": participation.KIND,
+                "round": rounds.KIND,
+                "catchup": catchup.KIND,
+            },
             clock=clock,
             observer=observer,
         )
@@ -139,7 +150,7 @@ class Trainer(Participant):
         self._tasks.give_up()
 
     def count_task_failures(self) -> int:
-        """How often training or evaluation has failed since this trainer was started."""
+        """Count failures of training and evaluation since this trainer was started."""
         return self._tasks.count_failures()
 
     def close(self) -> None:
@@ -152,13 +163,13 @@ class Trainer(Participant):
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and make its event."""
-        run = Key("run", envelope.run)
+        run = self._find_key(envelope.run)
         body = envelope.body
         if isinstance(body, RunProposed):
             return self._receive_proposal(run, envelope, body, Proposed())
         if self._is_past(run, envelope):
             return self._ignore(envelope)
-        data = self._joined(run, Enrolment)
+        data = self._data_of(envelope.run)
         check_sender(data.manifest, envelope)
         match body:
             case SumChunk():
@@ -193,7 +204,7 @@ class Trainer(Participant):
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
     ) -> None:
-        data = Enrolment(
+        data = Admission(
             me=self.runner.identity.name, key=run, manifest=manifest, objections=objections, run_key=run_key
         )
         if not objections:
@@ -210,19 +221,20 @@ class Trainer(Participant):
         key = Key("round", envelope.run, envelope.round)
         if key in self.runner.machines:
             return [(key, event)]
-        run = Key("run", key.run)
-        ahead = key.round - self._joined(run, Enrolment).ordered
+        ahead = key.round - _find_ordered(self._data_of(key.run))
         if ahead <= 0:
             return self._ignore(envelope)  # It is behind us, or its order was lost and a later one has come.
         if ahead == 1:
-            return [(run, RoundHeardOf(number=key.round)), (key, event)]
+            return [(self._find_key(key.run), RoundHeardOf(number=key.round)), (key, event)]
         raise PeerError(RejectReason.TOO_EARLY, f"round {envelope.round} was not ordered yet")
 
-    def _receive_resend(self, data: Enrolment, envelope: Envelope, body: ResendSet) -> Sequence[KeyedEvent]:
+    def _receive_resend(
+        self, data: Admission | Participation, envelope: Envelope, body: ResendSet
+    ) -> Sequence[KeyedEvent]:
         """A set is sent again only if it was sent, and its name is its own: nothing is drawn for a request."""
         event = read_resend(data.me, data.manifest, envelope)
         key = Key("round", envelope.run, envelope.round)
-        if key not in self.runner.machines and envelope.round <= data.ordered:
+        if key not in self.runner.machines and envelope.round <= _find_ordered(data):
             raise PeerError(RejectReason.OVER, f"{key} is over: its share sets are forgotten")
         ours = find_set(self._vault, key, envelope.phase)
         if ours is None:
@@ -231,9 +243,11 @@ class Trainer(Participant):
             raise PeerError(RejectReason.UNEXPECTED, f"{body.set_id} is not the set that we sent")
         return [(key, event)]
 
-    def _to_catch_up(self, envelope: Envelope, data: Enrolment, event: object) -> Sequence[KeyedEvent]:
+    def _to_catch_up(
+        self, envelope: Envelope, data: Admission | Participation, event: object
+    ) -> Sequence[KeyedEvent]:
         """Peers answer as often as they are asked: an answer may come when there is no question any more."""
-        key = Key("catchup", envelope.run, data.catching)
+        key = Key("catchup", envelope.run, data.catching if isinstance(data, Participation) else 0)
         return [(key, event)] if key in self.runner.machines else self._ignore(envelope)
 
     # Effects and jobs -----------------------------------------------------------------------------------
@@ -241,9 +255,9 @@ class Trainer(Participant):
     def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
         """Spool what arrives, and keep the ledger."""
         match effect:
-            case standing.KeepContribution():
+            case admission.KeepContribution():
                 self._spool.write(key, workspace.name_part(effect.client), payload)
-            case standing.NoteVoid():
+            case participation.NoteVoid():
                 self._ledger.note_void(effect.models, run=key.run, number=effect.number)
             case rounds.SpoolSum():
                 ref = name_sum(effect.aggregator, effect.index)
@@ -257,19 +271,21 @@ class Trainer(Participant):
     async def perform(self, key: Key, effect: Effect) -> None:
         """Set up rounds, save the model."""
         match effect:
-            case standing.RememberRun():
+            case admission.RememberRun():
                 await asyncio.to_thread(self._remember_run, key.run)
-            case standing.AcceptKeys():
+            case admission.AcceptKeys():
                 self._accept_keys(key.run, effect.publics)
-            case standing.DealContribution():
+            case admission.DealContribution():
                 await self._deal_contribution(key)
-            case standing.SetUpRound():
+            case admission.SetUpParticipation(data=data):
+                await self.runner.set_up(data.key, data)
+            case participation.SetUpRound():
                 await self._set_up_round(key, effect.number)
-            case standing.SetUpCatchUp():
+            case participation.SetUpCatchUp():
                 await self._set_up_catch_up(key, effect.number)
-            case standing.AbandonRounds():
+            case participation.AbandonRounds():
                 self._abandon_rounds(key, effect.number)
-            case standing.SaveModel() | standing.EndorseModel() | standing.ReportOldCopy():
+            case participation.SaveModel() | participation.EndorseModel() | participation.ReportOldCopy():
                 await asyncio.to_thread(self._wind_up, key, effect)
             case catchup.DropSnapshot():
                 self._spool.drop(snapshots.place_of(key), effect.client)
@@ -277,15 +293,15 @@ class Trainer(Participant):
                 raise LocalError(f"a trainer has no effect {effect!r}")
 
     def _wind_up(
-        self, key: Key, effect: standing.SaveModel | standing.EndorseModel | standing.ReportOldCopy
+        self, key: Key, effect: participation.SaveModel | participation.EndorseModel | participation.ReportOldCopy
     ) -> None:
         """Do what belongs to the end of a run."""
         match effect:
-            case standing.SaveModel():
+            case participation.SaveModel():
                 self._save_model(key)
-            case standing.EndorseModel(number=number):
+            case participation.EndorseModel(number=number):
                 self._endorse_model(key, number)
-            case standing.ReportOldCopy(evidence=evidence):
+            case participation.ReportOldCopy(evidence=evidence):
                 self._report_old_copy(key, evidence)
 
     def _report_old_copy(self, key: Key, evidence: str) -> None:
@@ -319,7 +335,7 @@ class Trainer(Participant):
     async def _deal_contribution(self, key: Key) -> None:
         seals, _ = self._seal_of(key)
         contribution = get_or_create_contribution(self._vault, key.run)
-        for client in self._joined(key, Enrolment).peers:
+        for client in self._joined(key, Admission).peers:
             sealed = seals.seal_contribution(client, contribution)
             await self.runner.post.send(key, to=client, role=Role.CLIENT, body=GroupContribution(), payload=sealed)
 
@@ -329,13 +345,13 @@ class Trainer(Participant):
         await self.runner.set_up(key, data)
 
     async def _set_up_catch_up(self, run: Key, number: int) -> None:
-        key, data = Key("catchup", run.run, number), self._joined(run, Enrolment)
+        key, data = Key("catchup", run.run, number), self._data_of(run.run)
         ours = CatchUp(
             me=self.runner.identity.name,
             key=key,
             run=run,
             manifest=data.manifest,
-            after=-1 if data.lacks_model else data.over,
+            after=data.over if isinstance(data, Participation) else -1,
         )
         await self.runner.set_up(key, ours)
 
@@ -351,17 +367,17 @@ class Trainer(Participant):
         super().restore(machines)
         self._ledger.keep_only({key.run for key in machines})
         for key, live in list(machines.items()):
-            if isinstance(live.data, Enrolment):
+            if isinstance(live.data, Participation):
                 self._abandon_rounds(key, live.data.over)
 
     async def work(self, key: Key, job: Job) -> object:
         """Do what takes long."""
         match job:
-            case standing.PrepareTask():
+            case admission.PrepareTask():
                 return await asyncio.to_thread(self._prepare, key)
-            case standing.AgreeOnSecret():
+            case admission.AgreeOnSecret():
                 return await asyncio.to_thread(self._agree, key, self._manifest_of(key.run))
-            case standing.SendSnapshot():
+            case participation.SendSnapshot():
                 return await self._handover.send(key, job)
             case catchup.TakeSnapshot():
                 return await asyncio.to_thread(self._take_snapshot, key, job)
@@ -376,13 +392,13 @@ class Trainer(Participant):
     def _take_snapshot(self, key: Key, job: catchup.TakeSnapshot) -> SnapshotTaken:
         self._handover.take(key, job)
         if job.voucher is None:
-            return SnapshotTaken(initial=self._claim_model(Key("run", key.run)))
+            return SnapshotTaken(initial=self._claim_model(Key("admission", key.run)))
         place, space = Key("round", key.run, job.voucher.round), self._spaces.open(key.run)
         return SnapshotTaken(held=self._bench.describe_held(place, space))
 
     def _claim_model(self, run: Key) -> InitialModel:
         """Look up in the ledger whether this run may begin from its model, and take note that it does."""
-        data = self._joined(run, Enrolment)
+        data = self._joined(run, Admission)
         fingerprint = self._spaces.fingerprint(data.manifest)
         claim = self._ledger.claim(
             run.run,
@@ -403,14 +419,23 @@ class Trainer(Participant):
         seals, _ = self._seal_of(key)
         me = self.runner.identity.name
         agreed = workspace.agree(self._vault, self._spool, seals, me=me, run=key, manifest=manifest)
-        if not self._joined(key, Enrolment).lacks_model:
+        if not self._joined(key, Admission).lacks_model:
             self._spaces.open(key.run).group = agreed
         return GroupAgreed(confirmation=agreed.confirmation())
 
     # What our machines know -----------------------------------------------------------------------------
 
+    def _find_key(self, run: RunId) -> Key:
+        """The machine that takes the messages about a run: its participation once there is, or was, one."""
+        key = Key("run", run)
+        return key if key in self.runner.machines or key in self._over else Key("admission", run)
+
+    def _data_of(self, run: RunId) -> Admission | Participation:
+        key = self._find_key(run)
+        return self._joined(key, Admission) if key.kind == "admission" else self._joined(key, Participation)
+
     def _manifest_of(self, run: RunId) -> Manifest:
-        return self._joined(Key("run", run), Enrolment).manifest
+        return self._data_of(run).manifest
 
     def _find_round(self, key: Key) -> ClientRound:
         live = self.runner.machines.get(key)
@@ -422,19 +447,28 @@ class Trainer(Participant):
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
         """Forget what is over: the update of a void round too, and the memory that it would have left."""
-        if key.kind == "run":
+        if self._ends_run(key, live):
             self._ledger.give_up(key.run)
         elif key.kind == "catchup":
             self._spool.drop(snapshots.place_of(key))
-        else:
+        elif key.kind == "round":
             # The keys of a round that has strayed are still needed, to check the model of a peer.
             has_verdict = live.state not in {rounds.State.FAILED, rounds.State.STRAYED}
             self._bench.close(key, self._manifest_of(key.run), has_verdict=has_verdict)
         return super().retire(key, live)
 
+    def _ends_run(self, key: Key, live: RunningMachine) -> bool:
+        # What is admitted goes on: its secrets and files are the participation's.
+        return super()._ends_run(key, live) and live.state is not admission.State.ADMITTED
+
     def _drop_files(self, run: Key) -> None:
         super()._drop_files(run)
         self._spaces.forget(run.run)
+
+
+def _find_ordered(data: Admission | Participation) -> int:
+    """The last round that was ordered."""
+    return data.ordered if isinstance(data, Participation) else 0
 
 
 def _find_void_caps(manifest: Manifest, policy: Policy) -> VoidCaps:

@@ -30,7 +30,7 @@ from hubbub.trust.seals import RunSeals, Stage
 from hubbub_trainer import workspace
 from hubbub_trainer.events import SnapshotSent
 from hubbub_trainer.phases.catchup import TakeSnapshot
-from hubbub_trainer.phases.standing import SendSnapshot
+from hubbub_trainer.phases.participation import SendSnapshot
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from hubbub_trainer.workspaces import SALT_BYTES, Workspaces, commit
 

@@ -31,8 +31,10 @@ from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Transition
 from hubbub_trainer.events import Ended, Prepared, RoundOver
+from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.phases import round as rounds
-from hubbub_trainer.phases.standing import Enrolment, State
+from hubbub_trainer.phases.admission import Admission
+from hubbub_trainer.phases.participation import Participation
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +78,10 @@ def write_note(moment: Transition) -> Note | None:
     """Make a note of a transition of this trainer; None if there is nothing to note."""
     if isinstance(moment.data, rounds.ClientRound):
         return _note_round(moment, moment.data)
-    if isinstance(moment.data, Enrolment):
-        return _note_run(moment, moment.data)
+    if isinstance(moment.data, Admission):
+        return _note_admission(moment, moment.data)
+    if isinstance(moment.data, Participation):
+        return _note_end(moment, moment.data)
     return None
 
 
@@ -101,23 +105,30 @@ def _note_round(moment: Transition, data: rounds.ClientRound) -> Note | None:
     )
 
 
-def _note_run(moment: Transition, data: Enrolment) -> Note | None:
-    begins = isinstance(moment.event, Prepared) and moment.after is State.PLEDGED
-    outcome = _find_outcome(moment, data)
-    if not begins and not outcome:
+def _note_admission(moment: Transition, data: Admission) -> Note | None:
+    """That a run begins, or that it ended before its first round; nothing of one that this client was never in."""
+    begins = moment.after is admission.State.PLEDGED and isinstance(moment.event, Prepared)
+    was_in = moment.before not in {admission.State.INVITED, admission.State.PREPARING}
+    ends = moment.after is admission.State.ENDED and was_in
+    if not begins and not ends:
         return None
+    outcome = moment.event.outcome if isinstance(moment.event, Ended) else "failed"
+    return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, outcome=outcome if ends else "")
+
+
+def _note_end(moment: Transition, data: Participation) -> Note | None:
+    if moment.after is not participation.State.ENDED:
+        return None
+    outcome = _find_outcome(moment, data)
     return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, round=data.over, outcome=outcome)
 
 
-def _find_outcome(moment: Transition, data: Enrolment) -> str:
-    """Return the outcome of the run for this client; empty before the end, or if it was never in the run."""
-    was_in = moment.before not in {State.INVITED, State.PREPARING}
-    if moment.after is not State.ENDED or not was_in:
-        return ""
+def _find_outcome(moment: Transition, data: Participation) -> str:
+    """Return how the run ended for this client."""
     match moment.event:
         case Ended(outcome=outcome):
             return outcome
-        case RoundOver() if moment.before is State.LEAVING and data.caught_up:
+        case RoundOver() if moment.before is participation.State.LEAVING and data.caught_up:
             return "completed"
         case RoundOver():
             return "left"  # The data owner's policy allows no more void rounds.

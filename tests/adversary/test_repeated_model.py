@@ -29,7 +29,7 @@ from hubbub.protocol.ring import Residues
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
-from hubbub_trainer.phases import attending
+from hubbub_trainer.phases import participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support import corrupt_party
@@ -220,7 +220,7 @@ async def run_still(folder: Path) -> tuple[corrupt_party.Scene, runs.State, runs
 async def test_without_the_rule_clients_train_from_one_model_as_often_as_a_corrupt_pair_likes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attending, "is_small", lambda *_: False)
+    monkeypatch.setattr(participation, "is_small", lambda *_: False)
 
     scene, state, run = await run_still(tmp_path)
 

@@ -22,8 +22,8 @@ from hubbub.transport.topology import peers_queue
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.phases import attending, catchup
-from hubbub_trainer.phases.standing import Enrolment, Given, SendSnapshot
+from hubbub_trainer.phases import catchup, participation
+from hubbub_trainer.phases.participation import Participation, SendSnapshot, SentSnapshots
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
@@ -61,15 +61,15 @@ async def cohort(folder: Path, policy: Policy = POLICY) -> AsyncIterator[Scene]:
         yield scene
 
 
-def enrolment_of(scene: Scene, client: PartyId = GIVER) -> Enrolment:
+def participation_of(scene: Scene, client: PartyId = GIVER) -> Participation:
     data = scene.services[client].runner.machines[Key("run", MANIFEST.run_id)].data
-    assert isinstance(data, Enrolment)
+    assert isinstance(data, Participation)
     return data
 
 
 async def play_round(scene: Scene, number: int) -> None:
     await scene.coordinator.play_round(number)
-    await until(lambda: enrolment_of(scene).over == number)
+    await until(lambda: participation_of(scene).over == number)
 
 
 async def ask(scene: Scene, count: int, asker: PartyId = CORRUPT) -> None:
@@ -122,10 +122,10 @@ async def test_a_thousand_requests_get_no_more_models_than_the_policy_allows(tmp
 async def test_without_the_rule_every_request_gets_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def give_always(data: Enrolment, client: PartyId, number: int) -> tuple[Enrolment, tuple[Effect, ...]]:
-        return replace(data, given={client: Given()}), (SendSnapshot(client, number),)
+    def give_always(data: Participation, client: PartyId, number: int) -> tuple[Participation, tuple[Effect, ...]]:
+        return replace(data, sent={client: SentSnapshots()}), (SendSnapshot(client, number),)
 
-    monkeypatch.setattr(attending, "_give", give_always)
+    monkeypatch.setattr(participation, "_send_model", give_always)
     async with cohort(tmp_path) as scene:
         await ask_in_every_round(scene)
 
@@ -210,6 +210,6 @@ async def test_an_honest_client_that_crashes_still_catches_up(
         assert [fields["up_to"] for fields in scene.recorded(LATE, "caught-up")] == [2, 4]
         assert (count_models(scene), count_models(scene, LATE)) == (1, 1)
         assert scene.refusals(GIVER)[RejectReason.OVER_LIMIT] >= 1
-        assert {enrolment_of(scene, client).vouchers[-1] for client in CLIENTS} == {
-            enrolment_of(scene).vouchers[-1]
+        assert {participation_of(scene, client).vouchers[-1] for client in CLIENTS} == {
+            participation_of(scene).vouchers[-1]
         }

@@ -118,7 +118,7 @@ def test_a_party_dies_in_every_state_of_every_machine() -> None:
     late.add((Role.AGGREGATOR, AWAITING.kind, AWAITING.state))
 
     # That one takes a second run; tests/unit/hubbub_trainer/test_succession.py has the deaths in it.
-    elsewhere = {(Role.CLIENT, "run", "inheriting")}
+    elsewhere = {(Role.CLIENT, "admission", "inheriting")}
     assert here | rare | late | elsewhere == list_states()
     assert not elsewhere & (here | rare | late)
 

@@ -23,7 +23,7 @@ from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import catchup
-from hubbub_trainer.phases.standing import Enrolment
+from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
@@ -132,9 +132,9 @@ def trainer(scene: Scene, client: PartyId = LATE) -> Trainer:
     return service
 
 
-def enrolment_of(scene: Scene, client: PartyId = LATE) -> Enrolment:
+def participation_of(scene: Scene, client: PartyId = LATE) -> Participation:
     data = trainer(scene, client).runner.machines[Key("run", scene.manifest.run_id)].data
-    assert isinstance(data, Enrolment)
+    assert isinstance(data, Participation)
     return data
 
 
@@ -222,7 +222,7 @@ async def test_an_inbox_that_keeps_the_last_messages_only_is_no_other_case(tmp_p
         (rest, order, *_) = list_waiting(broker, LATE)
         assert (rest.kind, rest.round, order.kind, order.round) == ("sum-chunk", 3, "round-opened", 4)
         await come_back(scene)
-        await until(lambda: enrolment_of(scene).over == 4)
+        await until(lambda: participation_of(scene).over == 4)
         await play(scene, 5)
         assert (await caught_up_to(scene))[0] in {3, 4}, "a peer's model may be the one after those sums"
         assert len(set((await complete(scene)).values())) == 1
@@ -274,7 +274,7 @@ async def test_who_was_away_while_a_round_was_void_knows_how_many_were_released(
         await play(scene, following)
         await scene.coordinator.sync(CLIENTS)
         for client in CLIENTS:
-            data = enrolment_of(scene, client)
+            data = participation_of(scene, client)
             assert (data.over, data.released, data.wasted) == (following, 2 + len(then), 0)
         digests = await complete(scene)
     reference = reference_of(manifest)
@@ -365,15 +365,15 @@ async def test_a_model_that_too_few_organisations_vouch_for_is_never_taken(tmp_p
     async with cohort(tmp_path) as scene:
         await play(scene, 1)
         await ask_in_vain(scene)
-        assert (asks(scene), enrolment_of(scene).over, await caught_up_to(scene)) == (["asking"], 1, [])
+        assert (asks(scene), participation_of(scene).over, await caught_up_to(scene)) == (["asking"], 1, [])
         before = len(scene.sent(SnapshotRequested))
         await scene.restart(LATE)
         await until(lambda: len(scene.sent(SnapshotRequested)) > before)
-        assert (asks(scene), enrolment_of(scene).over) == (["asking"], 1)
+        assert (asks(scene), participation_of(scene).over) == (["asking"], 1)
         assert scene.state_of(LATE, 3) == "queued"
         assert scene.sent(ShareChunk, sender=LATE, number=3) == []
         await come_back(scene, OTHERS[0])
-        await until(lambda: enrolment_of(scene).over == 2)
+        await until(lambda: participation_of(scene).over == 2)
         for client in OTHERS[1:]:
             await come_back(scene, client)
         await scene.coordinator.finish_round(3)
@@ -404,7 +404,7 @@ async def test_a_giver_that_dies_in_the_middle_is_not_waited_for(
         await asyncio.to_thread(half_way.wait)
         await scene.stop(GIVER)
         gate.set()
-        await until(lambda: enrolment_of(scene).over == 2)
+        await until(lambda: participation_of(scene).over == 2)
         assert len(scene.sent(SnapshotChunk, sender=GIVER)) < CHUNKS
         await scene.coordinator.finish_round(3, CLIENTS[1:])
         await come_back(scene, GIVER)

@@ -68,7 +68,7 @@ class DoomedStore(EventStore):
 
     def append(self, drafts: Sequence[Draft]) -> int:
         last = drafts[-1]
-        told = _say_without_time(last.body) if last.key.kind == "run" else ""
+        told = _say_without_time(last.body) if last.key.kind in {"admission", "run"} else ""
         self._saboteur.pass_by(Point("before", last.kind, last.key, told))
         sequence = self._inner.append(drafts)
         self._saboteur.pass_by(Point("after", last.kind, last.key, told))

@@ -274,7 +274,7 @@ class Scene:
         await self.hear(self.coordinator, RunRefused)
         self.manifest = here
 
-    # Enrolment ------------------------------------------------------------------------------------------
+    # Admission ------------------------------------------------------------------------------------------
 
     async def pledge(self, manifest: Manifest | None = None) -> None:
         """Propose a run, hear the real clients' keys, and make everybody else's."""

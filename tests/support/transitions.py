@@ -19,7 +19,7 @@ from hubbub_coordinator.phases import round as coordinator_round
 from hubbub_coordinator.phases import run as coordinator_run
 from hubbub_local.federation import Parties, start_federation
 from hubbub_trainer.learning.registry import load_task
-from hubbub_trainer.phases import catchup, enrolment
+from hubbub_trainer.phases import admission, catchup, participation
 from hubbub_trainer.phases import round as trainer_round
 from support.patience import HANG_S
 
@@ -27,7 +27,12 @@ KINDS: Mapping[Role, Mapping[str, Kind[Any, Any]]] = MappingProxyType(
     {
         Role.COORDINATOR: {"run": coordinator_run.KIND, "round": coordinator_round.KIND},
         Role.AGGREGATOR: {"run": membership.KIND, "phase": accumulation.KIND},
-        Role.CLIENT: {"run": enrolment.KIND, "round": trainer_round.KIND, "catchup": catchup.KIND},
+        Role.CLIENT: {
+            "admission": admission.KIND,
+            "run": participation.KIND,
+            "round": trainer_round.KIND,
+            "catchup": catchup.KIND,
+        },
     }
 )
 
@@ -44,7 +49,8 @@ class Row:
     @property
     def recurs(self) -> bool:
         """Whether it is taken in every round, and not only once in a run."""
-        return self.kind != "run" or self.event in {"RoundEnded", "PhaseEnded", "RoundOrdered", "RoundOver"}
+        once = {"run", "admission"}
+        return self.kind not in once or self.event in {"RoundEnded", "PhaseEnded", "RoundOrdered", "RoundOver"}
 
 
 def list_rows() -> list[Row]:
@@ -137,21 +143,21 @@ WHY_SELDOM: Mapping[Row, str] = MappingProxyType(
         Row(Role.AGGREGATOR, "phase", "awaiting", "ChunkChecked"): _DAMAGE,
         Row(Role.AGGREGATOR, "phase", "awaiting", "PartialArrived"): _EARLY,
         Row(Role.AGGREGATOR, "phase", "collecting", "PartialArrived"): _EARLY,
-        Row(Role.CLIENT, "run", "invited", "Ended"): "the run ends before it began",
-        Row(Role.CLIENT, "run", "preparing", "Ended"): "the run ends before it began",
-        Row(Role.CLIENT, "run", "pledged", "Proposed"): _ASKED_AGAIN,
-        Row(Role.CLIENT, "run", "pledged", "ContributionArrived"): _EARLY,
-        Row(Role.CLIENT, "run", "pledged", "PeerConfirmed"): _EARLY,
-        Row(Role.CLIENT, "run", "pledged", "Ended"): "the run ends before it began",
-        Row(Role.CLIENT, "run", "agreeing", "ContributionArrived"): "all may have come before the keys",
-        Row(Role.CLIENT, "run", "agreeing", "KeysArrived"): _CAME_TWICE,
-        Row(Role.CLIENT, "run", "agreeing", "Ended"): "the run ends before it began",
-        Row(Role.CLIENT, "run", "inheriting", "Inherited"): _NEWCOMER,
-        Row(Role.CLIENT, "run", "inheriting", "KeysArrived"): _NEWCOMER,
-        Row(Role.CLIENT, "run", "inheriting", "Ended"): _NEWCOMER,
-        Row(Role.CLIENT, "run", "pledged", "RoundOrdered"): _OLD_COPY,
-        Row(Role.CLIENT, "run", "agreeing", "RoundOrdered"): _OLD_COPY,
-        Row(Role.CLIENT, "run", "inheriting", "RoundOrdered"): _OLD_COPY,
+        Row(Role.CLIENT, "admission", "invited", "Ended"): "the run ends before it began",
+        Row(Role.CLIENT, "admission", "preparing", "Ended"): "the run ends before it began",
+        Row(Role.CLIENT, "admission", "pledged", "Proposed"): _ASKED_AGAIN,
+        Row(Role.CLIENT, "admission", "pledged", "ContributionArrived"): _EARLY,
+        Row(Role.CLIENT, "admission", "pledged", "PeerConfirmed"): _EARLY,
+        Row(Role.CLIENT, "admission", "pledged", "Ended"): "the run ends before it began",
+        Row(Role.CLIENT, "admission", "agreeing", "ContributionArrived"): "all may have come before the keys",
+        Row(Role.CLIENT, "admission", "agreeing", "KeysArrived"): _CAME_TWICE,
+        Row(Role.CLIENT, "admission", "agreeing", "Ended"): "the run ends before it began",
+        Row(Role.CLIENT, "admission", "inheriting", "Inherited"): _NEWCOMER,
+        Row(Role.CLIENT, "admission", "inheriting", "KeysArrived"): _NEWCOMER,
+        Row(Role.CLIENT, "admission", "inheriting", "Ended"): _NEWCOMER,
+        Row(Role.CLIENT, "admission", "pledged", "RoundOrdered"): _OLD_COPY,
+        Row(Role.CLIENT, "admission", "agreeing", "RoundOrdered"): _OLD_COPY,
+        Row(Role.CLIENT, "admission", "inheriting", "RoundOrdered"): _OLD_COPY,
         Row(Role.CLIENT, "run", "joined", "KeysArrived"): _CAME_TWICE,
         Row(Role.CLIENT, "run", "leaving", "RoundOrdered"): "takes an order slower than the end of the run",
         Row(Role.CLIENT, "run", "leaving", "RoundOver"): "the others have finished without us",

@@ -298,7 +298,8 @@ JOBS: dict[str, dict[str, str]] = {
     "hubbub_coordinator.phases.round": {},
     "hubbub_aggregator.phases.membership": {},
     "hubbub_aggregator.phases.accumulation": {"SUMMING": "SumAndRelease"},
-    "hubbub_trainer.phases.enrolment": {"PREPARING": "PrepareTask"},
+    "hubbub_trainer.phases.admission": {"PREPARING": "PrepareTask"},
+    "hubbub_trainer.phases.participation": {},
     "hubbub_trainer.phases.round": {
         "TRAINING": "Train",
         "SHARING": "SendShares",

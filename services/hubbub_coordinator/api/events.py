@@ -213,7 +213,7 @@ async def list_events(
     kind: Annotated[list[FeedEventKind] | Absent, Query(description="Only events of these kinds.")] = None,
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
-    """What happened: the newest, or what followed on an event."""
+    """Events: the newest, or those after a given one."""
     fits = partial(_fits, run=run, kinds=kind, party=party)
 
     async def build() -> EventPage:

@@ -77,7 +77,7 @@ from hubbub_trainer.events import (
     Trained,
     VoidAnnounced,
 )
-from hubbub_trainer.phases.standing import ReportOldCopy
+from hubbub_trainer.phases.participation import ReportOldCopy
 
 
 class State(Enum):

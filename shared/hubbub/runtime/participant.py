@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hubbub.errors import Code, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
@@ -36,6 +36,9 @@ D = TypeVar("D")
 
 class Participant(ABC):
     """Shell of a party that takes part in runs."""
+
+    run_kinds: ClassVar[frozenset[str]] = frozenset({"run"})
+    """Machines that, one after the other, hold a party's part in a run; the last of them is "run"."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class Participant(ABC):
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Restore the keys of all open runs; report runs whose state is lost."""
         for key, live in machines.items():
-            if key.kind == "run" and not is_final(live.kind.table, live.state):
+            if key.kind in self.run_kinds and not self._ends_run(key, live):
                 self._restore_run(key, live)
         for run in self._tombstones.find_open():
             if Key("run", run) not in machines and self._vault.get(run, "run key") is None:
@@ -219,10 +222,10 @@ class Participant(ABC):
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
         """Remember that a machine is over; if it is a run, delete all that belongs to it."""
-        del live
         self._over.add(key)
         self._let_go(key)
-        if key.kind == "run":
+        if self._ends_run(key, live):
+            self._over.add(Key("run", key.run))
             if key.run in self._tombstones:
                 self._tombstones.mark_ended(key.run)
             self._drop_files(key)
@@ -232,6 +235,10 @@ class Participant(ABC):
                 self._let_go(other)
                 self.runner.forget(other)
         return True
+
+    def _ends_run(self, key: Key, live: RunningMachine) -> bool:
+        """Return whether a machine is over, and our part in its run with it."""
+        return key.kind in self.run_kinds and is_final(live.kind.table, live.state)
 
     def _drop_files(self, run: Key) -> None:
         """Remove the files of a run that are outside the state file."""

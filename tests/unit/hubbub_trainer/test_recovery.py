@@ -245,6 +245,31 @@ async def test_killed_at_every_event_it_ends_with_the_same_model(
         *("Concluded", "Closed", "RoundOver", "Ended", "forgotten"),
     }
     assert killed == {(when, what) for when in ("before", "after") for what in events}
+    between = {(point.when, point.what) for point in saboteur.points if point.key == Key("admission", run)}
+    assert {("before", "forgotten"), ("after", "forgotten")} <= between, "when the participation is there already"
+    begun = {(point.when, point.what) for point in saboteur.points if point.key == Key("run", run)}
+    assert {("before", "beginning"), ("after", "beginning")} <= begun, "when it is not yet, and when it just is"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@aio
+async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_part_with_its_keys(
+    tmp_path: Path, when: str
+) -> None:
+    """Once only: another death would bring its keys back in another way."""
+
+    def chosen(point: Point) -> bool:
+        return (point.when, point.what, point.key.kind) == (when, "beginning", "run")
+
+    async with (
+        scene_of(tmp_path, MANIFEST, TASK) as scene,
+        haunted(scene, lambda point: chosen(point) and point.key.run == MANIFEST.run_id) as saboteur,
+    ):
+        await scene.join()
+        await scene.play_good_round(1)
+        assert len(saboteur.points) == 1
+        assert scene.dead() == []
+        assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
 
 
 @pytest.mark.parametrize(
@@ -262,6 +287,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
     run = manifest.run_id
     async with scene_of(tmp_path / "haunted", manifest, TASK) as scene:
         await scene.join()
+        await scene.settle()  # It says that it is ready before the store has all of the hand-over.
         events = CATCHING_UP | ({"OtherTranscript", "Strayed"} if history is with_a_strayed_round else set())
         async with haunted(scene, lambda point: point.key.run == run and point.what in events) as saboteur:
             await history(scene)

@@ -37,6 +37,7 @@ from hubbub_trainer.events import (
     Trained,
     VoidAnnounced,
 )
+from hubbub_trainer.phases.participation import ReportOldCopy
 from hubbub_trainer.phases.round import (
     KIND,
     TRANSITIONS,
@@ -51,7 +52,6 @@ from hubbub_trainer.phases.round import (
     State,
     Train,
 )
-from hubbub_trainer.phases.standing import ReportOldCopy
 from support.builders import make_manifest
 from support.two_phases import NAME, TwoPhases
 

@@ -25,7 +25,7 @@ from hubbub.trust.seals import Stage
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SnapshotSent
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.phases.standing import SendSnapshot
+from hubbub_trainer.phases.participation import SendSnapshot
 from hubbub_trainer.snapshots import Handover
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from hubbub_trainer.workspaces import Workspaces

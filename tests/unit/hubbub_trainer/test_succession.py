@@ -26,7 +26,8 @@ from hubbub.strategies.base import Theta
 from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
 from hubbub_trainer import snapshots
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.phases.standing import Enrolment, State
+from hubbub_trainer.phases import admission, participation
+from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.saved_model import KeptModel, read_kept_model
 from hubbub_trainer.workspace import digest, model_hmac
@@ -121,7 +122,7 @@ async def send_model(
 
 
 def state_of(scene: Scene) -> object:
-    return scene.trainer.runner.machines[Key("run", scene.manifest.run_id)].state
+    return scene.trainer.runner.machines[scene.trainer._find_key(scene.manifest.run_id)].state
 
 
 def begun_with(scene: Scene) -> dict[str, Theta]:
@@ -145,7 +146,7 @@ async def test_a_newcomer_is_ready_once_it_has_the_model_and_begins_with_nothing
         request = await await_request(scene, SECOND)
         assert (request.after, request.giver) == (-1, SECOND)
         await scene.settle()
-        assert state_of(scene) is State.INHERITING
+        assert state_of(scene) is admission.State.INHERITING
         assert not any(isinstance(envelope.body, RunReady) for envelope in scene.coordinator.heard)
         await send_model(scene, SECOND)
         await scene.hear(scene.coordinator, RunReady)
@@ -203,7 +204,7 @@ async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
         await send_model(scene, THIRD, chunks=slice(1, None))
         await send_model(scene, FOURTH)
         await scene.settle()
-        assert state_of(scene) is State.INHERITING
+        assert state_of(scene) is admission.State.INHERITING
         await send_model(scene, THIRD, chunks=slice(0, 1))
         await scene.hear(scene.coordinator, RunReady)
         check_begin(scene)
@@ -228,7 +229,7 @@ async def test_a_newcomer_that_is_killed_before_the_model_came_asks_again(tmp_pa
         await scene.settle()
         await scene.restart()
         await await_request(scene, SECOND, times=2)
-        assert state_of(scene) is State.INHERITING
+        assert state_of(scene) is admission.State.INHERITING
         await send_model(scene, SECOND, chunks=slice(2, None))
         await scene.hear(scene.coordinator, RunReady)
         check_begin(scene)
@@ -383,7 +384,7 @@ async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Pa
             body = ModelVouched(vouchers=(voucher,))
             await scene.say(scene.parties[client], body, round_number=0, phase="")
         await send_model(scene, SECOND, salts=lambda _: b"", number=2)
-        while scene.trainer._joined(Key("run", FIRST.run_id), Enrolment).over < 2:
+        while scene.trainer._joined(Key("run", FIRST.run_id), Participation).over < 2:
             await scene.settle()
         await scene.tell(COMPLETED)
         await scene.settle()
@@ -482,6 +483,32 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
 
 
 @aio
+async def test_an_heir_that_is_asked_before_all_confirmations_have_reached_it_sends_its_copy_then(
+    tmp_path: Path,
+) -> None:
+    async with scene_of(tmp_path, FIRST, TASK) as scene:
+        await complete(scene)
+        await scene.pledge(go_on(endorsed_by_all(scene, FIRST)))
+        await scene.exchange()
+        body = SnapshotRequested(after=-1, giver=ME)
+        await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
+        await scene.settle()
+        assert state_of(scene) is admission.State.AGREEING
+        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[FOURTH].heard)
+        await scene.restart()
+        for client in scene.by_hand:
+            await scene.confirm(client, to=ME, confirmation=scene.peers.agree().confirmation())
+        chunks = count_chunks(scene.manifest, 0)
+        heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
+        await scene.settle()
+        assert {sent.index for _, sent in heard} == set(range(chunks))
+        data = scene.trainer._joined(Key("run", scene.manifest.run_id), Participation)
+        assert data.sent == {FOURTH: participation.SentSnapshots(count=1, number=0)}, "the next may follow"
+        await scene.play_good_round(1)
+        assert scene.dead() == []
+
+
+@aio
 async def test_an_heir_sends_the_beginning_to_nobody_once_it_has_gone_on(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         await complete(scene)
@@ -502,7 +529,7 @@ async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path)
         await scene.say(scene.parties[SECOND], body, round_number=0, phase="")
         await scene.settle()
         assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[SECOND].heard)
-        assert state_of(scene) is State.JOINED
+        assert state_of(scene) is participation.State.JOINED
 
 
 def spoil_model(folder: Path) -> None:

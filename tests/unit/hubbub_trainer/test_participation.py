@@ -1,34 +1,29 @@
-"""A trainer in a run: what it joins, why it refuses, one group secret, rounds in order, and when it leaves."""
+"""A trainer in a run: rounds in order, what was lost of them, what it vouches for, and when it leaves."""
 
 import math
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 
-from hubbub.errors import Code, Objection, PeerError, RejectReason, UnexpectedEvent
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell, TellOwner
 from hubbub.machine.table import step
 from hubbub.messages.envelope import Message
-from hubbub.messages.manifest import Manifest, describe_run
-from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunJoined, RunReady, RunRefused
+from hubbub.messages.manifest import Manifest
+from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import ModelVouched, Voucher
 from hubbub_trainer.events import (
     CaughtUp,
     ContributionArrived,
     Ended,
     Go,
-    GroupAgreed,
     HeldModel,
-    Inherited,
-    InitialModel,
     KeysArrived,
     Lost,
     NeverMind,
     Overtaken,
     PeerConfirmed,
-    Prepared,
     Proposed,
     RoundBroken,
     RoundHeardOf,
@@ -40,19 +35,14 @@ from hubbub_trainer.events import (
     SumsLost,
     WaitIsOver,
 )
-from hubbub_trainer.phases.attending import VOUCHED_ROUNDS, is_small
-from hubbub_trainer.phases.enrolment import KIND, TRANSITIONS
-from hubbub_trainer.phases.standing import (
+from hubbub_trainer.phases.participation import (
+    KIND,
+    TRANSITIONS,
+    VOUCHED_ROUNDS,
     AbandonRounds,
-    AcceptKeys,
-    AgreeOnSecret,
-    DealContribution,
     EndorseModel,
-    Enrolment,
-    KeepContribution,
     NoteVoid,
-    PrepareTask,
-    RememberRun,
+    Participation,
     ReportOldCopy,
     SaveModel,
     SendSnapshot,
@@ -60,21 +50,17 @@ from hubbub_trainer.phases.standing import (
     SetUpRound,
     State,
     VoidCaps,
+    is_small,
 )
 from support.builders import make_manifest, make_run_key
 
 MANIFEST = make_manifest(rounds=9)
 ME, SECOND, THIRD = MANIFEST.clients
 RUN_KEY = make_run_key(MANIFEST, ME)
-GOOD = Prepared(
-    parameters=MANIFEST.parameters,
-    initial_model_sha256=MANIFEST.initial_model_sha256,
-    initial=InitialModel(sha256="0" * 64),
-)
 KEYS = KeysArrived(
     publics={name: name.encode() for name in (*MANIFEST.clients, *MANIFEST.aggregators)}, keys_sha256="ab" * 32
 )
-TAG, OTHER_TAG = "7a" * 32, "7b" * 32
+TAG = "7a" * 32
 MODEL, PEERS_MODEL = "5d" * 32, "5e" * 32
 PEERS = HeldModel(sha256="5f" * 32, step=1.0)
 ENDED_AT_S = 50.0
@@ -96,16 +82,19 @@ def over(number: int, *, released: bool, exposed: bool = False, step: float = 1.
 
 
 class Play:
-    """One trainer's enrolment."""
+    """One trainer in a run that it was admitted to."""
 
     def __init__(self, manifest: Manifest = MANIFEST, caps: VoidCaps | None = None) -> None:
-        self.state = State.INVITED
-        self.data = Enrolment(
+        self.state = State.JOINED
+        self.data = Participation(
             me=ME,
             key=Key("run", manifest.run_id),
             manifest=manifest,
             run_key=RUN_KEY,
+            publics=KEYS.publics,
+            keys_sha256=KEYS.keys_sha256,
             caps=caps or VoidCaps(),
+            models=(digest_of(0),),
         )
         self.effects: tuple[Effect, ...] = ()
 
@@ -115,20 +104,10 @@ class Play:
 
     def advance(self, state: State) -> None:
         """Come to a state the ordinary way."""
-        events: dict[State, list[object]] = {
-            State.INVITED: [Proposed()],
-            State.PREPARING: [GOOD],
-            State.PLEDGED: [KEYS],
-            State.AGREEING: [
-                *(ContributionArrived(client=client) for client in self.data.peers),
-                GroupAgreed(confirmation=TAG),
-                *(PeerConfirmed(client=client, confirmation=TAG) for client in self.data.peers),
-            ],
-            State.JOINED: [RoundOrdered(number=1), Ended(outcome="completed", at_s=ENDED_AT_S)],
-        }
-        while self.state is not state:
-            for event in events[self.state]:
-                self.feed(event)
+        if self.state is not state:
+            self.feed(RoundOrdered(number=1))
+            self.feed(Ended(outcome="completed", at_s=ENDED_AT_S))
+        assert self.state is state
 
     def said(self) -> list[Message]:
         """What the coordinator is told."""
@@ -144,14 +123,8 @@ class Play:
         (body,) = self.said()
         return body
 
-    def refusal(self, code: Code) -> str:
-        """What our own log says of the refusal; the coordinator is told the code."""
-        assert self.state is State.REFUSED
-        assert self.answer() == RunRefused(code=code)
-        return self.logged()
-
     def farewell(self, code: Code = Code.POLICY_VOID_ROUNDS) -> str:
-        """The same of leaving the run."""
+        """What our own log says of leaving the run; the coordinator is told the code."""
         assert self.state is State.ENDED
         assert self.answer() == PartyFailed(code=code)
         return self.logged()
@@ -185,133 +158,7 @@ def joined() -> Play:
     return play
 
 
-# The proposal -------------------------------------------------------------------------------------------
-
-
-def test_pledges_when_its_task_is_the_manifests_number_for_number() -> None:
-    play = Play()
-    play.feed(Proposed())
-    assert (play.state, play.effects) == (State.PREPARING, (PrepareTask(),))
-    play.feed(Proposed())
-    assert (play.state, play.effects) == (State.PREPARING, ()), "the task is not loaded twice"
-    play.feed(GOOD)
-    assert play.state is State.PLEDGED
-    assert play.answer() == RunJoined(run_key=RUN_KEY)
-    play.feed(Proposed())
-    assert (play.state, play.answer()) == (State.PLEDGED, RunJoined(run_key=RUN_KEY)), "the same key again"
-
-
-def test_the_run_is_remembered_before_it_is_joined_and_recorded_last() -> None:
-    play = Play()
-    play.advance(State.PLEDGED)
-    assert [type(effect) for effect in play.effects] == [RememberRun, Publish, Record]
-    assert play.effects[-1] == Record("joined", describe_run(MANIFEST))
-
-
-OBJECTIONS = (
-    Objection(Code.POLICY_MIN_CLIENTS, "min_clients is 2"),
-    Objection(Code.POLICY_APPROVAL, "the task is not approved"),
-)
-
-
-def test_a_refusal_tells_the_first_code_and_the_log_every_sentence_and_no_task_is_loaded() -> None:
-    play = Play()
-    play.data = replace(play.data, objections=OBJECTIONS, run_key=None)
-    play.feed(Proposed())
-    why = "min_clients is 2; the task is not approved"
-    assert play.refusal(Code.POLICY_MIN_CLIENTS) == why
-    assert play.effects[1:] == (CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why),)
-
-
-def test_refuses_a_strategy_that_it_does_not_know() -> None:
-    play = Play(make_manifest(strategy="magic"))
-    play.feed(Proposed())
-    assert "magic" in play.refusal(Code.PROTOCOL_STRATEGY)
-
-
-def test_what_the_ledger_is_against_is_refused_before_anything_else_leaves() -> None:
-    """The coordinator is told no more than that it is so; which run was before is for the owner's log."""
-    play = Play()
-    play.feed(Proposed())
-    play.feed(replace(GOOD, initial=replace(GOOD.initial, objection="run 1 began there")))
-    assert play.refusal(Code.POLICY_LEDGER) == "run 1 began there"
-    assert play.effects[1:] == (
-        CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, "run 1 began there"),
-    )
-
-
-@pytest.mark.parametrize("objection", ["", "run 1 began there"])
-def test_a_newcomer_is_ready_when_the_ledger_is_not_against_the_model_that_came(objection: str) -> None:
-    play = Play()
-    play.advance(State.JOINED)
-    play.state, play.data = State.INHERITING, replace(play.data, lacks_model=True, models=())
-    play.feed(Inherited(initial=InitialModel(sha256=digest_of(5), voids=1, objection=objection)))
-    if objection:
-        assert play.state is State.ENDED
-        assert play.said() == [RunRefused(code=Code.POLICY_LEDGER)]
-        assert play.effects[-1] == LEFT
-    else:
-        assert (play.state, play.said()) == (State.JOINED, [RunReady()])
-        assert (play.data.models, play.data.wasted_on_model) == ((digest_of(5),), 1)
-
-
-@pytest.mark.parametrize(
-    ("event", "why"),
-    [
-        (Prepared(parameters=99, initial_model_sha256="0" * 64), "99 parameters here, the manifest says 100"),
-        (Prepared(parameters=100, initial_model_sha256="1" * 64), "is not the one that the manifest commits to"),
-        (Failed("PrepareTask: there is no task 'magic'"), "there is no task 'magic'"),
-    ],
-)
-def test_refuses_another_task_than_the_manifests(event: object, why: str) -> None:
-    play = Play()
-    play.feed(Proposed())
-    play.feed(event)
-    assert why in play.refusal(Code.PROTOCOL_TASK)
-    assert RememberRun() not in play.effects, "what was never joined may be proposed again"
-
-
-@pytest.mark.parametrize("state", [State.INVITED, State.PREPARING])
-def test_a_run_that_ends_before_our_pledge_leaves_nothing(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    play.feed(Ended(outcome="failed", at_s=ENDED_AT_S))
-    assert (play.state, play.effects) == (State.ENDED, ())
-
-
-@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING])
-def test_a_run_that_ends_before_its_first_round_is_recorded_and_leaves_no_model(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    play.feed(Ended(outcome="cancelled", at_s=ENDED_AT_S))
-    assert (play.state, play.effects) == (State.ENDED, (Record("ended", {"outcome": "cancelled"}),))
-
-
-# Keys and the group secret ------------------------------------------------------------------------------
-
-
-def test_the_group_secret_is_agreed_step_by_step() -> None:
-    play = Play()
-    play.advance(State.PLEDGED)
-    play.feed(KEYS)
-    assert [*play.effects] == [
-        AcceptKeys(KEYS.publics),
-        DealContribution(),
-        Record("keys", {"keys_sha256": KEYS.keys_sha256}),
-    ]
-    play.feed(ContributionArrived(client=THIRD))
-    assert [*play.effects] == [KeepContribution(THIRD)]
-    play.feed(ContributionArrived(client=SECOND))
-    assert [*play.effects] == [KeepContribution(SECOND), AgreeOnSecret()]
-    play.feed(GroupAgreed(confirmation=TAG))
-    told = [effect for effect in play.effects if isinstance(effect, Publish)]
-    assert [effect.to for effect in told] == [SECOND, THIRD]
-    assert {effect.body for effect in told} == {GroupConfirmed(confirmation=TAG)}
-    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
-    assert (play.state, play.effects) == (State.AGREEING, ()), "all clients, not most of them"
-    play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
-    assert (play.state, play.answer()) == (State.JOINED, RunReady())
-    assert play.effects[-1] == Record("group", {"confirmation": TAG})
+# What was for the admission, delivered again ------------------------------------------------------------
 
 
 EVENTS: dict[str, object] = {
@@ -323,74 +170,14 @@ EVENTS: dict[str, object] = {
 }
 
 
-def test_whatever_comes_first_the_secret_is_agreed_once_and_the_run_joined_once() -> None:
-    """Others may have the keys, deal and confirm before we have heard anything of it."""
-    for order in permutations(EVENTS):
-        play = Play()
-        play.advance(State.PLEDGED)
-        jobs = 0
-        for name in order:
-            play.feed(EVENTS[name])
-            jobs += play.effects.count(AgreeOnSecret())
-        assert (play.state, jobs) == (State.AGREEING, 1), order
-        play.feed(GroupAgreed(confirmation=TAG))
-        assert (play.state, play.said()) == (State.JOINED, [RunReady()]), order
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_a_second_part_of_one_client_changes_nothing(*, early: bool) -> None:
-    play = Play()
-    play.advance(State.PLEDGED if early else State.AGREEING)
-    play.feed(ContributionArrived(client=SECOND))
-    before = play.data
-    play.feed(ContributionArrived(client=SECOND))
-    assert (play.data, play.effects) == (before, ())
-
-
-@pytest.mark.parametrize("first", ["theirs", "theirs before the keys", "ours"])
-def test_another_confirmation_than_ours_ends_it_and_is_counted(first: str) -> None:
-    play = Play()
-    play.advance(State.PLEDGED if first == "theirs before the keys" else State.AGREEING)
-    theirs, ours = PeerConfirmed(client=THIRD, confirmation=OTHER_TAG), GroupAgreed(confirmation=TAG)
-    if first == "theirs before the keys":
-        play.feed(theirs)
-        play.feed(KEYS)
-        play.feed(ours)
-    else:
-        for event in (theirs, ours) if first == "theirs" else (ours, theirs):
-            assert play.state is State.AGREEING
-            play.feed(event)
-    assert "client-3 confirms another group secret" in play.farewell(Code.PROTOCOL_GROUP)
-    (refusal,) = [effect for effect in play.effects if isinstance(effect, CountRefusal)]
-    assert (refusal.reason, refusal.kind, refusal.sender) == (
-        RejectReason.DIFFERENT_GROUP,
-        GroupConfirmed.kind,
-        THIRD,
-    )
-    assert play.effects[-1] == LEFT
-
-
-def test_a_clients_first_word_counts() -> None:
-    play = Play()
-    play.advance(State.AGREEING)
-    play.feed(PeerConfirmed(client=THIRD, confirmation=OTHER_TAG))
-    play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
-    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
-    play.feed(GroupAgreed(confirmation=TAG))
-    assert "client-3 confirms another group secret" in play.farewell(Code.PROTOCOL_GROUP)
-
-
-@pytest.mark.parametrize("state", [State.AGREEING, State.JOINED])
-def test_the_same_keys_again_are_old_news_and_others_are_refused(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    before = play.data
-    play.feed(KEYS)
-    assert (play.state, play.data, play.effects) == (state, before, ())
+def test_the_same_keys_again_are_old_news_and_others_are_refused(joined: Play) -> None:
+    before = joined.data
+    joined.feed(KEYS)
+    assert (joined.state, joined.data, joined.effects) == (State.JOINED, before, ())
     with pytest.raises(PeerError) as caught:
-        play.feed(replace(KEYS, keys_sha256="cd" * 32))
+        joined.feed(replace(KEYS, keys_sha256="cd" * 32))
     assert caught.value.reason is RejectReason.SECOND_KEY
-    assert (play.state, play.data) == (state, before)
+    assert (joined.state, joined.data) == (State.JOINED, before)
 
 
 @pytest.mark.parametrize("state", [State.JOINED, State.LEAVING])
@@ -405,14 +192,6 @@ def test_what_was_for_the_beginning_changes_nothing_later(state: State, name: st
 
 
 # Rounds -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", [State.INVITED, State.PREPARING, State.PLEDGED, State.AGREEING])
-def test_no_round_before_all_clients_confirmed(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    with pytest.raises((UnexpectedEvent, PeerError)):
-        play.feed(RoundOrdered(number=1))
 
 
 def test_a_round_ordered_while_idle_begins_at_once(joined: Play) -> None:
@@ -554,7 +333,7 @@ def test_an_order_that_came_before_is_old_news(joined: Play, number: int) -> Non
 # An old copy --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING, State.JOINED, State.LEAVING])
+@pytest.mark.parametrize("state", [State.JOINED, State.LEAVING])
 def test_who_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leaves(state: State) -> None:
     play = Play()
     play.advance(state)
@@ -1035,11 +814,7 @@ def test_a_void_round_is_noted_on_the_model_that_it_was_of(joined: Play) -> None
 
 
 def test_void_rounds_of_the_same_model_in_other_runs_count_too(joined: Play) -> None:
-    """The ledger knows them: of the model that the run begins with, and of any that it comes to."""
-    play = Play()
-    play.feed(Proposed())
-    play.feed(replace(GOOD, initial=replace(GOOD.initial, voids=1)))
-    assert play.data.wasted_on_model == 1
+    """The ledger knows them, of any model that the run comes to; of the first it is asked before we join."""
     joined.feed(RoundOrdered(number=1))
     joined.feed(over(1, released=True, voids=1))
     assert (joined.data.wasted_on_model, joined.data.wasted) == (1, 0)
@@ -1208,13 +983,10 @@ def test_a_run_that_was_not_completed_ends_at_once(joined: Play, outcome: str) -
     assert joined.effects[-1] == Record("ended", {"outcome": outcome})
 
 
-@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING, State.JOINED])
-def test_a_failure_of_this_machine_is_told(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    play.feed(Failed("AgreeOnSecret: a seal does not open", Code.PROTOCOL_PEER))
-    assert play.said() == [PartyFailed(code=Code.PROTOCOL_PEER)], "the sentence is for our log"
-    assert play.effects[-1] == Record("ended", {"outcome": "failed"})
+def test_a_failure_of_this_machine_is_told(joined: Play) -> None:
+    joined.feed(Failed("SendSnapshot: a seal does not close", Code.PROTOCOL_PEER))
+    assert joined.said() == [PartyFailed(code=Code.PROTOCOL_PEER)], "the sentence is for our log"
+    assert joined.effects[-1] == Record("ended", {"outcome": "failed"})
 
 
 def test_a_broken_round_is_for_the_coordinator_to_decide_upon(joined: Play) -> None:
@@ -1226,28 +998,8 @@ def test_a_broken_round_is_for_the_coordinator_to_decide_upon(joined: Play) -> N
 # After a restart ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_only_the_task_is_loaded_again_and_the_last_wait_has_its_limit(state: State) -> None:
+def test_the_last_wait_has_its_limit_again_after_a_restart() -> None:
     play = Play()
-    if state not in {State.INHERITING, State.REFUSED, State.ENDED}:
-        play.advance(state)
-    expected: dict[State, tuple[Effect, ...]] = {State.PREPARING: (PrepareTask(),), State.LEAVING: (IN_TIME,)}
-    assert KIND.resume(state, play.data) == expected.get(state, ())
-
-
-def test_the_secret_is_put_together_again_until_that_is_known_to_be_done() -> None:
-    play = Play()
-    play.advance(State.AGREEING)
-    for client in play.data.peers:
-        assert KIND.resume(play.state, play.data) == ()
-        play.feed(ContributionArrived(client=client))
-    assert KIND.resume(play.state, play.data) == (AgreeOnSecret(),)
-    play.feed(GroupAgreed(confirmation=TAG))
-    assert (play.state, KIND.resume(play.state, play.data)) == (State.AGREEING, ())
-
-
-def test_everybodys_keys_are_known_from_the_data_alone() -> None:
-    """Nothing is asked for again: whoever rebuilds the machine has them from here."""
-    play = Play()
-    play.advance(State.JOINED)
-    assert play.data.publics == KEYS.publics
+    assert KIND.resume(play.state, play.data) == ()
+    play.advance(State.LEAVING)
+    assert KIND.resume(play.state, play.data) == (IN_TIME,)
