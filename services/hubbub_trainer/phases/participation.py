@@ -573,7 +573,7 @@ def _moves_on(data: Participation, step: float) -> bool:
 
 
 def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
-    """Return whether a step is below 1/kappa of the median of the earlier ones; a first one, whether it is zero."""
+    """Return whether a step is below 1/kappa of the median of earlier ones; a first one, whether it is zero."""
     return step == 0 or (bool(earlier) and kappa * step < statistics.median_low(earlier))
 
 
