@@ -29,7 +29,7 @@ import pathlib, sys, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for target, token_file in zip(sys.argv[1::2], sys.argv[2::2]):
     headers = {"Authorization": "Bearer " + pathlib.Path(token_file).read_text().strip()} if token_file else {}
-    answer = opener.open(urllib.request.Request(f"http://{target}/metrics", headers=headers), timeout=HANG_S)
+    answer = opener.open(urllib.request.Request(f"http://{target}/metrics", headers=headers), timeout=600)
     print(target if b"hubbub_info" in answer.read() else "nothing of ours")
 """
 

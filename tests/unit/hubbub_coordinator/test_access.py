@@ -36,7 +36,7 @@ class EmptyCoordinator:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.news = EventFeed()
+        self.event_feed = EventFeed()
         self.runner = self
         self.cancelled: list[RunId] = []
 

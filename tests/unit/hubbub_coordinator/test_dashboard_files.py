@@ -51,7 +51,7 @@ class Page(HTMLParser):
 class Nobody:
     """A coordinator that is asked nothing: only the paths of its interface are."""
 
-    news = EventFeed()
+    event_feed = EventFeed()
 
 
 def find_routes() -> set[str]:

@@ -24,7 +24,7 @@ LIBRARIES = ["plotly.min.js", "swagger-ui-bundle.js", "swagger-ui.css"]
 class Nobody:
     """A coordinator that no page asks anything."""
 
-    news = EventFeed()
+    event_feed = EventFeed()
 
 
 def open_client() -> httpx.AsyncClient:

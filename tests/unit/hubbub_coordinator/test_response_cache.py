@@ -31,7 +31,7 @@ class Versions:
     forgotten: int = 0
 
     @property
-    def news(self) -> Versions:
+    def event_feed(self) -> Versions:
         return self
 
     def now_s(self) -> float:

@@ -31,7 +31,7 @@ class FailingCoordinator:
     """Cannot begin any run, for one and the same reason."""
 
     def __init__(self, error: Exception) -> None:
-        self.news = EventFeed()
+        self.event_feed = EventFeed()
         self._error = error
 
     async def submit(self, manifest: Manifest) -> None:

@@ -37,7 +37,7 @@ class Reporter:
     """A coordinator as far as the stream knows one: it has runs, and news."""
 
     def __init__(self, kept: int = 20_000) -> None:
-        self.news = EventFeed(kept)
+        self.event_feed = EventFeed(kept)
         self.counters = Counters()
         self._sequence = 0
 
@@ -51,10 +51,10 @@ class Reporter:
         for _ in range(count):
             self._sequence += 1
             moment = Transition(self._sequence, Key("run", run), state, Began(at_s=1.0), state, data, 0.0, data)
-            self.news.note(moment)
+            self.event_feed.note(moment)
 
     def ids(self, run: RunId | None = None) -> list[int]:
-        return [item.id for item in self.news.since(0) if run in {None, item.run}]
+        return [item.id for item in self.event_feed.since(0) if run in {None, item.run}]
 
 
 class Reader:
@@ -141,7 +141,7 @@ async def scene(reporter: Reporter | None = None) -> AsyncIterator[tuple[Reporte
     try:
         yield reporter, app
     finally:
-        reporter.news.close()
+        reporter.event_feed.close()
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ async def test_each_event_has_its_id_its_kind_and_itself() -> None:
         await reader.has(1)
 
         (event,) = reader.events
-        (item,) = reporter.news.since(0)
+        (item,) = reporter.event_feed.since(0)
         assert (event["id"], event["event"]) == ("100", "run-submitted")
         assert json.loads(event["data"]) == {name: getattr(item, name) for name in item.__dataclass_fields__}
 
@@ -323,7 +323,7 @@ async def test_a_silent_stream_says_from_time_to_time_that_it_is_there(monkeypat
         def go_on() -> None:
             """Others are never silent: that must not keep this reader from hearing of us."""
             reporter.report(ONE)
-            if not reporter.news.over:
+            if not reporter.event_feed.over:
                 loop.call_later(0.005, go_on)
 
         go_on()
@@ -352,7 +352,7 @@ async def test_it_ends_when_there_will_be_no_more_news() -> None:
     async with scene() as (reporter, app):
         reader = Reader(app)
         await reader.begins()
-        reporter.news.close()
+        reporter.event_feed.close()
         await reader.task
 
         assert reader.ended

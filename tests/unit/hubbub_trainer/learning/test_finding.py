@@ -96,7 +96,7 @@ def test_two_files_of_the_same_name_are_two(tmp_path: Path) -> None:
 def test_a_module_is_found_from_where_the_command_is_given(tmp_path: Path) -> None:
     write(tmp_path, PLAIN, "my_module.py")
     program = (
-        "from hubbub_trainer.learning import finding; print(finding.find_task('my_module:task', data='').name)"
+        "from hubbub_trainer.learning import registry; print(registry.find_task('my_module:task', data='').name)"
     )
     command = [sys.executable, "-c", program]
 
