@@ -16,6 +16,7 @@ from hubbub.errors import ProtocolError
 from hubbub.ids import Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.rest import RoundView, RunView
+from hubbub.run_options import RunOptions
 from hubbub_local.federation import make_parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
@@ -61,15 +62,8 @@ def measure_processes(plan: ProcessesPlan, amqp_url: str) -> ProcessRounds:
     """Start all services, run one warm-up round and then those of the plan, and stop the services."""
     parties = make_parties(clients=CLIENTS, servers=SERVERS)
     declare(parties, amqp_url)
-    manifest = draw_up_manifest(
-        SyntheticTask(plan.parameters),
-        roster=parties.roster,
-        strategy=STRATEGY,
-        rho=RHO,
-        local_steps=1,
-        rounds=plan.rounds + 1,
-        seed=0,
-    )
+    options = RunOptions(strategy=STRATEGY, rho=RHO, local_steps=1, rounds=plan.rounds + 1, seed=0)
+    manifest = draw_up_manifest(SyntheticTask(plan.parameters), options, roster=parties.roster)
     # Use no proxy from the environment.
     with (
         started(parties, parties.identities, amqp_url) as processes,

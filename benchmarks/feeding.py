@@ -38,6 +38,7 @@ from hubbub.protocol.layout import Chunk, Piece, Vector
 from hubbub.protocol.metrics import Metric
 from hubbub.protocol.ring import word_type
 from hubbub.protocol.sharing import unmask
+from hubbub.run_options import RunOptions
 from hubbub.runtime.publisher import sign
 from hubbub.strategies.base import Theta
 from hubbub.strategies.phase_plan import plan_phase
@@ -128,16 +129,8 @@ def measure_phase(parameters: int, clients: int, servers: int) -> PhaseCost:
 
 def draw_up_phase(parties: Parties, parameters: int) -> Manifest:
     """Return the manifest of a run with one phase, of all signs, without tags: they need a whole vector."""
-    return draw_up_manifest(
-        NumbersTask(parameters),
-        roster=parties.roster,
-        strategy="no-union",
-        rho=0.1,
-        local_steps=1,
-        rounds=1,
-        seed=0,
-        verified=False,
-    )
+    options = RunOptions(strategy="no-union", local_steps=1, rounds=1, seed=0, verified=False)
+    return draw_up_manifest(NumbersTask(parameters), options, roster=parties.roster)
 
 
 async def _run(manifest: Manifest, parties: Parties, meter: Meter) -> Crowd:

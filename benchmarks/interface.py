@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,9 +32,10 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, declare
 from hubbub.protocol.layout import Vector
+from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import BEGINNING, Transition
-from hubbub.runtime.serving import listen
 from hubbub.runtime.state_folder import STATE_FILE
+from hubbub.runtime.web_server import listen
 from hubbub.store.base import Draft
 from hubbub.store.event_codec import EventCodec
 from hubbub.store.sqlite import SqliteStore
@@ -45,6 +46,7 @@ from hubbub.transport.topology import topology_for
 from hubbub.trust.signed import sign_run_key
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -58,7 +60,6 @@ from hubbub_coordinator.events import (
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_coordinator.serving import answering
 from hubbub_local.demo_screen import Stopwatch
 from hubbub_local.federation import Connect, Federation, Parties, make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -67,6 +68,7 @@ from hubbub_trainer.planning import draw_up_manifest
 PROJECT = Path(__file__).resolve().parent.parent
 ROUNDS_ALREADY_RUN = 5
 """Rounds of the run that viewers request first, so that its pages are not empty."""
+OPTIONS = RunOptions(rho=RHO, local_steps=1, rounds=ROUNDS_ALREADY_RUN, seed=0)
 KEPT_AT_ONCE = 500
 PAGES = {
     "the newest": "",
@@ -234,15 +236,7 @@ class Stage:
         return run
 
     def _draw_up(self, count: int) -> Manifest:
-        return draw_up_manifest(
-            self.task,
-            roster=self.parties.roster,
-            strategy="no-union",
-            rho=RHO,
-            local_steps=1,
-            rounds=count,
-            seed=0,
-        )
+        return draw_up_manifest(self.task, replace(OPTIONS, rounds=count), roster=self.parties.roster)
 
     def _note(self, moment: Transition) -> None:
         ended = moment.after is rounds.State.RELEASED and moment.before is not moment.after
@@ -322,9 +316,7 @@ async def _time_pages(count: int, repeats: int) -> list[PageTime]:
 def _keep_runs(path: Path, parties: Parties, count: int) -> list[RunId]:
     """Write runs as a coordinator stores them, each begun and cancelled; oldest first."""
     shapes = EventCodec((runs.CoordinatorRun, *runs.KIND.events))
-    first = draw_up_manifest(
-        SyntheticTask(1_000), roster=parties.roster, strategy="no-union", rho=RHO, local_steps=1, rounds=5, seed=0
-    )
+    first = draw_up_manifest(SyntheticTask(1_000), OPTIONS, roster=parties.roster)
     store = SqliteStore(path)
     kept: list[RunId] = []
     try:
@@ -480,15 +472,7 @@ async def _on_its_own(parties: Parties, folder: Path) -> AsyncIterator[Coordinat
 
 def draw_up_feeding(parties: Parties, count: int) -> Manifest:
     """Return the manifest of a run of so many rounds without scores."""
-    manifest = draw_up_manifest(
-        SyntheticTask(1_000),
-        roster=parties.roster,
-        strategy="no-union",
-        rho=RHO,
-        local_steps=1,
-        rounds=count,
-        seed=0,
-    )
+    manifest = draw_up_manifest(SyntheticTask(1_000), replace(OPTIONS, rounds=count), roster=parties.roster)
     return Manifest.model_validate({**manifest.model_dump(), "scores": "none"})
 
 
@@ -522,7 +506,7 @@ def list_events(manifest: Manifest, at_s: float) -> Iterator[Event]:
     (phase,) = find_strategy(manifest.strategy).phases
     parameters = manifest.protocol_parameters
     vectors = (
-        Vector("signs", parameters.parameters, parameters.signs_modulus),
+        Vector("signs", parameters.model_size, parameters.signs_modulus),
         Vector("factors", 1, parameters.factors_modulus),
         Vector("tags", 3, 2**64),
     )

@@ -15,14 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from hubbub_trainer.learning.alexnet import SHAPES as ALEXNET_SHAPES
-from hubbub_trainer.learning.alexnet_training import AlexnetLearner
 from hubbub_trainer.learning.batches import order_batches
-from hubbub_trainer.learning.image_task import Hand, Shapes, draw_initial_model
 from hubbub_trainer.learning.images import Channel, LabelledImages
-from hubbub_trainer.learning.lenet import SHAPES as LENET_SHAPES
-from hubbub_trainer.learning.lenet_training import LenetLearner
-from hubbub_trainer.learning.network_training import NetworkLearner, draw_flips
+from hubbub_trainer.learning.network_training import RECIPES, NetworkLearner, Recipe, draw_flips
+from hubbub_trainer.learning.networks import Hand, draw_initial_model
 from hubbub_trainer.learning.task import Theta
 
 _SAMPLES = 2_000
@@ -45,13 +41,9 @@ class Contest:
 
     network: str
     steps: int
-    shapes: Shapes
+    recipe: Recipe
     image: tuple[int, ...]
-    learner: Callable[[Hand], NetworkLearner]
     modules: Callable[[], nn.Module]
-    learning_rate: float
-    momentum: float
-    flips: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +82,16 @@ def make_contests(plan: TrainingPlan) -> tuple[Contest, ...]:
     lenet = Contest(
         network="lenet",
         steps=plan.lenet_steps,
-        shapes=LENET_SHAPES,
+        recipe=RECIPES["lenet"],
         image=(28, 28),
-        learner=LenetLearner,
         modules=_build_lenet,
-        learning_rate=0.01,
-        momentum=0.9,
-        flips=False,
     )
     alexnet = Contest(
         network="alexnet",
         steps=plan.alexnet_steps,
-        shapes=ALEXNET_SHAPES,
+        recipe=RECIPES["alexnet"],
         image=(3, 32, 32),
-        learner=AlexnetLearner,
         modules=_build_alexnet,
-        learning_rate=0.1,
-        momentum=0.0,
-        flips=True,
     )
     return lenet, alexnet
 
@@ -140,9 +124,9 @@ def prepare(contest: Contest) -> tuple[Callable[[], Theta], Callable[[], Theta]]
     pixels = generator.integers(256, size=(_SAMPLES, *contest.image), dtype=np.uint8)
     classes = generator.integers(10, size=_SAMPLES, dtype=np.uint8)
     samples = LabelledImages(pixels, classes)
-    channels = (Channel(mean=0.5, deviation=0.25),) * contest.shapes[0][1]
-    learner = contest.learner(Hand(training=samples, test=samples, channels=channels))
-    theta = draw_initial_model(contest.shapes, _SEED)
+    channels = (Channel(mean=0.5, deviation=0.25),) * contest.recipe.shapes["conv1.weight"][1]
+    learner = NetworkLearner(contest.recipe, Hand(training=samples, test=samples, channels=channels))
+    theta = draw_initial_model(contest.recipe.shapes, _SEED)
     images = torch.tensor(
         (pixels.reshape(_SAMPLES, len(channels), *contest.image[-2:]) / 255 - 0.5) / 0.25
     ).float()
@@ -158,11 +142,13 @@ def _train_bare(contest: Contest, theta: Theta, images: torch.Tensor, labels: to
     torch.set_num_threads(1)
     network = contest.modules()
     nn.utils.vector_to_parameters(torch.tensor(theta), network.parameters())
-    optimiser = torch.optim.SGD(network.parameters(), lr=contest.learning_rate, momentum=contest.momentum)
+    optimiser = torch.optim.SGD(
+        network.parameters(), lr=contest.recipe.learning_rate, momentum=contest.recipe.momentum
+    )
     order = order_batches(len(labels), steps=contest.steps, batch_size=_BATCH_SIZE, seed=_SEED)
     for which, flipped in zip(torch.from_numpy(order), draw_flips(order.shape, _SEED), strict=True):
         batch = images[which]
-        if contest.flips:
+        if contest.recipe.flips:
             batch = torch.where(flipped.view(-1, 1, 1, 1), batch.flip(3), batch)
         optimiser.zero_grad()
         loss = nn.functional.cross_entropy(network(batch), labels[which])

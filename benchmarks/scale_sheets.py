@@ -13,7 +13,7 @@ from benchmarks.sheet import Sheet
 from benchmarks.sizes import SizedRound
 from benchmarks.steps import CLIENTS, SERVERS
 from benchmarks.threads import ThreadsTiming
-from hubbub_local.demo_screen import show_bytes
+from hubbub_cli.formatting import show_bytes
 from hubbub_local.figures import show_seconds
 
 

@@ -25,7 +25,7 @@ from benchmarks.steps import CHUNKS, CLIENTS, SERVERS
 from benchmarks.timing import ELEMENT_BYTES, Timing
 from benchmarks.trust import TrustCost
 from hubbub.messages.manifest import CHUNK_BYTES
-from hubbub_local.demo_screen import show_bytes
+from hubbub_cli.formatting import show_bytes
 from hubbub_local.figures import show_seconds
 
 

@@ -13,7 +13,7 @@ from benchmarks.peers.sheet import BASE
 from benchmarks.report import Report
 from benchmarks.sheet import Sheet
 from benchmarks.sizes import NEITHER, SCORES, TAGS
-from hubbub_local.demo_screen import show_bytes
+from hubbub_cli.formatting import show_bytes
 from hubbub_local.figures import show_seconds
 
 ALEXNET = 1_756_426

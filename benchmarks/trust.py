@@ -25,6 +25,7 @@ from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import ClosePhase, SumChunk
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt
+from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import Transition
 from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -211,9 +212,8 @@ def measure_trust(parameters: int, strategy: str, runs_wanted: int) -> TrustCost
 async def _run(parameters: int, strategy: str, meter: _Meter) -> None:
     task, broker = SyntheticTask(parameters), MemoryBroker()
     parties = make_parties(clients=CLIENTS, servers=SERVERS)
-    manifest = draw_up_manifest(
-        task, roster=parties.roster, strategy=strategy, rho=RHO, local_steps=1, rounds=ROUNDS, seed=0
-    )
+    options = RunOptions(strategy=strategy, rho=RHO, local_steps=1, rounds=ROUNDS, seed=0)
+    manifest = draw_up_manifest(task, options, roster=parties.roster)
 
     def connect(_: PartyId, topology: Topology) -> _CountingTransport:
         return _CountingTransport(meter, broker, topology)

@@ -17,7 +17,7 @@ from hubbub_trainer.learning.torch_task import Data, Site, TorchTask
 
 RANK = 2
 PUBLIC = 900
-"""The first so many digits are public, and taught the network upright."""
+"""The number of public digits, on which the network was trained upright."""
 HELD_OUT = 4
 
 
@@ -31,7 +31,7 @@ class Adapted(nn.Module):
         self.b = nn.Parameter(torch.zeros(frozen.out_features, RANK))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """W·x + B·(A·x)."""
+        """Return W·x + B·(A·x)."""
         corrected: Tensor = self.frozen(inputs) + functional.linear(functional.linear(inputs, self.a), self.b)
         return corrected
 
@@ -43,32 +43,32 @@ class UpsideDown(TorchTask):
     learning_rate = 0.02
 
     def model(self) -> nn.Module:
-        """The network that everybody has, with fresh adapters."""
+        """Make the public network, with fresh adapters."""
         network = build()
         network.load_state_dict(pretrain())
         return nn.Sequential(*(Adapted(each) if isinstance(each, nn.Linear) else each for each in network))
 
     def data(self, site: Site) -> Data:
-        """This client's scans: every so many of those that are not public."""
+        """Return this client's part of the scans that are not public."""
         images, labels = (each[PUBLIC + site.index :: site.clients] for each in load())
         inputs, test = images.flip(1), torch.arange(len(labels)) % HELD_OUT == 0
         return Data(train=(inputs[~test], labels[~test]), test=(inputs[test], labels[test]))
 
 
 def load() -> tuple[Tensor, Tensor]:
-    """All digits, a row of 64 pixels each."""
+    """Load all digits, a row of 64 pixels each."""
     digits = load_digits()
     return torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 
 
 def build() -> nn.Sequential:
-    """The larger network."""
+    """Make the larger network."""
     return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 @cache
 def pretrain() -> dict[str, Tensor]:
-    """Teach it upright digits. A real one would be a file that all clients have."""
+    """Train it on upright digits. In practice, all clients would have it as a file."""
     torch.manual_seed(0)
     network = build()
     images, labels = (each[:PUBLIC] for each in load())

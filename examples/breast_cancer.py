@@ -2,7 +2,7 @@
 
     hubbub demo --task examples/breast_cancer.py --clients 3 --strategy sec-union --local-steps 20
 
-Each hospital runs this file as its own (`hubbub trainer --task breast_cancer.py`); nothing of it is ever sent.
+Each hospital runs this file as its own (`hubbub trainer --task breast_cancer.py`); the file is never sent.
 """
 
 import torch
@@ -21,15 +21,15 @@ class BreastCancer(TorchTask):
     learning_rate = 0.05
 
     def model(self) -> torch.nn.Module:
-        """One hidden layer."""
+        """Make a network with one hidden layer."""
         return torch.nn.Sequential(torch.nn.Linear(30, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
 
     def data(self, site: Site) -> Data:
-        """This hospital's patients: every third; of them every fifth is left for testing."""
+        """Return this hospital's patients, every third; every fifth of them is for testing."""
         bunch = load_breast_cancer()
         inputs = torch.tensor(bunch.data, dtype=torch.float32)[site.index :: site.clients]
         labels = torch.tensor(bunch.target)[site.index :: site.clients]
-        # Scaled by what this hospital knows: nobody's means leave it.
+        # Scaled by this hospital's own means, which do not leave it.
         inputs = (inputs - inputs.mean(0)) / inputs.std(0)
         test = torch.arange(len(labels)) % HELD_OUT == 0
         return Data(train=(inputs[~test], labels[~test]), test=(inputs[test], labels[test]))

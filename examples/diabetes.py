@@ -12,11 +12,11 @@ from hubbub_trainer.learning.torch_task import Data, Site, TorchTask
 
 HELD_OUT = 5
 TYPICAL = 150.0
-"""What everybody knows of the target without looking at data: the model starts there."""
+"""A public guess at the target: the model starts there."""
 
 
 class Diabetes(TorchTask):
-    """How far has the disease gone after a year? Ten measurements, one number."""
+    """Progression of the disease after a year: ten measurements, one number."""
 
     metrics = "regression"
     target_range = (0.0, 350.0)
@@ -25,17 +25,17 @@ class Diabetes(TorchTask):
     momentum = 0.0
 
     def model(self) -> torch.nn.Module:
-        """One hidden layer."""
+        """Make a network with one hidden layer."""
         last = torch.nn.Linear(32, 1)
         torch.nn.init.constant_(last.bias, TYPICAL)
         return torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), last)
 
     def data(self, site: Site) -> Data:
-        """This hospital's patients: every third; of them every fifth is left for testing."""
+        """Return this hospital's patients, every third; every fifth of them is for testing."""
         bunch = load_diabetes()
         inputs = torch.tensor(bunch.data, dtype=torch.float32)[site.index :: site.clients]
         targets = torch.tensor(bunch.target, dtype=torch.float32)[site.index :: site.clients]
-        # Scaled by what this hospital knows: nobody's means leave it.
+        # Scaled by this hospital's own means, which do not leave it.
         inputs = (inputs - inputs.mean(0)) / inputs.std(0)
         test = torch.arange(len(targets)) % HELD_OUT == 0
         return Data(train=(inputs[~test], targets[~test]), test=(inputs[test], targets[test]))

@@ -2,7 +2,7 @@
 
 Count, mean and variance of the patients' ages follow from three sums; how often each of 2,000 diagnosis codes
 occurs is a sum in which most entries are zero. They are added up by the library call, where this file plays all
-parties, and by the services, where every party minds its own business and trusts no other.
+parties, and by the services, where every party has its own keys and state.
 
     python examples/federated_statistics.py
 """
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub.protocol.metrics import Metric, Scores
+from hubbub.run_options import RunOptions
 from hubbub.secure_sum import SecureSum
 from hubbub_coordinator.phases.run import State
 from hubbub_local.federation import make_parties, start_federation
@@ -28,12 +29,12 @@ from hubbub_trainer.saved_model import read_kept_model
 
 HOSPITALS, SERVERS, CODES = 5, 2, 2_000
 MIDDLE_AGE = 50  # Ages are counted from here, so that the sum of their squares stays small.
-LARGEST = 2.0**20  # What no number of a hospital is beyond. All agree on it: units and ring follow from it.
+LARGEST = 2.0**20  # The bound of every number. All hospitals agree on it: units and ring follow from it.
 Numbers = NDArray[np.float64]
 
 
 def collect(hospital: int) -> Numbers:
-    """One hospital's numbers: its patients, Σ age, Σ age², and how many patients have each code."""
+    """Draw one hospital's numbers: its patients, Σ age, Σ age², and how many patients have each code."""
     dice = np.random.default_rng(hospital)
     ages = dice.integers(0, 100, 400 + 10 * hospital) - MIDDLE_AGE
     codes = np.minimum(dice.geometric(0.02, ages.size) * dice.integers(1, 12, ages.size), CODES) - 1
@@ -44,13 +45,13 @@ def collect(hospital: int) -> Numbers:
 
 
 def add_up(ask: SecureSum, inputs: list[Numbers]) -> Numbers:
-    """Every hospital shares, every server adds what it was sent, and the totals are opened."""
+    """Share every hospital's numbers, add them at every server, and open the totals."""
     dealt = [ask.share(numbers) for numbers in inputs]
     return ask.open([ask.add(shares) for shares in zip(*dealt, strict=True)])
 
 
 def call_library(inputs: list[Numbers]) -> Numbers:
-    """First who has something where, in four bits an entry; then the numbers, where anybody has something."""
+    """Sum marks of the non-zero entries, in four bits each; then the numbers where any mark is set."""
     ask = SecureSum(clients=len(inputs), servers=SERVERS, length=inputs[0].size, largest=LARGEST)
     marks = SecureSum(clients=len(inputs), servers=SERVERS, length=ask.length, largest=1, modulus_bits=4)
     counts = add_up(marks, [(numbers != 0).astype(float) for numbers in inputs])
@@ -62,7 +63,7 @@ def call_library(inputs: list[Numbers]) -> Numbers:
 
 @dataclass(frozen=True)
 class Hospital:
-    """A client that learns nothing, and says its numbers."""
+    """A client that does not train; its update is its numbers."""
 
     numbers: Numbers
     samples: int = 1
@@ -71,12 +72,12 @@ class Hospital:
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
-        """What is added is the difference to the model, which begins as zeros."""
+        """Add the numbers to the model: clients sum the difference."""
         del steps, seed, progress
         return Training(theta + self.numbers.astype(np.float32), memory)
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        """A sum is neither right nor wrong."""
+        """Return no scores: a sum has no quality to measure."""
         del theta, memory
         return {}
 
@@ -90,26 +91,25 @@ class Statistics:
     metrics: tuple[Metric, ...] = ()
 
     def count_parameters(self) -> int:
-        """How many numbers everybody says."""
+        """Return the number of values per hospital."""
         return self.inputs[0].size
 
     def initial_model(self, seed: int) -> Theta:
-        """Nothing has been added yet."""
+        """Return zeros."""
         del seed
         return np.zeros(self.count_parameters(), np.float32)
 
     def learner(self, *, index: int, clients: int, seed: int) -> Hospital:
-        """The hospital at this place of the cohort."""
+        """Return the hospital at this place of the cohort."""
         del clients, seed
         return Hospital(self.inputs[index])
 
 
 async def ask_services(inputs: list[Numbers], strategy: str) -> Numbers:
-    """A whole federation in this process: after one round every client holds the sum as its model."""
+    """Run a whole federation in this process; after one round every client holds the sum as its model."""
     task, parties = Statistics(inputs), make_parties(clients=len(inputs), servers=SERVERS)
-    manifest = draw_up_manifest(
-        task, roster=parties.roster, strategy=strategy, rho=0.2, alpha_max=LARGEST, local_steps=1, rounds=1, seed=0
-    )
+    options = RunOptions(strategy=strategy, rho=0.2, alpha_max=LARGEST, local_steps=1, rounds=1, seed=0)
+    manifest = draw_up_manifest(task, options, roster=parties.roster)
     with tempfile.TemporaryDirectory(prefix="hubbub-statistics-") as name:
         folder = Path(name)
         async with start_federation(
@@ -126,7 +126,7 @@ async def ask_services(inputs: list[Numbers], strategy: str) -> Numbers:
 
 
 def describe(sums: Numbers) -> dict[str, str]:
-    """What follows from the sums alone."""
+    """Compute the statistics from the sums alone."""
     (patients, age, square), codes = sums[:3], sums[3:]
     return {
         "patients": f"{patients:.0f}",

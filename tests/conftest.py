@@ -95,15 +95,15 @@ def rabbitmq_server(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def mortal_node(rabbitmq_server: None) -> Iterator[PrivateNode]:
+def session_node(rabbitmq_server: None) -> Iterator[PrivateNode]:
     del rabbitmq_server
     with PrivateNode() as node:
         yield node
 
 
 @pytest.fixture(scope="module")
-def private_node(mortal_node: PrivateNode) -> PrivateNode:
+def private_node(session_node: PrivateNode) -> PrivateNode:
     """A RabbitMQ that a test may kill and restart; it is running, whatever a test before has done to it."""
-    if not mortal_node.is_running:
-        mortal_node.start()
-    return mortal_node
+    if not session_node.is_running:
+        session_node.start()
+    return session_node

@@ -24,8 +24,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
-from hubbub_local.demo import DemoOptions, draw_up
+from hubbub_local.demo import draw_up
 from hubbub_local.federation import Federation, start_federation
+from hubbub_local.options import DemoOptions
 from hubbub_local.serving import Dashboard, open_dashboard, reserve_port
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import load_task
@@ -116,7 +117,9 @@ class Show:
 
     def lose_keys(self) -> None:
         """Make a client lose its keys: a failing task alone would not end the run."""
-        self._ready.result(WAIT_S)[1].trainers[-1]._seals.clear()  # noqa: SLF001
+        trainer = self._ready.result(WAIT_S)[1].trainers[-1]
+        for key in list(trainer.runner.machines):
+            trainer.context_of(key.run).keys = None
 
     def begin(self, accident: Accident) -> RunId:
         """Start a run with an accident."""
@@ -127,16 +130,7 @@ class Show:
         return manifest.run_id
 
     def _draw_up(self) -> Manifest:
-        return draw_up_manifest(
-            self._task,
-            roster=self._parties.roster,
-            strategy=OPTIONS.strategy,
-            rho=OPTIONS.rho,
-            local_steps=OPTIONS.local_steps,
-            rounds=OPTIONS.rounds,
-            seed=OPTIONS.seed,
-            q=OPTIONS.q,
-        )
+        return draw_up_manifest(self._task, OPTIONS, roster=self._parties.roster)
 
 
 @dataclass(frozen=True)

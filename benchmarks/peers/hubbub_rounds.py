@@ -26,10 +26,12 @@ from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.metering import CountingTransport, Meter
 from benchmarks.steps import RHO, SERVERS
 from hubbub import __version__
+from hubbub.ids import WireMode
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.compression import count_kept, top_binary
 from hubbub.protocol.fixed_point import SignedFixedPoint
 from hubbub.protocol.metrics import Metric, Scores
+from hubbub.run_options import RunOptions
 from hubbub.strategies.base import Theta
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
@@ -40,7 +42,7 @@ from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.planning import draw_up_manifest
 
 STRATEGIES = ("sec-union", "sum")
-WIRE: str = Manifest.model_fields["wire"].default
+WIRE: WireMode = Manifest.model_fields["wire"].default
 """Wire mode of shares and sums: the manifests' default, unless `measure_hubbub` is given another."""
 LARGEST = 0.5
 """Bound of an entry in `sum`, and of a client's factor in `sec-union`."""
@@ -49,9 +51,9 @@ ROUNDS = 4
 
 TRAINING = "benchmarks.peers.hubbub_rounds.VectorLearner.train"
 _ASIDE = (
-    "hubbub.strategies.secure.add_up",
+    "hubbub.strategies.unions.add_up",
     "hubbub.protocol.compression.top_binary",
-    "hubbub.strategies.secure.SecureRound.conclude",
+    "hubbub.strategies.unions.SignsRound.conclude",
     "hubbub.strategies.sums.SumRound.conclude",
     "hubbub_trainer.workspace.Workspace.learnt",
     "hubbub_trainer.workspace.Workspace.keep_update",
@@ -127,7 +129,7 @@ def measure_hubbub(
     contest: Contest,
     strategy: str,
     *,
-    wire: str = WIRE,
+    wire: WireMode = WIRE,
     count: int = ROUNDS,
     amqp_url: str | None = None,
     verified: bool = True,
@@ -140,9 +142,7 @@ def measure_hubbub(
     """
     memory = MemoryWatch()
     task, parties = VectorTask(contest, metrics), make_parties(clients=contest.clients, servers=SERVERS)
-    manifest = draw_up_manifest(
-        task,
-        roster=parties.roster,
+    options = RunOptions(
         strategy=strategy,
         rho=RHO,
         local_steps=1,
@@ -152,6 +152,7 @@ def measure_hubbub(
         alpha_max=LARGEST,
         verified=verified,
     )
+    manifest = draw_up_manifest(task, options, roster=parties.roster)
     meter = Meter(frozenset(manifest.clients))
     with ExitStack() as stack:
         for name in aside:

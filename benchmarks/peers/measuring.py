@@ -22,6 +22,7 @@ from benchmarks.peers.hubbub_rounds import ROUNDS, STRATEGIES, WIRE, measure_hub
 from benchmarks.peers.paillier import SLOTS, measure_paillier
 from benchmarks.peers.report import PeersReport
 from benchmarks.steps import CLIENTS
+from hubbub.ids import WireMode
 
 if TYPE_CHECKING:  # flwr need not be installed.
     from benchmarks.peers.flower_deployed import DeployedRounds
@@ -45,7 +46,7 @@ class Plan:
     rounds: int = ROUNDS
     turns: int = 1
     """Repeats of Hubbub and Flower."""
-    wire: str = WIRE
+    wire: WireMode = WIRE
     deployed: int | None = None
     """Elements of a deployed round of Flower."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.peers.contest import PeerCost
 from benchmarks.peers.report import PeersReport
 from benchmarks.sheet import Sheet
-from hubbub_local.demo_screen import show_bytes
+from hubbub_cli.formatting import show_bytes
 from hubbub_local.figures import show_seconds
 
 BASE = "Hubbub sec-union"

@@ -1,6 +1,6 @@
 """`python -m hubbub_aggregator`: an aggregator as a process; settings are HUBBUB_AGGREGATOR_*."""
 
-from hubbub.runtime.signals import leave_when_told
+from hubbub.runtime import leave_when_told
 
 if __name__ == "__main__":
     # Before all that follows: importing it takes seconds on a busy machine.
@@ -26,7 +26,7 @@ async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event)
         transport=party.transport,
         folder=settings.folder,
     )
-    party.vitals.watch(aggregator.runner)
+    party.vitals.runner = aggregator.runner
     try:
         await aggregator.runner.start()
         await stop.wait()

@@ -28,7 +28,8 @@ def read_share(
     if me not in wire.servers:
         raise PeerError(RejectReason.UNKNOWN_PHASE, f"{me} takes no part in {envelope.phase}")
     _check_form(me, wire, envelope)
-    vectors = _admit(manifest, envelope, body)
+    vectors = tuple(claim.vector for claim in body.vectors)
+    admit(manifest, envelope.phase, vectors)
     overhead = seal_overhead(kem) if isinstance(body, ShareSeed) else share_overhead(kem)
     inside = len(envelope.payload) - overhead
     index, chunks, sizes = _measure(wire, body, vectors, inside)
@@ -45,7 +46,7 @@ def read_share(
     )
 
 
-def _check_form(me: PartyId, wire: PhasePlan[PartyId], envelope: Envelope) -> None:
+def _check_form(me: PartyId, wire: PhasePlan, envelope: Envelope) -> None:
     """Refuse a share of the wrong form: on the compact wire one aggregator gets it in full, all others a seed."""
     expected: type[ShareChunk | ShareSeed] = ShareChunk
     if wire.compact:
@@ -57,16 +58,8 @@ def _check_form(me: PartyId, wire: PhasePlan[PartyId], envelope: Envelope) -> No
         )
 
 
-def _admit(
-    manifest: Manifest, envelope: Envelope, body: ShareChunk | ShareSeed | PartialChunk
-) -> tuple[Vector, ...]:
-    vectors = tuple(claim.vector for claim in body.vectors)
-    admit(manifest, envelope.phase, vectors)
-    return vectors
-
-
 def _measure(
-    wire: PhasePlan[PartyId], body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
+    wire: PhasePlan, body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
 ) -> tuple[int, int, dict[str, int]]:
     """Check a payload's length; return the chunk's index, the number of chunks, and its bytes by category."""
     if isinstance(body, ShareChunk):
@@ -87,7 +80,8 @@ def read_partial(
     wire = plan_phase(manifest, envelope.phase)
     if not wire.compact or me != wire.combiner(envelope.round) or envelope.sender not in wire.servers:
         raise PeerError(RejectReason.UNEXPECTED, f"{me} combines no sum of {envelope.sender} in this phase")
-    vectors = _admit(manifest, envelope, body)
+    vectors = tuple(claim.vector for claim in body.vectors)
+    admit(manifest, envelope.phase, vectors)
     check_members(manifest, body.members)
     release = ReleaseClaim(
         aggregator=envelope.sender, members=body.members, vectors=body.vectors, transcript=body.transcript

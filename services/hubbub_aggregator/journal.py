@@ -62,36 +62,30 @@ class Journal:
         self.check(key, members)
 
     def check(self, key: Key, members: Sequence[PartyId]) -> None:
-        """Raise `PeerError` if a verdict contradicts the journal."""
+        """Raise `PeerError` if a verdict contradicts the journal.
+
+        All phases of a round end alike. Scores are released over one member set in a run: two sums that differ by
+        one client reveal its scores.
+        """
         written = self.find(key)
-        if written is None and key.phase == SCORES.name:
-            self._check_scores(key, members)
-        elif written is None:
-            self._check_round(key, members)
-        elif written != PhaseOutcome(tuple(members)):
+        if written == PhaseOutcome(tuple(members)):
+            return
+        if written is not None:
             raise PeerError(RejectReason.ALREADY_ENDED, f"{key} has ended as {written.word} already")
-
-    def _check_round(self, key: Key, members: Sequence[PartyId]) -> None:
-        """Refuse a release over other members than an earlier phase of the round, or after a void one."""
-        rows = self._read(
-            "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase != ?",
-            (key.run, key.round, SCORES.name),
-        )
-        earlier = {tuple(json.loads(row[0])) for row in rows}
-        if members and earlier - {tuple(members)}:
-            raise PeerError(
-                RejectReason.DIFFERENT_MEMBERS,
-                f"a phase of round {key.round} has ended void or over other members",
+        if key.phase == SCORES.name:
+            why = "scores were released over other members before in this run"
+            rows = self._read(
+                "SELECT members FROM verdicts WHERE run = ? AND phase = ? AND members != '[]'",
+                (key.run, key.phase),
             )
-
-    def _check_scores(self, key: Key, members: Sequence[PartyId]) -> None:
-        """Refuse scores over other members than before: two sums that differ by one client reveal its scores."""
-        rows = self._read("SELECT members FROM verdicts WHERE run = ? AND phase = ?", (key.run, SCORES.name))
-        earlier = {tuple(json.loads(row[0])) for row in rows} - {()}
-        if members and earlier - {tuple(members)}:
-            raise PeerError(
-                RejectReason.DIFFERENT_MEMBERS, "scores were released over other members before in this run"
+        else:
+            why = f"a phase of round {key.round} has ended void or over other members"
+            rows = self._read(
+                "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase != ?",
+                (key.run, key.round, SCORES.name),
             )
+        if members and {tuple(json.loads(row[0])) for row in rows} - {tuple(members)}:
+            raise PeerError(RejectReason.DIFFERENT_MEMBERS, why)
 
     def record_set(self, key: Key, client: PartyId, set_id: SetId) -> None:
         """Write which set of a client this phase takes; it is on disk when this returns."""

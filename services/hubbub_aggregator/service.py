@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hubbub.errors import Code, ConfigurationError, LocalError, Objection, PeerError, RejectReason
-from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Effect, Job, Key, Persist
+from hubbub.ids import Role
+from hubbub.machine.effects import AcceptKeys, Effect, Job, Key, Persist, RememberRun
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PartialChunk, VoidPhase
@@ -20,30 +20,20 @@ from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import KeyedEvent, Observer, RunningMachine
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.phase_plan import phases_of, plan_phase
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub.trust.signed import (
-    check_run_keys,
-    digest_run_keys,
-    sign_receipt,
-)
-from hubbub_aggregator.events import (
-    CloseOrdered,
-    Ended,
-    KeysArrived,
-    Proposed,
-    VoidOrdered,
-)
+from hubbub.trust.signed import check_run_keys, digest_run_keys, sign_receipt
+from hubbub_aggregator.events import CloseOrdered, Ended, KeysArrived, Proposed, VoidOrdered
 from hubbub_aggregator.intake import read_order, read_partial, read_share
 from hubbub_aggregator.journal import Journal
-from hubbub_aggregator.phase_jobs import PhaseJobs, drop_keys, fix_keys
+from hubbub_aggregator.phase_jobs import PhaseJobs
 from hubbub_aggregator.phases import accumulation, membership
 from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.phases.membership import Membership
 from hubbub_aggregator.policy import AggregatorPolicy
-from hubbub_aggregator.spooled_shares import ChunkDamaged, name_partial
+from hubbub_aggregator.spooled_shares import ChunkDamaged
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +86,8 @@ class Aggregator(Participant):
             case RunEnded(outcome=outcome):
                 return [(run, Ended(outcome=outcome))]
             case RunKeys():
-                return [(run, self._read_keys(data, body))]
+                publics = check_run_keys(self.runner.roster, data.manifest, body)
+                return [(run, KeysArrived(publics=publics, keys_sha256=digest_run_keys(run.run, publics)))]
         if not data.keys_sha256:
             raise PeerError(RejectReason.TOO_EARLY, f"{data.me} does not have everybody's run keys yet")
         match body:
@@ -125,10 +116,6 @@ class Aggregator(Participant):
         data = Membership(me=me, manifest=manifest, objections=objections, run_key=run_key)
         self.runner.add(run, data)
 
-    def _read_keys(self, data: Membership, body: RunKeys) -> KeysArrived:
-        publics = check_run_keys(self.runner.roster, data.manifest, body)
-        return KeysArrived(publics=publics, keys_sha256=digest_run_keys(data.manifest.run_id, publics))
-
     def _receive_share(
         self, data: Membership, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
     ) -> Sequence[KeyedEvent]:
@@ -137,7 +124,7 @@ class Aggregator(Participant):
         if over and not self._asked_again(envelope):
             return self._ignore(envelope)
         key, wire = self._phase_key(data, envelope), plan_phase(data.manifest, envelope.phase)
-        return [(key, self._bench.look_into(key, wire, event, envelope.payload))]
+        return [(key, self._bench.opened.look_into(key, wire, event, envelope.payload))]
 
     def _asked_again(self, envelope: Envelope) -> bool:
         """Return whether a share belongs to a set that was asked for again after the phase was closed."""
@@ -192,18 +179,16 @@ class Aggregator(Participant):
         last = data.manifest.rounds + data.manifest.max_void_rounds
         if envelope.round > last:
             raise PeerError(RejectReason.OVER, f"round {envelope.round}: the manifest has at most {last} rounds")
-        names = [phase.name for phase in phases_of(data.manifest)]
-        if envelope.phase not in names:
-            raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {envelope.phase!r}")
+        there = (envelope.round, plan_phase(data.manifest, envelope.phase).place)
         if data.only_adds_scores:
             return envelope.round < data.round
-        here = (data.round, names.index(data.phase_names[data.phase]))
-        there = (envelope.round, names.index(envelope.phase))
+        current = data.phase_names[data.phase]
+        here = (data.round, plan_phase(data.manifest, current).place)
         if there > here:
             raise PeerError(
                 RejectReason.TOO_EARLY,
-                f"this is of round {envelope.round}, phase {envelope.phase}; round {data.round}, phase "
-                f"{data.phase_names[data.phase]} has no verdict yet",
+                f"this is of round {envelope.round}, phase {envelope.phase}; round {data.round}, phase {current} "
+                "has no verdict yet",
             )
         return there < here
 
@@ -232,28 +217,27 @@ class Aggregator(Participant):
             case accumulation.RecordSet():
                 self.journal.record_set(key, effect.client, effect.set_id)
             case accumulation.SpoolChunk():
-                self._spool.write(key, ChunkRef(effect.client, effect.set_id, effect.index), payload)
+                self._spool.write(key, ChunkRef(effect.sender, effect.set_id, effect.index), payload)
             case accumulation.DropSet():
                 self._spool.drop(key, effect.client)
-            case accumulation.SpoolPartial():
-                self._spool.write(key, name_partial(effect.aggregator, effect.index), payload)
-            case accumulation.RecordRelease():
-                self._record_release(key, effect.members)
-            case accumulation.RecordVoid():
-                self.journal.record(key, ())
+            case accumulation.RecordVerdict():
+                self.journal.record(key, effect.members)
+                data = self._accumulation(key)
+                if effect.members and data.combiner is None:
+                    self._bench.fix_keys(key, data)
             case _:
                 raise LocalError(f"an aggregator keeps no {effect!r}")
 
     async def perform(self, key: Key, effect: Effect) -> None:
         """Remember runs and their keys, and give receipts."""
         match effect:
-            case membership.RememberRun():
+            case RememberRun():
                 await asyncio.to_thread(self._remember_run, key.run)
-            case membership.AcceptKeys():
+            case AcceptKeys():
                 self._accept_keys(key.run, effect.publics)
             case accumulation.NoteDamage(client=client, what=what):
                 log.warning("%s: %s is asked for its share set again; look whether the disk fails", what, client)
-                self.counters.damaged()
+                self.counters.damaged.inc()
             case accumulation.GiveReceipt():
                 await self._give_receipt(key, effect.receipt)
             case _:
@@ -266,26 +250,17 @@ class Aggregator(Participant):
         body = SetReceived(receipt=signed)
         await self.runner.post.send(key, to=coordinator, role=Role.COORDINATOR, body=body)
 
-    def _record_release(self, key: Key, members: Sequence[PartyId]) -> None:
-        """Journal a release and, on the paper's wire, draw the keys that its sum is sealed with."""
-        self.journal.record(key, members)
-        data = self._accumulation(key)
-        if data.combiner is None:
-            fix_keys(self._vault, self._seal_of, key, data)
-
     async def work(self, key: Key, job: Job) -> object:
         """Check a chunk, or add and release; return `SetDamaged` if the disk has damaged a client's set."""
+        data = self._accumulation(key)
         try:
-            return await self._work(key, job)
+            match job:
+                case accumulation.CheckChunk():
+                    return await self._bench.check(key, plan_phase(data.manifest, key.phase), job)
+                case accumulation.SumAndRelease():
+                    return await self._bench.release(key, data)
         except ChunkDamaged as damage:
             return damage.make_event(self._clock.now_s())
-
-    async def _work(self, key: Key, job: Job) -> object:
-        match job:
-            case accumulation.CheckChunk():
-                return await self._bench.check(key, plan_phase(self._accumulation(key).manifest, key.phase), job)
-            case accumulation.SumAndRelease():
-                return await self._bench.release(key, self._accumulation(key))
         raise LocalError(f"an aggregator has no job {job!r}")
 
     def _accumulation(self, key: Key) -> Accumulation:
@@ -298,12 +273,12 @@ class Aggregator(Participant):
         """Drop the chunks of a phase that is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)
-            drop_keys(self._vault, key)
+            self._bench.drop_keys(key)
         return super().retire(key, live)
 
     def _let_go(self, key: Key) -> None:
         """Drop opened seeds and keys, and the receipts that we signed."""
-        self._bench.forget(key)
+        self._bench.opened.forget(key)
         self._receipts.pop(key, None)
 
 

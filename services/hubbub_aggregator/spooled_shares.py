@@ -35,17 +35,12 @@ from hubbub.strategies.base import Phase
 from hubbub.strategies.phase_plan import PhasePlan
 from hubbub.trust.seals import RunSeals, SealContext, ShareKey, Stage, share_stream
 from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, SetDamaged
-from hubbub_aggregator.phases.accumulation import CheckChunk, ShareSet
+from hubbub_aggregator.phases.accumulation import PARTIAL, CheckChunk, ShareSet
 
 AT_ONCE_BYTES = 2**19
 """A longer payload is opened in a thread: opening on arrival holds up the event loop."""
 
 SealOf = Callable[[Key], tuple[RunSeals, Stage]]
-
-
-def name_partial(server: PartyId, index: int) -> ChunkRef:
-    """Return the spool's name for a chunk of another aggregator's sum."""
-    return ChunkRef(server, "partial", index)
 
 
 class Room(threading.local):
@@ -111,9 +106,9 @@ class Openings:
     def seed(self, key: Key, client: PartyId, share_set: ShareSet) -> bytes:
         """Open the seed that expands to a client's whole share."""
         sealed, opened = self._seeds.get(key, {}).get(client, (b"", b""))
-        return (
-            opened if sealed == share_set.seed else self._open_seed(key, client, share_set.set_id, share_set.seed)
-        )
+        if sealed == share_set.seed:
+            return opened
+        return self._open_seed(key, client, share_set.set_id, share_set.seed)
 
     def _open_seed(self, key: Key, client: PartyId, set_id: SetId, sealed: bytes) -> bytes:
         seals, stage = self._seal_of(key)
@@ -130,9 +125,10 @@ class Openings:
     def partial(self, key: Key, server: PartyId, index: int) -> bytes:
         """Open a chunk of another aggregator's sum."""
         seals, stage = self._seal_of(key)
-        return seals.open_partial(stage, server, index, self._spool.read(key, name_partial(server, index)))
+        payload = self._spool.read(key, ChunkRef(server, PARTIAL, index))
+        return seals.open_partial(stage, server, index, payload)
 
-    def look_into(self, key: Key, wire: PhasePlan[PartyId], event: ChunkArrived, payload: bytes) -> ChunkArrived:
+    def look_into(self, key: Key, wire: PhasePlan, event: ChunkArrived, payload: bytes) -> ChunkArrived:
         """Mark a chunk as checked if it is quick to open and good; anything else is left to `check`.
 
         On the compact wire any words are a valid share, so opening a chunk checks it, and takes less time than
@@ -151,11 +147,11 @@ class Openings:
             return event
         return replace(event, checked=True)
 
-    def check(self, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> ChunkChecked | ChunkBroken:
+    def check(self, key: Key, wire: PhasePlan, job: CheckChunk) -> ChunkChecked | ChunkBroken:
         """Check a chunk or seed of a share set: it opens, and every value is in its ring."""
         share_set = job.share_set
         try:
-            if share_set.seeded:
+            if share_set.seed:
                 self.seed(key, job.client, share_set)
             else:
                 share = self.chunk(key, job.client, share_set, job.index)

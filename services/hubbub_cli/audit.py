@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub.errors import ConfigurationError, ProtocolError
+from hubbub_cli.formatting import AsJson, count, print_json
 
 if TYPE_CHECKING:
     from hubbub.trust.audit import Log
@@ -23,7 +23,6 @@ EXIT_DIFFERENT = 1
 FEWEST_LOGS = 2
 RUN_DIGITS = 12
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 audits = typer.Typer(help="Audit logs: what each party says it took part in.", no_args_is_help=True)
 
@@ -41,7 +40,7 @@ def verify(
     """
     log = _read(file, as_json=as_json)
     if as_json:
-        typer.echo(json.dumps({"intact": True, **_describe(file, log)}, indent=2))
+        print_json({"intact": True, **_describe(file, log)})
     else:
         _print_log(log)
 
@@ -71,7 +70,7 @@ def compare_logs(
             "differences": [_write(each) for each in differences],
             "notes": [_write(each) for each in notes],
         }
-        typer.echo(json.dumps(report, indent=2))
+        print_json(report)
     else:
         _print_comparison(len(logs), common, differences, notes)
     if differences:
@@ -88,7 +87,7 @@ def _read(file: Path, *, as_json: bool) -> Log:
         if not as_json:
             raise ProtocolError(str(error)) from None
         broken = {"intact": False, "file": str(file), "line": error.line, "problem": error.how}
-        typer.echo(json.dumps(broken, indent=2))
+        print_json(broken)
         raise typer.Exit(EXIT_DIFFERENT) from None
 
 
@@ -119,37 +118,31 @@ def _write(difference: Difference) -> dict[str, object]:
 def _print_log(log: Log) -> None:
     from hubbub.trust.comparison import runs_of  # noqa: PLC0415
 
-    first, *others = runs_of(log) or ("none",)
+    ends = (log.entries[0], log.entries[-1])
+    first, last = (entry.time.replace("T", " ").replace("+00:00", " UTC") for entry in ends)
     typer.echo(f"party      {log.party}")
     typer.echo(f"entries    {len(log.entries):,}")
-    typer.echo(f"first      {_show_time(log.entries[0].time)}")
-    typer.echo(f"last       {_show_time(log.entries[-1].time)}")
+    typer.echo(f"first      {first}")
+    typer.echo(f"last       {last}")
     typer.echo(f"head       {log.head}")
-    typer.echo(f"runs       {first}")
-    for run in others:
-        typer.echo(f"           {run}")
+    typer.echo("runs       " + ("\n           ".join(runs_of(log)) or "none"))
     typer.echo("\nThe chain holds. It is not signed: a tail that was cut off, or a log that its party wrote anew,")
     typer.echo("shows only beside a head noted earlier, an earlier copy, or the logs of others (`audit compare`).")
-
-
-def _show_time(time: str) -> str:
-    return time.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _print_comparison(
     logs: int, common: Common, differences: Sequence[Difference], notes: Sequence[Difference]
 ) -> None:
     console = Console()
-    shared = f"{_count(common.runs, 'run')}, {_count(common.phases, 'phase')}"
+    shared = f"{count(common.runs, 'run')}, {count(common.phases, 'phase')}"
     if differences:
         console.print(_draw(differences))
-        verdict = Text(
-            f"{_count(len(differences), 'difference')} between {logs} logs; in common: {shared}.", "red"
-        )
+        verdict = Text(f"{count(len(differences), 'difference')} between {logs} logs; in common: {shared}.", "red")
     else:
         verdict = Text(f"{logs} logs agree on {shared}.", "green")
     for note in notes:
-        console.print(Text(f"note: {_where(note)}{note.what}.", "yellow"))
+        where = f"run {note.run[:RUN_DIGITS]}, {note.place}: " if note.run else ""
+        console.print(Text(f"note: {where}{note.what}.", "yellow"))
     console.print(verdict)
 
 
@@ -164,11 +157,3 @@ def _draw(differences: Sequence[Difference]) -> Table:
         table.add_row(Text(run), Text.assemble((f"{each.place}: {kind}", "bold red"), f"\n{each.what}"))
         shown = each.run
     return table
-
-
-def _where(note: Difference) -> str:
-    return f"run {note.run[:RUN_DIGITS]}, {note.place}: " if note.run else ""
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

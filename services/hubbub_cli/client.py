@@ -103,16 +103,20 @@ class Endpoint:
     @property
     def is_local(self) -> bool:
         """Say whether the coordinator is on this machine."""
-        host = urlsplit(self.url).hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(urlsplit(self.url).hostname or "")
 
     @property
     def is_encrypted(self) -> bool:
         """Say whether the connection is encrypted, so that nobody on the way reads the token."""
         return urlsplit(self.url).scheme == "https"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def read_token(path: Path) -> str:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from hubbub.ids import Role
+from hubbub_cli.formatting import AsJson, print_json
 from hubbub_cli.services import ConfigFile
 
-if TYPE_CHECKING:
-    from hubbub_cli.doctor_target import DoctorTarget, Findings
-
 EXIT_ILL = 1
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def doctor(
@@ -63,54 +58,19 @@ def doctor(
     Exit code 0 if nothing is wrong, 1 otherwise.
     """
     from hubbub_cli import doctor_checks  # noqa: PLC0415  (Help should not wait for it.)
-    from hubbub_cli.doctor_target import (  # noqa: PLC0415
-        admit,
-        print_findings,
-        write_findings,
-    )
+    from hubbub_cli.doctor_target import Findings, admit, print_findings  # noqa: PLC0415
     from hubbub_cli.quiet import without_log_lines  # noqa: PLC0415
 
-    options = {
-        "identity": _text(identity),
-        "roster": _text(roster),
-        "policy": _text(policy),
-        "amqp_url": amqp_url,
-        "folder": _text(folder),
-        "data": data,
-    }
-    target = admit(role, options, config, os.environ)
+    given = {"identity": identity, "roster": roster, "policy": policy, "folder": folder}
+    options = {name: str(path) for name, path in given.items() if path is not None}
+    options |= {name: text for name, text in (("amqp_url", amqp_url), ("data", data)) if text is not None}
+    target, found = admit(role, options, config, os.environ), Findings()
     with without_log_lines():
-        found = _examine(target, options, config)
+        doctor_checks.check_party(target, options, config, found)
         doctor_checks.check_coordinator(target, url, token_file, ca_file, found)
     if as_json:
-        typer.echo(json.dumps(write_findings(found), indent=2))
+        print_json({"ok": found.is_well, "checks": [asdict(each) for each in found.all]})
     else:
         print_findings(found, Console())
     if not found.is_well:
         raise typer.Exit(EXIT_ILL)
-
-
-def _examine(target: DoctorTarget, options: Mapping[str, str | None], config: Path | None) -> Findings:
-    """Run all checks but the coordinator's."""
-    from hubbub_cli import doctor_checks  # noqa: PLC0415  (As above.)
-    from hubbub_cli.doctor_target import Findings, check_settings  # noqa: PLC0415
-
-    found = Findings()
-    doctor_checks.check_versions(target, found)
-    check_settings(target, options, config, found)
-    who = doctor_checks.check_identity(target, found)
-    everybody = doctor_checks.check_roster(target, who, found)
-    if target.role in {Role.CLIENT, Role.AGGREGATOR}:
-        doctor_checks.check_policy(target, everybody, found)
-    doctor_checks.check_folder(target, found)
-    if target.role is Role.CLIENT:
-        doctor_checks.check_tasks(target, found)
-        doctor_checks.check_data(target, found)
-    doctor_checks.check_broker(target, who, everybody, found)
-    if target.role is Role.COORDINATOR:
-        doctor_checks.check_tokens(target, found)
-    return found
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

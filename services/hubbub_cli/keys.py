@@ -50,9 +50,12 @@ def show_key(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Show the public side of an identity."""
-    from hubbub.trust.roster import show_fingerprint  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub.trust.identity import PRIVATE_SUFFIX, read_identity, read_public_identity  # noqa: PLC0415
+    from hubbub.trust.roster import show_fingerprint  # noqa: PLC0415
 
-    identity = _read_public_side(file)
+    # The file's name decides, so that an error is about the right kind of file.
+    is_private = file.name.endswith(PRIVATE_SUFFIX)
+    identity = read_identity(file).public() if is_private else read_public_identity(file)
     if as_json:
         typer.echo(json.dumps(_write(identity), indent=2))
         return
@@ -70,10 +73,3 @@ def _write(identity: PublicIdentity) -> dict[str, str]:
         "organisation": identity.organisation,
         "public_key": identity.public_key,
     }
-
-
-def _read_public_side(file: Path) -> PublicIdentity:
-    """Read the public side of either file; its name decides, so that an error is about the right kind of file."""
-    from hubbub.trust.identity import PRIVATE_SUFFIX, read_identity, read_public_identity  # noqa: PLC0415
-
-    return read_identity(file).public() if file.name.endswith(PRIVATE_SUFFIX) else read_public_identity(file)

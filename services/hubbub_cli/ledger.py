@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub.errors import ConfigurationError
+from hubbub_cli.formatting import AsJson, print_json
 from hubbub_cli.models import Folder
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ COST = (
 @ledgers.command("show")
 def show_ledger(
     folder: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  (A flag.)
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """List the models that runs began from, with their runs, cohorts and void rounds."""
     with _open(folder) as ledger:
@@ -45,7 +45,7 @@ def show_ledger(
             }
             for entry in entries
         ]
-        typer.echo(json.dumps({"models": models}, indent=2))
+        print_json({"models": models})
         return
     table = Table("model", "runs", "cohorts", "void rounds", "allowed", box=None)
     for entry in entries:
@@ -84,8 +84,5 @@ def _open(folder: Path) -> Iterator[Ledger]:
         raise ConfigurationError(
             f"there is no ledger in {folder}: name the folder of a trainer that was started before"
         )
-    ledger = Ledger(path)
-    try:
+    with closing(Ledger(path)) as ledger:
         yield ledger
-    finally:
-        ledger.close()

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from hubbub import __version__
 from hubbub.errors import ConfigurationError, HubbubError, ProtocolError
+from hubbub.run_options import RunOptions, TaskName
 from hubbub_cli.audit import audits
 from hubbub_cli.bench import PASS_ON, bench
 from hubbub_cli.dead_letters import dead_letters
@@ -29,23 +30,11 @@ from hubbub_cli.plan import plan
 from hubbub_cli.policy import policies
 from hubbub_cli.reproduce import reproduce
 from hubbub_cli.roster import rosters
-from hubbub_cli.run_options import (
-    Alpha,
-    Block,
-    Data,
-    Feedback,
-    LocalSteps,
-    Q,
-    Rho,
-    Rounds,
-    Seed,
-    Strategy,
-    TaskName,
-    Wire,
-)
+from hubbub_cli.run_options import takes_run_options
 from hubbub_cli.runs import runs
 from hubbub_cli.services import aggregator, coordinator, trainer
 from hubbub_cli.suggestions import Suggesting
+from hubbub_local.options import DemoOptions
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -84,58 +73,15 @@ def options(
 
 
 @app.command(rich_help_panel="Try and measure")
-def demo(
-    strategy: Strategy = "no-union",
-    wire: Wire = "compact",
-    task: TaskName = "lenet",
-    data: Data = "auto",
-    clients: Annotated[int, typer.Option(help="Clients (the paper's C), at least 2.")] = 5,
-    servers: Annotated[int, typer.Option(help="Aggregators (the paper's S), at least 2.")] = 2,
-    rounds: Rounds = 5,
-    local_steps: LocalSteps = 100,
-    rho: Rho = 0.1,
-    q: Q = 1,
-    block: Block = 1,
-    alpha: Alpha = "norm",
-    feedback: Feedback = "lost",
-    seed: Annotated[int, typer.Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0,
-    json: Annotated[Path | None, typer.Option(help="Write what was measured to this file.")] = None,
-    log: Annotated[Path | None, typer.Option(help="Write the services' log lines to this file.")] = None,
-    dashboard: Annotated[  # noqa: FBT002  (A flag.)
-        bool, typer.Option("--dashboard", help="Serve the coordinator's page too, until Ctrl-C.")
-    ] = False,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Where the page is served: 8750; 0 is any free port.")
-    ] = None,
-) -> None:
+@takes_run_options(without=("alpha_max", "min_clients", "evaluate_every", "target", "phase_timeout_s"))
+def demo(options: DemoOptions) -> None:
     """Run a whole federation in this process and show it as it goes."""
     import asyncio  # noqa: PLC0415  (Help should not wait for it, nor for numpy.)
 
-    from hubbub_local.demo import DASHBOARD_PORT, DemoOptions, run_demo  # noqa: PLC0415
+    from hubbub_local.demo import run_demo  # noqa: PLC0415
 
-    if port is not None and not dashboard:
-        raise ConfigurationError("--port says where the dashboard is served; add --dashboard")
-    wanted = DemoOptions(
-        strategy=strategy,
-        wire=wire,
-        task=task,
-        data=data,
-        clients=clients,
-        servers=servers,
-        rounds=rounds,
-        local_steps=local_steps,
-        rho=rho,
-        q=q,
-        block=block,
-        alpha_rule=alpha,
-        feedback=feedback,
-        seed=seed,
-        json=json,
-        dashboard=dashboard,
-        port=DASHBOARD_PORT if port is None else port,
-    )
-    with _log_to(log), _telling_of_failures():
-        asyncio.run(run_demo(wanted, Console()))
+    with _log_to(options.log), _telling_of_failures():
+        asyncio.run(run_demo(options, Console()))
 
 
 @contextmanager
@@ -205,6 +151,7 @@ for name, group in {
 
 
 @manifests.command("new")
+@takes_run_options()
 def new_manifest(
     roster: Annotated[Path, typer.Option(help="The roster that all parties have pinned.")],
     clients: Annotated[
@@ -216,36 +163,9 @@ def new_manifest(
     coordinator: Annotated[
         str | None, typer.Option(help="The coordinator's name; not needed where the roster has one.")
     ] = None,
-    strategy: Strategy = "no-union",
-    wire: Wire = "compact",
     task: TaskName = "lenet",
-    rounds: Rounds = 20,
-    local_steps: LocalSteps = 100,
-    rho: Rho = 0.1,
-    q: Q = 1,
-    block: Block = 1,
-    alpha: Alpha = "norm",
-    feedback: Feedback = "lost",
-    alpha_max: Annotated[
-        float | None, typer.Option(help="Largest scaling factor; of sum and sparse-sum, the largest number.")
-    ] = None,
-    seed: Seed = None,
-    min_clients: Annotated[int | None, typer.Option(help="Fewest organisations in a released sum.")] = None,
-    evaluate_every: Annotated[
-        int,
-        typer.Option(
-            help="Sum up scores after this many released rounds each, and after the last one; 0: never.", min=0
-        ),
-    ] = 1,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            help="Complete the run when the task's first metric reaches it, such as an accuracy of 0.98."
-        ),
-    ] = None,
-    phase_timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a phase may take before it closes without the late.")
-    ] = None,
+    *,
+    options: RunOptions,
     endorsement: Annotated[
         list[Path] | None,
         typer.Option(
@@ -264,25 +184,11 @@ def new_manifest(
 
     manifest = draw_up_manifest(
         choose_task(task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None),
+        options,
         roster=read_roster(roster),
         clients=_split(clients),
         aggregators=_split(aggregators),
         coordinator=coordinator,
-        strategy=strategy,
-        wire=wire,
-        rho=rho,
-        q=q,
-        block=block,
-        alpha_rule=alpha,
-        feedback=feedback,
-        alpha_max=alpha_max,
-        local_steps=local_steps,
-        rounds=rounds,
-        seed=seed,
-        min_clients=min_clients,
-        evaluate_every=evaluate_every,
-        target=target,
-        phase_timeout_s=phase_timeout,
         endorsed=[read_endorsement(path) for path in endorsement or ()],
     )
     text = manifest.model_dump_json(indent=2) + "\n"

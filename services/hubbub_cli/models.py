@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub.errors import ConfigurationError
+from hubbub_cli.formatting import AsJson, print_json
 from hubbub_cli.suggestions import one_of
 
 if TYPE_CHECKING:
-    from hubbub_trainer.learning.export import Arrays
+    from hubbub_trainer.learning.task import Arrays
 
 models = typer.Typer(help="Models: what completed runs left at a trainer.", no_args_is_help=True)
 
@@ -28,7 +28,7 @@ SAFETENSORS, STATE_DICT = "safetensors", "state_dict"
 @models.command("list")
 def list_models(
     folder: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  (A flag.)
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """List the models that runs left here, the last first."""
     from hubbub_trainer.saved_model import choose_model, find_models  # noqa: PLC0415  (It imports numpy.)
@@ -36,7 +36,7 @@ def list_models(
     kept = [choose_model(folder, run) for run in find_models(folder)]
     if as_json:
         found = [{"run": each.run, "task": each.task, "parameters": each.theta.size} for each in kept]
-        typer.echo(json.dumps({"models": found}, indent=2))
+        print_json({"models": found})
         return
     table = Table("run", "task", "parameters", box=None)
     for each in kept:
@@ -65,8 +65,8 @@ def export_model(
 ) -> None:
     """Write a model by the names of its parameters, readable without Hubbub."""
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
-    from hubbub_trainer.learning.export import name_tensors  # noqa: PLC0415
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
+    from hubbub_trainer.learning.task import name_tensors  # noqa: PLC0415
     from hubbub_trainer.saved_model import choose_model  # noqa: PLC0415  (Help should not wait for numpy.)
 
     kept = choose_model(folder, run)
@@ -87,7 +87,7 @@ def _write(out: Path, arrays: Arrays, form: str, labels: dict[str, str]) -> None
     if form == SAFETENSORS:
         content = save(arrays, labels)
     else:
-        from hubbub_trainer.learning.export import write_state_dict  # noqa: PLC0415  (It imports torch.)
+        from hubbub_trainer.learning.torch_learner import write_state_dict  # noqa: PLC0415  (It imports torch.)
 
         content = write_state_dict(arrays)
     try:

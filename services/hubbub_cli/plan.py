@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from hubbub.ids import WireMode
 from hubbub_cli.formatting import show_bytes
 
 if TYPE_CHECKING:
@@ -48,15 +50,7 @@ def write_plan(answer: Plan) -> dict[str, object]:
 
 
 def _write_leakage(told: Leakage) -> dict[str, object]:
-    return {
-        "assumes": "independent choices",
-        "expected_union": told.expected_union,
-        "expected_lost": told.expected_lost,
-        "paper_expected_lost": told.paper_expected_lost,
-        "alone_probability": told.alone_probability,
-        "paper_alone_probability": told.paper_alone_probability,
-        "expected_alone_share": told.expected_alone_share,
-    }
+    return {"assumes": "independent choices", **asdict(told)}
 
 
 def _write_row(row: Row) -> dict[str, object]:
@@ -71,11 +65,7 @@ def _write_row(row: Row) -> dict[str, object]:
         "bits_in_all": row.bits_in_all,
         "paper_bits_per_round": row.paper_bits_per_round,
         "phases": dict(row.phases),
-        "server_learns": {
-            "updates": row.exposure.updates,
-            "indices": row.exposure.indices,
-            "sums": row.exposure.sums,
-        },
+        "server_learns": {name: getattr(row.exposure, name) for name in ("updates", "indices", "sums")},
         "clients_learn_besides_union": row.exposure.clients_learn,
     }
 
@@ -186,7 +176,6 @@ def _against(bits: int, dense: int) -> str:
 
 
 Level = Literal["nothing", "indices"]
-Wire = Literal["compact", "paper"]
 
 
 def plan(
@@ -200,7 +189,9 @@ def plan(
         int, typer.Option(help="Show sec-union over blocks of so many neighbouring indices, too.")
     ] = 1,
     rounds: Annotated[int, typer.Option(help="Rounds to plan for.")] = 1,
-    wire: Annotated[Wire, typer.Option(help="Wire mode; what the paper's takes is shown beside it.")] = "compact",
+    wire: Annotated[
+        WireMode, typer.Option(help="Wire mode; what the paper's takes is shown beside it.")
+    ] = "compact",
     no_tags: Annotated[  # noqa: FBT002  (A flag.)
         bool, typer.Option("--no-tags", help="Leave out tags, which the paper has not.")
     ] = False,
@@ -209,7 +200,6 @@ def plan(
 ) -> None:
     """Compare what the strategies would cost and tell, and recommend the cheapest."""
     from hubbub.strategies import planner  # noqa: PLC0415  (Help should not wait for numpy.)
-    from hubbub_cli.plan import print_plan, write_plan  # noqa: PLC0415
 
     question = planner.Question(
         parameters=params,

@@ -6,7 +6,7 @@ import json
 import shlex
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hubbub.disk import replace_file
+from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
+from hubbub_cli.formatting import AsJson, print_json
 
 if TYPE_CHECKING:
     from hubbub.ids import PartyId, RunId
@@ -32,7 +33,6 @@ COMMENT_COLUMNS = 100
 policies = typer.Typer(help="Policies: what a data owner or an aggregator takes part in.", no_args_is_help=True)
 
 ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest of the run, a JSON file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy of the data owner, or of the aggregator.")]
 RosterFile = Annotated[Path, typer.Option("--roster", help="The roster that all parties hold.")]
 PolicyRole = Annotated[
@@ -63,7 +63,7 @@ def write_policy(
     typer.echo(
         f"written to {out}: edit it to your needs\n"
         f"it pins the roster {show_fingerprint(digest)}\n"
-        "compare this digest with the other parties, over the telephone for one"
+        "compare this digest with the other parties over a second channel, for example by phone"
     )
 
 
@@ -98,8 +98,15 @@ def check_manifest(
     question = _read_question(manifest, policy, roster, role)
     objections = question.find_objections(runs)
     if as_json:
-        _print_json(question, objections)
-        raise typer.Exit(0 if question.is_approved and not objections else EXIT_REFUSED)
+        answer = {
+            "run": question.manifest.run_id,
+            "joins": question.is_approved and not objections,
+            "approved": question.is_approved,
+            "objections": list(objections),
+            "manifest": question.manifest.model_dump(mode="json"),
+        }
+        print_json(answer)
+        raise typer.Exit(0 if answer["joins"] else EXIT_REFUSED)
     console = Console()
     _show_manifest(question, console)
     _show_objections(objections, console)
@@ -113,17 +120,6 @@ def check_manifest(
     if objections or not question.is_approved:
         raise typer.Exit(EXIT_REFUSED)
     _say(f"The {question.policy.party} joins this run.", console)
-
-
-def _print_json(question: _Question, objections: Sequence[str]) -> None:
-    answer = {
-        "run": question.manifest.run_id,
-        "joins": question.is_approved and not objections,
-        "approved": question.is_approved,
-        "objections": list(objections),
-        "manifest": question.manifest.model_dump(mode="json"),
-    }
-    typer.echo(json.dumps(answer, indent=2))
 
 
 @policies.command("approve")
@@ -177,20 +173,16 @@ class _Question:
 
 
 def _read_question(manifest: Path, policy: Path, roster: Path, role: str) -> _Question:
+    from hubbub.messages.manifest import read_manifest  # noqa: PLC0415
     from hubbub.trust.roster import read_roster  # noqa: PLC0415
 
-    return _Question(_read_manifest(manifest), policy_model_for(role).read(policy), read_roster(roster))
-
-
-def _read_manifest(path: Path) -> Manifest:
-    from hubbub.messages.manifest import read_manifest  # noqa: PLC0415
-
     try:
-        return read_manifest(path.read_bytes())
+        read = read_manifest(manifest.read_bytes())
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{manifest} cannot be read: {error.strerror}") from None
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(f"{manifest}: {error}") from None
+    return _Question(read, policy_model_for(role).read(policy), read_roster(roster))
 
 
 def _show_manifest(question: _Question, console: Console) -> None:
@@ -198,7 +190,10 @@ def _show_manifest(question: _Question, console: Console) -> None:
     from hubbub.policy import tell_strategy  # noqa: PLC0415
     from hubbub.strategies.unions import REVEALS  # noqa: PLC0415
 
-    manifest = question.manifest
+    manifest, predecessor = question.manifest, list[tuple[str, str]]()
+    if manifest.predecessor is not None:
+        endorsers = question.name_parties(each.client for each in manifest.predecessor.endorsements)
+        predecessor = [("goes on from", manifest.predecessor.run), ("endorsed by", endorsers)]
     grid = Table.grid(padding=(0, 2))
     for label, value in (
         ("run", manifest.run_id),
@@ -210,17 +205,10 @@ def _show_manifest(question: _Question, console: Console) -> None:
         ("min_clients", f"{manifest.min_clients} of {manifest.organisations} organisations"),
         ("aggregators", question.name_parties(manifest.aggregators)),
         ("coordinator", question.name_parties([manifest.coordinator])),
-        *_tell_predecessor(question),
+        *predecessor,
     ):
         grid.add_row(label, Text(value))
     console.print(grid, "")
-
-
-def _tell_predecessor(question: _Question) -> Iterator[tuple[str, str]]:
-    predecessor = question.manifest.predecessor
-    if predecessor is not None:
-        yield "goes on from", predecessor.run
-        yield "endorsed by", question.name_parties(each.client for each in predecessor.endorsements)
 
 
 def _show_objections(objections: Sequence[str], console: Console) -> None:
@@ -242,7 +230,8 @@ def _add_approval(path: Path, run: RunId) -> None:
     path = path.resolve()  # Keep a symbolic link.
     try:
         edited = _insert_approval(path.read_bytes().decode("utf-8"), run)
-        replace_file(path, edited.encode("utf-8"), like=path.stat())
+        with replacing(path, like=path.stat()) as file:
+            file.write(edited.encode("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be changed: {error.strerror}") from None
     except ValueError:

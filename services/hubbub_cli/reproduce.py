@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import WireMode
 from hubbub_cli.quiet import without_log_lines
-from hubbub_cli.run_options import LocalSteps, Rho, Wire
+from hubbub_cli.run_options import takes_run_options
 from hubbub_cli.suggestions import one_of
+from hubbub_local.options import DemoOptions
+
+FROM_DEMO = ("clients", "servers", "rho", "local_steps", "wire")
+"""Options that every run of a reproduction shares, named and explained as in the demo."""
 
 
+@takes_run_options(only=FROM_DEMO, wire="paper")
 def reproduce(
     dataset: Annotated[
         str,
@@ -43,17 +47,12 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results and report; reproduce-mnist or -cifar10 if not given.")
     ] = None,
-    resume: Annotated[  # noqa: FBT002  (A flag.)
-        bool, typer.Option("--resume", help="Go on with what is in the folder.")
-    ] = False,
+    *,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")] = False,
     partition: Annotated[
         str, typer.Option(help="How the data are dealt out: iid, or dirichlet:A such as dirichlet:0.5.")
     ] = "iid",
-    clients: Annotated[int, typer.Option(help="Clients (the paper's C), at least 2.")] = 5,
-    servers: Annotated[int, typer.Option(help="Aggregators (the paper's S), at least 2.")] = 2,
-    rho: Rho = 0.1,
-    local_steps: LocalSteps = 100,
-    wire: Wire = "paper",
+    options: DemoOptions,
     data: Annotated[
         str | None, typer.Option(help="Other data: digits, or a folder; the experiment's own if not given.")
     ] = None,
@@ -68,11 +67,7 @@ def reproduce(
         max_rounds=max_rounds or usual.max_rounds,
         data=data or usual.data,
         partition=partition,
-        clients=clients,
-        servers=servers,
-        rho=rho,
-        local_steps=local_steps,
-        wire=cast("WireMode", wire),
+        **{name: getattr(options, name) for name in FROM_DEMO},
     )
     check = one_of("strategy", *plan.METHODS)
     names = list(plan.METHODS) if strategies is None else [check(name.strip()) for name in strategies.split(",")]

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hubbub.disk import replace_file
+from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def define_broker(roster: Roster, *, vhost: str = "/") -> str:
 def _write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read, atomically; an existing one is replaced."""
     try:
-        replace_file(path, text.encode("utf-8"))
+        with replacing(path) as file:
+            file.write(text.encode("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
 

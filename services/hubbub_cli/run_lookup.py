@@ -58,18 +58,14 @@ async def find_run(client: Client, name: str) -> str:
         )
     if len(wanted) == RUN_ID_DIGITS:
         return wanted
-    found = [run for run in await _list_ids(client) if run.startswith(wanted)]
+    everything, _ = await list_runs(client, (), sys.maxsize)
+    found = [str(run["run"]) for run in everything if str(run["run"]).startswith(wanted)]
     if not found:
         raise ConfigurationError(f"there is no run {name} here: `hubbub run list` shows those that there are")
     if len(found) > 1:
         shown = ", ".join(run[: len(wanted) + MIN_PREFIX] for run in found[:MIN_PREFIX])
         raise ConfigurationError(f"{len(found)} runs begin with {name}: give more digits ({shown})")
     return found[0]
-
-
-async def _list_ids(client: Client) -> list[str]:
-    found, _ = await list_runs(client, (), sys.maxsize)
-    return [str(run["run"]) for run in found]
 
 
 async def list_runs(client: Client, states: Sequence[str], limit: int) -> tuple[list[Json], int]:

@@ -140,7 +140,9 @@ def describe_waiting(run: RunView, now_s: float) -> str:
 
 
 def _draw_parties(parties: Sequence[ParticipantView]) -> Table:
-    table = _make_table("party", "role", "organisation", "state", "status")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("party", "role", "organisation", "state", "status"):
+        table.add_column(column, overflow="fold")
     for party in parties:
         table.add_row(
             *(Text(cell) for cell in (party.name, party.role, party.organisation)),
@@ -167,11 +169,4 @@ def _draw_rounds(rounds: Sequence[RoundView]) -> Table:
             show_bytes(sum(cost.payload_bits for cost in each.cost.values()) / 8),
             "-" if each.ended_at_s is None else show_duration(each.ended_at_s - each.began_at_s),
         )
-    return table
-
-
-def _make_table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
     return table

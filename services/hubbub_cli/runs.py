@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
+from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError
+from hubbub_cli.formatting import AsJson, print_json
 
 if TYPE_CHECKING:
     from hubbub_cli.client import Client, Json
@@ -69,7 +69,6 @@ CaFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Who vouches for the coordinator's certificate, if not the system."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @runs.command("submit")
@@ -91,13 +90,17 @@ def submit_run(
     from hubbub_cli.run_lookup import RUNS, ask, find_endpoint  # noqa: PLC0415
     from hubbub_cli.watch import watch_run  # noqa: PLC0415
 
-    endpoint, content = find_endpoint(url, token_file, ca_file), _read_manifest(manifest)
+    endpoint = find_endpoint(url, token_file, ca_file)
+    try:
+        content = sys.stdin.buffer.read() if str(manifest) == "-" else manifest.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{manifest} cannot be read: {error.strerror}") from None
     # With a key, ours or the user's, a submission whose answer was lost can be retried.
     key = idempotency_key or f"cli-{secrets.token_hex(16)}"
     answer, replayed = ask(endpoint, lambda client: client.post(RUNS, content, idempotency_key=key))
     run = read(RunView, answer)
     if as_json and not watch:
-        _print_json(answer)
+        print_json(answer)
     elif not as_json:
         asked = f"{run.clients + run.aggregators} parties are asked to join"
         typer.echo(f"run {run.run}\n{'submitted before with this key' if replayed else asked}")
@@ -105,15 +108,6 @@ def submit_run(
         raise typer.Exit(watch_run(endpoint, run.run, as_json=as_json))
     if not as_json:
         typer.echo(f"\nFollow it with: hubbub run watch {run.short}")
-
-
-def _read_manifest(path: Path) -> bytes:
-    if str(path) == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
 
 
 @runs.command("list")
@@ -132,7 +126,7 @@ def list_runs(
     endpoint = run_lookup.find_endpoint(url, token_file, ca_file)
     found, total = run_lookup.ask(endpoint, lambda client: run_lookup.list_runs(client, state or (), limit))
     if as_json:
-        _print_json({"items": found, "total": total})
+        print_json({"items": found, "total": total})
     else:
         print_runs(found, total)
 
@@ -159,7 +153,7 @@ def show_run(
 
     detail, rounds = ask(find_endpoint(url, token_file, ca_file), look)
     if as_json:
-        _print_json(detail)
+        print_json(detail)
     else:
         print_run(detail, rounds)
 
@@ -193,13 +187,7 @@ def pause_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Open no further round; the one that is open comes to its end. Takes the change token."""
-    from hubbub.rest import RunView  # noqa: PLC0415  (Help should not wait for httpx.)
-    from hubbub_cli.client import read  # noqa: PLC0415
-    from hubbub_cli.run_report import describe_pause  # noqa: PLC0415
-
-    answer = _steer("pause", run, url, token_file, ca_file)
-    told = read(RunView, answer)
-    _tell(answer, f"pauses {describe_pause(told)}" if told.pausing else f"is {told.state}", as_json=as_json)
+    _steer("pause", run, url, token_file, ca_file, as_json=as_json)
 
 
 @runs.command("resume")
@@ -211,8 +199,7 @@ def resume_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Go on with a run that was paused. Takes the change token."""
-    answer = _steer("resume", run, url, token_file, ca_file)
-    _tell(answer, f"is {answer['state']}", as_json=as_json)
+    _steer("resume", run, url, token_file, ca_file, as_json=as_json)
 
 
 @runs.command("cancel")
@@ -224,25 +211,28 @@ def cancel_run(
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """End a run for good. Takes the change token."""
-    answer = _steer("cancel", run, url, token_file, ca_file)
-    _tell(answer, f"is {answer['state']}", as_json=as_json)
+    _steer("cancel", run, url, token_file, ca_file, as_json=as_json)
 
 
-def _steer(action: str, run: str, url: str, token_file: Path | None, ca_file: Path | None) -> Json:
-    from hubbub_cli.run_lookup import RUNS, ask, find_endpoint, find_run  # noqa: PLC0415  (Help should not wait for httpx.)
+def _steer(
+    action: str, run: str, url: str, token_file: Path | None, ca_file: Path | None, *, as_json: bool
+) -> None:
+    from hubbub.rest import RunView  # noqa: PLC0415  (Help should not wait for httpx.)
+    from hubbub_cli.client import read  # noqa: PLC0415
+    from hubbub_cli.run_lookup import RUNS, ask, find_endpoint, find_run  # noqa: PLC0415
+    from hubbub_cli.run_report import describe_pause  # noqa: PLC0415
 
     async def act(client: Client) -> Json:
         answer, _ = await client.post(f"{RUNS}/{await find_run(client, run)}/{action}")
         return answer
 
-    return ask(find_endpoint(url, token_file, ca_file), act)
-
-
-def _tell(answer: Json, outcome: str, *, as_json: bool) -> None:
+    answer = ask(find_endpoint(url, token_file, ca_file), act)
+    told = read(RunView, answer)
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
-        typer.echo(f"run {answer['run']} {outcome}")
+        outcome = f"pauses {describe_pause(told)}" if action == "pause" and told.pausing else f"is {told.state}"
+        typer.echo(f"run {told.run} {outcome}")
 
 
 @runs.command("forget")
@@ -293,27 +283,14 @@ async def _export(client: Client, run: str, wanted: Mapping[str, object], out: P
     path = f"{RUNS}/{await find_run(client, run)}/export"
     async with client.download(path, wanted) as pieces:
         if out is not None:
-            with _replacing(out) as stream:
-                return await _copy(pieces, stream)
+            try:
+                with replacing(out, mode=0o666) as stream:
+                    return await _copy(pieces, stream)
+            except OSError as error:
+                raise ConfigurationError(f"{out} cannot be written: {error.strerror}") from None
         size = await _copy(pieces, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return size
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write to a temporary file first, so that half an export never has the file's name."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        try:
-            with draft.open("wb") as stream:
-                yield stream
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
 
 
 async def _copy(pieces: AsyncIterator[bytes], stream: BinaryIO) -> int:
@@ -321,7 +298,3 @@ async def _copy(pieces: AsyncIterator[bytes], stream: BinaryIO) -> int:
     async for piece in pieces:
         size += stream.write(piece)
     return size
-
-
-def _print_json(content: object) -> None:
-    typer.echo(json.dumps(content, indent=2))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 
 from rich.console import Console
@@ -57,9 +58,10 @@ News = EventView | Lost | Back
 def watch_run(endpoint: Endpoint, run: str, *, as_json: bool) -> int:
     """Show a run until it ends, and return the exit code."""
     console = Console()
-    show = _show_lines if as_json or not console.is_terminal else _show_picture
+    is_picture = console.is_terminal and not as_json
+    show = partial(_show_picture, console=console) if is_picture else partial(_show_lines, as_json=as_json)
     try:
-        state = ask(endpoint, lambda client: show(client, run, console, as_json=as_json))
+        state = ask(endpoint, lambda client: show(client, run))
     except KeyboardInterrupt:
         short = run[:SHOWN_DIGITS]
         sys.stderr.write(f"\nThe run goes on. `hubbub run watch {short}` shows it again.\n")
@@ -96,9 +98,14 @@ def _pauses_s() -> Iterator[float]:
     return chain(PAUSES_S, repeat(PAUSES_S[-1]))
 
 
-async def _show_lines(client: Client, run: str, _console: Console, *, as_json: bool) -> str:
+async def _show_lines(client: Client, run: str, *, as_json: bool) -> str:
     """Print one event per line, from the run's first to its last; notices go to standard error."""
-    write = _write_json if as_json else _write_line
+
+    def write(event: EventView) -> None:
+        line = f"{show_date(event.at_s)}  {name_place(event):<8}  {event.text}"
+        sys.stdout.write(f"{event.model_dump_json() if as_json else line}\n")
+        sys.stdout.flush()
+
     before = read(RunWithParties, await client.get(f"{RUNS}/{run}"))
     last_id = 0
     async for event in _read_log(client, run):
@@ -129,16 +136,6 @@ async def _read_log(client: Client, run: str) -> AsyncIterator[EventView]:
         cursor = page["next"]
 
 
-def _write_json(event: EventView) -> None:
-    sys.stdout.write(event.model_dump_json() + "\n")
-    sys.stdout.flush()
-
-
-def _write_line(event: EventView) -> None:
-    sys.stdout.write(f"{show_date(event.at_s)}  {name_place(event):<8}  {event.text}\n")
-    sys.stdout.flush()
-
-
 def _describe(news: Lost | Back) -> str:
     match news:
         case Lost(why):
@@ -148,9 +145,8 @@ def _describe(news: Lost | Back) -> str:
     return "connected again; nothing was missed"
 
 
-async def _show_picture(client: Client, run: str, console: Console, *, as_json: bool) -> str:
+async def _show_picture(client: Client, run: str, *, console: Console) -> str:
     """Redraw the run until it ends; the last picture stays."""
-    del as_json
     picture = Picture(*await _look(client, run))
     await _read_last_events(client, run, picture)
     changed = asyncio.Event()

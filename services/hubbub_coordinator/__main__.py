@@ -1,6 +1,6 @@
 """`python -m hubbub_coordinator`: the coordinator as a process; settings are HUBBUB_COORDINATOR_*."""
 
-from hubbub.runtime.signals import leave_when_told
+from hubbub.runtime import leave_when_told
 
 if __name__ == "__main__":
     # Before the imports below, which take seconds on a busy machine.
@@ -17,13 +17,12 @@ from pydantic_settings import SettingsConfigDict
 
 from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
-from hubbub.runtime.serving import listen
 from hubbub.runtime.settings import PinningSettings
-from hubbub.store.base import EventStore
-from hubbub.store.open import open_store
+from hubbub.runtime.web_server import listen
+from hubbub.store import open_store
 from hubbub_coordinator.api.access import read_tokens
+from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.service import Coordinator
-from hubbub_coordinator.serving import answering
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ async def serve(settings: CoordinatorSettings, party: Party, stop: asyncio.Event
         roster=party.roster,
         transport=party.transport,
         folder=settings.folder,
-        store=_open_store(settings),
+        store=open_store(settings.store_url.get_secret_value()) if settings.store_url else None,
         pause_when_void=settings.after_void == "pause",
         new_state=settings.new_state,
     )
@@ -69,10 +68,6 @@ async def serve(settings: CoordinatorSettings, party: Party, stop: asyncio.Event
     finally:
         await coordinator.runner.stop()
         coordinator.close()
-
-
-def _open_store(settings: CoordinatorSettings) -> EventStore | None:
-    return open_store(settings.store_url.get_secret_value()) if settings.store_url else None
 
 
 def run() -> int:

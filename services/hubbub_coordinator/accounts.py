@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hubbub.ids import PartyId
+from pydantic import BaseModel
+
 from hubbub.messages.shares import Direction
 from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
+from hubbub.rest import CostView
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.scores import SCORES, predict_bits
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Communication of one category, such as the signs, over all parties and directions (up, across, down)."""
-
-    payload_bits: int
-    predicted_bits: int
-    wire_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +26,7 @@ class Account:
     """By name; empty if the round was not scored."""
     members: tuple[str, ...]
     union_size: int
-    costs: dict[str, Cost]
+    costs: dict[str, CostView]
     fedavg_bits: int
     round_s: float
     """From its opening to its end, by the coordinator's clock."""
@@ -54,12 +47,12 @@ def find_record(data: CoordinatorRound, phase: str) -> PhaseRecord | None:
     return next(found, None)
 
 
-def costs(data: CoordinatorRound) -> dict[str, Cost]:
-    """Return the cost by category so far: measured, and by the wire mode's formula for the actual senders."""
+def costs(data: CoordinatorRound) -> dict[str, CostView]:
+    """Return the cost so far by category, such as the signs: measured, and by formula for the actual senders."""
     rows = [row for _, row in data.traffic]
     predicted = predict(data)
     return {
-        name: Cost(
+        name: CostView(
             payload_bits=sum(row.payload_bits for row in rows if row.counts_as == name),
             predicted_bits=predicted.get(name, 0),
             wire_bytes=sum(row.wire_bytes for row in rows if row.counts_as == name),
@@ -109,12 +102,8 @@ def _count_heads(data: CoordinatorRound, name: str) -> Headcount:
         for party, row in data.traffic
         if row.counts_as == name and row.direction == "up" and row.payload_bits
     }
-    return Headcount(
-        cohort=len(data.manifest.cohort),
-        senders=len(senders),
-        recipients=len(data.manifest.cohort),
-        servers=len(data.manifest.aggregators),
-    )
+    everybody = Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators))
+    return replace(everybody, senders=len(senders))
 
 
 def predict_others(data: CoordinatorRound) -> dict[str, int]:
@@ -129,11 +118,8 @@ def predict_others(data: CoordinatorRound) -> dict[str, int]:
     if size is None:
         return {}
     parameters, mine = data.manifest.protocol_parameters, data.manifest.strategy
-    heads = Headcount(
-        cohort=len(data.manifest.cohort),
-        senders=len(data.members),
-        recipients=len(data.manifest.cohort),
-        servers=len(data.manifest.aggregators),
+    heads = replace(
+        Headcount.complete(len(data.manifest.cohort), len(data.manifest.aggregators)), senders=len(data.members)
     )
     largest = min(size, len(data.members) * parameters.kept)
     others = {
@@ -143,25 +129,33 @@ def predict_others(data: CoordinatorRound) -> dict[str, int]:
     return {**others, mine: sum(_predict_strategy(data).values())}
 
 
-def split_by_party(data: CoordinatorRound) -> dict[tuple[str, PartyId, Direction], tuple[int, int]]:
-    """Return a round's reported payload bits and wire bytes by category, party and direction."""
-    found: dict[tuple[str, PartyId, Direction], tuple[int, int]] = {}
-    for party, row in data.traffic:
-        key = (row.counts_as, party, row.direction)
-        payload_bits, wire_bytes = found.get(key, (0, 0))
-        found[key] = (payload_bits + row.payload_bits, wire_bytes + row.wire_bytes)
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartySum:
-    """Traffic of one category that one party reported in one direction."""
+class PartyTotalView(BaseModel):
+    """Traffic of one category that one party reported in one direction, over all rounds."""
 
     counts_as: str
-    party: PartyId
+    party: str
     direction: Direction
+    """`up` from clients to aggregators, `across` among aggregators, `down` to clients."""
     payload_bits: int
     wire_bytes: int
+
+
+def split_by_party(data: CoordinatorRound) -> list[PartyTotalView]:
+    """Return a round's reported payload bits and wire bytes by category, party and direction."""
+    return _merge(PartyTotalView(party=party, **dict(row)) for party, row in data.traffic)
+
+
+def _merge(rows: Iterable[PartyTotalView]) -> list[PartyTotalView]:
+    """Add up the rows of the same category, party and direction."""
+    found: dict[tuple[str, str, Direction], PartyTotalView] = {}
+    for row in rows:
+        key = (row.counts_as, row.party, row.direction)
+        if key not in found:
+            found[key] = row.model_copy()
+        else:
+            found[key].payload_bits += row.payload_bits
+            found[key].wire_bytes += row.wire_bytes
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +165,8 @@ class Sums:
     last: int = 0
     """Number of the last round that was added."""
     released: int = 0
-    costs: Mapping[str, Cost] = field(default_factory=dict)
-    parties: tuple[PartySum, ...] = ()
+    costs: Mapping[str, CostView] = field(default_factory=dict)
+    parties: tuple[PartyTotalView, ...] = ()
     fedavg_bits: int = 0
     """Of released rounds only, like `others`."""
     others: Mapping[str, int] = field(default_factory=dict)
@@ -181,42 +175,25 @@ class Sums:
 
 def add_up(sums: Sums, state: State, data: CoordinatorRound) -> Sums:
     """Add the next round to the totals."""
-    added = Sums(
-        last=data.number, costs={**sums.costs, **_add_costs(sums, data)}, parties=_add_parties(sums, data)
-    )
+    nothing = CostView(payload_bits=0, predicted_bits=0, wire_bytes=0)
+    added = {
+        name: CostView(
+            payload_bits=before.payload_bits + cost.payload_bits,
+            predicted_bits=before.predicted_bits + cost.predicted_bits,
+            wire_bytes=before.wire_bytes + cost.wire_bytes,
+        )
+        for name, cost in costs(data).items()
+        for before in [sums.costs.get(name, nothing)]
+    }
     released = state is State.RELEASED
     others = predict_others(data) if released else {}
-    return replace(
-        added,
+    return Sums(
+        last=data.number,
         released=sums.released + released,
+        costs={**sums.costs, **added},
+        parties=tuple(_merge((*sums.parties, *split_by_party(data)))),
         fedavg_bits=sums.fedavg_bits + (count_fedavg_bits(data) if released else 0),
         others={name: sums.others.get(name, 0) + others.get(name, 0) for name in {**sums.others, **others}},
-    )
-
-
-def _add_costs(sums: Sums, data: CoordinatorRound) -> dict[str, Cost]:
-    nothing = Cost(payload_bits=0, predicted_bits=0, wire_bytes=0)
-    return {name: _add(sums.costs.get(name, nothing), cost) for name, cost in costs(data).items()}
-
-
-def _add(one: Cost, two: Cost) -> Cost:
-    return Cost(
-        payload_bits=one.payload_bits + two.payload_bits,
-        predicted_bits=one.predicted_bits + two.predicted_bits,
-        wire_bytes=one.wire_bytes + two.wire_bytes,
-    )
-
-
-def _add_parties(sums: Sums, data: CoordinatorRound) -> tuple[PartySum, ...]:
-    rows = {
-        (each.counts_as, each.party, each.direction): (each.payload_bits, each.wire_bytes) for each in sums.parties
-    }
-    for key, (payload_bits, wire_bytes) in split_by_party(data).items():
-        before = rows.get(key, (0, 0))
-        rows[key] = (before[0] + payload_bits, before[1] + wire_bytes)
-    return tuple(
-        PartySum(counts_as=counts_as, party=party, direction=direction, payload_bits=payload, wire_bytes=wire)
-        for (counts_as, party, direction), (payload, wire) in rows.items()
     )
 
 

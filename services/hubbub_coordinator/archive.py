@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, RunId
@@ -18,7 +18,7 @@ from hubbub.machine.effects import Key
 from hubbub.machine.table import is_final
 from hubbub.messages.rounds import RoundApplied, ScoreClaim
 from hubbub.messages.shares import Traffic
-from hubbub.store.base import Archive, EventStore, Note, Snapshot
+from hubbub.store.base import Archive, EventStore, Snapshot
 from hubbub.store.event_codec import EventCodec
 from hubbub_coordinator.accounts import Sums, add_up, split_by_party
 from hubbub_coordinator.event_feed import FeedEvent, FeedEventKind
@@ -61,36 +61,39 @@ class EndedRun:
     data: CoordinatorRun
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRunSummary:
-    """Summary of an ended run, for the list of all runs."""
+class RunSummary(NamedTuple):
+    """Summary of a run, for the list of all runs; sorts by the order of submission."""
 
-    run: RunId
-    state: runs.State
     place: int
+    run: RunId
+    state: str
     idempotency_key: str
 
 
 _FIELDS = [each.name for each in fields(EndedRound) if each.name != "state"]
+_EVENT_FIELDS = [each.name for each in fields(FeedEvent)]
 
 
 def fold(data: CoordinatorRound) -> CoordinatorRound:
     """Return a round without what nobody needs once it is over."""
     return replace(
         data,
-        records=tuple(replace(each, receipts={}, holders=_find_holders(each)) for each in data.records),
+        records=tuple(
+            replace(
+                each,
+                receipts={},
+                holders={client: tuple(servers) for client, servers in each.delivered.items()},
+            )
+            for each in data.records
+        ),
         early=(),
         attended={},
         applied={client: report.model_copy(update={"traffic": ()}) for client, report in data.applied.items()},
         traffic=tuple(
-            (party, Traffic(counts_as=counts_as, direction=direction, payload_bits=payload, wire_bytes=wire))
-            for (counts_as, party, direction), (payload, wire) in split_by_party(data).items()
+            (PartyId(row.party), Traffic.model_validate(row.model_dump(exclude={"party"})))
+            for row in split_by_party(data)
         ),
     )
-
-
-def _find_holders(record: PhaseRecord) -> dict[PartyId, tuple[PartyId, ...]]:
-    return {client: tuple(servers) for client, servers in record.delivered.items()}
 
 
 class RunArchive:
@@ -103,10 +106,10 @@ class RunArchive:
 
     # Reading --------------------------------------------------------------------------------------------
 
-    def list_runs(self) -> list[EndedRunSummary]:
+    def list_runs(self) -> list[RunSummary]:
         """Return all ended runs, in no order."""
         return [
-            EndedRunSummary(each.key.run, runs.State(state), place, key)
+            RunSummary(place, each.key.run, state, key)
             for each in self._store.read_summaries("run")
             for state, place, key in [json.loads(each.summary)]
         ]
@@ -122,14 +125,12 @@ class RunArchive:
         """Return the archived rounds of a run from `first` to `last`."""
         if first > last:
             return []
-        return [self._restore(run, data, each) for each in self._store.find_over("round", run, first, last)]
-
-    def _restore(self, run: RunId, data: CoordinatorRun, found: Snapshot) -> SomeRound:
-        ended: EndedRound = self._shapes.load(EndedRound.__name__, found.body)
-        values = {name: getattr(ended, name) for name in _FIELDS}
-        return ended.state, replace(
-            CoordinatorRound(run=Key("run", run), number=0, manifest=data.manifest), **values
-        )
+        found: list[SomeRound] = []
+        for each in self._store.find_over("round", run, first, last):
+            ended: EndedRound = self._shapes.load(EndedRound.__name__, each.body)
+            values: dict[str, Any] = {name: getattr(ended, name) for name in _FIELDS}
+            found.append((ended.state, CoordinatorRound(run=Key("run", run), manifest=data.manifest, **values)))
+        return found
 
     def find_sums(self, run: RunId) -> Sums:
         """Return the totals over the archived rounds of a run."""
@@ -142,7 +143,8 @@ class RunArchive:
         """Return the newest archived feed events, in order."""
         # One JSON document is parsed in a third of the time of many.
         texts = ",".join(body for _, body in self._store.read_notes(most))
-        return [_read_item(said) for said in json.loads(f"[{texts}]")]
+        found = (dict(zip(_EVENT_FIELDS, said, strict=True)) for said in json.loads(f"[{texts}]"))
+        return [FeedEvent(**{**said, "kind": FeedEventKind(said["kind"])}) for said in found]
 
     # Writing --------------------------------------------------------------------------------------------
 
@@ -159,37 +161,17 @@ class RunArchive:
         for state, data in over:
             if data.number > sums.last:
                 sums = add_up(sums, state, data)
-            found.append(Snapshot(Key("round", run, data.number), self._dump_round(state, data)))
+            # For a round that was broken off the API shows who was missing, which only receipts tell.
+            folded = fold(data) if is_final(rounds.KIND.table, state) else data
+            values: dict[str, Any] = {name: getattr(folded, name) for name in _FIELDS}
+            body = self._shapes.dump(EndedRound(state=state, **values))
+            found.append(Snapshot(Key("round", run, data.number), body))
         found.append(Snapshot(Key(SUMS, run), self._shapes.dump(sums)))
         if ended is not None:
             summary = json.dumps([ended.state.value, ended.data.place, ended.data.idempotency_key])
             found.append(Snapshot(Key("run", run), self._shapes.dump(ended), summary))
-        return Archive(run=run, over=tuple(found), ongoing=tuple(ongoing), notes=tuple(map(_write_item, news)))
-
-    def _dump_round(self, state: rounds.State, data: CoordinatorRound) -> str:
-        # For a round that was broken off the API shows who was missing, which only receipts tell.
-        folded = fold(data) if is_final(rounds.KIND.table, state) else data
-        return self._shapes.dump(EndedRound(state=state, **{name: getattr(folded, name) for name in _FIELDS}))
-
-
-def _write_item(item: FeedEvent) -> Note:
-    said = (item.id, item.at_s, item.run, item.round, item.phase, item.kind, item.party, item.text, item.state)
-    return item.id, json.dumps(said, separators=(",", ":"))
-
-
-def _read_item(said: Sequence[Any]) -> FeedEvent:
-    number, at_s, run, of_round, phase, kind, party, text, state = said
-    return FeedEvent(
-        id=number,
-        at_s=at_s,
-        run=run,
-        round=of_round,
-        phase=phase,
-        kind=FeedEventKind(kind),
-        party=party,
-        text=text,
-        state=state,
-    )
+        notes = ((item.id, json.dumps(astuple(item), separators=(",", ":"))) for item in news)
+        return Archive(run=run, over=tuple(found), ongoing=tuple(ongoing), notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

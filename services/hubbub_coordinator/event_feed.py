@@ -43,13 +43,15 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.phases.run import CoordinatorRun
-from hubbub_coordinator.progress import find_combiner, find_unreported
+from hubbub_coordinator.progress import find_awaited_in_round, find_combiner
 from hubbub_coordinator.reasons import tell_declined, tell_failure, tell_refusal
 
 MOST_OF_A_STEP = 100
 """Upper bound of events from one step: an id is the number of the step's entry, times this, plus an index."""
 MAX_TEXT_CHARACTERS = 400
 """Longer texts are cut: a reason may name a whole cohort."""
+KEPT = 20_000
+"""Events held in memory; a reader that asks for older ones gets a reset."""
 
 
 class FeedEventKind(StrEnum):
@@ -123,41 +125,46 @@ def describe_transition(moment: Transition) -> list[FeedEvent]:
             lines, number = [*_tell_round(moment, earlier, data)], data.number
         case _:
             return []
+    # The event's own time, not that of the replay: it must be the same after a restart.
+    at_s = moment.event.at_s if isinstance(moment.event, Event) else moment.data.ended_at_s or 0.0
     return [
         FeedEvent(
             id=moment.sequence * MOST_OF_A_STEP + place,
-            at_s=_time_of(moment),
+            at_s=at_s,
             run=moment.key.run,
             round=number,
             phase=line.phase,
             kind=line.kind,
             party=line.party,
-            text=_shorten(line.text),
+            text=line.text
+            if len(line.text) <= MAX_TEXT_CHARACTERS
+            else f"{line.text[: MAX_TEXT_CHARACTERS - 1]}…",
             state=str(moment.after.value),
         )
         for place, line in enumerate(lines)
     ]
 
 
-def _time_of(moment: Transition) -> float:
-    """Return the event's own time, not that of the replay: it must be the same after a restart."""
-    if isinstance(moment.event, Event):
-        return moment.event.at_s
-    return getattr(moment.data, "ended_at_s", None) or 0.0
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[: MAX_TEXT_CHARACTERS - 1]}…"
-
-
 # Events of a run ----------------------------------------------------------------------------------------
+
+_STATES_OF_RUN = {
+    runs.State.PAUSED: (FeedEventKind.RUN_PAUSED, "the run is paused"),
+    runs.State.COMPLETED: (FeedEventKind.RUN_COMPLETED, "the run is complete"),
+    runs.State.FAILED: (FeedEventKind.RUN_FAILED, "the run failed"),
+    runs.State.CANCELLED: (FeedEventKind.RUN_CANCELLED, "the run was cancelled"),
+}
 
 
 def _tell_run(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
     yield from _tell_of_party(moment, earlier, run)
     yield from _tell_of_operator(moment, earlier, run)
-    if moment.after is not moment.before:
-        yield from _tell_state_of_run(moment.after, run)
+    if moment.after is moment.before:
+        return
+    if moment.after is runs.State.AGREEING:
+        yield _Line(FeedEventKind.KEYS_SENT, f"all {len(run.parties)} parties have joined and were sent all keys")
+    for state, (kind, text) in _STATES_OF_RUN.items():
+        if moment.after is state:
+            yield _Line(kind, f"{text}: {run.reason}", run.failed_party or "")
 
 
 def _tell_of_party(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
@@ -192,22 +199,6 @@ def _tell_of_operator(moment: Transition, earlier: CoordinatorRun, run: Coordina
             yield _Line(FeedEventKind.RUN_RESUMED, "the pause was called off")
 
 
-_STATES_OF_RUN = {
-    runs.State.PAUSED: (FeedEventKind.RUN_PAUSED, "the run is paused"),
-    runs.State.COMPLETED: (FeedEventKind.RUN_COMPLETED, "the run is complete"),
-    runs.State.FAILED: (FeedEventKind.RUN_FAILED, "the run failed"),
-    runs.State.CANCELLED: (FeedEventKind.RUN_CANCELLED, "the run was cancelled"),
-}
-
-
-def _tell_state_of_run(state: Enum, run: CoordinatorRun) -> Iterator[_Line]:
-    if state is runs.State.AGREEING:
-        yield _Line(FeedEventKind.KEYS_SENT, f"all {len(run.parties)} parties have joined and were sent all keys")
-    for each, (kind, text) in _STATES_OF_RUN.items():
-        if state is each:
-            yield _Line(kind, f"{text}: {run.reason}", run.failed_party or "")
-
-
 # Events of a round --------------------------------------------------------------------------------------
 
 
@@ -222,8 +213,8 @@ def _tell_round(moment: Transition, earlier: CoordinatorRound, data: Coordinator
 
 def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
     match moment.event:
-        case ReceiptArrived(phase=phase) as event if _is_news(event, earlier, data):
-            yield _tell_delivery(event, phase, data)
+        case ReceiptArrived() as event if _has(data, event) and not _has(earlier, event):
+            yield _tell_delivery(event, data)
         case UpdateApplied(client=client) if client in data.applied.keys() - earlier.applied.keys():
             text = f"{client} applied round {data.number}"
             yield _Line(FeedEventKind.UPDATE_APPLIED, text, client, earlier.current.name)
@@ -232,20 +223,16 @@ def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: Coordin
             yield _Line(FeedEventKind.UPDATE_DROPPED, text, client, data.current.name)
 
 
-def _is_news(event: ReceiptArrived, earlier: CoordinatorRound, data: CoordinatorRound) -> bool:
-    """Return whether a receipt is new, of this phase or of the one that has yet to open."""
-    return _has(data, event) and not _has(earlier, event)
-
-
 def _has(data: CoordinatorRound, event: ReceiptArrived) -> bool:
+    """Return whether a round has a receipt, of an open phase or of the one that has yet to open."""
     receipt, record = event.receipt.receipt, find_record(data, event.phase)
     if record is None:
         return event.receipt in data.early
     return receipt.aggregator in record.receipts.get(receipt.client, {})
 
 
-def _tell_delivery(event: ReceiptArrived, phase: str, data: CoordinatorRound) -> _Line:
-    client, aggregator = event.receipt.receipt.client, event.receipt.receipt.aggregator
+def _tell_delivery(event: ReceiptArrived, data: CoordinatorRound) -> _Line:
+    client, aggregator, phase = event.receipt.receipt.client, event.receipt.receipt.aggregator, event.phase
     record = find_record(data, phase)
     early = {each.receipt.aggregator for each in data.early if each.receipt.client == client}
     count = len(early) if record is None else len(record.receipts[client])
@@ -278,20 +265,14 @@ def _say_release(combiner: PartyId | None, name: PartyId, phase: str) -> str:
 def _tell_of_time(moment: Transition, earlier: CoordinatorRound) -> Iterator[_Line]:
     match moment.event, moment.before:
         case DeadlinePassed(), rounds.State.COLLECTING:
-            late, what = earlier.missing(), "deliver"
-        case DeadlinePassed(), rounds.State.APPLYING:
-            late, what = tuple(name for name in earlier.manifest.clients if name not in earlier.applied), "report"
-        case DeadlinePassed(), rounds.State.REPORTING:
-            late, what = find_unreported(earlier), "report"
+            what = "deliver"
+        case DeadlinePassed(), rounds.State.APPLYING | rounds.State.REPORTING:
+            what = "report"
         case _:
             return
-    phase = earlier.current.name
+    late, phase = find_awaited_in_round(moment.before, earlier).parties, earlier.current.name
     text = f"the time for {phase} is up; {', '.join(late) or 'nobody'} did not {what}"
-    yield _Line(FeedEventKind.DEADLINE_PASSED, text, _only(late), phase)
-
-
-def _only(parties: tuple[PartyId, ...]) -> str:
-    return parties[0] if len(parties) == 1 else ""
+    yield _Line(FeedEventKind.DEADLINE_PASSED, text, late[0] if len(late) == 1 else "", phase)
 
 
 def _tell_phases(earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
@@ -336,10 +317,6 @@ def _say_scores(data: CoordinatorRound) -> str:
         return ""
     told = ", ".join(f"{name} {format_value(name, value)}" for name, value in data.metrics.items())
     return f": {told}" if told else " without scores"
-
-
-KEPT = 20_000
-"""Events held in memory; a reader that asks for older ones gets a reset."""
 
 
 class EventFeed:

@@ -6,7 +6,7 @@ parties' own reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -24,13 +24,7 @@ from hubbub_coordinator.events import RoundVerdict
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
-from hubbub_coordinator.progress import Waiting, find_awaited
-
-VERDICTS = {
-    rounds.State.RELEASED: RoundVerdict.RELEASED,
-    rounds.State.VOID: RoundVerdict.VOID,
-    rounds.State.CONTRADICTED: RoundVerdict.CONTRADICTED,
-}
+from hubbub_coordinator.progress import Last, Waiting, find_awaited
 
 
 class Metering:
@@ -84,9 +78,8 @@ class Metering:
         """Count the changes of one step of a round."""
         if isinstance(moment.data, CoordinatorRound) and isinstance(moment.earlier, CoordinatorRound):
             self._note_phases(moment.earlier, moment.data)
-            verdict = VERDICTS.get(moment.after) if isinstance(moment.after, rounds.State) else None
-            if verdict is not None:
-                self._note_end(moment.data, verdict)
+            if moment.after.value in set(RoundVerdict):
+                self._note_end(moment.data, RoundVerdict(moment.after.value))
         self._observer(moment)
 
     def _note_phases(self, earlier: CoordinatorRound, data: CoordinatorRound) -> None:
@@ -133,7 +126,7 @@ def _is_released(record: PhaseRecord) -> bool:
 class Waits(Collector):
     """Collector of how many parties runs wait for, and of the longest wait; computed on each scrape."""
 
-    def __init__(self, machines: Callable[[], Mapping[Key, RunningMachine]], clock: Clock) -> None:
+    def __init__(self, machines: Mapping[Key, RunningMachine], clock: Clock) -> None:
         self._machines = machines
         self._clock = clock
 
@@ -153,27 +146,11 @@ class Waits(Collector):
         )
 
     def _find(self) -> Iterator[Waiting]:
-        machines = dict(self._machines())
+        machines = dict(self._machines)
         for key, live in machines.items():
             if isinstance(live.state, runs.State) and isinstance(live.data, runs.CoordinatorRun):
-                yield find_awaited(live.state, live.data, _last_round(machines, key, live.data))
-
-
-def _last_round(
-    machines: Mapping[Key, RunningMachine], run: Key, data: runs.CoordinatorRun
-) -> tuple[rounds.State, CoordinatorRound] | None:
-    live = machines.get(Key("round", run.run, data.round))
-    if live is None or not isinstance(live.state, rounds.State) or not isinstance(live.data, CoordinatorRound):
-        return None
-    return live.state, live.data
-
-
-def meter(
-    registry: CollectorRegistry,
-    machines: Callable[[], Mapping[Key, RunningMachine]],
-    clock: Clock,
-    observer: Observer,
-) -> Observer:
-    """Register the coordinator's metrics, and return the observer that counts them."""
-    registry.register(Waits(machines, clock))
-    return Metering(registry, observer)
+                open_round = machines.get(Key("round", key.run, live.data.round))
+                last: Last = None
+                if open_round and isinstance(open_round.state, rounds.State):
+                    last = open_round.state, open_round.data
+                yield find_awaited(live.state, live.data, last)

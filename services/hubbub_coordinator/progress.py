@@ -38,7 +38,7 @@ def find_awaited(state: runs.State, run: runs.CoordinatorRun, last: Last) -> Wai
         case runs.State.AGREEING:
             return Waiting(_without(run, run.ready), "to check the keys", run.agreeing_since_s)
         case runs.State.RUNNING if last is not None:
-            return _find_awaited_in_round(*last)
+            return find_awaited_in_round(*last)
     return NOBODY
 
 
@@ -46,7 +46,8 @@ def _without(run: runs.CoordinatorRun, there: Collection[PartyId]) -> tuple[Part
     return tuple(party for party in run.parties if party not in there)
 
 
-def _find_awaited_in_round(state: rounds.State, data: rounds.CoordinatorRound) -> Waiting:
+def find_awaited_in_round(state: rounds.State, data: rounds.CoordinatorRound) -> Waiting:
+    """Return the parties that a round waits for now."""
     if not data.records:
         return NOBODY
     record, phase = data.record, data.current.name
@@ -62,16 +63,10 @@ def _find_awaited_in_round(state: rounds.State, data: rounds.CoordinatorRound) -
             late = tuple(client for client in data.manifest.clients if client not in data.applied)
             return Waiting(late, "to apply the sum", record.released_at_s or record.opened_at_s)
         case rounds.State.REPORTING:
-            return Waiting(
-                find_unreported(data), "to report the scores", record.released_at_s or record.opened_at_s
-            )
+            unreported = data.applied.keys() - data.reported.keys()
+            late = tuple(client for client in data.manifest.clients if client in unreported)
+            return Waiting(late, "to report the scores", record.released_at_s or record.opened_at_s)
     return NOBODY
-
-
-def find_unreported(data: rounds.CoordinatorRound) -> tuple[PartyId, ...]:
-    """Return the clients that have applied a round and not yet reported its scores."""
-    late = data.applied.keys() - data.reported.keys()
-    return tuple(client for client in data.manifest.clients if client in late)
 
 
 def _find_unreleased(data: rounds.CoordinatorRound) -> tuple[PartyId, ...]:
@@ -135,9 +130,9 @@ def find_place(state: runs.State, run: CoordinatorRun, last: Last, party: PartyI
 def _place_aggregator(state: rounds.State, data: CoordinatorRound, party: PartyId) -> PartyState:
     if state is rounds.State.COLLECTING or (party not in data.aggregators and state is not rounds.State.VOIDING):
         return PartyState.IDLE
-    if state is rounds.State.VOIDING:
-        return PartyState.IDLE if party in data.record.ended else PartyState.ADDING
-    return PartyState.RELEASED if party in data.record.ended else PartyState.ADDING
+    if party not in data.record.ended:
+        return PartyState.ADDING
+    return PartyState.IDLE if state is rounds.State.VOIDING else PartyState.RELEASED
 
 
 def _place_client(state: rounds.State, data: CoordinatorRound, party: PartyId) -> PartyState:
@@ -170,14 +165,11 @@ def _describe(run: CoordinatorRun, last: Last, party: PartyId) -> str:
         return "joined"
     state, data = last
     if party in data.manifest.aggregators:
-        return "released" if party in data.record.ended else f"holds {_count_held(party, data)} share sets"
+        held = sum(party in holders for holders in data.record.delivered.values())
+        return "released" if party in data.record.ended else f"holds {held} share sets"
     holders = data.record.delivered.get(party, [])
     if party in data.applied and (party in data.reported or not holders):
         return f"applied round {data.number}"
     if holders:
         return f"delivered {data.current.name} to {len(holders)} of {len(data.aggregators)} aggregators"
     return "training or sending" if state is rounds.State.COLLECTING else "was left out"
-
-
-def _count_held(party: PartyId, data: CoordinatorRound) -> int:
-    return sum(party in holders for holders in data.record.delivered.values())

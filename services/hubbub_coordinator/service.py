@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hubbub.errors import ConfigurationError, HubbubError, LocalError, PeerError, RejectReason
 from hubbub.ids import RunId
-from hubbub.machine.effects import Effect, Job, Key, Persist
+from hubbub.machine.effects import Effect, Job, Key, Persist, RememberRun
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.clock import Clock, SystemClock
@@ -28,11 +28,11 @@ from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, SomeRound
+from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, RunSummary, SomeRound
 from hubbub_coordinator.event_feed import KEPT, EventFeed
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
-from hubbub_coordinator.metrics import meter
+from hubbub_coordinator.metrics import Metering, Waits
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 
@@ -119,10 +119,11 @@ class Coordinator:
             clock=self._clock,
             counters=self.counters,
             audit=self._audit,
-            observer=meter(self.counters.registry, lambda: self.runner.machines, self._clock, observer),
+            observer=Metering(self.counters.registry, observer),
             witness=self._witness,
             settled=self._archive_due,
         )
+        self.counters.registry.register(Waits(self.runner.machines, self._clock))
 
     async def start(self) -> None:
         """Rebuild all runs and go on with them; without any run, leave messages in the queue.
@@ -165,7 +166,7 @@ class Coordinator:
                 run,
                 [known.held[number] for number in over],
                 EndedRun(known.state, known.data) if ended else None,
-                [self.runner.snapshot(key)] if is_long else [],
+                [self.runner.event_log.snapshot(key)] if is_long else [],
                 news,
             )
 
@@ -221,14 +222,11 @@ class Coordinator:
             self.runner.drop(machine)
             del self._states[run]
             raise
-        self._remember_key(key, run)
+        if key:
+            self._submitted[key] = run
         with context(party=me, run=run):
             log.info("run %s was submitted", run)
         return run
-
-    def _remember_key(self, key: str, run: RunId) -> None:
-        if key:
-            self._submitted[key] = run
 
     async def cancel(self, run: RunId) -> None:
         """End a run that has not ended."""
@@ -338,7 +336,7 @@ class Coordinator:
             raise PeerError(RejectReason.TOO_EARLY, f"round {key.round} was not opened yet")
         if key not in self.runner.machines:
             log.info("%s came after the end and changes nothing", envelope.kind)
-            self.counters.late(envelope.kind)
+            self.counters.late.labels(envelope.kind).inc()
             return []
         return [(key, event)]
 
@@ -350,24 +348,21 @@ class Coordinator:
     async def perform(self, key: Key, effect: Effect) -> None:
         """Record a run's tombstone, or open a round."""
         match effect:
-            case runs.RememberRun():
+            case RememberRun():
                 await asyncio.to_thread(self._tombstones.add, key.run)
             case runs.OpenRound():
-                await self._open_round(key, effect.number)
+                run = self.runner.machines[key].data
+                data = rounds.CoordinatorRound(
+                    run=key,
+                    number=effect.number,
+                    manifest=run.manifest,
+                    is_scored=run.manifest.is_scored_after(run.released + 1),
+                    score_members=run.score_members,
+                    attended=run.attended,
+                )
+                await self.runner.set_up(Key("round", key.run, effect.number), data)
             case _:
                 raise LocalError(f"the coordinator has no effect {effect!r}")
-
-    async def _open_round(self, run: Key, number: int) -> None:
-        of_run = self.runner.machines[run].data
-        data = rounds.CoordinatorRound(
-            run=run,
-            number=number,
-            manifest=of_run.manifest,
-            is_scored=of_run.manifest.is_scored_after(of_run.released + 1),
-            score_members=of_run.score_members,
-            attended=of_run.attended,
-        )
-        await self.runner.set_up(Key("round", run.run, number), data)
 
     def close(self) -> None:
         """Close the event feed and the open files."""
@@ -382,15 +377,13 @@ class Coordinator:
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Restore the list of runs, in the order of submission, and the event feed."""
         live = {key.run: live for key, live in machines.items() if key.kind == "run"}
-        found = [
-            (each.place, each.run, each.state.value, each.idempotency_key) for each in self._archive.list_runs()
-        ]
-        found += [(it.data.place, run, str(it.state.value), it.data.idempotency_key) for run, it in live.items()]
-        found.sort(key=lambda each: each[0])
-        self._states = {run: state for _, run, state, _ in found}
-        self._next_place = max((place for place, *_ in found), default=-1) + 1
-        for _, run, _, key in found:
-            self._remember_key(key, run)
+        found = self._archive.list_runs()
+        for run, it in live.items():
+            found.append(RunSummary(it.data.place, run, str(it.state.value), it.data.idempotency_key))
+        found.sort()
+        self._states = {each.run: each.state for each in found}
+        self._next_place = found[-1].place + 1 if found else 0
+        self._submitted = {each.idempotency_key: each.run for each in found if each.idempotency_key}
         # Everything before the first replayed step is archived.
         for run in live:
             self._archived_news[run] = (

@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -17,69 +16,38 @@ from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.unions import REVEALS
-from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo_screen import Board, show
 from hubbub_local.federation import Federation, Parties, make_parties, start_federation
+from hubbub_local.options import DemoOptions
 from hubbub_local.report import draw_report, write_report
 from hubbub_trainer.learning.datasets import default_cache_folder
-from hubbub_trainer.learning.extras import require
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
-from hubbub_trainer.learning.task import Task
+from hubbub_trainer.learning.task import Task, require
 from hubbub_trainer.planning import draw_up_manifest
-from hubbub_trainer.workspaces import TaskLoader
+from hubbub_trainer.run_context import TaskLoader
 
 DASHBOARD_PORT = 8750
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
-    """Options of `hubbub demo`."""
-
-    strategy: str = "no-union"
-    wire: str = "compact"
-    task: str = "lenet"
-    data: str = "auto"
-    clients: int = 5
-    servers: int = 2
-    rounds: int = 5
-    local_steps: int = 100
-    rho: float = 0.1
-    q: int = 1
-    block: int = 1
-    alpha_rule: str = "norm"
-    feedback: str = "lost"
-    seed: int = 0
-    json: Path | None = None
-    dashboard: bool = False
-    port: int = DASHBOARD_PORT
-
-
-def draw_up(options: DemoOptions, task: Task, *, target: float | None = None) -> tuple[Manifest, Parties]:
+def draw_up(options: DemoOptions, task: Task) -> tuple[Manifest, Parties]:
     """Return the demo's manifest, and throw-away identities for all its parties."""
     parties = make_parties(clients=options.clients, servers=options.servers)
     manifest = draw_up_manifest(
         task,
+        options,
         roster=parties.roster,
+        # In the order of their numbers: the roster's is that of their names.
         clients=[f"client-{number}" for number in range(1, options.clients + 1)],
         aggregators=[f"aggregator-{number}" for number in range(1, options.servers + 1)],
-        strategy=options.strategy,
-        rho=options.rho,
-        local_steps=options.local_steps,
-        rounds=options.rounds,
-        seed=options.seed,
-        wire=options.wire,
-        q=options.q,
-        block=options.block,
-        alpha_rule=options.alpha_rule,
-        feedback=options.feedback,
-        target=target,
     )
     return manifest, parties
 
 
 async def run_demo(options: DemoOptions, console: Console) -> None:
     """Run the demo, show its progress and print its report."""
+    if options.port is not None and not options.dashboard:
+        raise ConfigurationError("--port says where the dashboard is served; add --dashboard")
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
     _check_installed(options)
@@ -130,10 +98,10 @@ def _share(task: Task, load: TaskLoader) -> TaskLoader:
     return lambda name: task if name == task.name else load(name)
 
 
-def _reserve_port(port: int) -> socket:
+def _reserve_port(port: int | None) -> socket:
     from hubbub_local.serving import reserve_port  # noqa: PLC0415  (Only the dashboard needs FastAPI.)
 
-    return reserve_port(port)
+    return reserve_port(DASHBOARD_PORT if port is None else port)
 
 
 @asynccontextmanager
@@ -160,13 +128,8 @@ async def _run(
     options: DemoOptions, manifest: Manifest, federation: Federation, board: Board, console: Console
 ) -> None:
     with show(board, console):
-        state, run = await federation.run(manifest)
-    if state is not runs.State.COMPLETED:
-        raise ProtocolError(f"the run {state.value}: {run.reason}")
-    digests = set(federation.model_digests(manifest).values())
-    if len(digests) != 1:
-        raise ProtocolError(f"the clients ended with {len(digests)} different models")
-    digest, alone = digests.pop(), federation.alone_shares(manifest)
+        await federation.complete(manifest)
+    digest, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
     times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
     console.print(draw_report(manifest, board.accounts, times, digest, alone))
     if options.json:

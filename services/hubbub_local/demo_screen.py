@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from rich import box
@@ -21,8 +21,8 @@ from rich.text import Text
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
-from hubbub.protocol.metrics import format_value
 from hubbub.runtime.runner import Transition
+from hubbub_cli.formatting import show_bytes, show_metric
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
@@ -30,6 +30,8 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.events import Evaluated, Trained
 
 Place = tuple[RunId, int]
+
+FRAMES_PER_SECOND = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,9 @@ class Board:
 
     def _observe_round(self, moment: Transition, state: rounds.State, data: rounds.CoordinatorRound) -> None:
         if data.number != self.round:
-            self._begin_round(data)
+            self.round = data.number
+            self.steps.clear()
+            self.note(f"round {data.number}: {len(data.manifest.clients)} clients are training")
         self.phase, self.state = data.current.name, state.value
         if not data.records:
             return
@@ -131,11 +135,6 @@ class Board:
             self._note_delivery(data, moment.event.receipt.receipt.client)
         if moment.before is not state:
             self._note_change(state, data)
-
-    def _begin_round(self, data: rounds.CoordinatorRound) -> None:
-        self.round = data.number
-        self.steps.clear()
-        self.note(f"round {data.number}: {len(data.manifest.clients)} clients are training")
 
     def _note_delivery(self, data: rounds.CoordinatorRound, client: PartyId) -> None:
         servers = len(data.aggregators)
@@ -158,95 +157,44 @@ class Board:
         self.accounts.append(finished)
         self.payload_bits += sum(cost.payload_bits for cost in finished.costs.values())
         self.wire_bytes += sum(cost.wire_bytes for cost in finished.costs.values())
-        scores = [f"{name} {show_metric(name, finished.metrics)}" for name in finished.metrics]
+        scores = [f"{name} {show_metric(name, value)}" for name, value in finished.metrics.items()]
         self.note(
             f"round {finished.round}: {', '.join(scores) or 'released'}, {show_bytes(self.payload_bits / 8)} "
             f"of payload so far"
         )
 
 
-def show_metric(name: str, metrics: Mapping[str, float]) -> str:
-    """Format a metric of a round; a dash if the round has none."""
-    return format_value(name, metrics[name]) if name in metrics else "-"
-
-
-def show_bytes(count: float) -> str:
-    """Format a size: 1 MB is 2^20 bytes, as in the paper."""
-    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f} B"
-
-
-FRAMES_PER_SECOND = 10
-
-
 @contextmanager
 def show(board: Board, console: Console) -> Iterator[None]:
-    """Update the terminal while the block runs."""
-    draw = _Picture(board, console) if console.is_terminal else _Lines(board, console)
-    ticker = asyncio.get_running_loop().create_task(_tick(draw))
-    try:
-        with draw:
+    """Update the terminal while the block runs: a live picture, or one line for each piece of news in a pipe."""
+    picture = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def update() -> None:
+        _print_all(board.announcements, console)
+        if picture is None:
+            _print_all(board.news, console)
+        else:
+            board.news.clear()
+            drawn = Group(_headline(board), Text(), _parties(board), Text(), _history(board))
+            picture.update(drawn, refresh=True)
+
+    async def tick() -> None:
+        while True:
+            update()
+            await asyncio.sleep(1 / FRAMES_PER_SECOND)
+
+    ticker = asyncio.get_running_loop().create_task(tick())
+    with picture or nullcontext():
+        try:
             yield
+        finally:
             ticker.cancel()
-            draw.update()
-    finally:
-        ticker.cancel()
-
-
-async def _tick(draw: _Picture | _Lines) -> None:
-    while True:
-        draw.update()
-        await asyncio.sleep(1 / FRAMES_PER_SECOND)
-
-
-class _Lines:
-    """Plain display: one line for each piece of news."""
-
-    def __init__(self, board: Board, console: Console) -> None:
-        self._board = board
-        self._console = console
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self.update()
-
-    def update(self) -> None:
-        """Print new lines."""
-        _print_all(self._board.announcements, self._console)
-        _print_all(self._board.news, self._console)
-
-
-class _Picture:
-    """Live display: the parties and what they are doing, redrawn over and over."""
-
-    def __init__(self, board: Board, console: Console) -> None:
-        self._board = board
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> None:
-        self._live.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._live.__exit__(None, None, None)
-
-    def update(self) -> None:
-        """Print new announcements, and redraw the board below them."""
-        _print_all(self._board.announcements, self._live.console)
-        self._board.news.clear()
-        self._live.update(_draw(self._board), refresh=True)
+            update()
 
 
 def _print_all(lines: list[str], console: Console) -> None:
     while lines:
         console.print(lines.pop(0), highlight=False, markup=False, soft_wrap=True)
-
-
-def _draw(board: Board) -> RenderableType:
-    return Group(_headline(board), Text(), _parties(board), Text(), _history(board))
 
 
 def _headline(board: Board) -> Text:
@@ -300,6 +248,6 @@ def _history(board: Board) -> RenderableType:
         table.add_column(column, justify="right")
     for finished in board.accounts[-8:]:
         payload = sum(cost.payload_bits for cost in finished.costs.values()) / 8
-        scores = [show_metric(name, finished.metrics) for name in names]
+        scores = [show_metric(name, finished.metrics.get(name)) for name in names]
         table.add_row(str(finished.round), *scores, show_bytes(payload))
     return table if board.accounts else Text()

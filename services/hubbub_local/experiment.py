@@ -15,20 +15,16 @@ from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.demo import DemoOptions, draw_up
+from hubbub_local.demo import draw_up
 from hubbub_local.federation import start_federation
+from hubbub_local.options import DemoOptions
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.task_runner import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Outcome of an experiment: the rounds up to the first whose headline metric reaches the target."""
 
-    strategy: str
-    q: int
-    feedback: str
-    seed: int
     reached: bool
     accounts: tuple[Account, ...]
     model_sha256: str
@@ -39,38 +35,21 @@ class Outcome:
         """Metrics of the last round, by name."""
         return self.accounts[-1].metrics
 
-    @property
-    def mean_union(self) -> float:
-        """Mean of |V| over the rounds."""
-        return sum(each.union_size for each in self.accounts) / len(self.accounts)
-
-    @property
-    def total_bits(self) -> int:
-        """Payload of all rounds and all parties."""
-        return sum(cost.payload_bits for each in self.accounts for cost in each.costs.values())
-
-    @property
-    def predicted_bits(self) -> int:
-        """Payload of all rounds and all parties, by the formulas."""
-        return sum(cost.predicted_bits for each in self.accounts for cost in each.costs.values())
-
 
 async def run_to_target(
     options: DemoOptions,
     task: Task,
-    target: float | None,
     report: Callable[[Account], None] = lambda _: None,
     *,
     observer: Observer = lambda _: None,
-    progress: Progress = lambda *_: None,
 ) -> Outcome:
-    """Run until a round's headline metric reaches the target, or `options.rounds` are done.
+    """Run until a round's headline metric reaches `options.target`, or `options.rounds` are done.
 
     A failing task raises: in a real run only its owner is told, but an experiment would give meaningless numbers.
-    `report` gets every finished round, `observer` the coordinator's steps, `progress` the local training.
+    `report` gets every finished round, `observer` the coordinator's steps.
     """
     # The target is in the manifest, so that no round begins after it was reached.
-    manifest, parties = draw_up(options, task, target=target)
+    manifest, parties = draw_up(options, task)
     accounts: list[Account] = []
 
     def watch(moment: Transition) -> None:
@@ -91,24 +70,17 @@ async def run_to_target(
             load_task=lambda _: task,
             demo_seed=options.seed,
             observer=watch,
-            progress=progress,
         ) as federation:
             state, run = await federation.run(manifest)
             if federation.count_task_failures():
                 raise ProtocolError(f"{options.strategy} failed: the task failed; the log says how")
             if state is not runs.State.COMPLETED:
                 raise ProtocolError(f"{options.strategy} {state.value}: {run.reason}")
-            digests = set(federation.model_digests(manifest).values())
-    if len(digests) != 1:
-        raise ProtocolError(f"{options.strategy}: the clients ended with {len(digests)} different models")
+            digest = federation.model_digest(manifest)
     return Outcome(
-        strategy=options.strategy,
-        q=options.q,
-        feedback=options.feedback,
-        seed=options.seed,
         reached=_has_reached(manifest, accounts[-1]),
         accounts=tuple(accounts),
-        model_sha256=digests.pop(),
+        model_sha256=digest,
     )
 
 

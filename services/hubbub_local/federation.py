@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 from hubbub.crypto.sealing import Kem
 from hubbub.errors import ProtocolError
@@ -34,9 +35,9 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
 from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.policy import Policy
+from hubbub_trainer.run_context import TaskLoader
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.task_runner import Progress
-from hubbub_trainer.workspaces import TaskLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,13 @@ class Federation:
             for name in manifest.clients
         }
 
+    def model_digest(self, manifest: Manifest) -> str:
+        """Return the digest of the one model that all trainers ended with, or raise `ProtocolError`."""
+        digests = set(self.model_digests(manifest).values())
+        if len(digests) != 1:
+            raise ProtocolError(f"{manifest.strategy}: the clients ended with {len(digests)} different models")
+        return digests.pop()
+
     def count_task_failures(self) -> int:
         """Count failures of training or evaluation at all trainers, which only their owners are told about."""
         return sum(trainer.count_task_failures() for trainer in self.trainers)
@@ -116,17 +124,27 @@ def _run_folder(folder: Path, name: PartyId, manifest: Manifest) -> Path:
     return folder / name / "runs" / manifest.run_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Settings that all parties of a federation share in this process."""
+class _Ending:
+    """Observes a party, and sets an event when the party has ended a run."""
 
-    parties: Parties
+    def __init__(self, *finals: Enum, observe: Observer = lambda _: None) -> None:
+        self._finals = finals
+        self._observe = observe
+        self.of_run: defaultdict[RunId, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def __call__(self, moment: Transition) -> None:
+        self._observe(moment)
+        if moment.after in self._finals:
+            self.of_run[moment.key.run].set()
+
+
+class _Place(TypedDict):
+    """Arguments that every service takes."""
+
+    identity: Identity
+    roster: Roster
+    transport: Transport
     folder: Path
-    load_task: TaskLoader
-    demo_seed: int | None
-    observer: Observer = lambda _: None
-    trainer_observer: Observer = lambda _: None
-    progress: Progress = lambda *_: None
 
 
 @asynccontextmanager
@@ -146,18 +164,52 @@ async def start_federation(
 
     `observer` sees the coordinator's steps, `trainer_observer` those of every trainer.
     """
-    setting = Setting(
-        parties=parties,
-        folder=folder,
-        load_task=load_task,
-        demo_seed=demo_seed,
-        observer=observer,
-        trainer_observer=trainer_observer,
-        progress=progress,
-    )
+    roster = parties.roster
+    # At most as many trainers at once as there are cores: each uses one thread.
+    slots = asyncio.Semaphore(os.cpu_count() or 1)
+    of_aggregator = membership.State.REFUSED, membership.State.ENDED
+    of_trainer = admission.State.REFUSED, admission.State.ENDED, participation.State.ENDED
+    endings = {
+        manifest.coordinator: _Ending(*runs.OUTCOMES, observe=observer),
+        **{name: _Ending(*of_aggregator) for name in manifest.aggregators},
+        **{name: _Ending(*of_trainer, observe=trainer_observer) for name in manifest.clients},
+    }
     async with AsyncExitStack() as stack:
         transports = await _connect_all(manifest, connect or _connect_in_memory(), stack)
-        federation = _build(manifest, setting, transports)
+
+        def place(name: PartyId) -> _Place:
+            return _Place(
+                identity=parties.identities[name],
+                roster=roster,
+                transport=transports[name],
+                folder=folder / name,
+            )
+
+        federation = Federation(
+            coordinator=Coordinator(**place(manifest.coordinator), observer=endings[manifest.coordinator]),
+            aggregators=tuple(
+                Aggregator(
+                    **place(name),
+                    read_policy=partial(AggregatorPolicy.for_demo, roster.digest),
+                    observer=endings[name],
+                )
+                for name in manifest.aggregators
+            ),
+            trainers=tuple(
+                Trainer(
+                    **place(name),
+                    read_policy=partial(Policy.for_demo, roster.digest),
+                    load_task=load_task,
+                    demo_seed=demo_seed,
+                    training_slots=slots,
+                    progress=progress,
+                    observer=endings[name],
+                )
+                for name in manifest.clients
+            ),
+            folder=folder,
+            _ended=tuple(ending.of_run for ending in endings.values()),
+        )
         services: tuple[Aggregator | Trainer | Coordinator, ...] = (
             *federation.aggregators,
             *federation.trainers,
@@ -181,71 +233,6 @@ async def _connect_all(manifest: Manifest, connect: Connect, stack: AsyncExitSta
         name: await stack.enter_async_context(connect(name, topology_for(name, role)))
         for name, role in roles.items()
     }
-
-
-def _build(manifest: Manifest, setting: Setting, transports: Mapping[PartyId, Transport]) -> Federation:
-    ended: list[Mapping[RunId, asyncio.Event]] = []
-    # At most as many trainers at once as there are cores: each uses one thread.
-    slots = asyncio.Semaphore(os.cpu_count() or 1)
-
-    def watch(*finals: Enum, observe: Observer = lambda _: None) -> Observer:
-        """Make an observer of a party that sets an event when the party has ended a run."""
-        over: defaultdict[RunId, asyncio.Event] = defaultdict(asyncio.Event)
-        ended.append(over)
-
-        def note(moment: Transition) -> None:
-            observe(moment)
-            if moment.after in finals:
-                over[moment.key.run].set()
-
-        return note
-
-    identities, roster = setting.parties.identities, setting.parties.roster
-    coordinator = Coordinator(
-        identity=identities[manifest.coordinator],
-        roster=roster,
-        transport=transports[manifest.coordinator],
-        folder=setting.folder / manifest.coordinator,
-        observer=watch(*runs.OUTCOMES, observe=setting.observer),
-    )
-    aggregators = tuple(
-        Aggregator(
-            identity=identities[name],
-            roster=roster,
-            read_policy=partial(AggregatorPolicy.for_demo, roster.digest),
-            transport=transports[name],
-            folder=setting.folder / name,
-            observer=watch(membership.State.REFUSED, membership.State.ENDED),
-        )
-        for name in manifest.aggregators
-    )
-    trainers = tuple(
-        Trainer(
-            identity=identities[name],
-            roster=roster,
-            read_policy=partial(Policy.for_demo, roster.digest),
-            transport=transports[name],
-            folder=setting.folder / name,
-            load_task=setting.load_task,
-            demo_seed=setting.demo_seed,
-            training_slots=slots,
-            progress=setting.progress,
-            observer=watch(
-                admission.State.REFUSED,
-                admission.State.ENDED,
-                participation.State.ENDED,
-                observe=setting.trainer_observer,
-            ),
-        )
-        for name in manifest.clients
-    )
-    return Federation(
-        coordinator=coordinator,
-        aggregators=aggregators,
-        trainers=trainers,
-        folder=setting.folder,
-        _ended=tuple(ended),
-    )
 
 
 def _connect_in_memory() -> Connect:

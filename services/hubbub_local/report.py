@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub.messages.manifest import Manifest
+from hubbub_cli.formatting import show_bytes, show_metric
 from hubbub_coordinator.accounts import Account
-from hubbub_local.demo_screen import Durations, show_bytes, show_metric
+from hubbub_local.demo_screen import Durations
 
 Json = dict[str, object]
 
@@ -26,6 +27,7 @@ def write_report(
     data: str,
 ) -> Json:
     """Return all measurements as JSON."""
+    headline = manifest.headline
     return {
         "run": manifest.run_id,
         "strategy": manifest.strategy,
@@ -43,14 +45,9 @@ def write_report(
         "block": manifest.block,
         "alpha_rule": manifest.alpha_rule,
         "feedback": manifest.feedback,
-        "headline": _write_headline(manifest),
+        "headline": headline and {"name": headline.name, "higher_is_better": headline.higher_is_better},
         "rounds": [_write_round(each, times[each.round], alone.get(each.round)) for each in accounts],
     }
-
-
-def _write_headline(manifest: Manifest) -> Json | None:
-    headline = manifest.headline
-    return {"name": headline.name, "higher_is_better": headline.higher_is_better} if headline else None
 
 
 def _write_round(each: Account, took: Durations, alone: float | None) -> Json:
@@ -104,7 +101,7 @@ def _draw_rounds(
         table.add_row(
             str(each.round),
             str(len(each.members)),
-            *(show_metric(name, each.metrics) for name in names),
+            *(show_metric(name, each.metrics.get(name)) for name in names),
             f"{each.union_size:,}",
             *([f"{alone[each.round]:.1%}" if each.round in alone else "-"] if alone else []),
             show_bytes(payload),

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from socket import socket
 
-from hubbub.runtime.serving import listen
+from hubbub.runtime.web_server import listen
 from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.service import Coordinator
-from hubbub_coordinator.serving import answering
 
 HOST = "127.0.0.1"
 """Local only, even though there are tokens: other machines have no business here."""

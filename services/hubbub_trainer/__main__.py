@@ -1,6 +1,6 @@
 """`python -m hubbub_trainer`: a trainer as a process; settings are HUBBUB_TRAINER_*."""
 
-from hubbub.runtime.signals import leave_when_told
+from hubbub.runtime import leave_when_told
 
 if __name__ == "__main__":
     # Before all that follows: importing it takes seconds on a busy machine.
@@ -64,7 +64,7 @@ async def serve(settings: TrainerSettings, party: Party, stop: asyncio.Event) ->
         demo_seed=settings.demo_seed,
         observer=tracking.observe,
     )
-    party.vitals.watch(trainer.runner)
+    party.vitals.runner = trainer.runner
     try:
         await trainer.runner.start()
         await stop.wait()

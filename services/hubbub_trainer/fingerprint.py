@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub_trainer.learning.export import HasLayout
-from hubbub_trainer.learning.task import Task, Theta
+from hubbub_trainer.learning.task import HasLayout, Task, Theta
 from hubbub_trainer.workspace import digest
 
 PART_VALUES = 1_024

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, seal_overhead
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
@@ -15,8 +13,7 @@ from hubbub.messages.shares import share_wire_bytes
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.protocol.layout import check_payload
 from hubbub.runtime.message_checks import check_members
-from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import PhasePlan, admit_release, phases_of, plan_phase
+from hubbub.strategies.phase_plan import admit_release, plan_phase
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_release, check_run_keys, digest_run_keys
 from hubbub_trainer.events import (
@@ -50,31 +47,38 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
             return PeerConfirmed(client=envelope.sender, confirmation=confirmation)
         case RoundOpened(attended=attended):
             return RoundOrdered(number=envelope.round, attended=attended)
-        case SnapshotRequested():
-            return read_request(envelope, body)
+        case SnapshotRequested(after=after, giver=giver):
+            return SnapshotAsked(client=envelope.sender, after=after, giver=giver)
     raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")
 
 
-def read_sum(roster: Roster, manifest: Manifest, envelope: Envelope, body: SumChunk, size: int) -> SumArrived:
-    """Check a chunk of a sum: its phase, its members, its vectors, its length, and the signed release."""
-    _find_phase(manifest, envelope)
-    wire = plan_phase(manifest, envelope.phase)
-    if wire.compact or envelope.sender not in wire.servers:
-        raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} sends no sum of {envelope.phase}")
-    _check_releases(roster, envelope, body, {envelope.sender: body.signature})
-    inside, wrapped = len(envelope.payload) - CHUNK_OVERHEAD, bytes.fromhex(body.wrapped_key)
-    return _read_sum(manifest, envelope, body, wire, inside, wrapped, size)
-
-
-def _read_sum(
-    manifest: Manifest,
-    envelope: Envelope,
-    body: SumChunk | MaskedChunk,
-    wire: PhasePlan[PartyId],
-    inside: int,
-    wrapped_key: bytes,
-    size: int,
+def read_sum(
+    roster: Roster, manifest: Manifest, envelope: Envelope, body: SumChunk | MaskedChunk, size: int
 ) -> SumArrived:
+    """Check a chunk of a sum: its phase, sender, members, vectors and length, and the signed releases.
+
+    On the paper's wire each aggregator signs and sends its own sum. On the compact wire the combiner sends that of
+    all, and every aggregator has signed its release.
+    """
+    wire = plan_phase(manifest, envelope.phase)
+    masked = isinstance(body, MaskedChunk)
+    if wire.compact is not masked or envelope.sender not in wire.releasers(envelope.round):
+        raise PeerError(
+            RejectReason.WRONG_SENDER, f"{envelope.sender} sends no {envelope.kind} of {envelope.phase}"
+        )
+    if isinstance(body, MaskedChunk):
+        signers, signatures = wire.servers, body.signatures
+        inside, wrapped_key = len(envelope.payload), b""
+    else:
+        signers, signatures = (envelope.sender,), (body.signature,)
+        inside, wrapped_key = len(envelope.payload) - CHUNK_OVERHEAD, bytes.fromhex(body.wrapped_key)
+    if len(signatures) != len(signers):
+        raise PeerError(RejectReason.BAD_SIGNATURE, f"{len(signatures)} signatures where {len(signers)} release")
+    for server, signature in zip(signers, signatures, strict=True):
+        release = ReleaseClaim(
+            aggregator=server, members=body.members, vectors=body.vectors, transcript=body.transcript
+        )
+        check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
     members = check_members(manifest, body.members)
     vectors = tuple(claim.vector for claim in body.vectors)
     admit_release(manifest, envelope.phase, vectors)
@@ -93,53 +97,20 @@ def _read_sum(
     )
 
 
-def _check_releases(
-    roster: Roster, envelope: Envelope, body: SumChunk | MaskedChunk, signatures: Mapping[PartyId, str]
-) -> None:
-    """Refuse a sum unless each of these aggregators signed its members, vectors and transcript."""
-    for server, signature in signatures.items():
-        release = ReleaseClaim(
-            aggregator=server, members=body.members, vectors=body.vectors, transcript=body.transcript
-        )
-        check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
-
-
-def read_masked(
-    roster: Roster, manifest: Manifest, envelope: Envelope, body: MaskedChunk, size: int
-) -> SumArrived:
-    """Check a chunk of the combined sum: it comes from the combiner, and every aggregator signed its release."""
-    _find_phase(manifest, envelope)
-    wire = plan_phase(manifest, envelope.phase)
-    if not wire.compact or envelope.sender != wire.combiner(envelope.round):
-        raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} does not combine {envelope.phase}")
-    if len(body.signatures) != len(wire.servers):
-        raise PeerError(
-            RejectReason.BAD_SIGNATURE, f"{len(body.signatures)} signatures where {len(wire.servers)} release"
-        )
-    _check_releases(roster, envelope, body, dict(zip(wire.servers, body.signatures, strict=True)))
-    return _read_sum(manifest, envelope, body, wire, len(envelope.payload), b"", size)
-
-
 def read_void(manifest: Manifest, envelope: Envelope) -> VoidAnnounced:
     """Check the phase of a void notice. A void ends the round, so every aggregator announces it."""
-    _find_phase(manifest, envelope)
+    plan_phase(manifest, envelope.phase)
     return VoidAnnounced(phase=envelope.phase, aggregator=envelope.sender)
 
 
 def read_resend(me: PartyId, manifest: Manifest, envelope: Envelope) -> SetAskedFor:
     """Check that an aggregator that asks for a set again was sent a full share: a seed is not spooled."""
-    _find_phase(manifest, envelope)
     wire = plan_phase(manifest, envelope.phase)
     if envelope.sender not in wire.servers:
         raise PeerError(RejectReason.WRONG_SENDER, f"{envelope.sender} takes no part in {envelope.phase}")
     if wire.compact and wire.full_share_holder(me, envelope.round) != envelope.sender:
         raise PeerError(RejectReason.UNEXPECTED, f"{envelope.sender} was sent a seed, and no share")
     return SetAskedFor(phase=envelope.phase, aggregator=envelope.sender)
-
-
-def read_request(envelope: Envelope, body: SnapshotRequested) -> SnapshotAsked:
-    """Read a request of a client that has lost sums."""
-    return SnapshotAsked(client=envelope.sender, after=body.after, giver=body.giver)
 
 
 def read_vouchers(envelope: Envelope, body: ModelVouched) -> PeerVouched:
@@ -161,10 +132,3 @@ def read_snapshot(manifest: Manifest, kem: Kem, envelope: Envelope, body: Snapsh
             f"chunk {body.index} of a snapshot has {len(envelope.payload)} bytes, and should have {expected}",
         )
     return SnapshotArrived(client=envelope.sender, number=envelope.round, index=body.index)
-
-
-def _find_phase(manifest: Manifest, envelope: Envelope) -> Phase:
-    for phase in phases_of(manifest):
-        if phase.name == envelope.phase:
-            return phase
-    raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {envelope.phase!r}")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim, default_min_clients, describe
+from hubbub.run_options import RunOptions
 from hubbub.strategies.registry import find_strategy
 from hubbub.trust.roster import PublicIdentity, Roster
 from hubbub.trust.succession import EndorsedModel, find_unendorsed, gather
@@ -23,27 +24,12 @@ FRESH_SEEDS = 2**32
 
 def draw_up_manifest(
     task: Task,
+    options: RunOptions,
     *,
     roster: Roster,
     clients: Sequence[str] | None = None,
     aggregators: Sequence[str] | None = None,
     coordinator: str | None = None,
-    strategy: str,
-    rho: float,
-    local_steps: int,
-    rounds: int,
-    seed: int | None = None,
-    min_clients: int | None = None,
-    wire: str = "compact",
-    q: int = 1,
-    block: int = 1,
-    alpha_rule: str = "norm",
-    feedback: str = "lost",
-    alpha_max: float | None = None,
-    verified: bool = True,
-    evaluate_every: int = 1,
-    target: float | None = None,
-    phase_timeout_s: float | None = None,
     endorsed: Sequence[EndorsedModel] = (),
 ) -> Manifest:
     """Draw up a manifest for parties of a roster: the named ones, or all of a role.
@@ -51,48 +37,35 @@ def draw_up_manifest(
     With endorsements of a completed run's model, it continues from that model and takes that run's seed. Otherwise
     a seed that is not given is drawn at random: data owners let one run begin from a model.
     """
+    find_strategy(options.strategy)
+    seed = options.seed
     if seed is None:
         seed = endorsed[0].seed if endorsed else secrets.randbelow(FRESH_SEEDS)
-    find_strategy(strategy)
     cohort = tuple(
         CohortMember(name=party.name, organisation=party.organisation)
         for party in _choose(roster, Role.CLIENT, clients)
     )
-    organisations = len({member.organisation for member in cohort})
     coordinators = _choose(roster, Role.COORDINATOR, None if coordinator is None else [coordinator])
     if len(coordinators) != 1:
         raise ConfigurationError(
             f"the roster has {len(coordinators)} coordinators: say which one is to run this manifest"
         )
-    fields = {
+    contents = {
+        "min_clients": default_min_clients(len({member.organisation for member in cohort})),
+        **options.given(),
         "cohort": cohort,
         "aggregators": tuple(party.name for party in _choose(roster, Role.AGGREGATOR, aggregators)),
         "coordinator": coordinators[0].name,
         "roster_sha256": roster.digest,
-        "min_clients": default_min_clients(organisations) if min_clients is None else min_clients,
-        "strategy": strategy,
-        "rho": rho,
         "parameters": task.count_parameters(),
-        "wire": wire,
-        "q": q,
-        "block": block,
-        "alpha_rule": alpha_rule,
-        "feedback": feedback,
-        "verified": verified,
         "task": task.name,
-        "local_steps": local_steps,
-        "rounds": rounds,
         "metrics": tuple(MetricClaim.of(metric) for metric in task.metrics),
-        "evaluate_every": evaluate_every,
-        "target": target,
         "seed": seed,
         **_begin_with(task, seed, endorsed),
         "nonce": secrets.token_hex(16),
-        **({} if alpha_max is None else {"alpha_max": alpha_max}),
-        **({} if phase_timeout_s is None else {"phase_timeout_s": phase_timeout_s}),
     }
     try:
-        manifest = Manifest.model_validate(fields)
+        manifest = Manifest.model_validate(contents)
     except ValidationError as error:
         raise ConfigurationError(describe(error)) from None
     unendorsed = find_unendorsed(manifest, roster)

@@ -115,26 +115,7 @@ class Policy(PartyPolicy):
         """
         return (
             *super().objections(manifest, roster=roster, runs_before=runs_before),
-            *self._object_to_block(manifest),
-            *object_above(
-                Code.POLICY_PARAMETERS,
-                "local_steps",
-                manifest.local_steps,
-                "max_local_steps",
-                self.max_local_steps,
-            ),
-            *object_above(
-                Code.POLICY_PARAMETERS, "alpha_max", manifest.alpha_max, "max_alpha_max", self.max_alpha_max
-            ),
-            *object_above(Code.POLICY_PARAMETERS, "q", manifest.q, "max_q", self.max_q),
-            *object_above(Code.POLICY_PARAMETERS, "kappa", manifest.kappa, "max_kappa", self.max_kappa),
-            *object_above(
-                Code.POLICY_PARAMETERS,
-                "first_factor_bound",
-                manifest.first_factor_bound,
-                "max_first_factor_bound",
-                self.max_first_factor_bound,
-            ),
+            *self._object_to_parameters(manifest),
             *self._object_to_unverified(manifest),
             *self._object_to_scores(manifest),
             *self._object_to_sums(manifest),
@@ -142,7 +123,7 @@ class Policy(PartyPolicy):
             *self._object_to_seed(demo_seed=demo_seed),
         )
 
-    def _object_to_block(self, manifest: Manifest) -> Iterator[Objection]:
+    def _object_to_parameters(self, manifest: Manifest) -> Iterator[Objection]:
         if manifest.block > self.max_block:
             yield Objection(
                 Code.POLICY_PARAMETERS,
@@ -150,6 +131,9 @@ class Policy(PartyPolicy):
                 f"since with blocks every client speaks about all of V and {REVEALS}: ask for a smaller block, or "
                 "edit max_block in the policy file",
             )
+        for field in ("local_steps", "alpha_max", "q", "kappa", "first_factor_bound"):
+            asked, most = getattr(manifest, field), getattr(self, f"max_{field}")
+            yield from object_above(Code.POLICY_PARAMETERS, field, asked, f"max_{field}", most)
 
     def _object_to_unverified(self, manifest: Manifest) -> Iterator[Objection]:
         if not manifest.verified and not self.allow_unverified:

@@ -1,4 +1,7 @@
-"""Jobs of a round at a client: train, deal and send shares, recombine sums, and apply them to the model.
+"""Jobs of a round at a client, in the order of an update's way.
+
+    train -> compress (the strategy) -> make a share set -> deal -> seal -> publish
+    read the sums -> decode -> apply to the model -> evaluate -> close
 
 The first part converts vectors to chunks of shares, and chunks of sums back to vectors, on either wire.
 """
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,13 +23,11 @@ from hubbub.crypto.signing import bind
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import Job, Key
-from hubbub.messages.manifest import Manifest
+from hubbub.machine.effects import Key
 from hubbub.messages.shares import (
     DenseShareChunk,
     ShareChunk,
     ShareSeed,
-    Traffic,
     count_payload,
     count_seeds,
     declare,
@@ -36,16 +37,14 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, unpack_chunk
 from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.protocol.sharing import share_masked, unmask
-from hubbub.runtime.publisher import Parcel, Post, overlapping
-from hubbub.runtime.spool import ChunkRef, Spool
-from hubbub.store.state_file import Vault
+from hubbub.runtime.publisher import Parcel, overlapping
+from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.base import ClientInput, Phase, Release
 from hubbub.strategies.phase_plan import PhasePlan, phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES, ScoreRound
 from hubbub.strategies.verified import VerifiedRound
 from hubbub.trust.seals import (
-    RunSeals,
     SealContext,
     ShareKey,
     Stage,
@@ -55,34 +54,27 @@ from hubbub.trust.seals import (
     mask_stream,
     share_stream,
 )
-from hubbub_trainer import run_secrets, workspace
 from hubbub_trainer.events import (
     Closed,
     Concluded,
     Decoded,
     Evaluated,
-    HeldModel,
     OtherTranscript,
-    Overtaken,
     SharesResent,
     SharesSent,
     Trained,
 )
-from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.round import ClientRound, Sum
-from hubbub_trainer.task_runner import TaskRunner
+from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.workspace import (
     Learnt,
     OpenRound,
-    OpenScores,
     Workspace,
-    drop_scores,
     drop_update,
     scores_file,
     update_file,
 )
-from hubbub_trainer.workspaces import Workspaces
 
 # Chunks of shares and sums ------------------------------------------------------------------------------
 
@@ -195,8 +187,6 @@ def _place(vector: Vector, index: int) -> SealContext:
 
 # Jobs ---------------------------------------------------------------------------------------------------
 
-Sleep = Callable[[float], Awaitable[None]]
-
 
 def place_of(key: Key, phase: str) -> Key:
     """Return the spool's key for the sums of a phase."""
@@ -214,10 +204,13 @@ def differs(transcript: str, sums: Mapping[PartyId, Sum]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """Share set to be sent. Its secrets do not print."""
+class ShareSet:
+    """Share set to be sent. Its secrets do not print.
 
-    wire: PhasePlan[PartyId]
+    On the paper's wire every aggregator gets a full share. On the compact wire one does, and all others get seeds.
+    """
+
+    wire: PhasePlan
     set_id: SetId
     secret: bytes = field(repr=False)
     """The secret that its shares derive from."""
@@ -227,147 +220,75 @@ class Outgoing:
     transcript: str
     keys: Mapping[PartyId, ShareKey]
     """Keys for the aggregators that get a full share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seeds:
-    """Recipients of a share set on the compact wire: one full share, and sealed seeds."""
-
-    compact: Compact
-    holder: PartyId
-    """The aggregator that gets the one full share."""
-    sealed: Mapping[PartyId, bytes]
+    seeds: Mapping[PartyId, bytes]
     """Sealed seeds for all other aggregators."""
-
-
-def _seal_share(out: Outgoing, server: PartyId, index: int, share: bytes) -> Parcel:
-    """Seal one chunk of a share and hash the payload."""
-    return Parcel.of(out.keys[server].seal(index, share))
+    compact: Compact | None
 
 
 class RoundJobs:
-    """Runs the jobs of rounds.
+    """Runs the jobs of one round.
 
-    The data of a round's machine are looked up when they are needed: a round may be abandoned during a job, and
-    `find_round` then refuses it.
+    The data of the round's machine are looked up when they are needed: a round may be abandoned during a job, and
+    is then refused.
     """
 
-    def __init__(
-        self,
-        *,
-        me: PartyId,
-        spaces: Workspaces,
-        spool: Spool,
-        vault: Vault,
-        ledger: Ledger,
-        post: Post,
-        find_round: Callable[[Key], ClientRound],
-        seal_of: Callable[[Key, str], tuple[RunSeals, Stage]],
-        slots: asyncio.Semaphore,
-        tasks: TaskRunner,
-        sleep: Sleep,
-    ) -> None:
-        self.me = me
-        self._spaces = spaces
-        self._spool = spool
-        self._vault = vault
-        self._ledger = ledger
-        self._post = post
-        self._find_round = find_round
-        self._seal_of = seal_of
-        self._slots = slots
-        self._tasks = tasks
-        self._sleep = sleep
+    def __init__(self, run: RunContext, key: Key) -> None:
+        self.run = run
+        self.key = key
 
-    async def work(self, key: Key, job: Job) -> object:
-        """Run a job; return `Overtaken` if we have meanwhile taken over a peer's model of a later round."""
-        try:
-            return await self._do(key, job)
-        except LocalError:
-            space = self._spaces.find(key.run)
-            if space is None or space.group is None or space.group.round <= key.round:
-                raise
-            return Overtaken()
+    @property
+    def me(self) -> PartyId:
+        """The name of this client."""
+        return self.run.me
 
-    async def _do(self, key: Key, job: Job) -> object:
-        match job:
-            case rounds.Train():
-                return await self._train(key, idle=job.idle)
-            case rounds.SendShares():
-                return await self._send_shares(key, job.phase)
-            case rounds.ResendShares():
-                return await self._resend_shares(key, job)
-            case rounds.DecodeSums():
-                return await asyncio.to_thread(self._decode, key, job)
-            case rounds.Conclude():
-                return await asyncio.to_thread(self._move_on, key, took_part=job.took_part)
-            case rounds.Evaluate():
-                async with self._slots:
-                    return await asyncio.to_thread(self._evaluate, key)
-            case rounds.CloseVoid():
-                return await asyncio.to_thread(self._close_void, key)
-        raise LocalError(f"a trainer has no job {job!r}")
+    def _find_round(self) -> ClientRound:
+        live = self.run.runner.machines.get(self.key)
+        if live is None or not isinstance(live.data, ClientRound):
+            raise LocalError(f"{self.key} is over, or is no round")
+        return live.data
+
+    def is_overtaken(self) -> bool:
+        """Return whether we have meanwhile taken over a peer's model of a later round."""
+        space = self.run.space
+        return space is not None and space.group is not None and space.group.round > self.key.round
 
     # Training -------------------------------------------------------------------------------------------
 
-    async def _train(self, key: Key, *, idle: bool) -> Trained:
-        began_s = time.monotonic()
-        async with self._slots:
-            spare_s = await asyncio.to_thread(self._stay_idle if idle else self._train_locally, key)
+    async def train(self, job: rounds.Train) -> Trained:
+        """Train, and compress the update."""
+        began_s, tasks = time.monotonic(), self.run.tasks
+        async with tasks.slots:
+            spare_s = await asyncio.to_thread(self._train, idle=job.idle)
             if spare_s:
-                await self._sleep(spare_s)
+                await tasks.sleep(spare_s)
         return Trained(training_s=time.monotonic() - began_s)
 
-    def _stay_idle(self, key: Key) -> None:
-        """Keep an empty update for a round that was closed without us, so that its sums can be taken in."""
-        space = self._spaces.open(key.run)
-        with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
-            if space.recall_update(key.round) is None:
-                space.keep_update(key.round, Learnt(np.zeros_like(space.theta), space.memory))
-            self._open_round(key)
-
-    def _train_locally(self, key: Key) -> float:
+    def _train(self, *, idle: bool) -> float:
         """Train and keep the update; after a restart only if training had not finished.
 
-        Returns the number of seconds that training would still have taken: 0 unless it failed.
+        For a round that was closed without us, an empty update is kept, so that its sums can be taken in. Returns
+        the number of seconds that training would still have taken: 0 unless it failed.
         """
-        space, manifest, spare_s = self._spaces.open(key.run), self._find_round(key).manifest, 0.0
-        with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
-            if space.recall_update(key.round) is None:
-                begin = partial(self._begin_with, key, space, manifest)
-                learnt, begun, spare_s = self._tasks.train(key, space, manifest, begin)
-                space.keep_update(key.round, learnt)
-                space.rounds[key.round] = begun
-            self._open_round(key)
+        space, manifest, spare_s = self.run.open(), self._find_round().manifest, 0.0
+        number = self.key.round
+        with space.at_round(number):
+            if space.recall_update(number) is None:
+                if idle:
+                    space.keep_update(number, Learnt(np.zeros_like(space.theta), space.memory))
+                else:
+                    begin = partial(self._begin, space)
+                    learnt, begun, spare_s = self.run.tasks.train(self.key, space, manifest, begin)
+                    space.keep_update(number, learnt)
+                    space.rounds[number] = begun
+            self._open_round()
         return spare_s
 
     # Our side of a round, made or rebuilt ---------------------------------------------------------------
 
-    def _open_phase(self, key: Key, phase: str) -> OpenRound:
-        """Return our side of a phase, which may be the scores."""
-        return self._open_scores(key).verified if phase == SCORES.name else self._open_round(key)
-
-    def _open_round(self, key: Key, *, whole: bool = False) -> OpenRound:
-        """Return our side of a round; after a restart, rebuild it from the update and the decoded sums."""
-        space = self._spaces.open(key.run)
-        if key.round not in space.rounds:
-            space.rounds[key.round] = self._begin_round(key, space)
-        mine, data = space.rounds[key.round], self._find_round(key)
-        learning = find_strategy(data.manifest.strategy).phases
-        decoded = tuple(phase.name for phase in learning) if whole else data.decoded
-        for phase in decoded[len(mine.absorbed) :]:
-            self._absorb(key, data, mine, phase)
-        return mine
-
-    def _begin_round(self, key: Key, space: Workspace) -> OpenRound:
-        learnt = space.recall_update(key.round)
-        if learnt is None:
-            raise StorageDamaged(update_file(space.folder, key.round), "is gone")
-        return self._begin_with(key, space, self._find_round(key).manifest, learnt)
-
-    def _begin_with(self, key: Key, space: Workspace, manifest: Manifest, learnt: Learnt) -> OpenRound:
+    def _begin(self, space: Workspace, learnt: Learnt) -> OpenRound:
+        """Compress the update; raise an error if it cannot be sent."""
+        key, manifest = self.key, self.run.manifest
+        space.group_secret.advance_to(key.round)
         mine = ClientInput(
             theta=space.theta,
             update=learnt.update,
@@ -376,193 +297,192 @@ class RoundJobs:
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
             history=space.history,
             silent=learnt.silent,
-            coefficients=self._find_coefficients(key, space),
+            coefficients=self._find_coefficients(space),
         )
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
-        return OpenRound(client_round, learnt.memory, self._begin_transcript(key, space))
+        return OpenRound(client_round, learnt.memory, self._begin_transcript(space))
 
-    @staticmethod
-    def _find_coefficients(key: Key, space: Workspace) -> TagCoefficients:
+    def _find_coefficients(self, space: Workspace) -> TagCoefficients:
         """Derive the coefficients of this round's tags from the group secret."""
-        space.group_secret.advance_to(key.round)
-        return TagCoefficients(key.run, key.round, space.group_secret.key_for("tags"))
+        return TagCoefficients(self.key.run, self.key.round, space.group_secret.key_for("tags"))
 
-    @staticmethod
-    def _begin_transcript(key: Key, space: Workspace) -> Transcript:
+    def _begin_transcript(self, space: Workspace) -> Transcript:
         """Begin a round's transcript with the model and history that the clients share."""
-        space.group_secret.advance_to(key.round)
         transcript = Transcript(space.group_secret.key_for("transcript"))
         history = aggregate.pack(space.history, len(space.history))
-        transcript.note(key.run, key.round, bytes.fromhex(space.digest_of(space.theta)), history)
+        transcript.note(self.key.run, self.key.round, bytes.fromhex(space.digest_of(space.theta)), history)
         return transcript
 
-    # Shares and sums ------------------------------------------------------------------------------------
+    def _open_phase(self, phase: str) -> OpenRound:
+        """Return our side of a phase, which may be the scores."""
+        return self._open_scores() if phase == SCORES.name else self._open_round()
 
-    async def _send_shares(self, key: Key, phase_name: str) -> SharesSent:
-        await asyncio.to_thread(self._ledger.count, key.run)
-        outgoing, seeds = await asyncio.to_thread(self._make_outgoing, key, phase_name)
-        if seeds is None:
-            return SharesSent(traffic=await self._send_in_full(key, outgoing, outgoing.wire.servers))
-        return SharesSent(traffic=await self._send_compact(key, outgoing, seeds))
+    def _open_round(self, *, whole: bool = False) -> OpenRound:
+        """Return our side of the round; after a restart, rebuild it from the update and the decoded sums."""
+        space, number = self.run.open(), self.key.round
+        if number not in space.rounds:
+            learnt = space.recall_update(number)
+            if learnt is None:
+                raise StorageDamaged(update_file(space.folder, number), "is gone")
+            space.rounds[number] = self._begin(space, learnt)
+        mine, data = space.rounds[number], self._find_round()
+        learning = find_strategy(data.manifest.strategy).phases
+        decoded = tuple(phase.name for phase in learning) if whole else data.decoded
+        for phase in decoded[len(mine.absorbed) :]:
+            self._absorb(data, mine, phase)
+        return mine
 
-    async def _resend_shares(self, key: Key, job: rounds.ResendShares) -> SharesResent:
+    def _open_scores(self) -> OpenRound:
+        """Return our side of a scores phase; after a restart, rebuild it from the kept scores."""
+        space, manifest, number = self.run.open(), self._find_round().manifest, self.key.round
+        with space.lock:
+            if number not in space.scoring:
+                scores = space.recall_scores(number)
+                if scores is None:
+                    raise StorageDamaged(scores_file(space.folder, number), "is gone")
+                space.group_secret.advance_to(number)
+                side = ScoreRound(manifest.score_sheet, scores, space.examples)
+                coefficients = self._find_coefficients(space) if manifest.verified else None
+                verified = VerifiedRound(side, (SCORES,), coefficients)
+                space.scoring[number] = OpenRound(verified, None, self._begin_transcript(space), side)
+            return space.scoring[number]
+
+    # Shares ---------------------------------------------------------------------------------------------
+
+    async def send_shares(self, job: rounds.SendShares) -> SharesSent:
+        """Send every aggregator its share, or its seed."""
+        await asyncio.to_thread(self.run.ledger.count, self.key.run)
+        out = await asyncio.to_thread(self._make_set, job.phase)
+        seed = ShareSeed(
+            set_id=out.set_id, vectors=declare(out.vectors), weight=out.weight, transcript=out.transcript
+        )
+        for server, sealed in out.seeds.items():
+            await self._publish(out, server, seed, sealed)
+        await self._send_in_full(out, out.keys)
+        full = count_payload(out.vectors, "up", copies=len(out.keys), encoding=out.wire.encoding)
+        return SharesSent(traffic=(*full, *count_seeds(out.vectors, copies=len(out.seeds))))
+
+    async def resend_shares(self, job: rounds.ResendShares) -> SharesResent:
         """Resend one aggregator its share; a set that was never begun is not begun for this."""
-        made = await asyncio.to_thread(self._make_outgoing_again, key, job.phase)
-        if made is not None:
-            outgoing, seeds = made
-            if seeds is None:
-                await self._send_in_full(key, outgoing, (job.aggregator,))
-            elif seeds.holder == job.aggregator:
-                await self._send_full_share(key, outgoing, seeds)
+        out = await asyncio.to_thread(self._make_set_again, job.phase)
+        if out is not None and job.aggregator in out.keys:
+            await self._send_in_full(out, (job.aggregator,))
         return SharesResent(phase=job.phase, aggregator=job.aggregator)
 
-    def _make_outgoing_again(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None] | None:
+    def _make_set_again(self, phase: str) -> ShareSet | None:
         """Make the same set as before; None if the phase's sums were taken in meanwhile."""
-        if run_secrets.find_set(self._vault, key, phase_name) is None:
+        if self.run.secrets.find_set(self.key.round, phase) is None:
             return None
-        mine = self._open_phase(key, phase_name)
-        with mine.lock:
-            return None if phase_name in mine.absorbed else self._make_outgoing(key, phase_name)
+        # The workspace's lock comes first, as when a round is concluded: the other order could deadlock.
+        with self.run.open().lock:
+            mine = self._open_phase(phase)
+            with mine.lock:
+                return None if phase in mine.absorbed else self._make_set(phase)
 
-    def _make_outgoing(self, key: Key, phase_name: str) -> tuple[Outgoing, Seeds | None]:
-        mine = self._open_phase(key, phase_name)
-        wire = plan_phase(self._find_round(key).manifest, phase_name)
-        vectors, values = mine.client_round.vectors(phase_name), mine.client_round.contribute(phase_name)
-        weight, transcript = mine.client_round.weight, mine.transcript_of(phase_name)
+    def _make_set(self, phase: str) -> ShareSet:
+        mine, seals, stage = self._open_phase(phase), self.run.seals, self._stage(phase)
+        wire = plan_phase(self._find_round().manifest, phase)
+        vectors, values = mine.client_round.vectors(phase), mine.client_round.contribute(phase)
+        weight, transcript = mine.client_round.weight, mine.transcript_of(phase)
         content = digest_content(vectors, values, weight, transcript)
-        set_id, secret = run_secrets.get_or_create_outbox(self._vault, key, phase_name, content)
-        seals, stage = self._seal_of(key, phase_name)
-        in_full = (wire.full_share_holder(self.me, key.round),) if wire.compact else wire.servers
+        set_id, secret = self.run.secrets.get_or_create_outbox(self.key.round, phase, content)
+        in_full = (wire.full_share_holder(self.me, self.key.round),) if wire.compact else wire.servers
         keys = {
             server: seals.make_share_key(stage, server, set_id, derive_share_key(stage, secret, server))
             for server in in_full
         }
-        out = Outgoing(wire, set_id, secret, vectors, values, weight, transcript, keys)
-        return out, self._seal_seeds(key, out) if wire.compact else None
-
-    async def _send_in_full(self, key: Key, out: Outgoing, to: Collection[PartyId]) -> tuple[Traffic, ...]:
-        """Deal a share to every aggregator and send theirs to those in `to`."""
-        stream = AesCtrStream(out.secret)
-        servers = out.wire.servers
-        async with overlapping() as overlap:
-            for index, chunk in enumerate(out.wire.plan(out.vectors)):
-                shares = await asyncio.to_thread(
-                    deal_chunk, out.wire.phase, chunk, out.vectors, out.values, len(servers), stream
-                )
-                for server, share in zip(servers, shares, strict=True):
-                    if server in to:
-                        await overlap.begin(self._seal_and_send, key, out, server, index, share)
-        return count_payload(out.vectors, "up", copies=len(to))
-
-    async def _seal_and_send(self, key: Key, out: Outgoing, server: PartyId, index: int, share: bytes) -> None:
-        sealed = await asyncio.to_thread(_seal_share, out, server, index, share)
-        await self._send_chunk(key, out, ShareChunk, server, index, sealed)
-
-    async def _send_compact(self, key: Key, out: Outgoing, seeds: Seeds) -> tuple[Traffic, ...]:
-        """Send the full share to one aggregator and seeds to all others."""
-        phase = out.wire.phase.name
-        body = ShareSeed(
-            set_id=out.set_id, vectors=declare(out.vectors), weight=out.weight, transcript=out.transcript
-        )
-        for server, seed in seeds.sealed.items():
-            await self._send_share(key, phase, server, body, seed)
-        await self._send_full_share(key, out, seeds)
-        full = count_payload(out.vectors, "up", copies=1, encoding=out.wire.encoding)
-        return (*full, *count_seeds(out.vectors, copies=len(seeds.sealed)))
-
-    async def _send_full_share(self, key: Key, out: Outgoing, seeds: Seeds) -> None:
-        async with overlapping() as overlap:
-            for index, chunk in enumerate(out.wire.plan(out.vectors)):
-                share = await asyncio.to_thread(self._deal_compact, out, seeds, index, chunk)
-                await overlap.begin(self._send_chunk, key, out, DenseShareChunk, seeds.holder, index, share)
-
-    def _seal_seeds(self, key: Key, out: Outgoing) -> Seeds:
-        compact = self._make_compact(key, out.wire.phase.name)
-        seals, stage = self._seal_of(key, out.wire.phase.name)
-        (holder,) = out.keys
-        sealed = {
-            server: seals.seal_seed(stage, server, out.set_id, compact.seed_for(out.secret, server))
-            for server in out.wire.servers
-            if server != holder
+        seeds = {
+            server: seals.seal_seed(stage, server, set_id, derive_seed(stage, secret, server))
+            for server in wire.servers
+            if server not in keys
         }
-        return Seeds(compact, holder, sealed)
+        compact = self._make_compact(phase) if wire.compact else None
+        return ShareSet(wire, set_id, secret, vectors, values, weight, transcript, keys, seeds, compact)
 
-    def _deal_compact(self, out: Outgoing, seeds: Seeds, index: int, chunk: Chunk) -> Parcel:
-        share = seeds.compact.deal_chunk(
-            index, chunk, out.vectors, out.values, me=self.me, secret=out.secret, seeded=tuple(seeds.sealed)
-        )
-        return _seal_share(out, seeds.holder, index, share)
+    async def _send_in_full(self, out: ShareSet, to: Collection[PartyId]) -> None:
+        """Deal, seal and publish shares to those in `to`; a chunk is made while earlier ones are on their way."""
+        kind = DenseShareChunk if out.compact else ShareChunk
+        stream = AesCtrStream(out.secret)
+        async with overlapping() as overlap:
+            for index, chunk in enumerate(out.wire.plan(out.vectors)):
+                body = kind(
+                    set_id=out.set_id,
+                    vectors=declare(out.vectors),
+                    weight=out.weight,
+                    transcript=out.transcript,
+                    index=index,
+                )
+                sealed = await asyncio.to_thread(self._seal_chunk, out, to, index, chunk, stream)
+                for server, share in sealed:
+                    await overlap.begin(self._publish, out, server, body, share)
 
-    async def _send_chunk(
-        self, key: Key, out: Outgoing, kind: type[ShareChunk], server: PartyId, index: int, share: Parcel
-    ) -> None:
-        body = kind(
-            set_id=out.set_id,
-            vectors=declare(out.vectors),
-            weight=out.weight,
-            transcript=out.transcript,
-            index=index,
-        )
-        await self._send_share(key, out.wire.phase.name, server, body, share)
+    def _seal_chunk(
+        self, out: ShareSet, to: Collection[PartyId], index: int, chunk: Chunk, stream: RandomStream
+    ) -> list[tuple[PartyId, Parcel]]:
+        """Deal one chunk, and seal and hash the shares of those in `to`."""
+        if out.compact:
+            only = out.compact.deal_chunk(
+                index, chunk, out.vectors, out.values, me=self.me, secret=out.secret, seeded=tuple(out.seeds)
+            )
+            shares = [only]
+        else:
+            shares = deal_chunk(out.wire.phase, chunk, out.vectors, out.values, len(out.keys), stream)
+        dealt = zip(out.keys.items(), shares, strict=True)
+        return [(server, Parcel.of(key.seal(index, share))) for (server, key), share in dealt if server in to]
 
-    async def _send_share(
-        self, key: Key, phase: str, server: PartyId, body: ShareChunk | ShareSeed, payload: bytes | Parcel
+    async def _publish(
+        self, out: ShareSet, server: PartyId, body: ShareChunk | ShareSeed, payload: bytes | Parcel
     ) -> None:
         # Refuses an abandoned round: its outbox is gone, so this would be another set.
-        self._find_round(key)
-        await self._post.send(key, to=server, role=Role.AGGREGATOR, body=body, phase=phase, payload=payload)
+        self._find_round()
+        await self.run.runner.post.send(
+            self.key, to=server, role=Role.AGGREGATOR, body=body, phase=out.wire.phase.name, payload=payload
+        )
 
-    def _make_compact(self, key: Key, phase: str) -> Compact:
+    def _stage(self, phase: str) -> Stage:
+        return Stage(self.key.run, self.key.round, phase)
+
+    def _make_compact(self, phase: str) -> Compact:
         """Derive this round's masks from the group secret, which never goes back to an earlier round."""
-        space = self._spaces.open(key.run)
-        _, stage = self._seal_of(key, phase)
-        with space.lock:
-            space.group_secret.advance_to(key.round)
-            return Compact(stage, space.group_secret.key_for("masks"))
+        space = self.run.open()
+        with space.at_round(self.key.round):
+            return Compact(self._stage(phase), space.group_secret.key_for("masks"))
 
-    def _decode(self, key: Key, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
-        if job.phase == SCORES.name:
-            return self._decode_scores(key)
-        mine, data = self._open_round(key), self._find_round(key)
+    # Sums -----------------------------------------------------------------------------------------------
+
+    def decode(self, job: rounds.DecodeSums) -> Decoded | OtherTranscript:
+        """Take in the sums of a phase, unless they were released over another transcript than ours."""
+        mine, data = self._open_phase(job.phase), self._find_round()
         transcript = mine.transcript_of(job.phase)
         if differs(transcript, data.sums[job.phase]):
             return OtherTranscript()
         if job.phase not in mine.absorbed:
-            self._absorb(key, data, mine, job.phase)
-        return Decoded(transcript=transcript)
-
-    def _decode_scores(self, key: Key) -> Decoded | OtherTranscript:
-        mine, data = self._open_scores(key), self._find_round(key)
-        transcript = mine.verified.transcript_of(SCORES.name)
-        if differs(transcript, data.sums[SCORES.name]):
-            return OtherTranscript()
-        if mine.side.totals is None:
-            self._absorb(key, data, mine.verified, SCORES.name)
-        totals = mine.side.totals or {}
-        self._spaces.open(key.run).note_scores(key.round, {"metrics": totals})
+            self._absorb(data, mine, job.phase)
+        if mine.scores is None:
+            return Decoded(transcript=transcript)
+        totals = mine.scores.totals or {}
+        self.run.open().note(self.key.round, {"metrics": totals})
         return Decoded(transcript=transcript, metrics=totals)
 
-    def _absorb(self, key: Key, data: ClientRound, mine: OpenRound, phase: str) -> None:
+    def _absorb(self, data: ClientRound, mine: OpenRound, phase: str) -> None:
         """Recombine the sums of a phase and take them in."""
-        one, release = next(iter(data.sums[phase].values())), self._read_sums(key, data, phase)
+        one, release = next(iter(data.sums[phase].values())), self._read_sums(data, phase)
         members = [client for client in data.manifest.clients if client in one.members]
         with mine.lock:
             mine.client_round.absorb(phase, release, len(members))
             mine.note_sums(phase, members, release)
             mine.absorbed.append(phase)
 
-    def _read_sums(self, key: Key, data: ClientRound, phase_name: str) -> Release:
-        wire = plan_phase(data.manifest, phase_name)
+    def _read_sums(self, data: ClientRound, phase: str) -> Release:
+        wire, sums = plan_phase(data.manifest, phase), data.sums[phase]
         if wire.compact:
-            return self._read_masked(key, data, wire)
-        servers = wire.servers
-        seals, stage = self._seal_of(key, phase_name)
-        sums = data.sums[phase_name]
+            return self._read_masked(data, wire)
+        servers, seals, stage = wire.servers, self.run.seals, self._stage(phase)
         keys = {server: seals.unwrap_sum_key(stage, server, sums[server].wrapped_key) for server in servers}
 
         def read(place: int, index: int) -> Payload:
             server = servers[place]
-            sealed = self._spool.read(place_of(key, phase_name), name_sum(server, index))
+            sealed = self.run.spool.read(place_of(self.key, phase), name_sum(server, index))
             return seals.decrypt_sum(stage, server, keys[server], index, sealed)
 
         vectors = sums[servers[0]].vectors
@@ -570,88 +490,68 @@ class RoundJobs:
             vectors, tuple(recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read))
         )
 
-    def _read_masked(self, key: Key, data: ClientRound, wire: PhasePlan[PartyId]) -> Release:
-        combiner = wire.combiner(key.round)
-        one = data.sums[wire.phase.name][combiner]
-        place = place_of(key, wire.phase.name)
+    def _read_masked(self, data: ClientRound, wire: PhasePlan) -> Release:
+        phase, combiner = wire.phase.name, wire.combiner(self.key.round)
+        one = data.sums[phase][combiner]
         members = [client for client in data.manifest.clients if client in one.members]
-        compact = self._make_compact(key, wire.phase.name)
 
         def read(index: int) -> bytes:
-            return self._spool.read(place, name_sum(combiner, index))
+            return self.run.spool.read(place_of(self.key, phase), name_sum(combiner, index))
 
-        values, possible = compact.decode_chunks(wire.plan(one.vectors), one.vectors, members, read)
+        values, possible = self._make_compact(phase).decode_chunks(
+            wire.plan(one.vectors), one.vectors, members, read
+        )
         return Release(one.vectors, tuple(values), possible)
 
     # The end of a round ---------------------------------------------------------------------------------
 
-    def _move_on(self, key: Key, *, took_part: bool) -> Concluded:
-        space = self._spaces.open(key.run)
-        with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
-            if space.applied < key.round:
-                mine = self._open_round(key, whole=True)
-                conclusion = mine.client_round.conclude(took_part=took_part)
-                space.note_round(key.round, conclusion)
-                space.advance(key.round, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
-            return Concluded(model_hmac=space.model_hmac(), held=self.describe_held(key, space))
+    def conclude(self, job: rounds.Conclude) -> Concluded:
+        """Apply the sums to the model."""
+        space, number = self.run.open(), self.key.round
+        with space.at_round(number):
+            if space.applied < number:
+                mine = self._open_round(whole=True)
+                conclusion = mine.client_round.conclude(took_part=job.took_part)
+                space.note_round(number, conclusion)
+                space.advance(number, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
+            return Concluded(model_hmac=space.model_hmac(), held=self.run.describe_held(number))
 
-    def _evaluate(self, key: Key) -> Evaluated:
-        """Score the model on our data; after a restart only if that had not finished."""
-        space, sheet = self._spaces.open(key.run), self._find_round(key).manifest.score_sheet
-        with space.lock:
-            space.group_secret.advance_to(key.round)  # Refuses an earlier round.
-            scores, began_s = space.recall_scores(key.round), time.monotonic()
+    def close_void(self, _: rounds.CloseVoid) -> Closed:
+        """Describe the model after a void round, which leaves it as it is."""
+        space, number = self.run.open(), self.key.round
+        with space.at_round(number):
+            return Closed(model_hmac=space.model_hmac(), held=self.run.describe_held(number))
+
+    async def evaluate(self, _: rounds.Evaluate) -> Evaluated:
+        """Score the model on our data."""
+        async with self.run.tasks.slots:
+            return await asyncio.to_thread(self._evaluate)
+
+    def _evaluate(self) -> Evaluated:
+        """Score the model; after a restart only if that had not finished."""
+        space, sheet, number = self.run.open(), self._find_round().manifest.score_sheet, self.key.round
+        with space.at_round(number):
+            scores, began_s = space.recall_scores(number), time.monotonic()
             if scores is None:
-                scores = self._tasks.evaluate(key, space)
-                space.keep_scores(key.round, scores)
+                scores = self.run.tasks.evaluate(self.key, space)
+                space.keep_scores(number, scores)
             own = sheet.decode_one(scores)
-            space.note_scores(key.round, {"own_metrics": own})
+            space.note(number, {"own_metrics": own})
             return Evaluated(own=own, evaluation_s=time.monotonic() - began_s)
 
-    def _open_scores(self, key: Key) -> OpenScores:
-        """Return our side of a scores phase; after a restart, rebuild it from the kept scores."""
-        space, data = self._spaces.open(key.run), self._find_round(key)
-        with space.lock:
-            if key.round not in space.scoring:
-                scores = space.recall_scores(key.round)
-                if scores is None:
-                    raise StorageDamaged(scores_file(space.folder, key.round), "is gone")
-                side = ScoreRound(data.manifest.score_sheet, scores, space.examples)
-                coefficients = self._find_coefficients(key, space) if data.manifest.verified else None
-                verified = VerifiedRound(side, (SCORES,), coefficients)
-                space.scoring[key.round] = OpenScores(
-                    side, OpenRound(verified, None, self._begin_transcript(key, space))
-                )
-            return space.scoring[key.round]
-
-    def _close_void(self, key: Key) -> Closed:
-        space = self._spaces.open(key.run)
-        with space.lock:
-            space.group_secret.advance_to(key.round)
-            return Closed(model_hmac=space.model_hmac(), held=self.describe_held(key, space))
-
-    def describe_held(self, key: Key, space: Workspace) -> HeldModel:
-        """Describe the model that we hold after a round; a void round has not moved it."""
-        name = space.digest_of(space.theta)
-        step = space.step if space.applied >= key.round else 0.0
-        return HeldModel(
-            sha256=name, step=step, voids=self._ledger.count_voids(name, run=key.run, but_not=key.round)
-        )
-
-    def close(self, key: Key, manifest: Manifest, *, has_verdict: bool) -> None:
+    def close(self, *, has_verdict: bool) -> None:
         """Delete the data of a round that is over or was abandoned."""
-        self._spool.drop_round(key)
-        space = self._spaces.find(key.run)
-        if space is not None:
-            space.rounds.pop(key.round, None)
-            space.scoring.pop(key.round, None)
-        drop_update(self._spaces.folder_of(key.run), key.round)
-        drop_scores(self._spaces.folder_of(key.run), key.round)
-        phases = (phase.name for phase in phases_of(manifest))
-        with space.lock if space else nullcontext(), self._vault.together():
+        run, number = self.run, self.key.round
+        run.spool.drop_round(self.key)
+        if run.space is not None:
+            run.space.rounds.pop(number, None)
+            run.space.scoring.pop(number, None)
+        drop_update(run.folder, number)
+        scores_file(run.folder, number).unlink(missing_ok=True)
+        phases = (phase.name for phase in phases_of(run.manifest))
+        with run.space.lock if run.space else nullcontext(), run.secrets.together():
             if has_verdict:
                 # Void or not, nobody derives its keys again. A failed round has no verdict, and another round may
                 # be open.
-                workspace.step(self._vault, key.run, key.round + 1, space)
-            run_secrets.drop_outboxes(self._vault, key, phases, has_verdict=has_verdict)
+                run.step_group(number + 1)
+            run.secrets.drop_outboxes(number, phases, has_verdict=has_verdict)

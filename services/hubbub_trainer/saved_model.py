@@ -1,7 +1,13 @@
-"""Saved model of a finished run at a trainer: the model, this client's buffers, and their task and seed."""
+"""Saved model of a finished run at a trainer: the model, this client's buffers, and their task and seed.
+
+Beside the model of a completed run are the salt of its commitment and this client's endorsement, for a successor
+run that begins with the model.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +18,30 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from hubbub.errors import DataError
+from hubbub.crypto.key_derivation import GroupSecret
+from hubbub.disk import replacing
+from hubbub.errors import DataError, LocalError, StorageFailed
+from hubbub.messages.manifest import Manifest
 from hubbub.strategies.base import Theta
+from hubbub.trust.identity import Identity
+from hubbub.trust.succession import endorse
 
 FILE = "model.safetensors"
+SALT, ENDORSEMENT = "succession.json", "endorsement.json"
+"""Files for a successor run: the salt stays here, the endorsement may be shown to anybody."""
+SALT_BYTES = 32
 Arrays = Mapping[str, NDArray[Any]]
 
 _THETA, _BUFFER = "theta", "buffer."
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write and sync a file of a run, whole or not at all; raise `StorageFailed` if the disk does not take it."""
+    try:
+        with replacing(path, mode=0o666) as stream:
+            stream.write(content)
+    except OSError as error:
+        raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,3 +103,43 @@ def choose_model(folder: Path, run: str) -> KeptModel:
     which = ", ".join(name[:12] for name in there)
     problem = f"{len(wanted)} runs begin with {run!r}" if wanted else f"no run begins with {run!r}"
     raise DataError(f"{problem}: there are {which}")
+
+
+# Models for successor runs ------------------------------------------------------------------------------
+
+
+def commit(salt: bytes, theta: Theta) -> str:
+    """Return a salted digest that names a model to parties that have it, and tells nothing to others."""
+    digest = hashlib.sha256(salt)
+    digest.update(np.ascontiguousarray(theta, dtype="<f4").data)
+    return digest.hexdigest()
+
+
+def derive_salt(group: GroupSecret, last_round: int) -> bytes:
+    """Derive the salt of a run's last model: the same for all clients, and not derivable from any round's keys."""
+    group.advance_to(last_round + 1)
+    return group.key_for("successor")
+
+
+def keep_for_successor(folder: Path, identity: Identity, manifest: Manifest, salt: bytes, theta: Theta) -> None:
+    """Keep the files for a successor beside the model: the salt for us, our endorsement for everybody."""
+    endorsed = endorse(identity, manifest, commit(salt, theta))
+    write_file(folder / SALT, json.dumps({"salt": salt.hex()}).encode())
+    write_file(folder / ENDORSEMENT, endorsed.model_dump_json(indent=2).encode())
+
+
+def recall_for_successor(folder: Path) -> tuple[bytes, Theta] | None:
+    """Return the salt and the model that a run left here, if it was completed here."""
+    try:
+        salt = bytes.fromhex(json.loads((folder / SALT).read_text("utf-8"))["salt"])
+        theta = read_kept_model(folder).theta
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageFailed(f"the model that {folder} should hold cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise LocalError(
+            f"{folder} does not hold the model that its run ended with any more: bring back {SALT} and {FILE}, "
+            "or move the folder away to be sent the model by a peer"
+        ) from None
+    return salt, np.ascontiguousarray(theta, dtype=np.float32)

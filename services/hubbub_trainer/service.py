@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Protocol
 
 from hubbub.errors import Code, ConfigurationError, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import Role, RunId
-from hubbub.machine.effects import Effect, Job, Key, Persist
+from hubbub.machine.effects import AcceptKeys, Effect, Job, Key, Persist, RememberRun
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, SumChunk, VoidNotice
@@ -27,27 +28,23 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub_trainer import snapshots, workspace, workspaces
+from hubbub_trainer import snapshots
 from hubbub_trainer.events import (
-    GroupAgreed,
-    InitialModel,
-    Prepared,
+    Overtaken,
     Proposed,
     RoundHeardOf,
-    SnapshotTaken,
     SumArrived,
     VoidAnnounced,
 )
 from hubbub_trainer.intake import (
     read_about_run,
-    read_masked,
     read_resend,
     read_snapshot,
     read_sum,
     read_void,
     read_vouchers,
 )
-from hubbub_trainer.ledger import LEDGER_FILE, Ledger, explain_refusal
+from hubbub_trainer.ledger import LEDGER_FILE, Ledger
 from hubbub_trainer.phases import admission, catchup, participation
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.phases.admission import Admission
@@ -55,27 +52,20 @@ from hubbub_trainer.phases.catchup import CatchUp
 from hubbub_trainer.phases.participation import Participation, VoidCaps
 from hubbub_trainer.phases.round import ClientRound
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.round_jobs import RoundJobs, Sleep, name_sum, place_of
-from hubbub_trainer.run_secrets import find_set, get_or_create_contribution
-from hubbub_trainer.snapshots import Handover
-from hubbub_trainer.task_runner import Progress, TaskRunner
-from hubbub_trainer.workspace import has_model
-from hubbub_trainer.workspaces import TaskLoader, Workspaces
+from hubbub_trainer.round_jobs import RoundJobs, name_sum, place_of
+from hubbub_trainer.run_context import RunContext, TaskLoader, name_part
+from hubbub_trainer.run_secrets import RunSecrets
+from hubbub_trainer.task_runner import Progress, Sleep, TaskRunner
+from hubbub_trainer.workspace import clean_up
 
 log = logging.getLogger(__name__)
-
-
-class PolicyReader(Protocol):
-    """Reads the data owner's policy as it stands now: it may be changed while the trainer runs."""
-
-    def __call__(self) -> Policy:
-        """The policy, or `ConfigurationError` if it cannot be read."""
 
 
 class Trainer(Participant):
     """One organisation's trainer.
 
-    In a run it has one machine at a time: the admission until all clients have agreed, then the participation.
+    `read_policy` reads the data owner's policy as it stands now: it may be changed while the trainer runs. In a
+    run the trainer has one machine at a time: the admission until all clients have agreed, then the participation.
     """
 
     run_kinds = frozenset({"admission", "run"})
@@ -85,7 +75,7 @@ class Trainer(Participant):
         *,
         identity: Identity,
         roster: Roster,
-        read_policy: PolicyReader,
+        read_policy: Callable[[], Policy],
         transport: Transport,
         folder: Path,
         load_task: TaskLoader,
@@ -114,36 +104,34 @@ class Trainer(Participant):
         self._ledger = Ledger(folder / LEDGER_FILE)
         self._read_policy = read_policy
         self._demo_seed = demo_seed
-        self._spaces = Workspaces(
+        self._folder = folder / "runs"
+        self._load_task = load_task
+        self._tasks = TaskRunner(
             me=identity.name,
-            folder=folder / "runs",
-            vault=self._vault,
-            load_task=load_task,
-            manifest_of=self._manifest_of,
-            demo_seed=demo_seed,
-        )
-        self._tasks = TaskRunner(me=identity.name, progress=progress, clock=clock, registry=self.counters.registry)
-        self._bench = RoundJobs(
-            me=identity.name,
-            spaces=self._spaces,
-            spool=self._spool,
-            vault=self._vault,
-            ledger=self._ledger,
-            post=self.runner.post,
-            find_round=self._find_round,
-            seal_of=self._seal_of,
-            slots=training_slots or asyncio.Semaphore(1),
-            tasks=self._tasks,
+            progress=progress,
+            clock=clock,
+            registry=self.counters.registry,
+            slots=training_slots,
             sleep=sleep,
         )
-        self._handover = Handover(
-            spaces=self._spaces,
-            spool=self._spool,
-            vault=self._vault,
-            post=self.runner.post,
-            manifest_of=self._manifest_of,
-            seal_of=self._seal_of,
-        )
+        self._runs: dict[RunId, RunContext] = {}
+
+    def context_of(self, run: RunId) -> RunContext:
+        """Return the context of a run that we have joined, made when it is first needed."""
+        if run not in self._runs:
+            self._runs[run] = RunContext(
+                manifest=self._data_of(run).manifest,
+                keys=self._seals.get(run),
+                secrets=RunSecrets(self._vault, run),
+                runs_folder=self._folder,
+                runner=self.runner,
+                spool=self._spool,
+                ledger=self._ledger,
+                tasks=self._tasks,
+                load_task=self._load_task,
+                demo_seed=self._demo_seed,
+            )
+        return self._runs[run]
 
     def give_up_training(self) -> None:
         """Let a training thread come to its end at its next report of progress."""
@@ -172,12 +160,8 @@ class Trainer(Participant):
         data = self._data_of(envelope.run)
         check_sender(data.manifest, envelope)
         match body:
-            case SumChunk():
+            case SumChunk() | MaskedChunk():
                 return self._to_round(envelope, read_sum(self.runner.roster, data.manifest, envelope, body, size))
-            case MaskedChunk():
-                return self._to_round(
-                    envelope, read_masked(self.runner.roster, data.manifest, envelope, body, size)
-                )
             case VoidNotice():
                 return self._to_round(envelope, read_void(data.manifest, envelope))
             case ResendSet():
@@ -236,7 +220,7 @@ class Trainer(Participant):
         key = Key("round", envelope.run, envelope.round)
         if key not in self.runner.machines and envelope.round <= _find_ordered(data):
             raise PeerError(RejectReason.OVER, f"{key} is over: its share sets are forgotten")
-        ours = find_set(self._vault, key, envelope.phase)
+        ours = self.context_of(key.run).secrets.find_set(key.round, envelope.phase)
         if ours is None:
             raise PeerError(RejectReason.TOO_EARLY, f"we have sent no share set of {envelope.phase} in {key}")
         if ours != body.set_id:
@@ -256,7 +240,7 @@ class Trainer(Participant):
         """Spool what arrives, and keep the ledger."""
         match effect:
             case admission.KeepContribution():
-                self._spool.write(key, workspace.name_part(effect.client), payload)
+                self._spool.write(key, name_part(effect.client), payload)
             case participation.NoteVoid():
                 self._ledger.note_void(effect.models, run=key.run, number=effect.number)
             case rounds.SpoolSum():
@@ -271,9 +255,7 @@ class Trainer(Participant):
     async def perform(self, key: Key, effect: Effect) -> None:
         """Set up rounds, save the model."""
         match effect:
-            case admission.RememberRun():
-                await asyncio.to_thread(self._remember_run, key.run)
-            case admission.AcceptKeys():
+            case AcceptKeys():
                 self._accept_keys(key.run, effect.publics)
             case admission.DealContribution():
                 await self._deal_contribution(key)
@@ -285,80 +267,60 @@ class Trainer(Participant):
                 await self._set_up_catch_up(key, effect.number)
             case participation.AbandonRounds():
                 self._abandon_rounds(key, effect.number)
-            case participation.SaveModel() | participation.EndorseModel() | participation.ReportOldCopy():
-                await asyncio.to_thread(self._wind_up, key, effect)
             case catchup.DropSnapshot():
                 self._spool.drop(snapshots.place_of(key), effect.client)
             case _:
+                await asyncio.to_thread(self._write_down, self.context_of(key.run), effect)
+
+    def _write_down(self, run: RunContext, effect: Effect) -> None:
+        """Perform an effect that is no more than a write to disk."""
+        match effect:
+            case RememberRun():
+                self._remember_run(run.run)
+            case participation.SaveModel():
+                run.save_model()
+            case participation.EndorseModel():
+                run.endorse_model(effect.number)
+            case participation.ReportOldCopy():
+                self._report_old_copy(run.run, effect.evidence)
+            case _:
                 raise LocalError(f"a trainer has no effect {effect!r}")
 
-    def _wind_up(
-        self, key: Key, effect: participation.SaveModel | participation.EndorseModel | participation.ReportOldCopy
-    ) -> None:
-        """Do what belongs to the end of a run."""
-        match effect:
-            case participation.SaveModel():
-                self._save_model(key)
-            case participation.EndorseModel(number=number):
-                self._endorse_model(key, number)
-            case participation.ReportOldCopy(evidence=evidence):
-                self._report_old_copy(key, evidence)
-
-    def _report_old_copy(self, key: Key, evidence: str) -> None:
+    def _report_old_copy(self, run: RunId, evidence: str) -> None:
         """Count the run against its model for ever: shares of it have left, and the copy may not say so."""
         log.error(
             "the folder of %s is an old copy: in run %s %s. Nothing more is sent in this run. Stop this trainer, "
             "and put its newest folder in place of the copy. If that is gone, see docs/running.md, "
             "'A party has lost its state'",
-            *(self.runner.identity.name, key.run, evidence),
+            *(self.runner.identity.name, run, evidence),
         )
-        self.counters.lost()
+        self.counters.lost.inc()
         # A ledger that is older than the run does not know its model.
         with suppress(LocalError):
-            self._ledger.count(key.run)
-
-    def _save_model(self, key: Key) -> None:
-        # After a crash at the very end there is nothing left to save it from: it was saved before.
-        if has_model(self._spaces.folder_of(key.run)):
-            manifest = self._manifest_of(key.run)
-            self._spaces.open(key.run).save_model(run=key.run, task=manifest.task, seed=manifest.seed)
-
-    def _endorse_model(self, key: Key, number: int) -> None:
-        if not has_model(self._spaces.folder_of(key.run)):
-            return  # As above: it was endorsed before.
-        space, manifest = self._spaces.open(key.run), self._manifest_of(key.run)
-        if space.group is None:
-            return  # Likewise: it is erased when all is done, and a power cut may bring back files beside it.
-        salt = workspaces.derive_salt(space.group_secret, number)
-        workspaces.keep(space.folder, self.runner.identity, manifest, salt, space.theta)
+            self._ledger.count(run)
 
     async def _deal_contribution(self, key: Key) -> None:
-        seals, _ = self._seal_of(key)
-        contribution = get_or_create_contribution(self._vault, key.run)
+        run = self.context_of(key.run)
+        contribution = run.secrets.contribution()
         for client in self._joined(key, Admission).peers:
-            sealed = seals.seal_contribution(client, contribution)
+            sealed = run.seals.seal_contribution(client, contribution)
             await self.runner.post.send(key, to=client, role=Role.CLIENT, body=GroupContribution(), payload=sealed)
 
     async def _set_up_round(self, run: Key, number: int) -> None:
-        key = Key("round", run.run, number)
-        data = ClientRound(me=self.runner.identity.name, key=key, run=run, manifest=self._manifest_of(run.run))
+        key, manifest = Key("round", run.run, number), self._data_of(run.run).manifest
+        data = ClientRound(me=self.runner.identity.name, key=key, run=run, manifest=manifest)
         await self.runner.set_up(key, data)
 
     async def _set_up_catch_up(self, run: Key, number: int) -> None:
         key, data = Key("catchup", run.run, number), self._data_of(run.run)
-        ours = CatchUp(
-            me=self.runner.identity.name,
-            key=key,
-            run=run,
-            manifest=data.manifest,
-            after=data.over if isinstance(data, Participation) else -1,
-        )
+        after = data.over if isinstance(data, Participation) else -1
+        ours = CatchUp(me=self.runner.identity.name, key=key, run=run, manifest=data.manifest, after=after)
         await self.runner.set_up(key, ours)
 
     def _abandon_rounds(self, run: Key, number: int) -> None:
         for key in [each for each in self.runner.machines if each.kind == "round" and each.run == run.run]:
             if key.round <= number:
-                self._bench.close(key, self._manifest_of(key.run), has_verdict=True)
+                RoundJobs(self.context_of(key.run), key).close(has_verdict=True)
                 self._over.add(key)
                 self.runner.forget(key)
 
@@ -371,57 +333,31 @@ class Trainer(Participant):
                 self._abandon_rounds(key, live.data.over)
 
     async def work(self, key: Key, job: Job) -> object:
-        """Do what takes long."""
-        match job:
-            case admission.PrepareTask():
-                return await asyncio.to_thread(self._prepare, key)
-            case admission.AgreeOnSecret():
-                return await asyncio.to_thread(self._agree, key, self._manifest_of(key.run))
-            case participation.SendSnapshot():
-                return await self._handover.send(key, job)
-            case catchup.TakeSnapshot():
-                return await asyncio.to_thread(self._take_snapshot, key, job)
-        return await self._bench.work(key, job)
-
-    def _prepare(self, key: Key) -> Prepared:
-        manifest = self._manifest_of(key.run)
-        prepared = self._spaces.prepare(manifest)
-        fits = prepared.initial_model_sha256 in {None, manifest.initial_model_sha256}
-        return replace(prepared, initial=self._claim_model(key)) if fits else prepared
-
-    def _take_snapshot(self, key: Key, job: catchup.TakeSnapshot) -> SnapshotTaken:
-        self._handover.take(key, job)
-        if job.voucher is None:
-            return SnapshotTaken(initial=self._claim_model(Key("admission", key.run)))
-        place, space = Key("round", key.run, job.voucher.round), self._spaces.open(key.run)
-        return SnapshotTaken(held=self._bench.describe_held(place, space))
-
-    def _claim_model(self, run: Key) -> InitialModel:
-        """Look up in the ledger whether this run may begin from its model, and take note that it does."""
-        data = self._joined(run, Admission)
-        fingerprint = self._spaces.fingerprint(data.manifest)
-        claim = self._ledger.claim(
-            run.run,
-            fingerprint,
-            cohort=data.manifest.clients,
-            predecessor=data.manifest.predecessor.run if data.manifest.predecessor else None,
-            limit=data.runs_per_model,
-        )
-        if run not in self.runner.machines:
-            self._ledger.give_up(run.run)  # It ended meanwhile, and nobody else would.
-        return InitialModel(
-            sha256=fingerprint.model if fingerprint else "",
-            voids=claim.voids,
-            objection=explain_refusal(claim, data.caps.per_model),
-        )
-
-    def _agree(self, key: Key, manifest: Manifest) -> GroupAgreed:
-        seals, _ = self._seal_of(key)
-        me = self.runner.identity.name
-        agreed = workspace.agree(self._vault, self._spool, seals, me=me, run=key, manifest=manifest)
-        if not self._joined(key, Admission).lacks_model:
-            self._spaces.open(key.run).group = agreed
-        return GroupAgreed(confirmation=agreed.confirmation())
+        """Run a job: a coroutine here, anything else in a thread."""
+        run = self.context_of(key.run)
+        one = RoundJobs(run, key)
+        jobs: dict[type[Job], Callable[..., object]] = {
+            admission.PrepareTask: run.prepare,
+            admission.AgreeOnSecret: run.agree,
+            participation.SendSnapshot: partial(snapshots.send_snapshot, run),
+            catchup.TakeSnapshot: partial(snapshots.take_snapshot, run, key),
+            rounds.Train: one.train,
+            rounds.SendShares: one.send_shares,
+            rounds.ResendShares: one.resend_shares,
+            rounds.DecodeSums: one.decode,
+            rounds.Conclude: one.conclude,
+            rounds.Evaluate: one.evaluate,
+            rounds.CloseVoid: one.close_void,
+        }
+        do = jobs.get(type(job))
+        if do is None:
+            raise LocalError(f"a trainer has no job {job!r}")
+        try:
+            return await do(job) if iscoroutinefunction(do) else await asyncio.to_thread(do, job)
+        except LocalError:
+            if key.kind == "round" and one.is_overtaken():
+                return Overtaken()
+            raise
 
     # What our machines know -----------------------------------------------------------------------------
 
@@ -434,15 +370,6 @@ class Trainer(Participant):
         key = self._find_key(run)
         return self._joined(key, Admission) if key.kind == "admission" else self._joined(key, Participation)
 
-    def _manifest_of(self, run: RunId) -> Manifest:
-        return self._data_of(run).manifest
-
-    def _find_round(self, key: Key) -> ClientRound:
-        live = self.runner.machines.get(key)
-        if live is None or not isinstance(live.data, ClientRound):
-            raise LocalError(f"{key} is over, or is no round")
-        return live.data
-
     # What is over ---------------------------------------------------------------------------------------
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
@@ -454,7 +381,7 @@ class Trainer(Participant):
         elif key.kind == "round":
             # The keys of a round that has strayed are still needed, to check the model of a peer.
             has_verdict = live.state not in {rounds.State.FAILED, rounds.State.STRAYED}
-            self._bench.close(key, self._manifest_of(key.run), has_verdict=has_verdict)
+            RoundJobs(self.context_of(key.run), key).close(has_verdict=has_verdict)
         return super().retire(key, live)
 
     def _ends_run(self, key: Key, live: RunningMachine) -> bool:
@@ -463,7 +390,10 @@ class Trainer(Participant):
 
     def _drop_files(self, run: Key) -> None:
         super()._drop_files(run)
-        self._spaces.forget(run.run)
+        context = self._runs.pop(run.run, None)
+        if context is not None:
+            context.close()
+        clean_up(self._folder / run.run)
 
 
 def _find_ordered(data: Admission | Participation) -> int:

@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.errors import LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role, RunId
+from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks, snapshot_bytes
 from hubbub.protocol import aggregate
 from hubbub.protocol.aggregate import History
-from hubbub.runtime.publisher import Post
-from hubbub.runtime.spool import ChunkRef, Spool
-from hubbub.store.state_file import Vault
+from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.base import Theta
-from hubbub.trust.seals import RunSeals, Stage
-from hubbub_trainer import workspace
-from hubbub_trainer.events import SnapshotSent
+from hubbub_trainer.events import SnapshotSent, SnapshotTaken
 from hubbub_trainer.phases.catchup import TakeSnapshot
 from hubbub_trainer.phases.participation import SendSnapshot
+from hubbub_trainer.run_context import RunContext
+from hubbub_trainer.saved_model import SALT_BYTES, commit
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
-from hubbub_trainer.workspaces import SALT_BYTES, Workspaces, commit
 
 FLOAT = np.dtype("<f4")
 
@@ -71,31 +68,25 @@ def name_chunk(client: PartyId, number: int, index: int) -> ChunkRef:
     return ChunkRef(client, f"after-{number}", index)
 
 
-async def send(
-    post: Post,
-    seals: RunSeals,
-    manifest: Manifest,
-    theta: Theta,
-    history: History,
-    *,
-    number: int,
-    to: PartyId,
-    salt: bytes = b"",
-) -> None:
+async def send(run: RunContext, theta: Theta, history: History, *, number: int, to: PartyId) -> None:
     """Seal the model and history after a round for one client and send them, chunk by chunk."""
-    place = Key("round", manifest.run_id, number)
-    for index, part in enumerate(cut(manifest, theta, history, number=number)):
+    salt = b""
+    if number == 0:
+        left = run.recall_predecessor()
+        if left is None:
+            raise LocalError("there is no predecessor's model here to send")
+        salt, _ = left
+    place, seals = Key("round", run.run, number), run.seals
+    for index, part in enumerate(cut(run.manifest, theta, history, number=number)):
         sealed = await asyncio.to_thread(seals.seal_snapshot, number, to, index, salt + part)
-        await post.send(place, to=to, role=Role.CLIENT, body=SnapshotChunk(index=index), payload=sealed)
+        await run.runner.post.send(place, to=to, role=Role.CLIENT, body=SnapshotChunk(index=index), payload=sealed)
 
 
-def read(
-    spool: Spool, place: Key, seals: RunSeals, manifest: Manifest, *, client: PartyId, number: int
-) -> list[bytes]:
+def read(run: RunContext, key: Key, *, client: PartyId, number: int) -> list[bytes]:
     """Open the chunks that a client has sent."""
-    indices = range(count_chunks(manifest, number))
-    sealed = ((index, spool.read(place, name_chunk(client, number, index))) for index in indices)
-    return [seals.open_snapshot(number, client, index, part) for index, part in sealed]
+    place, indices = place_of(key), range(count_chunks(run.manifest, number))
+    sealed = ((index, run.spool.read(place, name_chunk(client, number, index))) for index in indices)
+    return [run.seals.open_snapshot(number, client, index, part) for index, part in sealed]
 
 
 def check_initial(manifest: Manifest, chunks: Sequence[bytes]) -> Theta:
@@ -118,69 +109,32 @@ def take(space: Workspace, theta: Theta, history: History, voucher: Voucher) -> 
     space.advance(voucher.round, theta, np.zeros_like(theta), None, history)
 
 
-class Handover:
-    """Sends snapshots to peers, and takes over theirs."""
+# Jobs ---------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        *,
-        spaces: Workspaces,
-        spool: Spool,
-        vault: Vault,
-        post: Post,
-        manifest_of: Callable[[RunId], Manifest],
-        seal_of: Callable[[Key], tuple[RunSeals, Stage]],
-    ) -> None:
-        self._spaces = spaces
-        self._spool = spool
-        self._vault = vault
-        self._post = post
-        self._manifest_of = manifest_of
-        self._seal_of = seal_of
 
-    async def send(self, run: Key, job: SendSnapshot) -> SnapshotSent:
-        """Send the model of a round, unless it has moved on since: then the client will ask again."""
-        left = job.again
-        space, manifest = await asyncio.to_thread(self._spaces.open, run.run), self._manifest_of(run.run)
-        theta, history = space.theta, space.history
-        # Read `applied` after these: it goes up before model and history change.
-        if space.applied <= job.number:
-            salt = b"" if job.number else self._recall_salt(manifest)
-            seals, _ = self._seal_of(run)
-            await send(self._post, seals, manifest, theta, history, number=job.number, to=job.client, salt=salt)
-            left = True
-        return SnapshotSent(client=job.client, left=left)
+async def send_snapshot(run: RunContext, job: SendSnapshot) -> SnapshotSent:
+    """Send the model of a round, unless it has moved on since: then the client will ask again."""
+    left = job.again
+    space = await asyncio.to_thread(run.open)
+    theta, history = space.theta, space.history
+    # Read `applied` after these: it goes up before model and history change.
+    if space.applied <= job.number:
+        await send(run, theta, history, number=job.number, to=job.client)
+        left = True
+    return SnapshotSent(client=job.client, left=left)
 
-    def _recall_salt(self, manifest: Manifest) -> bytes:
-        left = self._spaces.recall_left(manifest)
-        if left is None:
-            raise LocalError("there is no predecessor's model here to send")
-        return left[0]
 
-    def take(self, key: Key, job: TakeSnapshot) -> None:
-        """Make a peer's model ours, if it is the one that was vouched for or committed to."""
-        if job.voucher is None:
-            self._inherit(key, job.client)
-        else:
-            self._catch_up(key, job.client, job.voucher)
-
-    def _inherit(self, key: Key, client: PartyId) -> None:
-        """Begin with the model that a predecessor's client has sent us."""
-        manifest = self._manifest_of(key.run)
-        self._spaces.begin_with(manifest, check_initial(manifest, self._read(key, client, 0)))
-
-    def _catch_up(self, key: Key, client: PartyId, voucher: Voucher) -> None:
-        """Make a peer's model ours, unless we are past its round by now."""
-        space, number = self._spaces.open(key.run), voucher.round
-        with space.lock:
-            if space.applied < number and space.group_secret.round <= number:
-                chunks = self._read(key, client, number)
-                theta, history = join(self._manifest_of(key.run), chunks, number=number)
-                take(space, theta, history, voucher)
-            workspace.step(self._vault, key.run, number + 1, space)
-
-    def _read(self, key: Key, client: PartyId, number: int) -> list[bytes]:
-        manifest = self._manifest_of(key.run)
-        seals, _ = self._seal_of(key)
-        place = place_of(key)
-        return read(self._spool, place, seals, manifest, client=client, number=number)
+def take_snapshot(run: RunContext, key: Key, job: TakeSnapshot) -> SnapshotTaken:
+    """Make a peer's model ours, if it is the one that was vouched for or committed to."""
+    if job.voucher is None:
+        run.begin_with(check_initial(run.manifest, read(run, key, client=job.client, number=0)))
+        return SnapshotTaken(initial=run.claim_model())
+    space, number = run.open(), job.voucher.round
+    with space.lock:
+        # We may be past its round by now.
+        if space.applied < number and space.group_secret.round <= number:
+            chunks = read(run, key, client=job.client, number=number)
+            theta, history = join(run.manifest, chunks, number=number)
+            take(space, theta, history, job.voucher)
+        run.step_group(number + 1)
+    return SnapshotTaken(held=run.describe_held(number))

@@ -16,9 +16,10 @@ estimate is not exact, a process that died was away for a while, and a failed ev
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import numpy as np
@@ -39,6 +40,8 @@ T = TypeVar("T")
 Progress = Callable[[PartyId, int, int, int], None]
 """Called from the training thread with the client, the round, the steps done, and the steps in all."""
 
+Sleep = Callable[[float], Awaitable[None]]
+
 TRAINING, EVALUATION = "training", "evaluation"
 MOST_BEGINNINGS = 2
 """The most times that a job is begun in a round: once more after a process died in it, and not a third time."""
@@ -49,9 +52,23 @@ class Stopping(LocalError):
 
 
 class TaskRunner:
-    """Runs training and evaluation for one client."""
+    """Runs training and evaluation for one client.
 
-    def __init__(self, *, me: PartyId, progress: Progress, clock: Clock, registry: CollectorRegistry) -> None:
+    `slots` bounds how many jobs run at a time; `sleep` waits for the time that a failed training would have taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: PartyId,
+        progress: Progress,
+        clock: Clock,
+        registry: CollectorRegistry,
+        slots: asyncio.Semaphore | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.slots = slots or asyncio.Semaphore(1)
+        self.sleep = sleep
         self._me = me
         self._progress = progress
         self._clock = clock

@@ -49,6 +49,25 @@ SHORT = 12
 """Characters of a run id that tell runs apart for people."""
 HOW_TO_TRACK = "write tensorboard:FOLDER or mlflow:URI, or several, separated by commas"
 
+MLFLOW_DEFAULTS = {
+    # Nobody else may learn that a run is trained here.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Log lines are ours to format.
+    "MLFLOW_CONFIGURE_LOGGING": "false",
+    # We retry ourselves.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    # An operator who names a folder wants one.
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+}
+"""Environment variables of MLflow, for those that the operator has not set."""
+MLFLOW_EXPERIMENT = "hubbub"
+MLFLOW_VALUE_CHARACTERS = 500
+"""The longest parameter that every version of its servers takes."""
+WITHOUT_A_DATABASE = frozenset({"", "file", "http", "https", "databricks"})
+MLFLOW_STATUS = {"completed": "FINISHED", "cancelled": "KILLED"}
+MAY_MEND = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
 
 class Away(LocalError):
     """A tracker cannot take a note now, and may take it later."""
@@ -76,37 +95,33 @@ class Note:
 
 def write_note(moment: Transition) -> Note | None:
     """Make a note of a transition of this trainer; None if there is nothing to note."""
-    if isinstance(moment.data, rounds.ClientRound):
-        return _note_round(moment, moment.data)
-    if isinstance(moment.data, Admission):
-        return _note_admission(moment, moment.data)
-    if isinstance(moment.data, Participation):
-        return _note_end(moment, moment.data)
+    match moment.data:
+        case rounds.ClientRound() as data if moment.after in {rounds.State.APPLIED, rounds.State.VOID}:
+            return Note(
+                client=data.me,
+                manifest=data.manifest,
+                at_s=moment.at_s,
+                round=data.key.round,
+                measured={
+                    **{f"evaluation/{name}": value for name, value in data.own_metrics.items()},
+                    "seconds/training": data.training_s,
+                    "seconds/evaluation": data.evaluation_s,
+                    "round/released": float(moment.after is rounds.State.APPLIED),
+                    "round/members": len(data.members),
+                    "traffic/sent_payload_bytes": sum(each.payload_bits for each in data.sent) / 8,
+                    "traffic/received_wire_bytes": sum(data.received.values()),
+                },
+            )
+        case Admission() as data:
+            return _note_admission(moment, data)
+        case Participation() as data if moment.after is participation.State.ENDED:
+            outcome = _find_outcome(moment, data)
+            return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, round=data.over, outcome=outcome)
     return None
 
 
-def _note_round(moment: Transition, data: rounds.ClientRound) -> Note | None:
-    if moment.after not in {rounds.State.APPLIED, rounds.State.VOID}:
-        return None
-    return Note(
-        client=data.me,
-        manifest=data.manifest,
-        at_s=moment.at_s,
-        round=data.key.round,
-        measured={
-            **{f"evaluation/{name}": value for name, value in data.own_metrics.items()},
-            "seconds/training": data.training_s,
-            "seconds/evaluation": data.evaluation_s,
-            "round/released": float(moment.after is rounds.State.APPLIED),
-            "round/members": len(data.members),
-            "traffic/sent_payload_bytes": sum(each.payload_bits for each in data.sent) / 8,
-            "traffic/received_wire_bytes": sum(data.received.values()),
-        },
-    )
-
-
 def _note_admission(moment: Transition, data: Admission) -> Note | None:
-    """That a run begins, or that it ended before its first round; nothing of one that this client was never in."""
+    """Note that a run begins, or ended before its first round; nothing of a run that this client never joined."""
     begins = moment.after is admission.State.PLEDGED and isinstance(moment.event, Prepared)
     was_in = moment.before not in {admission.State.INVITED, admission.State.PREPARING}
     ends = moment.after is admission.State.ENDED and was_in
@@ -114,13 +129,6 @@ def _note_admission(moment: Transition, data: Admission) -> Note | None:
         return None
     outcome = moment.event.outcome if isinstance(moment.event, Ended) else "failed"
     return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, outcome=outcome if ends else "")
-
-
-def _note_end(moment: Transition, data: Participation) -> Note | None:
-    if moment.after is not participation.State.ENDED:
-        return None
-    outcome = _find_outcome(moment, data)
-    return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, round=data.over, outcome=outcome)
 
 
 def _find_outcome(moment: Transition, data: Participation) -> str:
@@ -188,11 +196,12 @@ class TensorBoardTracker:
             file = self._files.get(folder) or self._begin_file(folder, note)
             if note.measured or note.outcome:
                 texts = {"run/outcome": note.outcome} if note.outcome else {}
-                self._append(file, self._make_event(note.at_s, note.round, note.measured, texts))
+                self._append(file, note.at_s, note.round, note.measured, texts)
             if note.outcome:
                 self._files.pop(folder).close()
         except OSError as error:
-            self._drop_file(folder)
+            # The end of the file may be torn, so the next attempt begins another.
+            self._close(folder)
             raise Away(str(error)) from error
 
     def _begin_file(self, folder: Path, note: Note) -> IO[bytes]:
@@ -202,29 +211,32 @@ class TensorBoardTracker:
         path = folder / f"events.out.tfevents.{time.time_ns():020d}.hubbub"
         file = self._files[folder] = path.open("xb")
         try:
-            self._append(file, self._event(wall_time=note.at_s, file_version="brain.Event:2"))
+            self._write(file, self._event(wall_time=note.at_s, file_version="brain.Event:2"))
             if is_new:
-                texts = {"run/parameters": _draw_table(_list_parameters(note.manifest))}
-                self._append(file, self._make_event(note.at_s, 0, {}, texts))
+                # TensorBoard shows text as Markdown.
+                rows = (f"| {name} | {value} |" for name, value in _list_parameters(note.manifest).items())
+                table = "\n".join(["| parameter | value |", "| --- | --- |", *rows])
+                self._append(file, note.at_s, 0, {}, {"run/parameters": table})
         except OSError:
             path.unlink()  # Otherwise the next file would not count as the folder's first.
             raise
         return file
 
-    def _make_event(self, at_s: float, step: int, numbers: Mapping[str, float], texts: Mapping[str, str]) -> Any:
+    def _append(
+        self, file: IO[bytes], at_s: float, step: int, numbers: Mapping[str, float], texts: Mapping[str, str]
+    ) -> None:
         event = self._event(wall_time=at_s, step=step)
         for tag, number in numbers.items():
             event.summary.value.add(tag=tag, simple_value=number)
         for tag, text in texts.items():
             event.summary.MergeFrom(self._text(tag, text))
-        return event
+        self._write(file, event)
 
-    def _append(self, file: IO[bytes], event: Any) -> None:
+    def _write(self, file: IO[bytes], event: Any) -> None:
         self._record(file).write(event.SerializeToString())
         file.flush()
 
-    def _drop_file(self, folder: Path) -> None:
-        """Close a file after a failed write: its end may be torn, so the next attempt begins another."""
+    def _close(self, folder: Path) -> None:
         file = self._files.pop(folder, None)
         if file is not None:
             with suppress(OSError):
@@ -233,32 +245,7 @@ class TensorBoardTracker:
     def close(self) -> None:
         """Close all files; all notes are in them already."""
         for folder in list(self._files):
-            self._drop_file(folder)
-
-
-def _draw_table(rows: Mapping[str, str]) -> str:
-    """Make a Markdown table, which is how TensorBoard shows text."""
-    return "\n".join(["| parameter | value |", "| --- | --- |", *(f"| {name} | {rows[name]} |" for name in rows)])
-
-
-MLFLOW_DEFAULTS = {
-    # Nobody else may learn that a run is trained here.
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Log lines are ours to format.
-    "MLFLOW_CONFIGURE_LOGGING": "false",
-    # We retry ourselves.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # An operator who names a folder wants one.
-    "MLFLOW_ALLOW_FILE_STORE": "true",
-}
-"""Environment variables of MLflow, for those that the operator has not set."""
-MLFLOW_EXPERIMENT = "hubbub"
-MLFLOW_VALUE_CHARACTERS = 500
-"""The longest parameter that every version of its servers takes."""
-WITHOUT_A_DATABASE = frozenset({"", "file", "http", "https", "databricks"})
-MLFLOW_STATUS = {"completed": "FINISHED", "cancelled": "KILLED"}
-MAY_MEND = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+            self._close(folder)
 
 
 class MlflowTracker:
@@ -358,7 +345,7 @@ class _Desk:
         else:
             self._complain("too many notes wait for it")
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Ask the worker to stop after one last attempt at the queued notes."""
         self._closing.set()
         self._notes.put(None)
@@ -390,7 +377,9 @@ class _Desk:
                 self._complain(error)
                 return True
             else:
-                self._note_recovery()
+                if self._silent:
+                    self._silent = False
+                    log.info("%s takes notes again", self._name)
                 return True
 
     def _complain(self, problem: object) -> None:
@@ -398,11 +387,6 @@ class _Desk:
         if not self._silent:
             self._silent = True
             log.warning("%s takes no notes, and the run goes on without: %s", self._name, _redact(str(problem)))
-
-    def _note_recovery(self) -> None:
-        if self._silent:
-            self._silent = False
-            log.info("%s takes notes again", self._name)
 
 
 def _redact(text: str) -> str:
@@ -418,8 +402,7 @@ class Tracking:
 
     def observe(self, moment: Transition) -> None:
         """Queue a note of a transition, if there is one; never waits."""
-        note = write_note(moment)
-        if note is not None:
+        if (note := write_note(moment)) is not None:
             self.write_down(note)
 
     def write_down(self, note: Note) -> None:
@@ -430,7 +413,7 @@ class Tracking:
     def close(self) -> None:
         """Stop all workers; wait `LAST_NOTES_S` at most for the last notes."""
         for desk in self._desks:
-            desk.close()
+            desk.stop()
         deadline_s = time.monotonic() + LAST_NOTES_S
         for desk in self._desks:
             desk.join(deadline_s)

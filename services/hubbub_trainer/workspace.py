@@ -12,11 +12,11 @@ import json
 import math
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,36 +24,27 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hubbub.crypto.key_derivation import ClientSecret, GroupSecret, Transcript
-from hubbub.disk import sync_folder, write_whole
+from hubbub.disk import sync_folder
 from hubbub.errors import LocalError, StorageDamaged, StorageFailed
-from hubbub.ids import PartyId, RunId
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest
+from hubbub.ids import PartyId
 from hubbub.protocol import aggregate
 from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.metrics import Scores
 from hubbub.protocol.packing import BYTE_BITS, WORD_MODULUS
 from hubbub.protocol.ring import word_type
-from hubbub.runtime.spool import ChunkRef, Spool
-from hubbub.store.state_file import Vault
 from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
 from hubbub.strategies.scores import ScoreRound
-from hubbub.trust.seals import RunSeals
 from hubbub_trainer.learning.task import HasBuffers, Learner
-from hubbub_trainer.run_secrets import get_or_create_contribution
-from hubbub_trainer.saved_model import FILE, KeptModel
+from hubbub_trainer.saved_model import ENDORSEMENT, FILE, SALT, KeptModel, write_file
 
 Array = Theta | NDArray[np.float64]
 
-MODEL, MODEL_DIGEST, NOTES = FILE, "model.sha256", "rounds.jsonl"
-RECORD = "task.json"
-SALT, ENDORSEMENT = "succession.json", "endorsement.json"
-"""Files for a successor run: the salt stays here, the endorsement may be shown to anybody."""
+MODEL_DIGEST, NOTES, RECORD = "model.sha256", "rounds.jsonl", "task.json"
 _CHECKSUM = "sha256"
 _HEADER_LENGTH = struct.Struct("<Q")
 """The first field of a safetensors file."""
-LEFT_BEHIND = frozenset({MODEL, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
+LEFT_BEHIND = frozenset({FILE, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
 """Files that stay when a run is over."""
 
 
@@ -95,6 +86,8 @@ class OpenRound:
     memory: Theta | None
     transcript: Transcript
     """Covers everything from others that this client's shares depend on."""
+    scores: ScoreRound | None = None
+    """The scores, unless this is a round of training."""
     absorbed: list[str] = field(default_factory=list)
     """The phases whose sums are taken in."""
     transcripts: dict[str, str] = field(default_factory=dict)
@@ -122,14 +115,6 @@ class OpenRound:
 
     def __repr__(self) -> str:
         return "<OpenRound>"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenScores:
-    """A scores phase without a verdict yet: this client's side of it, plain and verified. It does not print."""
-
-    side: ScoreRound = field(repr=False)
-    verified: OpenRound = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +167,7 @@ class Workspace:
     """Held to train, apply a round or take over a model: a job of an overtaken round may still run."""
     examples: int = 1
     """Number of examples that a model is scored on here, as of when we joined."""
-    scoring: dict[int, OpenScores] = field(default_factory=dict)
+    scoring: dict[int, OpenRound] = field(default_factory=dict)
     record: TaskRecord = field(default_factory=TaskRecord)
     _begun: tuple[int, str] = (0, "")
     """The job that this process has begun itself."""
@@ -199,6 +184,13 @@ class Workspace:
             raise LocalError("the clients have not agreed on a group secret yet")
         return self.group
 
+    @contextmanager
+    def at_round(self, number: int) -> Iterator[None]:
+        """Hold the lock, with the group secret at a round; raise `LocalError` for an earlier round."""
+        with self.lock:
+            self.group_secret.advance_to(number)
+            yield
+
     def digest_of(self, theta: Theta) -> str:
         """Return a model's digest, computed once."""
         if self._digested is None or self._digested[0] is not theta:
@@ -209,48 +201,36 @@ class Workspace:
         """Return a digest of model and history that only this run's clients can compare, in this round alone."""
         return model_hmac(self.group_secret, self.digest_of(self.theta), self.history)
 
-    def forget(self) -> None:
-        """Overwrite the group secret: the run is over."""
-        if self.group is not None:
-            self.group.erase()
-
     def note_round(self, number: int, conclusion: Conclusion) -> None:
         """Note a round's model digest and private facts, once a round, in this file only.
 
         The private facts are who chose alone, how many of our numbers could not be sent as they are, and what the
         mean factor was scaled by if it was clamped.
         """
-        changes = {"changed": conclusion.changed} if conclusion.changed else {}
-        clamped = {"scale": conclusion.scale} if conclusion.scale < 1 else {}
-        self._note(
-            number,
-            {
-                "model_sha256": self.digest_of(conclusion.theta),
-                "alone_share": conclusion.alone_share,
-                **changes,
-                **clamped,
-            },
-        )
-
-    def note_scores(self, number: int, fields: Mapping[str, Mapping[str, float]]) -> None:
-        """Note the scores of a round's model: on our data, which nobody else is told, or over all members."""
-        self._note(number, fields)
+        fields: dict[str, object] = {
+            "model_sha256": self.digest_of(conclusion.theta),
+            "alone_share": conclusion.alone_share,
+        }
+        if conclusion.changed:
+            fields["changed"] = conclusion.changed
+        if conclusion.scale < 1:
+            fields["scale"] = conclusion.scale
+        self.note(number, fields)
 
     def note_trouble(self, number: int, what: str) -> None:
         """Note, in this file only, which job of the task failed in a round."""
         known = self._read_notes().get(number, {}).get("trouble", [])
-        self._note(number, {"trouble": sorted({*known, what})})
+        self.note(number, {"trouble": sorted({*known, what})})
 
     def note_changes(self, changes: Sequence[str]) -> None:
         """Note, in this file only, which parts of the task were changed since the last noted round."""
-        self._note(max((self.applied, *self._read_notes())), {"task_changed": list(changes)})
+        self.note(max((self.applied, *self._read_notes())), {"task_changed": list(changes)})
 
-    def _note(self, number: int, fields: Mapping[str, object]) -> None:
-        """Add fields to the notes of a round; notes of later rounds are dropped."""
+    def note(self, number: int, fields: Mapping[str, object]) -> None:
+        """Add fields to the notes of a round, in this file only; notes of later rounds are dropped."""
         notes = {each: note for each, note in self._read_notes().items() if each <= number}
         notes[number] = {"round": number, **notes.get(number, {}), **fields}
-        text = "".join(f"{json.dumps(note)}\n" for note in notes.values())
-        _write(self.folder / NOTES, lambda file: file.write(text.encode()))
+        write_file(self.folder / NOTES, "".join(f"{json.dumps(note)}\n" for note in notes.values()).encode())
 
     def _read_notes(self) -> dict[int, dict[str, Any]]:
         path = self.folder / NOTES
@@ -357,10 +337,8 @@ class Workspace:
         """Save the model and its digest permanently, before the rest of the run is deleted."""
         buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}
         kept = KeptModel(run=run, task=task, seed=seed, theta=self.theta, buffers=buffers).write()
-        _write(self.folder / MODEL, lambda file: file.write(kept))
-        _write(
-            self.folder / MODEL_DIGEST, lambda file: file.write(f"{self.digest_of(self.theta)}\n".encode("ascii"))
-        )
+        write_file(self.folder / FILE, kept)
+        write_file(self.folder / MODEL_DIGEST, f"{self.digest_of(self.theta)}\n".encode("ascii"))
 
 
 def _distance(one: Theta, other: Theta) -> float:
@@ -378,11 +356,6 @@ def has_model(folder: Path) -> bool:
 def drop_update(folder: Path, number: int) -> None:
     """Delete the update of a round that is over."""
     update_file(folder, number).unlink(missing_ok=True)
-
-
-def drop_scores(folder: Path, number: int) -> None:
-    """Delete our scores of a round that is over."""
-    scores_file(folder, number).unlink(missing_ok=True)
 
 
 def clean_up(folder: Path) -> None:
@@ -406,22 +379,11 @@ def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     # Not numpy's own format: its header is parsed as Python, which in CPython 3.11 fails now and then while
     # another thread does the same.
     whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
-    content = save(whole, {_CHECKSUM: _digest_arrays(whole)})
-    _write(path, lambda file: file.write(content))
+    write_file(path, save(whole, {_CHECKSUM: _digest_arrays(whole)}))
 
 
 def _save_json(path: Path, value: Mapping[str, Any]) -> None:
-    content = json.dumps({_CHECKSUM: _digest_json(value), "value": value})
-    _write(path, lambda file: file.write(content.encode()))
-
-
-def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write and sync a file, whole or not at all."""
-    try:
-        write_whole(path, fill)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
+    write_file(path, json.dumps({_CHECKSUM: _digest_json(value), "value": value}).encode())
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -468,46 +430,3 @@ def _digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 def _digest_json(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-# The group secret ---------------------------------------------------------------------------------------
-
-
-def name_part(client: PartyId) -> ChunkRef:
-    """Return the spool's name for a client's part of the group secret."""
-    return ChunkRef(client, "part", 0)
-
-
-def agree(
-    vault: Vault, spool: Spool, seals: RunSeals, *, me: PartyId, run: Key, manifest: Manifest
-) -> GroupSecret:
-    """Open all parts, combine them into the group secret, and keep it."""
-
-    def part_of(client: PartyId) -> bytes:
-        if client == me:
-            return get_or_create_contribution(vault, run.run)
-        return seals.open_contribution(client, spool.read(run, name_part(client)))
-
-    contributions = [part_of(client) for client in manifest.clients]
-    run_keys = [seals.public(client) for client in manifest.clients]
-    group = GroupSecret.agree(contributions, run=run.run, run_keys=run_keys)
-    vault.put(run.run, "group", group.to_bytes())
-    return group
-
-
-def recall(vault: Vault, run: RunId) -> GroupSecret | None:
-    """Return the group secret as it was kept last; None before it is agreed on."""
-    kept = vault.get(run, "group")
-    return None if kept is None else GroupSecret.from_bytes(kept)
-
-
-def step(vault: Vault, run: RunId, number: int, space: Workspace | None) -> None:
-    """Advance the group secret to a round, on disk too: nobody can derive the keys of earlier rounds again."""
-    with space.lock if space else nullcontext():
-        kept = vault.get(run, "group")
-        if kept is None:
-            return
-        group = space.group_secret if space else GroupSecret.from_bytes(kept)
-        if group.round < number:
-            group.advance_to(number)
-            vault.put(run, "group", group.to_bytes())

@@ -2,23 +2,13 @@
 
 import os
 import stat
-import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 _NOT_THE_OWNER = 0o077
 _NOT_THE_OWNER_NOR_THE_GROUP_THAT_READS = 0o037
-
-
-def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically; its name is durable once its folder is synced (`sync_folder`)."""
-    draft = path.with_suffix(".part")
-    with draft.open("wb") as file:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def create_file(path: Path, content: bytes, mode: int) -> None:
@@ -37,23 +27,27 @@ def create_file(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
-def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
-    """Create or replace a file atomically: a crash leaves the old one or the new one.
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o600, like: os.stat_result | None = None) -> Iterator[BinaryIO]:
+    """Write a file that takes the place of `path` when the block ends: a crash leaves the old one or the new one.
 
-    Only this process's user can read it, unless `like` gives another owner and mode.
+    An exception in the block leaves the old one. `mode`, less the umask, is that of the new one, unless `like`
+    gives an owner and a mode.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = path.with_name(f"{path.name}.part")
+    # A process that was killed may have left one, with another mode.
+    draft.unlink(missing_ok=True)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode), "wb") as file:
             if like is not None:
-                os.fchown(handle, like.st_uid, like.st_gid)
-                os.fchmod(handle, stat.S_IMODE(like.st_mode))
-            stream.write(content)
-            stream.flush()
-            os.fsync(handle)
-        Path(name).replace(path)
+                os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

@@ -1,4 +1,4 @@
-"""Names of runs, parties, share sets, roles and wire modes, as types of their own.
+"""Names of runs, parties, share sets, roles and choices, as types of their own.
 
 They are plain strings on the wire; a distinct type for each keeps one from being passed for another. This module
 imports nothing that takes long.
@@ -39,3 +39,9 @@ def is_party_id(text: str) -> bool:
 
 WireMode = Literal["compact", "paper"]
 """Encoding of secret shares: `paper` as Beguier et al. count them, `compact` seeded, masked and dense."""
+
+AlphaRule = Literal["norm", "mean"]
+"""Rule by which the scaling factor α is chosen; see `hubbub.protocol.compression.scaling_factor`."""
+
+Feedback = Literal["lost", "paper"]
+"""Treatment of indices that SecUnion lost; see `hubbub.parameters.Parameters`."""

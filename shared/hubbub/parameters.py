@@ -2,20 +2,17 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import WireMode
+from hubbub.ids import AlphaRule, Feedback, WireMode
 from hubbub.protocol import signs, unions
 from hubbub.protocol.aggregate import FactorBounds
-from hubbub.protocol.compression import AlphaRule, count_kept
+from hubbub.protocol.compression import count_kept
 from hubbub.protocol.fixed_point import FixedPoint, SignedFixedPoint
 from hubbub.protocol.sharing import check_servers
 from hubbub.protocol.unions import check_q
 
 MIN_CLIENTS = 2
-
-Feedback = Literal["lost", "paper"]
 
 KAPPA, FIRST_FACTOR_BOUND, FACTOR_FLOOR = 4.0, 0.1, 1e-3
 """Defaults of the bounds on a round's mean factor."""
@@ -38,7 +35,7 @@ class Parameters:
     `verified`, clients send tags, with which they verify sums.
     """
 
-    parameters: int
+    model_size: int
     clients: int
     servers: int
     rho: float
@@ -55,8 +52,8 @@ class Parameters:
     verified: bool = True
 
     def __post_init__(self) -> None:
-        if self.parameters < 1:
-            raise ConfigurationError(f"a model has at least one parameter, not {self.parameters}")
+        if self.model_size < 1:
+            raise ConfigurationError(f"a model has at least one parameter, not {self.model_size}")
         if self.clients < MIN_CLIENTS:
             raise ConfigurationError(
                 f"{self.clients} clients: at least {MIN_CLIENTS} are needed; the sum over one hides nothing"
@@ -78,12 +75,12 @@ class Parameters:
     @property
     def kept(self) -> int:
         """The signs that a client keeps, k = ⌊ρ·N⌋."""
-        return count_kept(self.parameters, self.rho)
+        return count_kept(self.model_size, self.rho)
 
     @property
     def blocks(self) -> int:
         """The blocks that SecUnion's marks are for, ⌈N/b⌉; N where indices are chosen one by one."""
-        return unions.count_blocks(self.parameters, self.block)
+        return unions.count_blocks(self.model_size, self.block)
 
     @property
     def kept_blocks(self) -> int:
@@ -91,9 +88,14 @@ class Parameters:
         return self.kept // self.block
 
     @property
+    def most_chosen(self) -> int:
+        """The largest |V| that the whole cohort can choose one by one."""
+        return min(self.model_size, self.clients * self.kept)
+
+    @property
     def most_active(self) -> int:
-        """The largest |V| that the whole cohort can choose."""
-        return min(self.parameters, self.clients * self.kept_blocks * self.block)
+        """The largest |V| that the whole cohort can choose in blocks."""
+        return min(self.model_size, self.clients * self.kept_blocks * self.block)
 
     @property
     def pluses_modulus(self) -> int:

@@ -28,9 +28,9 @@ from hubbub.trust.seals import Stage, mask_stream, share_stream
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support import compact_words
 from support.aio import aio
-from support.compact_eavesdropper import CompactEavesdropper, CompactLoot
+from support.compact_eavesdropper import CompactEavesdropper
 from support.compact_words import Parts
-from support.eavesdropper import Search
+from support.eavesdropper import Loot, Search
 from support.opposed_task import OpposedTask
 from support.recorded_run import TASK, Recorded, Scenario, listen_to
 from support.recorder import Place, Said
@@ -64,7 +64,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return listen(request.param, tmp_path_factory.mktemp("run"))
 
 
-def attack(recorded: Recorded, *corrupt: PartyId) -> tuple[CompactEavesdropper, CompactLoot]:
+def attack(recorded: Recorded, *corrupt: PartyId) -> tuple[CompactEavesdropper, Loot]:
     keys = [recorded.witness.run_keys[name] for name in corrupt]
     eavesdropper = CompactEavesdropper(recorded.frames, keys)
     return eavesdropper, eavesdropper.open_all()
@@ -89,7 +89,7 @@ def test_all_but_one_aggregator_open_what_was_sent_to_them_and_nothing_else(reco
 
         eavesdropper, loot = attack(recorded, *corrupt)
 
-        assert loot == CompactLoot(
+        assert loot == Loot(
             shares=to(corrupt, witness.shares),
             seeds=to(corrupt, witness.seeds),
             partials=to(corrupt, witness.partials),
@@ -378,7 +378,7 @@ def test_logs_metrics_events_and_the_interface_tell_none_of_it(recorded: Recorde
     for what, (text, known) in told.items():
         assert known in text, what
         assert find(recorded, search, text.encode()) == set(), what
-    assert find(recorded, search, *recorded.onlooker.everything()) == set()
+    assert find(recorded, search, *recorded.api_reader.everything()) == set()
 
 
 def test_no_disk_of_a_party_holds_what_it_must_not_have(recorded: Recorded, search: Search) -> None:

@@ -23,7 +23,6 @@ from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, Rou
 from hubbub.messages.runs import GroupContribution, PartyFailed, RunEnded, RunJoined, RunKey, RunReady, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk, SignedReceipt
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
-from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.packing import residue_type
 from hubbub.runtime.publisher import sign
 from hubbub.runtime.state_folder import STATE_FILE
@@ -31,7 +30,7 @@ from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_receipt, sign_run_key
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
@@ -40,6 +39,7 @@ from support.builders import make_cohort, make_manifest
 from support.corrupt_coordinator import PlayedClient, Scene, enrolled_scene, scene_of
 from support.parties import make_identity, make_parties, parties_of
 from support.sealed_shares import open_share
+from support.wrapped_learner import WrappedLearner, WrappedTask
 
 N = 203
 TASK = SyntheticTask(N)
@@ -292,20 +292,11 @@ async def test_a_run_is_joined_once_whatever_was_in_between(tmp_path: Path) -> N
 
 
 @dataclass
-class SeedLearner:
+class SeedLearner(WrappedLearner):
     """Writes down which batches it is told to take."""
 
-    inner: Learner
     index: int
     seeds: list[tuple[int, int]]
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -313,30 +304,13 @@ class SeedLearner:
         self.seeds.append((self.index, seed))
         return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
-
 
 @dataclass
-class SeedTask:
+class SeedTask(WrappedTask):
     """A task of which every learner tells its seeds."""
 
     inner: Task = TASK
     seeds: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return self.inner.metrics
-
-    def count_parameters(self) -> int:
-        return self.inner.count_parameters()
-
-    def initial_model(self, seed: int) -> Theta:
-        return self.inner.initial_model(seed)
 
     def learner(self, *, index: int, clients: int, seed: int) -> SeedLearner:
         return SeedLearner(self.inner.learner(index=index, clients=clients, seed=seed), index, self.seeds)

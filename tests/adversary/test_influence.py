@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
-from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.strategies.base import Theta
 from hubbub.strategies.secure import SecureRound
@@ -62,21 +61,19 @@ def corrupt_some(
 
     It does so at every index, or where V is agreed on before, at those that it has marked.
     """
-    begin, names = RoundJobs._begin_with, manifest.clients[CLIENTS - corrupt :]
+    begin, names = RoundJobs._begin, manifest.clients[CLIENTS - corrupt :]
 
-    def begin_corruptly(
-        bench: RoundJobs, key: Key, space: Workspace, agreed: Manifest, learnt: Learnt
-    ) -> OpenRound:
-        opened = begin(bench, key, space, agreed, learnt)
-        if bench.me in names and key.round in rounds:
+    def begin_corruptly(jobs: RoundJobs, space: Workspace, learnt: Learnt) -> OpenRound:
+        opened = begin(jobs, space, learnt)
+        if jobs.me in names and jobs.key.round in rounds:
             mine, parameters = inner_of(opened.client_round), manifest.protocol_parameters
             assert isinstance(mine, SecureRound)
             mine._factor = parameters.fixed_point.to_ring(parameters.alpha_max)
             everywhere = np.ones_like(mine._signs) if manifest.strategy == "no-union" else mine._signs != 0
-            mine._signs = (everywhere * (CLIENTS if bench.me == names[0] else 0)).astype(np.int8)
+            mine._signs = (everywhere * (CLIENTS if jobs.me == names[0] else 0)).astype(np.int8)
         return opened
 
-    monkeypatch.setattr(RoundJobs, "_begin_with", begin_corruptly)
+    monkeypatch.setattr(RoundJobs, "_begin", begin_corruptly)
 
 
 def play_honestly(manifest: Manifest, rounds: int) -> PlainFederation:

@@ -32,7 +32,7 @@ from hubbub.strategies.base import ClientRound, Release
 from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_trainer.workspace import ENDORSEMENT
+from hubbub_trainer.saved_model import ENDORSEMENT
 from support import compact_words
 from support.aio import aio
 from support.corrupt_party import Change, Rewrite, Scene, corrupt_federation, draw_up, is_said

@@ -123,7 +123,7 @@ def test_all_but_one_aggregator_open_their_own_shares_and_nothing_else(recorded:
 
         assert loot == Loot(shares=recorded.shares_to(corrupt))
         assert {place.recipient for place in loot.shares} == set(corrupt)
-        assert {place.recipient for place in eavesdropper.shares} == {honest, *corrupt}
+        assert {place.recipient for place in eavesdropper.sealed.shares} == {honest, *corrupt}
         assert eavesdropper.rebuild_inputs(loot) == {}
         assert eavesdropper.rebuild_sums(loot) == {}
 
@@ -191,7 +191,7 @@ def test_with_a_clients_key_the_sums_are_read_and_no_input(recorded: Recorded) -
 def test_no_two_ciphertexts_are_made_with_the_same_keystream(recorded: Recorded) -> None:
     """Or the difference of two plaintexts could be read without any key."""
     eavesdropper, _ = recorded.eavesdrop()
-    sealed = {**eavesdropper.shares, **eavesdropper.sums}
+    sealed = {**eavesdropper.sealed.shares, **eavesdropper.sealed.sums}
     plain = {**recorded.witness.shares, **recorded.witness.sums}
     streams = []
     for place, each in sealed.items():
@@ -222,21 +222,21 @@ def test_logs_metrics_and_events_tell_no_plaintext(recorded: Recorded) -> None:
 
 def test_the_interface_tells_no_plaintext_at_any_time_of_a_run(recorded: Recorded) -> None:
     """Every route that reads, exports and metrics in all their forms, and the stream: all that is on the wire."""
-    onlooker, run = recorded.onlooker, recorded.manifest.run_id.encode()
-    told = list(onlooker.everything())
+    api_reader, run = recorded.api_reader, recorded.manifest.run_id.encode()
+    told = list(api_reader.everything())
 
     assert recorded.find_in(*told) == set()
     assert look_for_passwords(recorded).find(*told) == set()
     assert not any(b"array(" in each for each in told)
     # Or else this test looks at nothing: all was answered, also while the run went on, and the stream to its end.
-    assert all(200 in statuses for statuses in onlooker.statuses.values()), onlooker.statuses
-    assert run in b"".join(onlooker.answers["/api/v1/runs/{run}/export"])
+    assert all(200 in statuses for statuses in api_reader.statuses.values()), api_reader.statuses
+    assert run in b"".join(api_reader.answers["/api/v1/runs/{run}/export"])
     assert {b'"state":"running"', b'"state":"completed"'} <= {
         state
-        for answer in onlooker.answers["/api/v1/runs/{run}"]
+        for answer in api_reader.answers["/api/v1/runs/{run}"]
         for state in re.findall(rb'"state":"[a-z]+"', answer)
     }
-    assert all(b"event: " + kind in onlooker.stream for kind in (b"sum-released", b"run-completed"))
+    assert all(b"event: " + kind in api_reader.stream for kind in (b"sum-released", b"run-completed"))
 
 
 def look_for_passwords(recorded: Recorded) -> Search:
@@ -251,7 +251,7 @@ def look_for_passwords(recorded: Recorded) -> Search:
 
 def test_the_pages_are_the_same_before_a_run_and_after_it(recorded: Recorded) -> None:
     """They and their libraries hold nothing of any run: a page asks the interface like everybody else."""
-    pages = recorded.onlooker.pages
+    pages = recorded.api_reader.pages
 
     assert {"/", "/docs"} < pages.keys()
     for path, (before, after) in pages.items():
@@ -289,7 +289,7 @@ def test_while_a_run_lasts_an_aggregator_keeps_its_own_keys_in_its_state_and_not
 
 def test_aggregators_spool_shares_as_they_came_sealed(recorded: Recorded) -> None:
     eavesdropper, _ = recorded.eavesdrop()
-    sealed = {each.ciphertext for each in eavesdropper.shares.values()}
+    sealed = {each.ciphertext for each in eavesdropper.sealed.shares.values()}
 
     assert recorded.ears.spooled_by(*recorded.manifest.aggregators) == sealed
 

@@ -22,17 +22,17 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, SumChunk
 from hubbub.messages.runs import PartyFailed
-from hubbub.protocol.metrics import Metric, Scores
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release
 from hubbub.strategies.verified import VerifiedRound
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_failure
 from hubbub_trainer.events import RoundBroken
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.phases.round import TRANSITIONS, ClientRound, State
 from support.aio import aio
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said
+from support.wrapped_learner import WrappedLearner, WrappedTask
 
 CORRUPT = draw_up().aggregators[1]
 RING = 1 << 32
@@ -44,19 +44,10 @@ DELTA = RING - (1 << 29)
 
 
 @dataclass
-class ScaledLearner:
+class ScaledLearner(WrappedLearner):
     """A learner that goes so many times as far, and so has other factors."""
 
-    inner: Learner
     scale: float
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -65,32 +56,15 @@ class ScaledLearner:
         further = theta + np.float32(self.scale) * (training.theta - theta)
         return replace(training, theta=further.astype(np.float32))
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
-
 
 @dataclass
-class ScaledTask:
+class ScaledTask(WrappedTask):
     """The task of the manifest, on other data."""
 
     scale: float
 
-    @property
-    def name(self) -> str:
-        return TASK.name
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return TASK.metrics
-
-    def count_parameters(self) -> int:
-        return TASK.count_parameters()
-
-    def initial_model(self, seed: int) -> Theta:
-        return TASK.initial_model(seed)
-
     def learner(self, *, index: int, clients: int, seed: int) -> ScaledLearner:
-        return ScaledLearner(TASK.learner(index=index, clients=clients, seed=seed), self.scale)
+        return ScaledLearner(self.inner.learner(index=index, clients=clients, seed=seed), self.scale)
 
 
 # The attack -----------------------------------------------------------------------------------------------
@@ -187,7 +161,9 @@ async def test_without_the_rule_the_coordinator_subtracts_the_shift_and_has_the_
     tmp_path: Path, wire: str, scale: float
 ) -> None:
     manifest = draw_up_round(wire)
-    async with corrupt_federation(manifest, tmp_path, {CORRUPT: shift_factors}, task=ScaledTask(scale)) as scene:
+    async with corrupt_federation(
+        manifest, tmp_path, {CORRUPT: shift_factors}, task=ScaledTask(TASK, scale)
+    ) as scene:
         state, _ = await scene.run()
 
         assert state is runs.State.FAILED
@@ -205,7 +181,9 @@ async def test_what_reaches_the_coordinator_is_the_same_whatever_was_summed(tmp_
     sums, frames = [], []
     for scale in (1.0, 2.0):
         folder = tmp_path / f"{scale}"
-        async with corrupt_federation(manifest, folder, {CORRUPT: shift_factors}, task=ScaledTask(scale)) as scene:
+        async with corrupt_federation(
+            manifest, folder, {CORRUPT: shift_factors}, task=ScaledTask(TASK, scale)
+        ) as scene:
             state, run = await scene.run()
 
             assert state is runs.State.FAILED

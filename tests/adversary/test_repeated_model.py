@@ -24,10 +24,9 @@ from hubbub.messages.runs import GroupContribution, RunEnded, RunJoined, RunRefu
 from hubbub.messages.shares import ShareChunk
 from hubbub.policy import NO_LIMIT
 from hubbub.protocol.compression import top_binary
-from hubbub.protocol.metrics import Scores
 from hubbub.protocol.ring import Residues
 from hubbub_coordinator.phases import run as runs
-from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
+from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.phases import participation
 from hubbub_trainer.policy import Policy
@@ -39,32 +38,20 @@ from support.corrupt_coordinator import Scene, scene_of
 from support.corrupt_party import Rewrite, corrupt_federation
 from support.held_task import Silence
 from support.parties import make_parties
+from support.wrapped_learner import WrappedLearner
 
 # Two runs -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WholeBatchLearner:
+@dataclass
+class WholeBatchLearner(WrappedLearner):
     """A client that learns from all of its data in every step: its update follows from the model alone."""
-
-    inner: SyntheticLearner
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
         del seed
         return self.inner.train(theta, steps=steps, seed=0, progress=progress, memory=memory)
-
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
 
 
 class WholeBatchTask(SyntheticTask):

@@ -15,6 +15,7 @@ import pytest
 
 from hubbub.errors import FalseSum, RejectReason
 from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
 from hubbub.machine.table import Step
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest, MetricClaim
@@ -31,11 +32,11 @@ from hubbub_coordinator.phases import round as coordinator_rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.events import Evaluated
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Training
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as trainer_rounds
 from support.aio import aio
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said, say
+from support.wrapped_learner import WrappedLearner
 
 ACCURACY = MetricClaim(name="accuracy")
 HONEST, CORRUPT = draw_up().aggregators
@@ -45,25 +46,11 @@ SECRET = 0.125
 OTHERS = {SECOND: 0.5, THIRD: 0.75}
 
 
-@dataclass(frozen=True, slots=True)
-class FixedScore:
+@dataclass
+class FixedScore(WrappedLearner):
     """A learner that scores every model alike."""
 
-    inner: Learner
     value: float
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
-
-    def train(
-        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
-    ) -> Training:
-        return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         del theta, memory
@@ -214,7 +201,13 @@ def say_what_was_ordered(scene: Scene) -> Rewrite:
 def any_members_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule is switched off: each sum of scores may have members of its own."""
     monkeypatch.setattr(Membership, "members_for", lambda *_: frozenset())
-    monkeypatch.setattr(Journal, "_check_scores", lambda *_: None)
+    check = Journal.check
+
+    def check_no_scores(journal: Journal, key: Key, members: Sequence[PartyId]) -> None:
+        if key.phase != SCORES.name:
+            check(journal, key, members)
+
+    monkeypatch.setattr(Journal, "check", check_no_scores)
     monkeypatch.setattr(trainer_rounds, "_named_before", lambda *_: [])
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Effect, Key
+from hubbub.machine.effects import Key
+from hubbub.machine.table import Step, stay
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
@@ -23,7 +24,7 @@ from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import catchup, participation
-from hubbub_trainer.phases.participation import Participation, SendSnapshot, SentSnapshots
+from hubbub_trainer.phases.participation import Participation, SendSnapshot, SentSnapshots, State
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
@@ -122,8 +123,8 @@ async def test_a_thousand_requests_get_no_more_models_than_the_policy_allows(tmp
 async def test_without_the_rule_every_request_gets_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def give_always(data: Participation, client: PartyId, number: int) -> tuple[Participation, tuple[Effect, ...]]:
-        return replace(data, sent={client: SentSnapshots()}), (SendSnapshot(client, number),)
+    def give_always(data: Participation, client: PartyId, number: int) -> Step[State, Participation]:
+        return stay(replace(data, sent={client: SentSnapshots()}), SendSnapshot(client, number))
 
     monkeypatch.setattr(participation, "_send_model", give_always)
     async with cohort(tmp_path) as scene:

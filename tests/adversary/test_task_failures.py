@@ -13,13 +13,13 @@ from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import PartyFailed
-from hubbub.protocol.metrics import Metric, Scores
 from hubbub_coordinator.phases import run as runs
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
 from hubbub_trainer.task_runner import TaskRunner
 from support.aio import aio
 from support.corrupt_party import DEMO_SEED, SEED, TASK, Scene, corrupt_federation, draw_up
 from support.plain_run import run_plainly
+from support.wrapped_learner import WrappedLearner, WrappedTask
 
 VICTIM, *OTHERS = draw_up().clients
 CHOSEN = TASK.initial_model(SEED)
@@ -27,22 +27,13 @@ CHOSEN = TASK.initial_model(SEED)
 
 
 @dataclass
-class RareLearner:
+class RareLearner(WrappedLearner):
     """A client's learner. On the chosen model it fails if this client holds the attribute.
 
     That stands for a model on which the loss overflows for samples that only this client has.
     """
 
-    inner: Learner
     fault: str
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -54,32 +45,15 @@ class RareLearner:
             training.theta[5] = np.nan
         return training
 
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
-
 
 @dataclass
-class RareTask:
+class RareTask(WrappedTask):
     """A task in which the first client holds the attribute."""
 
     fault: str
 
-    @property
-    def name(self) -> str:
-        return TASK.name
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return TASK.metrics
-
-    def count_parameters(self) -> int:
-        return TASK.count_parameters()
-
-    def initial_model(self, seed: int) -> Theta:
-        return TASK.initial_model(seed)
-
     def learner(self, *, index: int, clients: int, seed: int) -> RareLearner:
-        inner = TASK.learner(index=index, clients=clients, seed=seed)
+        inner = self.inner.learner(index=index, clients=clients, seed=seed)
         return RareLearner(inner, "" if index else self.fault)
 
 
@@ -100,7 +74,7 @@ async def test_without_the_rule_the_run_fails_and_names_who_holds_the_attribute(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TaskRunner, "_keep_at_home", tell_the_coordinator)
-    async with corrupt_federation(draw_up(), tmp_path, task=RareTask(fault)) as scene:
+    async with corrupt_federation(draw_up(), tmp_path, task=RareTask(TASK, fault)) as scene:
         state, run = await scene.run()
 
         assert state is runs.State.FAILED
@@ -124,7 +98,7 @@ async def test_what_leaves_who_holds_the_attribute_is_what_leaves_everybody(
     tmp_path: Path, strategy: str, wire: str, fault: str
 ) -> None:
     manifest = draw_up_rounds(strategy, wire)
-    task: Task = RareTask(fault)
+    task: Task = RareTask(TASK, fault)
     async with corrupt_federation(manifest, tmp_path, task=task) as scene:
         state, run = await scene.run()
 

@@ -24,15 +24,10 @@ def read_command(file: str) -> list[str]:
     return found[1].split()
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=HANG_S, check=False)
-
-
-def run_demo(file: str, out: Path) -> dict[str, Any]:
-    done = run([*HUBBUB, *read_command(file), "--json", str(out)])
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(out.read_text("utf-8"))
-    return report
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -47,9 +42,25 @@ def run_demo(file: str, out: Path) -> dict[str, Any]:
 def test_a_task_of_ones_own_learns(
     file: str, task: str, parameters: int, headline: str, good: float, tmp_path: Path
 ) -> None:
-    report = run_demo(file, tmp_path / "out.json")
+    out, log = tmp_path / "out.json", tmp_path / "demo.log"
 
+    run(*HUBBUB, *read_command(file), "--json", out, "--log", log)
+
+    report: dict[str, Any] = json.loads(out.read_text("utf-8"))
     assert (report["task"], report["parameters"]) == (task, parameters)
     assert report["headline"] == {"name": headline, "higher_is_better": True}
     assert report["rounds"][-1]["metrics"][headline] > good
     assert [("accuracy" in each) for each in report["rounds"]] == [headline != "r2"] * len(report["rounds"])
+    levels = [line["level"] for line in map(json.loads, log.read_text("utf-8").splitlines())]
+    assert set(levels) == {"info"}, "all targets are in their range"
+
+
+def test_all_ways_to_add_up_statistics_agree_and_are_printed_side_by_side() -> None:
+    printed = run(sys.executable, PROJECT / "examples" / "federated_statistics.py")
+
+    lines = [re.split(r"  +", line.strip()) for line in printed.splitlines()]
+    figures = {way: row for way, *row in lines if len(row) == 6 and way != "added up by"}
+    assert figures.keys() == {"plain", "library", "service, dense", "service, sparse"}
+    # From 400 to 440 patients in each of five hospitals.
+    assert all(row[0] == "2100" and row == figures["plain"] for row in figures.values())
+    assert "All four are equal, number by number." in printed

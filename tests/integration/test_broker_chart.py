@@ -20,7 +20,7 @@ from hubbub.transport.topology import inbox, topology_for
 from support.certificates import Authority
 from support.chart import BROKERS, of_kind, render
 from support.party_files import PartyFiles, write_party_files
-from support.private_node import PrivateNode, answers_amqp, server_scripts
+from support.private_node import PrivateNode, answers_amqp, listens
 
 pytestmark = pytest.mark.broker
 
@@ -34,12 +34,8 @@ ROLES = {
 class TlsNode(PrivateNode):
     """A node that serves when its TLS port does: it has no other."""
 
-    def _serves(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.tls_port), 1).close()
-        except OSError:
-            return False
-        return True
+    def serves(self) -> bool:
+        return listens("127.0.0.1", self.tls_port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +57,9 @@ class ChartedBroker:
 
 
 @pytest.fixture(scope="module")
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartedBroker]:
+def broker(rabbitmq_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartedBroker]:
     """One node of the three: with one, there are no others to wait for."""
-    if server_scripts() is None:
-        # Fails with what to do if there is no broker at all; may install one.
-        request.getfixturevalue("amqp_url")
-    if server_scripts() is None:
-        pytest.skip("needs an installed rabbitmq-server: a broker elsewhere cannot be given a configuration")
+    del rabbitmq_server
     folder = tmp_path_factory.mktemp("broker")
     files, authority = write_party_files(folder, ROLES), Authority(folder / "authority")
     lay_out(folder, files, authority)

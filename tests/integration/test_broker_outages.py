@@ -5,47 +5,33 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
 from hubbub.errors import TransportError
-from hubbub.ids import PartyId, Role
-from hubbub.transport.base import ACK, Address, Delivery, Verdict
-from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
-from hubbub.transport.topology import Topology, inbox, route, topology_for
+from hubbub.ids import Role
+from hubbub.transport.base import ACK, Delivery, Verdict
+from hubbub.transport.rabbitmq import declare_topology
+from hubbub.transport.topology import inbox, topology_for
 from support.aio import aio, until
 from support.broker import declared
-from support.cluster import Cluster
-from support.fault_proxy import FaultProxy
-from support.private_node import PrivateNode, server_scripts
+from support.private_node import PrivateNode
 from support.thorough import part_of
-from support.twins import PAUSE, Recorder, listening_for, new_party
+from support.twins import (
+    Recorder,
+    SteadyPublisher,
+    address_of,
+    behind_proxy,
+    listening_for,
+    new_party,
+    open_transport,
+)
 
 pytestmark = pytest.mark.broker
 
 HIGH_WATERMARK = "0.4"
 """The share of memory from which RabbitMQ takes no more, unless told otherwise."""
-
-
-def address_of(party: PartyId) -> Address:
-    return route(Role.CLIENT, Role.AGGREGATOR, party)
-
-
-def open_transport(
-    url: str, topology: Topology, *, publish_timeout_s: float = 50, heartbeat_s: int = 1
-) -> RabbitMqTransport:
-    return RabbitMqTransport(
-        url,
-        topology,
-        heartbeat_s=heartbeat_s,
-        connect_timeout_s=10,
-        publish_timeout_s=publish_timeout_s,
-        confirm_timeout_s=2,
-        reconnect_interval_s=0.1,
-        retry_pause=PAUSE,
-    )
 
 
 # Short of memory ----------------------------------------------------------------------------------------
@@ -101,51 +87,28 @@ async def test_blocked_publish_waits_while_consuming_goes_on_and_then_goes_throu
 
 
 @aio
-async def test_blocked_publish_fails_when_its_time_is_up_and_later_works_again(private_node: PrivateNode) -> None:
+async def test_blocked_publish_fails_when_its_time_is_up_and_the_end_of_the_alarm_is_noticed(
+    private_node: PrivateNode,
+) -> None:
     party, recorder = new_party(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
     await declare_topology(private_node.url, topology)
 
     async with open_transport(private_node.url, topology, publish_timeout_s=1) as transport:
         await transport.subscribe(inbox(party), recorder)
-        async with memory_alarm(private_node):
-            with pytest.raises(TransportError, match="short of memory or disk"):
-                await transport.publish(address_of(party), b"too early")
-        while True:
-            try:
-                await transport.publish(address_of(party), b"in time")
-            except TransportError:
-                continue
-            break
-        await recorder.wait_for_all({b"in time"})
-
-
-@aio
-async def test_the_end_of_an_alarm_is_noticed_while_nothing_is_sent(private_node: PrivateNode) -> None:
-    party = new_party()
-    topology = topology_for(party, Role.AGGREGATOR)
-    await declare_topology(private_node.url, topology)
-
-    async with open_transport(private_node.url, topology, publish_timeout_s=1) as transport:
         before = transport.condition.blocked
         async with memory_alarm(private_node):
             with pytest.raises(TransportError, match="short of memory or disk"):
                 await transport.publish(address_of(party), b"too early")
             during = transport.condition.blocked
         await until(lambda: not transport.condition.blocked)
+        await transport.publish(address_of(party), b"in time")
+        await recorder.wait_for_all({b"in time"})
 
     assert (before, during) == (False, True)
 
 
 # Cut off mid-sentence -----------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def behind_proxy(url: str, topology: Topology) -> AsyncIterator[tuple[FaultProxy, str]]:
-    """Have a topology at the broker, and a way there that can be disturbed."""
-    parts = urlsplit(url)
-    async with declared(url, topology), FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
-        yield proxy, parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}").geturl()
 
 
 @aio
@@ -246,53 +209,65 @@ async def test_new_instance_is_let_in_when_the_broker_notices_that_the_old_one_i
 
 
 @aio
-async def test_address_where_nobody_listens_is_passed_over(amqp_url: str, unused_address: str) -> None:
-    topology = topology_for(new_party(), Role.AGGREGATOR)
-
-    async with declared(amqp_url, topology), open_transport(f"{unused_address},{amqp_url}", topology):
-        pass
-
-
-@aio
-async def test_address_that_refuses_is_passed_over_if_another_takes_us(
+async def test_addresses_where_nobody_listens_or_that_refuse_are_passed_over(
     amqp_url: str, private_node: PrivateNode
 ) -> None:
     party, recorder = new_party(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        unused = f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}/"
 
-    # Only one of the two brokers knows this party.
+    # Only the last of the brokers knows this party.
     async with (
         declared(amqp_url, topology),
-        open_transport(f"{private_node.url},{amqp_url}", topology) as transport,
+        open_transport(f"{unused},{private_node.url},{amqp_url}", topology) as transport,
     ):
         await transport.subscribe(inbox(party), recorder)
         await transport.publish(address_of(party), b"")
         await recorder.wait_for(1)
 
 
-@pytest.fixture
-def unused_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}/"
-
-
 # Two of three -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def three_nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    if server_scripts() is None:
-        # Installs one, or says what to do.
-        request.getfixturevalue("private_node")
-    with Cluster() as nodes:
+def three_nodes(rabbitmq_server: None) -> Iterator[list[PrivateNode]]:
+    """Nodes that are one broker: they find each other when they start, because each is told the names of all."""
+    del rabbitmq_server
+    with ExitStack() as stack:
+        seed = PrivateNode()
+        nodes = [seed, *(PrivateNode(seed=seed) for _ in range(2))]
+        for number, node in enumerate(nodes, start=1):
+            # Closed in reverse, the seed last: the others need its port mapper.
+            stack.callback(node.close)
+            for each in nodes:
+                each.configure(f"cluster_formation.classic_config.nodes.{number} = {node.name}")
+            node.configure(
+                "cluster_formation.peer_discovery_backend = classic_config",
+                "cluster_formation.randomized_startup_delay_range.min = 0",
+                "cluster_formation.randomized_startup_delay_range.max = 0",
+            )
+        for node in nodes:
+            node.launch()
+        for node in nodes:
+            node.wait_until_it_serves()
+        seed.ctl("await_online_nodes", str(len(nodes)))
         yield nodes
 
 
 @pytest.fixture
-def cluster(three_nodes: Cluster) -> Cluster:
+def cluster(three_nodes: list[PrivateNode]) -> list[PrivateNode]:
     """All three nodes, whatever the test before did to them."""
-    three_nodes.mend()
+    for node in three_nodes:
+        if not node.is_running:
+            node.start()
     return three_nodes
+
+
+def find_leader(node: PrivateNode, queue: str) -> str:
+    """Name the node that leads a replicated queue."""
+    lines = node.ctl("-q", "--no-table-headers", "list_queues", "name", "leader").splitlines()
+    return dict(line.split() for line in lines)[queue]
 
 
 @pytest.mark.parametrize(
@@ -308,34 +283,25 @@ def cluster(three_nodes: Cluster) -> Cluster:
 )
 @aio
 async def test_nothing_confirmed_is_lost_with_one_node_of_a_cluster(
-    cluster: Cluster, connected: int, leader: int, killed: int
+    cluster: list[PrivateNode], connected: int, leader: int, killed: int
 ) -> None:
-    party, recorder, confirmed, stop = new_party(), Recorder(), set[bytes](), asyncio.Event()
+    party, recorder = new_party(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
     # A queue is led by the node at which it is declared.
-    await declare_topology(cluster.nodes[leader].url, topology)
-    led_by = await asyncio.to_thread(cluster.leader_of, inbox(party))
-    urls = cluster.urls(connected, (connected + 1) % 3, (connected + 2) % 3)
-
-    async def publish_until_told(sender: RabbitMqTransport, name: int) -> None:
-        number = 0
-        while not stop.is_set():
-            body = b"%d:%d" % (name, number)
-            await sender.publish(address_of(party), body)
-            confirmed.add(body)
-            number += 1
+    await declare_topology(cluster[leader].url, topology)
+    led_by = await asyncio.to_thread(find_leader, cluster[0], inbox(party))
+    urls = ",".join(cluster[(connected + step) % 3].url for step in range(3))
 
     async with open_transport(urls, topology) as sender, open_transport(urls, topology) as receiver:
         await receiver.subscribe(inbox(party), recorder)
-        publishing = [asyncio.create_task(publish_until_told(sender, name)) for name in range(3)]
+        publisher = SteadyPublisher(sender, party, series=3)
         await recorder.wait_for(40)
-        await asyncio.to_thread(cluster.nodes[killed].kill)
-        at_death = len(confirmed)
+        await asyncio.to_thread(cluster[killed].kill)
+        at_death = len(publisher.confirmed)
         # With one node gone, messages that were sent since arrive.
         await recorder.wait_for(len(recorder.deliveries) + at_death + 40)
-        stop.set()
-        await asyncio.gather(*publishing)
-        await recorder.wait_for_all(confirmed)
+        await publisher.stop()
+        await recorder.wait_for_all(publisher.confirmed)
 
-    assert led_by is cluster.nodes[leader]
-    assert len(confirmed) > at_death
+    assert led_by == cluster[leader].name
+    assert len(publisher.confirmed) > at_death

@@ -13,15 +13,17 @@ from subprocess import CompletedProcess
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
+from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import read_manifest
+from hubbub.transport.topology import topology_for
 from support.compose_engine import ComposeEngine
 from support.compose_file import ROOT, read_env_file, read_services
 from support.container_network import find_obstacle
 from support.container_root import HOST
-from support.private_node import server_scripts
 from support.thorough import only_thorough
 
 TRAINERS = [f"trainer-{number}" for number in range(1, 6)]
+ROLES = {"coordinator": Role.COORDINATOR, "aggregator": Role.AGGREGATOR, "trainer": Role.CLIENT}
 PARTIES = ["coordinator", "aggregator-1", "aggregator-2", *TRAINERS]
 QUICK = {"HUBBUB_TASK": "synthetic", "HUBBUB_ROUNDS": "2", "HUBBUB_LOCAL_STEPS": "5"}
 SCRAPE = """
@@ -50,15 +52,11 @@ class Trial:
 
 
 @pytest.fixture(scope="module")
-def containers(request: pytest.FixtureRequest) -> None:
+def containers(rabbitmq_server: None) -> None:
     """Skip where none can be made."""
+    del rabbitmq_server
     if obstacle := find_obstacle():
         pytest.skip(obstacle)
-    if server_scripts() is None:
-        # Fails with what to do if there is no broker at all; may install one.
-        request.getfixturevalue("amqp_url")
-    if server_scripts() is None:
-        pytest.skip("the broker of the compose file is one of our own, and no rabbitmq-server is installed")
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +137,10 @@ def test_in_the_cluster_every_queue_is_at_three_nodes(containers: None, tmp_path
         listing = ("rabbitmqctl", "--quiet", "--no-table-headers", "list_queues", "name", "members")
         queues = engine.execute("broker-3", *listing).stdout.splitlines()
 
-    assert len(queues) == 2 * len(PARTIES), queues
-    assert all(
-        {f"rabbit@{name}" for name in brokers} == set(re.findall(r"rabbit@[\w-]+", line)) for line in queues
-    )
+    members = {
+        name: set(re.findall(r"rabbit@[\w-]+", nodes))
+        for name, _, nodes in (line.partition("\t") for line in queues)
+    }
+    topologies = [topology_for(PartyId(name), ROLES[name.split("-")[0]]) for name in PARTIES]
+    expected = {spec.name for topology in topologies for spec in topology.queues}
+    assert members == {queue: {f"rabbit@{name}" for name in brokers} for queue in expected}

@@ -7,7 +7,6 @@ of one transition out of it; tests/soak has all transitions of all parties at al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import pytest
 
 from hubbub.ids import PartyId, Role
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from support.mortal import Blow, Fate, Point
-from support.nursery import Nursery
+from support.failpoints import Action, Failpoint, Point
 from support.one_process import run_in_one_process
 from support.plain_run import run_plainly
 from support.private_node import PrivateNode
@@ -28,17 +26,11 @@ DEMO_SEED = 7
 TRAINERS = 3
 RUN_S = 150.0
 
-Doom = dict[PartyId, list[Fate]]
+Plan = dict[PartyId, list[Failpoint]]
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
-
-
-def federation_at(url: str, folder: Path, nursery: Nursery | None = None) -> ProcessFederation:
-    return ProcessFederation(SharedBroker(url), folder, trainers=TRAINERS, demo_seed=DEMO_SEED, nursery=nursery)
+def federation_at(url: str, folder: Path, *, forked: bool = False) -> ProcessFederation:
+    return ProcessFederation(SharedBroker(url), folder, trainers=TRAINERS, demo_seed=DEMO_SEED, forked=forked)
 
 
 # Where --------------------------------------------------------------------------------------------------
@@ -52,48 +44,48 @@ def rows_to_die_in() -> list[Row]:
     return list(first.values())
 
 
-def plan_deaths(federation: ProcessFederation) -> tuple[Doom, int]:
+def plan_deaths(federation: ProcessFederation) -> tuple[Plan, int]:
     """Who dies where, parties and points in turn, one in each round; and how many rounds it takes."""
     victims = {
         Role.COORDINATOR: cycle([federation.coordinator_name]),
         Role.AGGREGATOR: cycle(federation.aggregator_names),
         Role.CLIENT: cycle(federation.trainer_names),
     }
-    doom: Doom = {}
+    plan: Plan = {}
     number = 0
     for row, point in zip(rows_to_die_in(), cycle(Point)):
         number += row.recurs
-        fate = Fate(
+        failpoint = Failpoint(
             kind=row.kind, state=row.state, event=row.event, point=point, round=number if row.recurs else 0
         )
-        doom.setdefault(next(victims[row.role]), []).append(fate)
-    doom[next(victims[Role.AGGREGATOR])].append(AWAITING)
-    return doom, number
+        plan.setdefault(next(victims[row.role]), []).append(failpoint)
+    plan[next(victims[Role.AGGREGATOR])].append(AWAITING)
+    return plan, number
 
 
-AWAITING = Fate(kind="phase", state="awaiting", event="PartialArrived", point=Point.PERSISTED)
+AWAITING = Failpoint(kind="phase", state="awaiting", event="PartialArrived", point=Point.PERSISTED)
 """Where a combiner dies: in whichever round another's sum comes after its own order, as it does in nearly all."""
 
 
 VOID = {
     Role.COORDINATOR: (
-        Fate(kind="run", state="running", event="PauseRequested", point=Point.KEPT),
-        Fate(kind="round", state="collecting", event="DeadlinePassed", point=Point.KEPT),
-        Fate(kind="round", state="voiding", event="VoidConfirmed", point=Point.PERFORMED),
-        Fate(kind="run", state="paused", event="ResumeRequested", point=Point.KEPT),
+        Failpoint(kind="run", state="running", event="PauseRequested", point=Point.KEPT),
+        Failpoint(kind="round", state="collecting", event="DeadlinePassed", point=Point.KEPT),
+        Failpoint(kind="round", state="voiding", event="VoidConfirmed", point=Point.PERFORMED),
+        Failpoint(kind="run", state="paused", event="ResumeRequested", point=Point.KEPT),
     ),
-    Role.AGGREGATOR: (Fate(kind="phase", state="collecting", event="VoidOrdered", point=Point.PERSISTED),),
+    Role.AGGREGATOR: (Failpoint(kind="phase", state="collecting", event="VoidOrdered", point=Point.PERSISTED),),
     Role.CLIENT: (
-        Fate(kind="round", state="waiting", event="VoidAnnounced", point=Point.SETTLED),
-        Fate(kind="round", state="closing", event="Closed", point=Point.KEPT),
+        Failpoint(kind="round", state="waiting", event="VoidAnnounced", point=Point.SETTLED),
+        Failpoint(kind="round", state="closing", event="Closed", point=Point.KEPT),
     ),
 }
 """Who dies where in a round that is void, in a run that an operator pauses."""
-LEAVING = Fate(kind="run", state="leaving", event="RoundOver", point=Point.KEPT)
+LEAVING = Failpoint(kind="run", state="leaving", event="RoundOver", point=Point.KEPT)
 """Where a client dies that has missed the end."""
 CATCHING_UP = (
-    Fate(kind="catchup", state="asking", event="PeerVouched", point=Point.KEPT),
-    Fate(kind="catchup", state="checking", event="SnapshotTaken", point=Point.BEFORE),
+    Failpoint(kind="catchup", state="asking", event="PeerVouched", point=Point.KEPT),
+    Failpoint(kind="catchup", state="checking", event="SnapshotTaken", point=Point.BEFORE),
 )
 """Where a client dies whose inbox has overflowed."""
 
@@ -113,8 +105,10 @@ def test_rows_that_a_run_takes_are_those_that_are_said_to_be(tmp_path: Path) -> 
 
 def test_a_party_dies_in_every_state_of_every_machine() -> None:
     here = {(row.role, row.kind, row.state) for row in rows_to_die_in()}
-    rare = {(role, fate.kind, fate.state) for role, fates in VOID.items() for fate in fates}
-    late = {(Role.CLIENT, fate.kind, fate.state) for fate in (LEAVING, *CATCHING_UP)}
+    rare = {
+        (role, failpoint.kind, failpoint.state) for role, failpoints in VOID.items() for failpoint in failpoints
+    }
+    late = {(Role.CLIENT, failpoint.kind, failpoint.state) for failpoint in (LEAVING, *CATCHING_UP)}
     late.add((Role.AGGREGATOR, AWAITING.kind, AWAITING.state))
 
     # That one takes a second run; tests/unit/hubbub_trainer/test_succession.py has the deaths in it.
@@ -128,12 +122,12 @@ def test_a_party_dies_in_every_state_of_every_machine() -> None:
 
 @pytest.mark.broker
 def test_run_whose_parties_are_killed_in_every_state_ends_with_the_model_of_one_process(
-    amqp_url: str, tmp_path: Path, nursery: Nursery
+    amqp_url: str, tmp_path: Path
 ) -> None:
-    federation = federation_at(amqp_url, tmp_path, nursery)
-    doom, rounds = plan_deaths(federation)
-    for name, fates in doom.items():
-        federation.doom(name, fates)
+    federation = federation_at(amqp_url, tmp_path, forked=True)
+    plan, rounds = plan_deaths(federation)
+    for name, failpoints in plan.items():
+        federation.inject(name, failpoints)
     with federation:
         # What recurs between two rounds has its turn at the end of the last but one at the latest.
         manifest = federation.draw_up(rounds=rounds + 2)
@@ -141,7 +135,7 @@ def test_run_whose_parties_are_killed_in_every_state_ends_with_the_model_of_one_
         run = federation.submit(manifest)
         digests = federation.finish(run, RUN_S)
 
-        assert federation.unmet() == {}
+        assert federation.pending() == {}
         assert federation.read_run(run).rounds_void == 0
         put_aside = asyncio.run(SharedBroker(amqp_url).dead_letters(federation.roster))
         assert not any(put_aside.values()), "a restart sends nothing that is refused"
@@ -151,29 +145,29 @@ def test_run_whose_parties_are_killed_in_every_state_ends_with_the_model_of_one_
 
 @pytest.mark.broker
 def test_void_round_and_a_pause_with_deaths_in_them_are_followed_by_the_rounds_that_they_should(
-    amqp_url: str, tmp_path: Path, nursery: Nursery
+    amqp_url: str, tmp_path: Path
 ) -> None:
-    federation = federation_at(amqp_url, tmp_path, nursery)
+    federation = federation_at(amqp_url, tmp_path, forked=True)
     absent = federation.trainer_names[-1]
-    halt = Fate(kind="round", state="training", event="Trained", point=Point.BEFORE, blow=Blow.HALT)
-    federation.doom(absent, [halt])
-    federation.doom(federation.coordinator_name, VOID[Role.COORDINATOR])
-    federation.doom(federation.aggregator_names[0], VOID[Role.AGGREGATOR])
-    federation.doom(federation.trainer_names[0], VOID[Role.CLIENT])
+    halt = Failpoint(kind="round", state="training", event="Trained", point=Point.BEFORE, action=Action.HALT)
+    federation.inject(absent, [halt])
+    federation.inject(federation.coordinator_name, VOID[Role.COORDINATOR])
+    federation.inject(federation.aggregator_names[0], VOID[Role.AGGREGATOR])
+    federation.inject(federation.trainer_names[0], VOID[Role.CLIENT])
     with federation:
         manifest = federation.draw_up(rounds=2, phase_timeout_s=15.0)
         run = federation.submit(manifest)
-        federation.wait_until_met(absent, halt)
+        federation.wait_until_hit(absent, halt)
         federation.order(run, "pause")
 
         federation.wait_for(run, lambda view: view.state == "paused")
         federation.services[absent].go_on()
-        federation.wait_until_met(federation.trainer_names[0], VOID[Role.CLIENT][0])
+        federation.wait_until_hit(federation.trainer_names[0], VOID[Role.CLIENT][0])
         federation.wait_until_connected()
         federation.order(run, "resume")
         digests = federation.finish(run)
 
-        assert federation.unmet() == {}
+        assert federation.pending() == {}
         assert federation.read_run(run).rounds_void == 1
     plain = run_plainly(manifest, SyntheticTask(), demo_seed=DEMO_SEED)
     for number in (2, 3):
@@ -184,12 +178,12 @@ def test_void_round_and_a_pause_with_deaths_in_them_are_followed_by_the_rounds_t
 @only_thorough
 @pytest.mark.broker
 def test_client_that_misses_the_end_and_dies_over_it_comes_to_hold_the_model_of_the_others(
-    amqp_url: str, tmp_path: Path, nursery: Nursery
+    amqp_url: str, tmp_path: Path
 ) -> None:
-    federation = federation_at(amqp_url, tmp_path, nursery)
+    federation = federation_at(amqp_url, tmp_path, forked=True)
     late = federation.trainer_names[-1]
-    halt = Fate(kind="round", state="queued", event="Go", point=Point.BEFORE, round=2, blow=Blow.HALT)
-    federation.doom(late, [halt, LEAVING])
+    halt = Failpoint(kind="round", state="queued", event="Go", point=Point.BEFORE, round=2, action=Action.HALT)
+    federation.inject(late, [halt, LEAVING])
     with federation:
         manifest = federation.draw_up(rounds=3, phase_timeout_s=4.0, min_clients=2)
         run = federation.submit(manifest)
@@ -198,7 +192,7 @@ def test_client_that_misses_the_end_and_dies_over_it_comes_to_hold_the_model_of_
         federation.services[late].go_on()
         digests = federation.finish(run)
 
-        assert federation.unmet() == {}
+        assert federation.pending() == {}
         assert federation.read_run(run).rounds_void == 0
     plain = run_plainly(manifest, SyntheticTask(), demo_seed=DEMO_SEED)
     plain.play_round(1)
@@ -213,12 +207,12 @@ def test_client_whose_inbox_has_overflowed_and_that_dies_over_it_comes_to_hold_t
 ) -> None:
     federation, rounds = federation_at(amqp_url, tmp_path), 20
     late = federation.trainer_names[-1]
-    halt = Fate(kind="round", state="queued", event="Go", point=Point.BEFORE, round=2, blow=Blow.HALT)
-    federation.doom(late, [halt, *CATCHING_UP])
+    halt = Failpoint(kind="round", state="queued", event="Go", point=Point.BEFORE, round=2, action=Action.HALT)
+    federation.inject(late, [halt, *CATCHING_UP])
     with federation:
         manifest = federation.draw_up(rounds=rounds, phase_timeout_s=3.0, min_clients=2)
         run = federation.submit(manifest)
-        federation.wait_until_met(late, halt)
+        federation.wait_until_hit(late, halt)
         federation.stopped.add(late)
         federation.kill(late)
         federation.wait_for_round(run, 3)
@@ -228,7 +222,7 @@ def test_client_whose_inbox_has_overflowed_and_that_dies_over_it_comes_to_hold_t
 
         digests = federation.finish(run)
 
-        assert federation.unmet() == {}
+        assert federation.pending() == {}
         assert federation.read_run(run).rounds_void == 0
         assert late in federation.read_round(run, rounds).members, "it takes part again"
     assert len(set(digests.values())) == 1
@@ -237,19 +231,19 @@ def test_client_whose_inbox_has_overflowed_and_that_dies_over_it_comes_to_hold_t
 # A broker that dies -------------------------------------------------------------------------------------
 
 
-def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Fate]]:
+def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Failpoint]]:
     """Who stands still where, in the order in which a run comes by, so that the broker can be killed just then."""
     coordinator, aggregator = federation.coordinator_name, federation.aggregator_names[0]
 
-    def halt(kind: str, state: str, event: str, number: int = 0, phase: str = "") -> Fate:
-        return Fate(
+    def halt(kind: str, state: str, event: str, number: int = 0, phase: str = "") -> Failpoint:
+        return Failpoint(
             kind=kind,
             state=state,
             event=event,
             point=Point.KEPT,
             round=number,
             phase=phase,
-            blow=Blow.HALT,
+            action=Action.HALT,
         )
 
     every_phase = [
@@ -265,22 +259,20 @@ def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Fate]]:
 
 
 @pytest.mark.broker
-def test_broker_that_is_killed_in_every_phase_changes_nothing(
-    private_node: PrivateNode, tmp_path: Path, nursery: Nursery
-) -> None:
-    federation = federation_at(private_node.url, tmp_path, nursery)
+def test_broker_that_is_killed_in_every_phase_changes_nothing(private_node: PrivateNode, tmp_path: Path) -> None:
+    federation = federation_at(private_node.url, tmp_path, forked=True)
     outages = plan_outages(federation)
     for name in {name for name, _ in outages}:
-        federation.doom(name, [fate for victim, fate in outages if victim == name])
+        federation.inject(name, [failpoint for victim, failpoint in outages if victim == name])
     with federation:
         private_node.settle()
         manifest = federation.draw_up(rounds=6)
         run = federation.submit(manifest)
-        for name, fate in outages:
-            federation.wait_until_met(name, fate)
+        for name, failpoint in outages:
+            federation.wait_until_hit(name, failpoint)
             private_node.kill()
             federation.services[name].go_on()
-            private_node.restart()
+            private_node.start()
         digests = federation.finish(run)
 
         assert federation.read_run(run).rounds_void == 0

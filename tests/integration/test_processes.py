@@ -20,6 +20,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import VoidNotice
 from hubbub.messages.shares import SetRefused, ShareChunk, declare
 from hubbub.protocol.layout import Vector
+from hubbub.run_options import RunOptions
 from hubbub.runtime.publisher import sign
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import route
@@ -55,12 +56,8 @@ def manifest_for(
 ) -> Manifest:
     manifest = draw_up_manifest(
         load_task(task, data="digits", cache_folder=folder),
+        RunOptions(strategy=strategy, local_steps=local_steps, rounds=rounds, seed=DEMO_SEED),
         roster=federation.roster,
-        strategy=strategy,
-        rho=0.1,
-        local_steps=local_steps,
-        rounds=rounds,
-        seed=DEMO_SEED,
     )
     return Manifest.model_validate(manifest.model_dump() | {"chunk_bytes": chunk_bytes})
 

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.messages.manifest import Manifest
 from hubbub.trust.audit import read_log
 from hubbub.trust.comparison import compare, find_common
-from hubbub.trust.roster import Roster
-from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.planning import draw_up_manifest
 from support.certificates import Authority
 from support.guarded_broker import GuardedBroker
 from support.one_process import run_in_one_process
-from support.private_node import NodeTls, PrivateNode, server_scripts
+from support.private_node import NodeTls, PrivateNode
 from support.processes import ProcessFederation
 
 pytestmark = pytest.mark.broker
@@ -24,31 +20,15 @@ DEMO_SEED = 7
 ROUNDS = 3
 
 
-def draw_up(roster: Roster) -> Manifest:
-    return draw_up_manifest(
-        SyntheticTask(),
-        roster=roster,
-        strategy="sec-union",
-        rho=0.1,
-        local_steps=5,
-        rounds=ROUNDS,
-        seed=DEMO_SEED,
-    )
-
-
 def test_eight_parties_with_logins_of_their_own_train_over_tls_what_they_train_in_memory(
-    request: pytest.FixtureRequest, tmp_path: Path
+    rabbitmq_server: None, tmp_path: Path
 ) -> None:
-    if server_scripts() is None:
-        # Fails with what to do if there is no broker at all; may install one.
-        request.getfixturevalue("amqp_url")
-    if server_scripts() is None:
-        pytest.skip("users and certificates take a broker of our own, and no rabbitmq-server is installed")
+    del rabbitmq_server
     authority = Authority(tmp_path / "authority")
     with PrivateNode(NodeTls(authority.ca_file, authority.certify_server("localhost"))) as node:
         broker = GuardedBroker(node, authority, tmp_path)
         with ProcessFederation(broker, tmp_path, trainers=5, demo_seed=DEMO_SEED) as federation:
-            manifest = draw_up(federation.roster)
+            manifest = federation.draw_up(rounds=ROUNDS)
 
             digests = federation.finish(federation.submit(manifest))
 

@@ -1,6 +1,7 @@
 """Appendix D, neural network architectures: N follows from the layers."""
 
-from hubbub_trainer.learning import lenet
+from hubbub_trainer.learning.networks import LENET
+from hubbub_trainer.learning.task import count_elements
 
 
 def convolution(inputs: int, filters: int, kernel: int) -> int:
@@ -27,12 +28,12 @@ def test_lenet_has_61706_parameters() -> None:
     ]
 
     assert sum(layers) == 61_706
-    assert lenet.PARAMETERS == 61_706
+    assert count_elements(LENET) == 61_706
 
 
 def test_lenet_s_layers_have_the_shapes_of_the_table() -> None:
     """Table 6: filters, kernels and output shapes."""
-    weights = lenet.SHAPES[::2]
+    weights = tuple(LENET.values())[::2]
 
     assert weights == ((6, 1, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (10, 84))
     first = halve(28 + 2 * 2 - 5 + 1, 2, 2, 0)

@@ -20,7 +20,7 @@ from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Connect, Federation, start_federation
-from hubbub_trainer.learning.lenet import LenetTask
+from hubbub_trainer.learning.networks import LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
@@ -29,7 +29,7 @@ from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.held_transport import Hold, connect_held
 from support.parties import parties_of
-from support.plain_federation import PlainFederation
+from support.plain_federation import Method, PlainFederation
 from support.plain_run import run_plainly
 from support.thorough import part_of
 from support.two_phases import NAME, TwoPhases
@@ -165,6 +165,20 @@ async def test_every_round_of_every_strategy_equals_its_plaintext_algorithm(
     expected = play(plain(manifest), (1, 2, 3))
     assert len({model for model, _ in expected.values()}) == 3
     check_history(tmp_path, manifest, results, expected)
+
+
+def test_a_strategy_without_a_plaintext_twin_is_compared_with_none() -> None:
+    with pytest.raises(LookupError, match="new-union has no plaintext twin"):
+        PlainFederation(
+            TASK,
+            clients=2,
+            rho=0.1,
+            local_steps=1,
+            seed=SEED,
+            alpha_max=1.0,
+            batch_seed=lambda *_: 0,
+            method=Method(strategy="new-union"),
+        )
 
 
 @pytest.mark.parametrize("q", [1, 3])

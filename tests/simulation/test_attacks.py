@@ -30,7 +30,7 @@ from hubbub_aggregator.events import CloseOrdered
 from hubbub_aggregator.phases.accumulation import (
     TRANSITIONS,
     Accumulation,
-    RecordRelease,
+    RecordVerdict,
     ShareSet,
     State,
     SumAndRelease,
@@ -302,7 +302,7 @@ def refusal_of(phase: Accumulation, members: Sequence[int]) -> RejectReason | No
     if result.state is State.SUMMING:
         return None
     assert result.state is State.COLLECTING
-    assert not [each for each in result.effects if isinstance(each, RecordRelease | SumAndRelease)]
+    assert not [each for each in result.effects if isinstance(each, RecordVerdict | SumAndRelease)]
     return reason_in(result.effects)
 
 

@@ -19,10 +19,9 @@ from hubbub.ids import PartyId, Role, SetId, WireMode
 from hubbub.machine.effects import Key
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.spool import Spool
-from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Phase
 from hubbub.transport.topology import inbox, route, topology_for
-from hubbub_trainer import run_secrets
+from hubbub_trainer.run_secrets import RunSecrets
 from support.simulation.network import WatchedBroker
 from support.simulation.operations import (
     Crash,
@@ -32,6 +31,7 @@ from support.simulation.operations import (
     History,
     Kill,
     Operation,
+    Overflow,
     Postpone,
     StopBroker,
     draw,
@@ -71,6 +71,11 @@ REGRESSIONS: dict[str, tuple[str, int, tuple[Operation, ...]]] = {
         "sec-union",
         2,
         (Crash("client-2", "after", "commit", 57, down_s=40.82, power=True),),
+    ),
+    "a lost order to train, at a client that waits for scores until long after the end": (
+        "partial-sec-union",
+        2,
+        (Overflow("client-1", 4.04, for_s=68.34, keeps=3),),
     ),
     "an order to train that could not be kept, and is slower than the sums of its round": (
         "sec-union",
@@ -182,11 +187,11 @@ def test_an_inbox_that_overflows_keeps_the_newest_messages() -> None:
 
 
 def test_a_client_that_draws_a_second_share_set_after_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw_anew(vault: Vault, key: Key, phase: str, content: bytes) -> tuple[SetId, bytes]:
-        del vault, key, phase, content
+    def draw_anew(kept: RunSecrets, number: int, phase: str, content: bytes) -> tuple[SetId, bytes]:
+        del kept, number, phase, content
         return SetId(secrets.token_hex(16)), secrets.token_bytes(32)
 
-    monkeypatch.setattr(run_secrets, "get_or_create_outbox", draw_anew)
+    monkeypatch.setattr(RunSecrets, "get_or_create_outbox", draw_anew)
     # The seventh is its first share.
     crash = Crash("client-1", "after", "publish", 7, down_s=1.0, power=True)
     ledger = play(replace(UNDISTURBED, strategy="no-union", operations=(crash,)))
@@ -231,6 +236,6 @@ def test_a_successor_that_syncs_only_what_it_wrote_itself_is_found(
 
 
 def test_what_is_not_synced_is_lost_and_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub_trainer.workspace.sync_folder", lambda _: None)
+    monkeypatch.setattr("hubbub.disk.sync_folder", lambda _: None)
     ledger = play(UNDISTURBED)
     assert "client-1 was left without the last model" in ledger.violations

@@ -25,6 +25,7 @@ from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotChunk
+from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import Observer, Transition
 from hubbub.runtime.telemetry import log_as_json
 from hubbub.strategies.base import Theta
@@ -35,9 +36,9 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Connect, Parties, gather, make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
-from hubbub_trainer.saved_model import read_kept_model
+from hubbub_trainer.run_context import TaskLoader
+from hubbub_trainer.saved_model import commit, read_kept_model, recall_for_successor
 from hubbub_trainer.workspace import digest
-from hubbub_trainer.workspaces import TaskLoader, commit, recall
 from support.aio import aio
 from support.held_task import HeldTask, Silence
 from support.patience import HANG_S
@@ -53,16 +54,9 @@ FIRST = ["client-1", "client-2", "client-3"]
 SECOND = ["client-4", "client-1", "client-5", "client-3"]
 THIRD = ["client-5", "client-2", "client-4"]
 
-draw_up = partial(
-    draw_up_manifest,
-    TASK,
-    aggregators=["aggregator-1", "aggregator-2"],
-    strategy="sec-union",
-    rho=0.1,
-    local_steps=2,
-    rounds=2,
-    seed=3,
-)
+OPTIONS = RunOptions(strategy="sec-union", local_steps=2, rounds=2, seed=3)
+
+draw_up = partial(draw_up_manifest, TASK, aggregators=["aggregator-1", "aggregator-2"])
 
 
 async def run(
@@ -101,7 +95,7 @@ def endorsements(folder: Path, manifest: Manifest, clients: Sequence[str]) -> li
 
 def left_at(folder: Path, manifest: Manifest) -> tuple[bytes, Theta]:
     """The one salt and the one model that a run has left at all of its clients."""
-    left = [recall(folder_of(folder, manifest, name)) for name in manifest.clients]
+    left = [recall_for_successor(folder_of(folder, manifest, name)) for name in manifest.clients]
     found = {(each[0], each[1].tobytes()) for each in left if each}
     assert None not in left
     ((salt, model),) = found
@@ -135,7 +129,8 @@ class Story:
     async def tell(self) -> None:
         signers: list[EndorsedModel] = []
         for parties, clients, min_clients in ((BEFORE, FIRST, 2), (ALL, SECOND, 3), (ALL, THIRD, 2)):
-            manifest = draw_up(roster=parties.roster, clients=clients, min_clients=min_clients, endorsed=signers)
+            options = replace(OPTIONS, min_clients=min_clients)
+            manifest = draw_up(options, roster=parties.roster, clients=clients, endorsed=signers)
             connect = connect_recorded(self.recording)
             state, reason = await run(self.folder, manifest, parties, connect=connect, observer=self.look_around)
             assert state is runs.State.COMPLETED, reason
@@ -238,7 +233,7 @@ def test_the_salt_is_in_the_clients_own_file_and_nowhere_else(story: Story) -> N
         own = {folder_of(story.folder, manifest, name) / "succession.json" for name in manifest.clients}
         found = {path for path, contents in story.files.items() if any(holds(each, forms) for each in contents)}
 
-        assert found - {path.with_suffix(".part") for path in own} == own
+        assert found - {path.with_name(f"{path.name}.part") for path in own} == own
         assert not any(holds(each.frame, forms) for each in story.recording)
         assert manifest.run_id in story.logs.getvalue()
         assert not holds(story.logs.getvalue().encode(), forms)
@@ -262,7 +257,7 @@ def test_nobody_but_its_clients_is_told_the_plain_digest_of_a_model(story: Story
 
 @aio
 async def test_a_client_that_was_left_out_of_the_last_round_has_the_same_salt(tmp_path: Path) -> None:
-    manifest = draw_up(roster=ALL.roster, clients=FIRST, min_clients=2, strategy="no-union")
+    manifest = draw_up(replace(OPTIONS, min_clients=2, strategy="no-union"), roster=ALL.roster, clients=FIRST)
     silence = Silence((2, 2))
     absent = PartyId(FIRST[2])
 
@@ -299,7 +294,7 @@ async def test_a_client_that_was_left_out_of_the_last_round_has_the_same_salt(tm
 @pytest.fixture(scope="module")
 def completed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     folder = tmp_path_factory.mktemp("completed")
-    manifest = draw_up(roster=ALL.roster, clients=FIRST, min_clients=2)
+    manifest = draw_up(replace(OPTIONS, min_clients=2), roster=ALL.roster, clients=FIRST)
     state, reason = asyncio.run(run(folder, manifest))
     assert state is runs.State.COMPLETED, reason
     return folder, manifest
@@ -308,7 +303,7 @@ def completed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]
 @aio
 async def test_a_manifest_with_a_forged_endorsement_is_not_even_proposed(completed: tuple[Path, Manifest]) -> None:
     folder, first = completed
-    good = draw_up(roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
+    good = draw_up(OPTIONS, roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
     forged = good.model_copy(update={"initial_model_sha256": "0" * 64})
 
     with pytest.raises(ConfigurationError, match="the endorsement of client-1 does not hold"):
@@ -322,7 +317,7 @@ async def test_an_heir_without_the_endorsed_model_ends_the_run_and_says_why(
 ) -> None:
     """The others cannot know whether it is the one that is wrong."""
     folder, first = completed
-    manifest = draw_up(roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
+    manifest = draw_up(OPTIONS, roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
     kept = folder_of(folder, first, "client-3") / "model.safetensors"
     good = kept.read_bytes()
     model = read_kept_model(kept.parent)

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from hubbub.ids import PartyId, Role, RunId
-from support.mortal import Fate, Point
-from support.nursery import Nursery
+from support.failpoints import Failpoint, Point
 from support.one_process import run_in_one_process
 from support.processes import ProcessFederation, SharedBroker, wait_until
 from support.transitions import WHY_NOT, Row, is_certain, list_rows
@@ -37,48 +36,49 @@ LARGEST_PAUSE_S = 0.3
 """How long after a round has begun somebody may be killed: longer than it takes."""
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
-
-
-def federation_at(url: str, folder: Path, nursery: Nursery | None = None) -> ProcessFederation:
-    return ProcessFederation(SharedBroker(url), folder, trainers=3, demo_seed=DEMO_SEED, nursery=nursery)
+def federation_at(url: str, folder: Path, *, forked: bool = False) -> ProcessFederation:
+    return ProcessFederation(SharedBroker(url), folder, trainers=3, demo_seed=DEMO_SEED, forked=forked)
 
 
 # Every transition ---------------------------------------------------------------------------------------
 
 
-def plan_deaths(federation: ProcessFederation, point: Point) -> tuple[dict[PartyId, dict[Fate, Row]], int]:
+def plan_deaths(federation: ProcessFederation, point: Point) -> tuple[dict[PartyId, dict[Failpoint, Row]], int]:
     """Every party dies in every transition, in each round one of those that recur; and how many rounds it takes.
 
     What a run need not come by has its turn whenever it happens.
     """
-    doom: dict[PartyId, dict[Fate, Row]] = {name: {} for name in federation.roles}
+    plan: dict[PartyId, dict[Failpoint, Row]] = {name: {} for name in federation.roles}
     number = 0
     for row in (row for row in list_rows() if row.event not in WHY_NOT):
         for name in (name for name, role in federation.roles.items() if role is row.role):
             due = row.recurs and is_certain(row)
             number += due
-            fate = Fate(kind=row.kind, state=row.state, event=row.event, point=point, round=number if due else 0)
-            doom[name][fate] = row
-    return doom, number
+            failpoint = Failpoint(
+                kind=row.kind, state=row.state, event=row.event, point=point, round=number if due else 0
+            )
+            plan[name][failpoint] = row
+    return plan, number
 
 
 @pytest.mark.parametrize("point", list(Point))
 def test_run_whose_parties_are_killed_at_every_transition_ends_with_the_model_of_one_process(
-    amqp_url: str, tmp_path: Path, nursery: Nursery, point: Point
+    amqp_url: str, tmp_path: Path, point: Point
 ) -> None:
-    federation = federation_at(amqp_url, tmp_path, nursery)
-    doom, rounds = plan_deaths(federation, point)
-    for name, fates in doom.items():
-        federation.doom(name, list(fates))
+    federation = federation_at(amqp_url, tmp_path, forked=True)
+    plan, rounds = plan_deaths(federation, point)
+    for name, failpoints in plan.items():
+        federation.inject(name, list(failpoints))
 
-    def certain_ahead() -> list[tuple[PartyId, Fate]]:
+    def certain_ahead() -> list[tuple[PartyId, Failpoint]]:
         federation.check_alive()
-        unmet = federation.unmet()
-        return [(name, fate) for name in unmet for fate in unmet[name] if is_certain(doom[name][fate])]
+        pending = federation.pending()
+        return [
+            (name, failpoint)
+            for name in pending
+            for failpoint in pending[name]
+            if is_certain(plan[name][failpoint])
+        ]
 
     with federation:
         manifest = federation.draw_up(rounds=rounds + 2)
@@ -124,7 +124,7 @@ def follow(federation: ProcessFederation, broker: SharedBroker, run: RunId) -> I
 def test_two_hundred_rounds_with_random_kills_take_no_more_memory_and_leave_no_queue_behind(
     amqp_url: str, tmp_path: Path
 ) -> None:
-    # Without a nursery, so that the memory of each process is its own from the first page on.
+    # Not forked, so that the memory of each process is its own from the first page on.
     broker, federation = SharedBroker(amqp_url), federation_at(amqp_url, tmp_path)
     with federation:
         manifest = federation.draw_up(rounds=ROUNDS)

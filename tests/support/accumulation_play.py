@@ -1,19 +1,19 @@
 """One phase at one aggregator, as events fed to its machine and the effects that come out."""
 
 from collections.abc import Sequence
+from typing import Self
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import CountRefusal, Effect, Key, Publish
-from hubbub.machine.table import step
-from hubbub.messages.envelope import Message
+from hubbub.machine.effects import CountRefusal, Key, Publish
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused
 from hubbub.messages.shares import Receipt, declare
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import ChunkArrived, ChunkChecked, CloseOrdered
-from hubbub_aggregator.phases.accumulation import TRANSITIONS, Accumulation, GiveReceipt, State
+from hubbub_aggregator.phases.accumulation import KIND, Accumulation, GiveReceipt, State
 from support.builders import TRANSCRIPT, make_manifest
+from support.machine_play import MachinePlay
 
 SHORT = (Vector("signs", 100, 9),)
 LONG = (Vector("signs", 101, 9),)
@@ -25,7 +25,7 @@ def set_of(client: PartyId) -> SetId:
     return SetId(f"{int(client.rsplit('-', 1)[1]):032x}")
 
 
-class Play:
+class Play(MachinePlay[State, Accumulation]):
     """One phase at the first aggregator."""
 
     def __init__(
@@ -37,8 +37,7 @@ class Play:
     ) -> None:
         self.manifest = manifest or make_manifest(clients=4, servers=3, min_clients=3)
         self.run = Key("run", self.manifest.run_id)
-        self.state = State.COLLECTING
-        self.data = Accumulation(
+        data = Accumulation(
             me=self.manifest.aggregators[0],
             key=Key("phase", self.manifest.run_id, 1, "signs"),
             run=self.run,
@@ -47,14 +46,7 @@ class Play:
             combiner=combiner,
             required_members=required,
         )
-        self.effects: tuple[Effect, ...] = ()
-
-    def feed(self, event: object) -> None:
-        result = step(TRANSITIONS, self.state, self.data, event)
-        self.state, self.data, self.effects = result.state, result.data, result.effects
-
-    def expect(self, state: State) -> None:
-        assert self.state is state
+        super().__init__(KIND, data, self.manifest.coordinator)
 
     def chunk(
         self,
@@ -84,13 +76,15 @@ class Play:
         )
 
     def deliver(
-        self, client: PartyId, *, vectors: tuple[Vector, ...] = SHORT, transcript: str = TRANSCRIPT
-    ) -> None:
-        """A whole, good set."""
-        for index in range(CHUNKS):
-            self.chunk(client, index, vectors=vectors, transcript=transcript)
-        for index in range(CHUNKS):
-            self.feed(ChunkChecked(client=client, index=index))
+        self, *clients: PartyId, vectors: tuple[Vector, ...] = SHORT, transcript: str = TRANSCRIPT
+    ) -> Self:
+        """Whole, good sets."""
+        for client in clients:
+            for index in range(CHUNKS):
+                self.chunk(client, index, vectors=vectors, transcript=transcript)
+            for index in range(CHUNKS):
+                self.feed(ChunkChecked(client=client, index=index))
+        return self
 
     def receipt(self, server: PartyId, client: PartyId) -> Receipt:
         """For the set that is here, or for one like the others' if none is."""
@@ -110,18 +104,8 @@ class Play:
         shown = self.receipts(members) if receipts is None else receipts
         self.feed(CloseOrdered(members=tuple(members), receipts=tuple(shown)))
 
-    def said(self) -> list[Message]:
-        """What went to the coordinator."""
-        return [
-            effect.body
-            for effect in self.effects
-            if isinstance(effect, Publish)
-            and effect.to == self.manifest.coordinator
-            and isinstance(effect.body, Message)
-        ]
-
     def given(self) -> list[Receipt]:
-        return [effect.receipt for effect in self.effects if isinstance(effect, GiveReceipt)]
+        return [effect.receipt for effect in self.of(GiveReceipt)]
 
     def expect_refusal(self, reason: RejectReason, kind: str = ClosePhase.kind) -> None:
         """The order was answered, counted as the coordinator's, and nothing else."""

@@ -47,7 +47,7 @@ async def _bounded(test: Coroutine[object, object, None], timeout_s: float) -> N
     raise TimeoutError(f"the test did not end within {timeout_s:g} s")
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[[], object]) -> None:
     """Return when something holds that nobody announces."""
     while not holds():  # noqa: ASYNC110  (There is nothing to wait for but time.)
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -47,54 +46,21 @@ To leave these tests out:  make test ARGS="--ignore tests/browser"
 ColourScheme = Literal["light", "dark"]
 
 
-class UnavailableError(LookupError):
-    """This way to a browser is closed; the message says why."""
-
-
 class NoBrowserError(LookupError):
-    """No way was open; the message says why not and what to do."""
+    """There is no browser; the message says why not and what to do."""
 
 
-Source = Callable[[], str]
-"""A way to get the path of a browser: returns it or raises `UnavailableError`."""
-
-
-def find_chromium(sources: Sequence[Source] | None = None) -> str:
-    """Take the first that is there."""
-    reasons = []
-    for source in SOURCES if sources is None else sources:
-        try:
-            return source()
-        except UnavailableError as reason:
-            reasons.append(f"  - {reason}")
-    raise NoBrowserError("no Chromium could be had:\n" + "\n".join(reasons) + "\n" + WHAT_TO_DO)
-
-
-def from_environment() -> str:
+def find_chromium() -> str:
+    """Return the path of a browser: the one that is named, an installed one, or Debian's."""
     named = os.environ.get(PROGRAM_VARIABLE)
-    if not named:
-        raise UnavailableError(f"{PROGRAM_VARIABLE} is not set")
-    return named
-
-
-def from_installed_program() -> str:
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is None:
-        raise UnavailableError(f"none of {', '.join(PROGRAMS)} is installed")
-    return found
-
-
-def from_debian_package() -> str:
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise UnavailableError("not root on Debian, so nothing can be installed")
-    try:
-        debian.install("chromium")
-    except (subprocess.SubprocessError, OSError) as error:
-        raise UnavailableError(f"apt-get could not install chromium: {error}") from error
-    return from_installed_program()
-
-
-SOURCES = (from_environment, from_installed_program, from_debian_package)
+    if named:
+        return named
+    if not any(map(shutil.which, PROGRAMS)):
+        try:
+            debian.install("chromium")
+        except debian.UnavailableError as reason:
+            raise NoBrowserError(f"no Chromium is installed: {reason}\n{WHAT_TO_DO}") from reason
+    return next(filter(None, map(shutil.which, PROGRAMS)))
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def make_vectors(manifest: Manifest) -> tuple[Vector, ...]:
     """The vectors of the phase `signs` of no-union."""
     parameters = manifest.protocol_parameters
     return (
-        Vector("signs", parameters.parameters, parameters.signs_modulus),
+        Vector("signs", parameters.model_size, parameters.signs_modulus),
         Vector("factors", 1, parameters.factors_modulus),
         *([Vector("tags", 3, 2**64)] if manifest.verified else []),
     )

@@ -31,7 +31,7 @@ Sent = tuple[str, str, bytes]
 """A set's id, its transcript, and what was sealed."""
 
 
-def wire(scene: Scene, phase: str) -> PhasePlan[PartyId]:
+def wire(scene: Scene, phase: str) -> PhasePlan:
     return plan_phase(scene.manifest, phase)
 
 

@@ -17,7 +17,7 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, MaskedChunk, PartialChunk, PhaseReleased, ReleaseClaim
-from hubbub.messages.shares import DenseShareChunk, ShareSeed, SignedReceipt, declare
+from hubbub.messages.shares import DenseShareChunk, ShareChunk, ShareSeed, SignedReceipt, declare
 from hubbub.protocol.layout import DENSE, Chunk, plan_chunks
 from hubbub.transport.memory import MemoryBroker
 from hubbub.trust.seals import Stage, share_stream
@@ -163,7 +163,7 @@ class CompactScene(Scene):
         await self.send(client, body, sealed, number)
 
     async def send(
-        self, sender: PartyId, body: DenseShareChunk | ShareSeed | PartialChunk, payload: bytes, number: int = 1
+        self, sender: PartyId, body: ShareChunk | ShareSeed | PartialChunk, payload: bytes, number: int = 1
     ) -> None:
         """Any party sends something of the phase."""
         party = {**self.clients, **self.others, self.coordinator.name: self.coordinator}[sender]

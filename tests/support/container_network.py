@@ -65,15 +65,11 @@ class Networks:
                 found[other] = self._address(other, common[0])
         return found
 
-    def entering(self, name: str) -> list[str]:
-        """The beginning of a command line for a process of a container."""
-        return self._entering(name)
-
     def _address(self, name: str, network: str) -> str:
         return f"10.99.{self._numbers[network]}.{self._hosts[name]}"
 
     def _connect(self, name: str) -> None:
-        self._keep(name, [*self._entering(""), "unshare", "--net"])
+        self._keep(name, [*self.entering(""), "unshare", "--net"])
         self._ip(name, "link", "set", "lo", "up")
         for network in self._members[name]:
             number, cable = self._numbers[network], f"c{self._numbers[network]}-{self._hosts[name]}"
@@ -92,9 +88,10 @@ class Networks:
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == b"\n", "the namespace is there"
 
-    def _entering(self, name: str) -> list[str]:
+    def entering(self, name: str) -> list[str]:
+        """Return the beginning of a command line for a process of a container."""
         pid = self._keepers[name].pid
         return ["nsenter", f"--target={pid}", "--user", "--net", "--preserve-credentials"]
 
     def _ip(self, name: str, *arguments: str) -> None:
-        subprocess.run([*self._entering(name), "ip", *arguments], check=True)
+        subprocess.run([*self.entering(name), "ip", *arguments], check=True)

@@ -152,28 +152,43 @@ class Scene:
         for party in self.parties.values():
             await party.hear(RunKeys)
 
-    async def open_round(self) -> None:
-        await self.coordinator.submit(MANIFEST)
+    async def get_ready(self) -> None:
+        """Everybody joins and is ready, and clients are told to train."""
         await self.join()
         for name in self.parties:
             await self.say(name, RunReady())
-        await self.parties[CLIENT].hear(RoundOpened)
-
-    async def finish(self) -> None:
         for client in MANIFEST.clients:
+            await self.parties[client].hear(RoundOpened)
+
+    async def open_round(self) -> None:
+        await self.coordinator.submit(MANIFEST)
+        await self.get_ready()
+
+    async def deliver(self, clients: tuple[PartyId, ...] = MANIFEST.clients) -> None:
+        """Aggregators have complete share sets of these clients."""
+        for client in clients:
             for server in MANIFEST.aggregators:
                 await self.say(server, SetReceived(receipt=signed_by(server, client)), round_number=1)
+
+    async def release(self) -> None:
+        """Aggregators obey the order to release, however often they hear it."""
         for server in MANIFEST.aggregators:
-            ((_, order), *_) = await self.parties[server].hear(ClosePhase)
-            await self.say(
-                server,
-                PhaseReleased(members=order.members, vectors=make_claims(MANIFEST), traffic=()),
-                round_number=1,
-            )
+            order, *others = [body for _, body in await self.parties[server].hear(ClosePhase)]
+            assert all(other == order for other in others)
+            body = PhaseReleased(members=order.members, vectors=make_claims(MANIFEST), traffic=())
+            await self.say(server, body, round_number=1)
+
+    async def play_round(self) -> None:
+        """The open round goes on to its end, and so does the run."""
+        await self.deliver()
+        await self.release()
         for client in MANIFEST.clients:
             await self.say(client, REPORT, round_number=1)
         for party in self.parties.values():
             await party.hear(RunEnded)
+
+    async def finish(self) -> None:
+        await self.play_round()
         await self.over.wait()
 
 

@@ -55,7 +55,7 @@ from support.parties import parties_of, sign_sum
 from support.plain_run import run_plainly
 from support.recorder import add_residues, inner_of
 from support.sealed_shares import open_share, seal_share
-from support.wrapping import Wrapping
+from support.wrapping import WrappedTransport
 
 # No vector ends with a whole byte, and each phase's set is one chunk.
 TASK = SyntheticTask(103)
@@ -106,7 +106,7 @@ def is_said(
     )
 
 
-class RewritingTransport(Wrapping):
+class RewritingTransport(WrappedTransport):
     """A party's transport, with somebody in between who may say something else."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Scene:
     def true_sum(self, number: int, phase: str) -> list[Residues]:
         """What the values of all who took part add up to; first asked for when the first sum is on its way."""
         if (number, phase) not in self._sums:
-            spaces = [trainer._spaces.open(self.manifest.run_id) for trainer in self.federation.trainers]
+            spaces = [trainer.context_of(self.manifest.run_id).open() for trainer in self.federation.trainers]
             mine = [space.rounds[number].client_round for space in spaces if number in space.rounds]
             columns = zip(*(each.contribute(phase) for each in mine), strict=True)
             self._sums[number, phase] = [
@@ -235,7 +235,7 @@ class Scene:
 
     def _client_round(self, number: int) -> VerifiedRound:
         """Somebody's side of a round: all clients have the same coefficients."""
-        spaces = [trainer._spaces.open(self.manifest.run_id) for trainer in self.federation.trainers]
+        spaces = [trainer.context_of(self.manifest.run_id).open() for trainer in self.federation.trainers]
         mine = next(space.rounds[number].client_round for space in spaces if number in space.rounds)
         assert isinstance(mine, VerifiedRound)
         return mine

@@ -1,13 +1,13 @@
 """Disks that lose files, or bits of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hubbub.ids import PartyId
-from hubbub.machine.effects import Key
+from hubbub.machine.effects import Key, Persist
 from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub_aggregator.phases.accumulation import RecordVerdict
 from hubbub_aggregator.service import Aggregator
 
 Damage = Callable[[Path], None]
@@ -47,11 +47,13 @@ def damage_writes(monkeypatch: pytest.MonkeyPatch, damage: Damage, is_bad: Calla
 
 def damage_members(monkeypatch: pytest.MonkeyPatch, damage: Damage) -> None:
     """Have the disks of all aggregators damage the members' shares as soon as a release is journalled."""
-    record = Aggregator._record_release
+    persist = Aggregator.persist
 
-    def record_and_damage(aggregator: Aggregator, key: Key, members: Sequence[PartyId]) -> None:
-        record(aggregator, key, members)
-        if any(not share_set.seeded for share_set in aggregator._accumulation(key).sets.values()):
-            damage_spooled(aggregator._spool, key, damage, lambda name: name.split(".")[2] in members)
+    def persist_and_damage(aggregator: Aggregator, key: Key, effect: Persist, payload: bytes) -> None:
+        persist(aggregator, key, effect, payload)
+        if isinstance(effect, RecordVerdict):
+            members = effect.members
+            if any(not each.seed for each in aggregator._accumulation(key).sets.values()):
+                damage_spooled(aggregator._spool, key, damage, lambda name: name.split(".")[2] in members)
 
-    monkeypatch.setattr(Aggregator, "_record_release", record_and_damage)
+    monkeypatch.setattr(Aggregator, "persist", persist_and_damage)

@@ -23,12 +23,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from hubbub.errors import StorageFailed
-from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
-from hubbub.store.base import Archive, Draft, Entry, EventStore, Note, Snapshot
+from hubbub.store.base import Archive, Draft, EventStore
 from hubbub.transport.base import Address, Transport
-from support.wrapping import Wrapping
+from support.wrapping import WrappedStore, WrappedTransport
 
 
 class Fate:
@@ -55,7 +54,7 @@ class Fate:
             return self._dead
 
 
-class MortalTransport(Wrapping):
+class MortalTransport(WrappedTransport):
     """Another transport; nothing comes back from it to the dead."""
 
     def __init__(self, inner: Transport, fate: Fate) -> None:
@@ -73,12 +72,11 @@ class MortalTransport(Wrapping):
             await asyncio.Event().wait()
 
 
-class MortalStore(EventStore):
-    """Another store, which the dead cannot write to; what they had not written is lost."""
+class MortalStore(WrappedStore):
+    """Another store, which the dead cannot write to; what they marked as done and did not write is lost."""
 
     def __init__(self, inner: EventStore, fate: Fate) -> None:
-        self.place = inner.place
-        self._inner = inner
+        super().__init__(inner)
         self._fate = fate
         self._finished: list[int] = []
 
@@ -101,16 +99,10 @@ class MortalStore(EventStore):
     def mark_done(self, sequence: int) -> None:
         self._finished.append(sequence)
 
-    def read(self) -> list[Entry]:
-        return self._inner.read()
-
     def drop(self, keys: Iterable[Key]) -> None:
         self._die_at("before forgetting")
         self._inner.drop(keys)
         self._die_at("after forgetting")
-
-    def drop_run(self, run: RunId) -> None:
-        self._inner.drop_run(run)
 
     def archive(self, archive: Archive) -> int | None:
         self._die_at("before archiving")
@@ -118,22 +110,6 @@ class MortalStore(EventStore):
         dropped = self._inner.archive(archive)
         self._die_at("after archiving")
         return dropped
-
-    def read_ongoing(self) -> list[Snapshot]:
-        return self._inner.read_ongoing()
-
-    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
-        return self._inner.find_over(kind, run, first, last)
-
-    def read_summaries(self, kind: str) -> list[Snapshot]:
-        return self._inner.read_summaries(kind)
-
-    def read_notes(self, most: int) -> list[Note]:
-        return self._inner.read_notes(most)
-
-    def close(self) -> None:
-        """As the dead do it: what was marked as done and not yet written stays undone."""
-        self._inner.close()
 
 
 def make_mortal(service: Any, fate: Fate) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,17 @@ from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import SumChunk
+from hubbub.messages.rounds import MaskedChunk, PartialChunk, SumChunk
 from hubbub.messages.runs import GroupContribution, RunProposed
-from hubbub.messages.shares import ShareChunk
+from hubbub.messages.shares import ShareChunk, ShareSeed
 from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.protocol.ring import Residues
 from hubbub.trust.identity import Identity
 from hubbub.trust.seals import (
     Stage,
     _contribution_info,
+    _partial_info,
+    _seed_info,
     _share_info,
     _share_key_info,
     _sum_info,
@@ -43,8 +45,10 @@ from hubbub_aggregator.spooled_shares import assemble
 from support.recorder import EVERYBODY, Place, add_residues
 
 SEALED_KEY_BYTES = seal_overhead(Kem.X25519) + CHUNK_KEY_BYTES
+SEALED_TO_RUN_KEYS = ("share_keys", "sum_keys", "seeds", "partials", "contributions")
+"""Shares and sums are not: their keys are."""
 Parts = tuple[Residues, ...]
-Reader = Callable[[Envelope], "Sealed | None"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +61,30 @@ class Sealed:
 
 
 @dataclass(slots=True)
-class Loot:
+class ByKind(Generic[T]):
+    """Messages of both wires, or what is in them, by kind and place."""
+
+    shares: dict[Place, T] = field(default_factory=dict)
+    """Sealed, each comes after its sealed key."""
+    share_keys: dict[Place, T] = field(default_factory=dict, compare=False)
+    """Whoever has one has the shares too, and these are compared."""
+    sum_keys: dict[Place, T] = field(default_factory=dict)
+    sums: dict[Place, T] = field(default_factory=dict)
+    seeds: dict[Place, T] = field(default_factory=dict)
+    partials: dict[Place, T] = field(default_factory=dict)
+    contributions: dict[Place, T] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Loot(ByKind[bytes]):
     """What was opened."""
 
-    shares: dict[Place, bytes] = field(default_factory=dict)
-    share_keys: dict[Place, bytes] = field(default_factory=dict, compare=False)
-    """Whoever has one has the shares too, and these are compared."""
-    sum_keys: dict[Place, bytes] = field(default_factory=dict)
-    sums: dict[Place, bytes] = field(default_factory=dict)
-    contributions: dict[Place, bytes] = field(default_factory=dict)
     elsewhere: list[Place] = field(default_factory=list)
     """Where something opened with what is bound to another place."""
 
     def everything(self) -> Iterator[bytes]:
-        for opened in (self.shares, self.sum_keys, self.sums, self.contributions):
+        kinds = (self.shares, self.sum_keys, self.sums, self.seeds, self.partials, self.contributions)
+        for opened in kinds:
             yield from opened.values()
 
 
@@ -94,11 +108,11 @@ def _open_at_others(key: ChunkKey, sealed: Sealed, shares: Iterable[Sealed]) -> 
                 yield sealed.place
 
 
-class Eavesdropper:
-    """Reads a recording with the keys that it was given."""
+class BaseEavesdropper:
+    """Reads a recording of either wire, and opens what the given keys open."""
 
     def __init__(
-        self, frames: Iterable[bytes], *, run_keys: Sequence[SealingKey], identities: Sequence[Identity]
+        self, frames: Iterable[bytes], *, run_keys: Sequence[SealingKey], identities: Sequence[Identity] = ()
     ) -> None:
         self._run_keys = run_keys
         self._identities = identities
@@ -108,80 +122,56 @@ class Eavesdropper:
         )
         self.declared: dict[tuple[PartyId, int, str], tuple[Vector, ...]] = {}
         """What each client sends in each phase, by its own words."""
-        self.shares = self._collect(envelopes, self._share_in)
-        """With the sealed key that comes first."""
-        self.share_keys = self._collect(envelopes, self._share_key_in)
-        self.sum_keys = self._collect(envelopes, self._sum_key_in)
-        self.contributions = self._collect(envelopes, self._contribution_in)
-        self.sums = self._collect(envelopes, self._sum_in)
+        self.sealed = ByKind[Sealed]()
+        self.masked: dict[Place, bytes] = {}
+        """Readable to everybody."""
+        for envelope in envelopes:
+            self._read(envelope)
 
-    # Reading ------------------------------------------------------------------------------------------------
+    def _read(self, envelope: Envelope) -> None:
+        body, sender, to, payload = envelope.body, envelope.sender, envelope.recipient, envelope.payload
+        stage = Stage(envelope.run, envelope.round, envelope.phase)
+        place = Place(stage.round, stage.phase, sender, to, getattr(body, "index", 0))
+        everybodys = replace(place, recipient=EVERYBODY)
+        match body:
+            case ShareChunk():
+                self.declared[sender, stage.round, stage.phase] = tuple(claim.vector for claim in body.vectors)
+                self._keep("shares", place, payload, _share_info(stage, sender, to, body.set_id, body.index))
+                key_info = _share_key_info(stage, sender, to, body.set_id)
+                self._keep("share_keys", place, payload[:SEALED_KEY_BYTES], key_info)
+            case SumChunk():
+                wrapped, key_info = bytes.fromhex(body.wrapped_key), _sum_key_info(stage, sender, to)
+                self._keep("sum_keys", replace(place, chunk=0), wrapped, key_info)
+                self._keep("sums", everybodys, payload, _sum_info(stage, sender, body.index))
+            case ShareSeed():
+                self._keep("seeds", place, payload, _seed_info(stage, sender, to, body.set_id))
+            case PartialChunk():
+                self._keep("partials", place, payload, _partial_info(stage, sender, to, body.index))
+            case GroupContribution():
+                info = _contribution_info(envelope.run, sender, to)
+                self._keep("contributions", Place(0, "", sender, to), payload, info)
+            case MaskedChunk():
+                assert self.masked.setdefault(everybodys, payload) == payload, "one sum to all"
 
-    @staticmethod
-    def _collect(envelopes: Sequence[Envelope], read: Reader) -> dict[Place, Sealed]:
-        found = (read(envelope) for envelope in envelopes)
-        return {sealed.place: sealed for sealed in found if sealed is not None}
-
-    def _share_in(self, envelope: Envelope) -> Sealed | None:
-        body, sender, to = envelope.body, envelope.sender, envelope.recipient
-        if not isinstance(body, ShareChunk):
-            return None
-        self.declared[sender, envelope.round, envelope.phase] = tuple(claim.vector for claim in body.vectors)
-        info = _share_info(_stage_of(envelope), sender, to, body.set_id, body.index)
-        return Sealed(Place(envelope.round, envelope.phase, sender, to, body.index), envelope.payload, info)
-
-    @staticmethod
-    def _share_key_in(envelope: Envelope) -> Sealed | None:
-        body, sender, to = envelope.body, envelope.sender, envelope.recipient
-        if not isinstance(body, ShareChunk):
-            return None
-        info = _share_key_info(_stage_of(envelope), sender, to, body.set_id)
-        place = Place(envelope.round, envelope.phase, sender, to, body.index)
-        return Sealed(place, envelope.payload[:SEALED_KEY_BYTES], info)
-
-    @staticmethod
-    def _sum_key_in(envelope: Envelope) -> Sealed | None:
-        body, sender, to = envelope.body, envelope.sender, envelope.recipient
-        if not isinstance(body, SumChunk):
-            return None
-        info = _sum_key_info(_stage_of(envelope), sender, to)
-        return Sealed(Place(envelope.round, envelope.phase, sender, to), bytes.fromhex(body.wrapped_key), info)
-
-    @staticmethod
-    def _contribution_in(envelope: Envelope) -> Sealed | None:
-        sender, to = envelope.sender, envelope.recipient
-        if not isinstance(envelope.body, GroupContribution):
-            return None
-        return Sealed(Place(0, "", sender, to), envelope.payload, _contribution_info(envelope.run, sender, to))
-
-    @staticmethod
-    def _sum_in(envelope: Envelope) -> Sealed | None:
-        body, sender = envelope.body, envelope.sender
-        if not isinstance(body, SumChunk):
-            return None
-        place = Place(envelope.round, envelope.phase, sender, EVERYBODY, body.index)
-        return Sealed(place, envelope.payload, _sum_info(_stage_of(envelope), sender, body.index))
+    def _keep(self, kind: str, place: Place, ciphertext: bytes, info: bytes) -> None:
+        getattr(self.sealed, kind)[place] = Sealed(place, ciphertext, info)
 
     # Opening ------------------------------------------------------------------------------------------------
 
     def open_all(self) -> Loot:
         """Try every key on everything, first where it belongs and then at every other place."""
         loot = Loot()
-        found = ((self.share_keys, loot.share_keys), (self.sum_keys, loot.sum_keys))
-        for sealed, opened in (*found, (self.contributions, loot.contributions)):
-            for each in sealed.values():
-                self._try_keys(each, opened)
+        for kind in SEALED_TO_RUN_KEYS:
+            for each in getattr(self.sealed, kind).values():
+                for key in (*self._run_keys, *self._misuse_identities()):
+                    with suppress(PeerError):
+                        getattr(loot, kind)[each.place] = key.open(each.ciphertext, each.info)
         loot.elsewhere += self._open_elsewhere()
-        share_keys = {*loot.share_keys.values(), *self._guess_keys(self.share_keys)}
-        loot.elsewhere += open_shares(self.shares.values(), share_keys, loot.shares)
-        for each in self.sums.values():
-            self._try_sum(each, [*loot.everything(), *self._guess_keys(self.sum_keys)], loot.sums)
+        share_keys = {*loot.share_keys.values(), *self._guess_keys(self.sealed.share_keys)}
+        loot.elsewhere += open_shares(self.sealed.shares.values(), share_keys, loot.shares)
+        for each in self.sealed.sums.values():
+            self._try_sum(each, [*loot.everything(), *self._guess_keys(self.sealed.sum_keys)], loot.sums)
         return loot
-
-    def _try_keys(self, sealed: Sealed, opened: dict[Place, bytes]) -> None:
-        for key in (*self._run_keys, *self._misuse_identities()):
-            with suppress(PeerError):
-                opened[sealed.place] = key.open(sealed.ciphertext, sealed.info)
 
     def _misuse_identities(self) -> Iterator[SealingKey]:
         """An identity key signs on one form of the curve that seals use; try it on the other."""
@@ -191,13 +181,28 @@ class Eavesdropper:
             yield SealingKey.from_bytes(Kem.X25519, hashlib.sha512(seed).digest()[:32])
 
     def _open_elsewhere(self) -> Iterator[Place]:
-        everything = [*self.share_keys.values(), *self.sum_keys.values(), *self.contributions.values()]
-        for sealed in everything:
-            for other in everything:
-                for key in self._run_keys if other.info != sealed.info else ():
-                    with suppress(PeerError):
-                        key.open(sealed.ciphertext, other.info)
-                        yield sealed.place
+        everything = [each for kind in SEALED_TO_RUN_KEYS for each in getattr(self.sealed, kind).values()]
+        for one, other in product(everything, everything):
+            for key in self._run_keys if one.info != other.info else ():
+                with suppress(PeerError):
+                    key.open(one.ciphertext, other.info)
+                    yield one.place
+
+    def _guess_keys(self, wrapped: Mapping[Place, Sealed]) -> set[bytes]:
+        """Return keys that may be worth a try."""
+        del wrapped
+        return set()
+
+    @staticmethod
+    def _try_sum(sealed: Sealed, keys: Iterable[bytes], opened: dict[Place, bytes]) -> None:
+        for key in keys:
+            with suppress(PeerError):
+                sum_key = ChunkKey.from_bytes(key)
+                opened[sealed.place] = bytes(sum_key.decrypt(sealed.place.chunk, sealed.ciphertext, sealed.info))
+
+
+class Eavesdropper(BaseEavesdropper):
+    """Adds up what fits together on the paper's wire."""
 
     def _guess_keys(self, wrapped: Mapping[Place, Sealed]) -> set[bytes]:
         """Every run of bytes of a wrapped key that is as long as the key in it, and the keys that we have."""
@@ -208,13 +213,6 @@ class Eavesdropper:
         }
         ours = {key.to_bytes() for key in self._run_keys} | {each.key.to_bytes() for each in self._identities}
         return windows | ours
-
-    @staticmethod
-    def _try_sum(sealed: Sealed, keys: Iterable[bytes], opened: dict[Place, bytes]) -> None:
-        for key in keys:
-            with suppress(PeerError):
-                sum_key = ChunkKey.from_bytes(key)
-                opened[sealed.place] = bytes(sum_key.decrypt(sealed.place.chunk, sealed.ciphertext, sealed.info))
 
     # Adding up ----------------------------------------------------------------------------------------------
 
@@ -260,10 +258,6 @@ class Eavesdropper:
             add_residues([each[place] for each in parts.values()], vector.modulus)
             for place, vector in enumerate(vectors)
         )
-
-
-def _stage_of(envelope: Envelope) -> Stage:
-    return Stage(envelope.run, envelope.round, envelope.phase)
 
 
 # Looking for plaintexts ---------------------------------------------------------------------------------

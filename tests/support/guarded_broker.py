@@ -26,7 +26,7 @@ class GuardedBroker:
         users = [BrokerUser(party.name, party.role, party.broker_password_hash) for party in roster.parties]
         definitions = self.folder / "definitions.json"
         definitions.write_text(json.dumps(make_definitions(users)), encoding="utf-8")
-        self.node.import_definitions(definitions)
+        self.node.ctl("import_definitions", str(definitions))
         self.node.ctl("delete_user", DEFAULT_USER)
 
     def settings_for(self, name: PartyId) -> dict[str, str]:

@@ -3,8 +3,8 @@
 import threading
 from dataclasses import dataclass
 
-from hubbub.protocol.metrics import Metric, Scores
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
+from support.wrapped_learner import WrappedLearner, WrappedTask
 
 PATIENCE_S = 30.0
 
@@ -41,58 +41,31 @@ class Silence:
 
 
 @dataclass
-class HeldLearner:
+class HeldLearner(WrappedLearner):
     """A learner that is silent when it is told to be. It trains once a round, so it can count the rounds."""
 
-    inner: Learner
     index: int
     silence: Silence
     number: int = 0
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
         self.number += 1
         self.silence.wait(self.index, self.number)
-        return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
-
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
+        return super().train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
 
 @dataclass
-class HeldTask:
+class HeldTask(WrappedTask):
     """A task whose learners can be silenced."""
 
-    inner: Task
     silence: Silence
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return self.inner.metrics
-
-    def count_parameters(self) -> int:
-        return self.inner.count_parameters()
-
-    def initial_model(self, seed: int) -> Theta:
-        return self.inner.initial_model(seed)
 
     def learner(self, *, index: int, clients: int, seed: int) -> HeldLearner:
         return HeldLearner(self.inner.learner(index=index, clients=clients, seed=seed), index, self.silence)
 
     def load(self, name: str) -> Task:
-        """A loader of this one task."""
+        """Load this one task."""
         assert name == self.inner.name
         return self

@@ -1,4 +1,4 @@
-"""A transport in memory that holds one client's shares back in chosen phases: a member that goes missing."""
+"""Transports from which share sets do not leave, or not all of them."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub_local.federation import Connect
-from support.wrapping import Wrapping
+from support.wrapping import WrappedTransport
 
 Held = tuple[PartyId, int, str]
 """Client, round and phase."""
@@ -36,8 +36,8 @@ class Hold:
                 gate.set()
 
 
-class HeldTransport(Wrapping):
-    """Another transport, but for what is held."""
+class HeldTransport(WrappedTransport):
+    """A transport that holds one client's shares back in chosen phases: a member that goes missing."""
 
     def __init__(self, inner: Transport, hold: Hold) -> None:
         super().__init__(inner)
@@ -55,3 +55,20 @@ def connect_held(hold: Hold) -> Connect:
         return HeldTransport(MemoryTransport(broker, topology), hold)
 
     return connect
+
+
+class StallingTransport(WrappedTransport):
+    """Takes so many seeds and chunks of shares, and then hangs."""
+
+    def __init__(self, inner: Transport, messages: int) -> None:
+        super().__init__(inner)
+        self._left = messages
+        self.stuck = asyncio.Event()
+
+    async def publish(self, address: Address, body: bytes) -> None:
+        if isinstance(decode(body).body, ShareChunk | ShareSeed):
+            if not self._left:
+                self.stuck.set()
+                await asyncio.Event().wait()
+            self._left -= 1
+        await super().publish(address, body)

@@ -13,11 +13,11 @@ from typing import TypeVar
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.runtime.runner import Transition
-from hubbub.runtime.serving import listen
+from hubbub.runtime.web_server import listen
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub_coordinator.api.access import Tokens
+from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.phases.round import CoordinatorRound
-from hubbub_coordinator.serving import answering
 from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.workspace import digest

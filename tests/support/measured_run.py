@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from hubbub.ids import PartyId, WireMode
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
+from hubbub.run_options import RunOptions
 from hubbub.runtime.telemetry import log_as_json
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
@@ -89,16 +90,8 @@ def measure_run(
 ) -> Measured:
     """Run to the end, in chunks so small that a share set has several."""
     parties = make_parties(clients=clients, servers=2)
-    drawn_up = draw_up_manifest(
-        SyntheticTask(),
-        roster=parties.roster,
-        strategy=strategy,
-        rho=0.1,
-        local_steps=2,
-        rounds=rounds,
-        seed=DEMO_SEED,
-        wire=wire,
-    )
+    options = RunOptions(strategy=strategy, local_steps=2, rounds=rounds, seed=DEMO_SEED, wire=wire)
+    drawn_up = draw_up_manifest(SyntheticTask(), options, roster=parties.roster)
     manifest = Manifest.model_validate(drawn_up.model_dump() | {"chunk_bytes": MIN_CHUNK_BYTES})
 
     async def run() -> tuple[runs.State, dict[PartyId, CollectorRegistry]]:

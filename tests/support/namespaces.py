@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support import debian
+from support.debian import UnavailableError
 from support.patience import HANG_S
 
 # `os.unshare` and `os.setns` came with Python 3.12.
@@ -49,10 +50,6 @@ table inet organisation {{
 }}
 """
 """Nobody comes in; whoever is inside reaches one port of one address, and no other."""
-
-
-class UnavailableError(LookupError):
-    """There can be no namespaces here; the message says why."""
 
 
 class Namespace:
@@ -159,7 +156,7 @@ def require_namespaces() -> None:
         raise UnavailableError("network namespaces take root on Linux")
     missing = [package for program, package in _PACKAGES.items() if shutil.which(program) is None]
     if missing:
-        _install(missing)
+        debian.install(*missing)
     try:
         exchange = Exchange("192.0.2.1")
     except OSError as error:
@@ -172,15 +169,6 @@ def require_namespaces() -> None:
     finally:
         exchange.close()
     organisation.namespace.close()
-
-
-def _install(packages: list[str]) -> None:
-    if shutil.which("apt-get") is None:
-        raise UnavailableError(f"{' and '.join(packages)} must be installed, and this is not Debian")
-    try:
-        debian.install(*packages)
-    except (subprocess.SubprocessError, OSError) as error:
-        raise UnavailableError(f"apt-get could not install {' '.join(packages)}: {error}") from error
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.label_selectors import matches
-
 Policy = Mapping[str, Any]
 NAME_LABEL = "kubernetes.io/metadata.name"
 """Kubernetes labels each namespace with its own name."""
@@ -39,6 +37,30 @@ class Gate:
 
     def __str__(self) -> str:
         return f"{self.protocol} {self.port}"
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether something with these labels is selected; an empty selector selects everything."""
+    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
+    expressions: list[Mapping[str, Any]] = selector.get("matchExpressions") or []
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        _meets(expression, labels) for expression in expressions
+    )
+
+
+def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values", [])
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case operator:
+            raise ValueError(f"there is no operator {operator}")
 
 
 def allows(policies: Sequence[Policy], source: Endpoint, target: Endpoint, gate: Gate) -> bool:

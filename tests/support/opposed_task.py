@@ -6,27 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub.protocol.metrics import Scores
 from hubbub.strategies.base import Theta
-from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
+from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Training
 from support.recorded_run import SEED
+from support.wrapped_learner import WrappedLearner
 
 
-@dataclass(frozen=True, slots=True)
-class OpposedLearner:
+@dataclass
+class OpposedLearner(WrappedLearner):
     """A client whose update is positive everywhere, or negative everywhere, and otherwise the same."""
 
-    inner: SyntheticLearner
     direction: int
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -34,9 +25,6 @@ class OpposedLearner:
         del steps, seed, progress, memory
         sizes = np.random.default_rng(SEED).uniform(0.5, 1.0, theta.size)
         return Training(theta=theta + (self.direction * sizes).astype(np.float32), memory=None)
-
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
 
 
 class OpposedTask(SyntheticTask):

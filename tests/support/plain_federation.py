@@ -106,6 +106,9 @@ class PlainFederation:
         method: Method | None = None,
         marks_key: MarksKey = lambda *_: bytes(32),
     ) -> None:
+        self._method = method or Method()
+        if self._method.strategy not in RULES:
+            raise LookupError(f"{self._method.strategy} has no plaintext twin: write one in {__name__}")
         self.theta: Floats = task.initial_model(seed)
         self.union: Integers = np.arange(self.theta.size)
         """V of the last round."""
@@ -116,7 +119,6 @@ class PlainFederation:
         self._kept = math.floor(Fraction(str(rho)) * self.theta.size)
         self._steps = local_steps
         self._batch_seed = batch_seed
-        self._method = method or Method()
         self._marks_key = marks_key
         self._q = FixedPoint.for_clients(clients, alpha_max)
         self._signed_q = FixedPoint.for_clients(clients, alpha_max, bits=31)
@@ -138,14 +140,7 @@ class PlainFederation:
                 member = Member(client, client.delta)
                 self._compress(member, self._marks_key(index, number))
                 inside.append(member)
-        rules = {
-            "fedavg": self._average,
-            "topbinary-direct": self._aggregate_directly,
-            "topbinary-sep": self._aggregate_separately,
-            "sum": self._add_numbers,
-            "sparse-sum": self._add_numbers,
-        }
-        rules.get(self._method.strategy, self._aggregate_securely)(inside)
+        RULES[self._method.strategy](self, inside)
 
     def forget(self, index: int) -> None:
         """A client has lost rounds and takes the model from another: what it had not sent yet is lost, too."""
@@ -261,7 +256,7 @@ class PlainFederation:
         """V, by the marks (section 3.2.2)."""
         choosers = np.sum([member.signs != 0 for member in members], axis=0)
         self.union = np.flatnonzero(choosers)
-        if self._method.strategy in {"no-union", "sum"}:
+        if self._method.strategy in {"no-union", "two-phases", "sum"}:
             self.union = np.arange(self.theta.size)
         if self._method.strategy == "sec-union":
             total = np.sum([member.marks for member in members], axis=0)
@@ -293,6 +288,20 @@ class PlainFederation:
     def digest(self) -> str:
         """SHA-256 of θ as little-endian float32."""
         return hashlib.sha256(self.theta.astype("<f4").tobytes()).hexdigest()
+
+
+RULES = {
+    "fedavg": PlainFederation._average,
+    "topbinary-direct": PlainFederation._aggregate_directly,
+    "topbinary-sep": PlainFederation._aggregate_separately,
+    "sum": PlainFederation._add_numbers,
+    "sparse-sum": PlainFederation._add_numbers,
+    **dict.fromkeys(
+        ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "two-phases"),
+        PlainFederation._aggregate_securely,
+    ),
+}
+"""Strategy to what its members' inputs come to; `two-phases` is no-union in two phases."""
 
 
 def choose_blocks(x: Floats, block: int, count: int) -> list[int]:

@@ -26,7 +26,7 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
         alpha_max=manifest.alpha_max,
         batch_seed=batch_seed,
         method=Method(
-            strategy="no-union" if manifest.strategy == "two-phases" else manifest.strategy,
+            strategy=manifest.strategy,
             q=manifest.q,
             alpha_rule=manifest.alpha_rule,
             feedback=manifest.feedback,

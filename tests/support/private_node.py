@@ -1,8 +1,4 @@
-"""A RabbitMQ node of our own: free ports, its own data folder, loopback only, any user, no service manager.
-
-It disappears with the process that started it, however that ends: a guard process waits for that end and then
-kills the node and removes its folder.
-"""
+"""A RabbitMQ node of our own."""
 
 from __future__ import annotations
 
@@ -12,35 +8,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub.transport.base import MAX_BODY_BYTES
 from support.certificates import CertificateFiles
-from support.lived import Lived
 from support.patience import HANG_S
+from support.private_server import PrivateServer, find_free_ports
 
 # Debian's scripts in /usr/sbin change to the user `rabbitmq` first; these are the ones behind them.
 _DEBIAN_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 # Erlang's schedulers spin for a while before they sleep, at the cost of whoever else has work to do.
 _NO_BUSY_WAIT = "+sbwt none +sbwtdcpu none +sbwtdio none"
-
-# Reads "+pid" and "-pid" lines. End of input means that whoever started us is gone.
-_GUARD = """
-import os, shutil, signal, sys
-pids = set()
-for line in sys.stdin:
-    (pids.add if line[0] == "+" else pids.discard)(int(line[1:]))
-for pid in pids:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-shutil.rmtree(sys.argv[1], ignore_errors=True)
-"""
 
 
 def server_scripts() -> Path | None:
@@ -71,73 +50,45 @@ class NodeTls:
     server: CertificateFiles
 
 
-class PrivateNode(Lived):
-    """Start, stop, kill and start again, on the same ports and the same data; `close` removes everything."""
+class PrivateNode(PrivateServer):
+    """A node that may be killed and started again."""
 
     def __init__(self, tls: NodeTls | None = None, *, seed: PrivateNode | None = None) -> None:
         """Lay out a node; one with a seed shares its cookie and port mapper, so that the two can be a cluster."""
         scripts = server_scripts()
         if scripts is None:
             raise FileNotFoundError("no rabbitmq-server is installed")
+        super().__init__("rabbitmq")
         self._scripts = scripts
-        self.folder = Path(tempfile.mkdtemp(prefix="hubbub-rabbitmq-"))
-        self.port, self.tls_port, distribution_port, epmd_port = _free_ports(4)
+        self.port, self.tls_port, distribution_port, epmd_port = find_free_ports(4)
         self._epmd_port: int = epmd_port if seed is None else seed._epmd_port
         self._cookie: str = secrets.token_hex(16) if seed is None else seed._cookie
         self._has_epmd = seed is None
         self._tls = tls
         self.name = f"hubbub-{os.getpid()}-{self.port}@localhost"
         self._environment = self._lay_out(distribution_port)
-        self._server: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._guard = subprocess.Popen(
-            [sys.executable, "-c", _GUARD, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
-        )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and neither stopped nor killed since."""
-        return self._server is not None
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
-    def set_up(self) -> None:
-        self.start()
-
-    def start(self, timeout_s: float = HANG_S) -> None:
-        """Return when the node serves."""
-        self.launch()
-        self.wait_until_it_serves(timeout_s)
-
     def launch(self) -> None:
-        """Start the node and do not wait for it."""
         if self._epmd is None and self._has_epmd:
             # A port mapper of our own: one that is shared would outlive us, or die with somebody else.
-            self._epmd = self._spawn([_epmd_program(), "-address", "127.0.0.1", "-port", str(self._epmd_port)])
-        self._server = self._spawn([str(self._scripts / "rabbitmq-server")])
+            command = [_epmd_program(), "-address", "127.0.0.1", "-port", str(self._epmd_port)]
+            self._epmd = self.spawn(command, self._environment)
+        self._server = self.spawn([str(self._scripts / "rabbitmq-server")], self._environment)
 
-    def wait_until_it_serves(self, timeout_s: float = HANG_S) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not self._serves():
-            if self._server is None or self._server.poll() is not None or time.monotonic() > deadline:
-                said = (self.folder / "output.log").read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"the private RabbitMQ node did not start (in {timeout_s:g} s): {said}")
-            time.sleep(0.05)
+    def serves(self) -> bool:
+        if not answers_amqp("127.0.0.1", self.port):
+            return False
+        return self._tls is None or listens("127.0.0.1", self.tls_port)
 
     def configure(self, *lines: str) -> None:
         """Add lines to the node's configuration, which it reads when it starts."""
         with (self.folder / "rabbitmq.conf").open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
-
-    def import_definitions(self, path: Path) -> None:
-        """Load what an operator would load."""
-        self.ctl("import_definitions", str(path))
-
-    def stop(self, timeout_s: float = 30) -> None:
-        """End the node as an operator would."""
-        self._end(signal.SIGTERM, timeout_s)
 
     def settle(self) -> None:
         """Have on disk what queues there are: a node that is killed forgets those of its last half second.
@@ -146,15 +97,7 @@ class PrivateNode(Lived):
         """
         self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()], mnesia:sync_log().")
 
-    def kill(self) -> None:
-        """End the node as a power failure would."""
-        self._end(signal.SIGKILL, 10)
-
-    def restart(self) -> None:
-        """Start again, on the same ports and data, after `stop` or `kill`."""
-        self.start()
-
-    def ctl(self, *arguments: str, timeout_s: float = HANG_S) -> str:
+    def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl on this node."""
         environment = {k: v for k, v in self._environment.items() if k != "RUNNING_UNDER_SYSTEMD"}
         done = subprocess.run(
@@ -163,7 +106,7 @@ class PrivateNode(Lived):
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=HANG_S,
             check=False,
         )
         if done.returncode:
@@ -171,55 +114,10 @@ class PrivateNode(Lived):
         return done.stdout
 
     def close(self) -> None:
-        """Kill what runs and remove the folder."""
-        if self._server is not None:
-            self.kill()
-        if self._epmd is not None:
-            self._epmd.kill()
-            self._epmd.wait(10)
-            self._tell_guard("-", self._epmd.pid)
-            self._epmd = None
-        if self._guard.stdin is not None and not self._guard.stdin.closed:
-            # Its input ends: it removes the folder.
-            self._guard.stdin.close()
-            self._guard.wait(30)
-
-    def _serves(self) -> bool:
-        if not answers_amqp("127.0.0.1", self.port):
-            return False
-        return self._tls is None or _listens("127.0.0.1", self.tls_port)
-
-    def _end(self, how: signal.Signals, timeout_s: float) -> None:
-        if self._server is None:
-            return
-        self._server.send_signal(how)
-        try:
-            self._server.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-            self._server.wait(10)
-        self._tell_guard("-", self._server.pid)
-        self._server = None
-
-    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
-        with (self.folder / "output.log").open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                env=self._environment,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for the tests; they end the node themselves.
-                start_new_session=True,
-            )
-        self._tell_guard("+", process.pid)
-        return process
-
-    def _tell_guard(self, sign: str, pid: int) -> None:
-        if self._guard.stdin is not None:
-            self._guard.stdin.write(f"{sign}{pid}\n".encode())
-            self._guard.stdin.flush()
+        self.kill()
+        self.end(self._epmd, signal.SIGKILL)
+        self._epmd = None
+        super().close()
 
     def _lay_out(self, distribution_port: int) -> dict[str, str]:
         """Write the node's files and name them all, so that it reads nothing under /etc and /var."""
@@ -270,21 +168,12 @@ class PrivateNode(Lived):
         ]
 
 
-def _listens(host: str, port: int) -> bool:
+def listens(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), 1).close()
     except OSError:
         return False
     return True
-
-
-def _free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens on; all are held until the last is found, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
 
 
 def _epmd_program() -> str:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import PlainSerializer, PlainValidator
 
-from hubbub.errors import PeerError, RejectReason
+from hubbub.errors import PeerError, RejectReason, StorageFailed
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, SetTimer
 from hubbub.machine.table import STAY, Kind, Step, Table, To
@@ -185,6 +185,22 @@ class ManualClock:
 
 
 @dataclass
+class Failing:
+    """Raises its errors, one at each call, and then nothing more; or the last of them for ever."""
+
+    errors: list[Exception] = field(default_factory=list)
+    for_ever: bool = False
+
+    def __call__(self, *_: object) -> None:
+        if self.errors:
+            raise self.errors[-1] if self.for_ever else self.errors.pop()
+
+    def fill_disk(self, times: int = 3) -> None:
+        """Have the next so many calls find the disk full."""
+        self.errors += [StorageFailed("the disk is full")] * times
+
+
+@dataclass
 class ProbeShell:
     """Records what it is asked to do; `events` says what a message of the probe becomes."""
 
@@ -200,6 +216,8 @@ class ProbeShell:
     """Holds up jobs alone."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     runner: Runner | None = None
+    forgets: bool = True
+    """Whether the store may forget what is over."""
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         del size, now_s
@@ -235,10 +253,14 @@ class ProbeShell:
         self.done.append(f"job {job.text}")
         return self.job(job)
 
+    def open_gate(self) -> None:
+        assert self.gate
+        self.gate.set()
+
     def retire(self, key: Key, live: RunningMachine) -> bool:
         del live
         self.retired.append(key)
-        return True
+        return self.forgets
 
     def observe(self, moment: Transition) -> None:
         """For a probe that dies after a step."""
@@ -284,6 +306,18 @@ class Probe:
     @property
     def live(self) -> RunningMachine:
         return self.runner.machines[KEY]
+
+    async def take(self, count: int = 1) -> list[Transition]:
+        """Wait for the next so many steps."""
+        return [await self.moments.get() for _ in range(count)]
+
+    async def take_events(self, count: int) -> list[object]:
+        """Wait for the events of the next so many steps."""
+        return [moment.event for moment in await self.take(count)]
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        """The value of one of its metrics."""
+        return self.counters.registry.get_sample_value(f"hubbub_{name}", labels)
 
     async def send_bytes(self, frame: bytes) -> None:
         await self.sender.publish(Address(REPORTS, COORDINATOR), frame)

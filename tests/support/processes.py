@@ -24,17 +24,18 @@ from pydantic import BaseModel
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.rest import RoundView, RunView
+from hubbub.run_options import RunOptions
 from hubbub.transport.base import DeadLetter
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.topology import Topology, dead_letter_queue, merge, received_from, topology_for
 from hubbub.trust.roster import Roster
-from hubbub_coordinator.api.costs import RunCost
+from hubbub_coordinator.api.views import RunCost
 from hubbub_coordinator.phases.run import OUTCOMES
 from hubbub_local.federation import Parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
-from support.mortal import Fate, environment_for, read_diary
-from support.nursery import Child, Nursery
+from support.failpoints import Failpoint, environment_for, read_hits
+from support.fork_server import ForkedProcess, start_forked
 from support.party_files import write_party_files
 
 V = TypeVar("V", bound=BaseModel)
@@ -110,30 +111,31 @@ class ServiceProcess:
         name: PartyId,
         folder: Path,
         settings: Mapping[str, str],
-        fates: Sequence[Fate] = (),
-        nursery: Nursery | None = None,
+        failpoints: Sequence[Failpoint] = (),
+        *,
+        forked: bool = False,
     ) -> None:
         self.role = role
         self.name = name
         self.folder = folder / name
-        self.diary = folder / f"{name}.diary"
-        self._met = len(read_diary(self.diary))
+        self.hits_file = folder / f"{name}.hits_file"
+        self._hits_before = len(read_hits(self.hits_file))
         self._log_file = folder / f"{name}.log"
         self._log_begins = self._log_file.stat().st_size if self._log_file.exists() else 0
         environment = environment_of(role, {"folder": str(self.folder), **settings})
         arguments = ["-m", MODULES[role]]
-        if fates:
-            arguments = ["-m", "support.mortal", MODULES[role]]
-            environment |= environment_for(fates, self.diary)
+        if failpoints:
+            arguments = ["-m", "support.failpoints", MODULES[role]]
+            environment |= environment_for(failpoints, self.hits_file)
             environment["PYTHONPATH"] = os.pathsep.join([environment.get("PYTHONPATH", ""), str(_TESTS)])
-        start = start_python if nursery is None else nursery.bear
-        self._process: subprocess.Popen[bytes] | Child = start(arguments, environment, self._log_file)
+        start = start_forked if forked else start_python
+        self._process: subprocess.Popen[bytes] | ForkedProcess = start(arguments, environment, self._log_file)
 
     @property
-    def fell(self) -> bool:
-        """Whether it is dead because that was its fate."""
+    def was_killed_here(self) -> bool:
+        """Whether a failpoint killed it."""
         killed = self._process.poll() == -signal.SIGKILL
-        return killed and len(read_diary(self.diary)) > self._met
+        return killed and len(read_hits(self.hits_file)) > self._hits_before
 
     def read_memory(self) -> int:
         """How many bytes of it are in memory."""
@@ -283,11 +285,11 @@ class ProcessFederation:
         trainers: int,
         aggregators: int = 2,
         demo_seed: int | None = None,
-        nursery: Nursery | None = None,
+        forked: bool = False,
     ) -> None:
-        """With a nursery its processes are there at once, as often as they die; without, they start as they do."""
+        """Forked processes have their modules imported, and are there at once."""
         self._broker = broker
-        self._nursery = nursery
+        self._forked = forked
         self._folder = folder
         self._demo_seed = demo_seed
         suffix = uuid.uuid4().hex[:8]
@@ -300,7 +302,7 @@ class ProcessFederation:
             **dict.fromkeys(self.trainer_names, Role.CLIENT),
         }
         self._files = write_party_files(folder / "files", self.roles)
-        self._fates: dict[PartyId, Sequence[Fate]] = {}
+        self._failpoints: dict[PartyId, Sequence[Failpoint]] = {}
         self.services: dict[PartyId, ServiceProcess] = {}
         self.stopped: set[PartyId] = set()
         # No proxy of the environment may come between.
@@ -327,9 +329,9 @@ class ProcessFederation:
 
     # Life and death -------------------------------------------------------------------------------------
 
-    def doom(self, name: PartyId, fates: Sequence[Fate]) -> None:
-        """Say, before the federation is started, what a party is to go through."""
-        self._fates[name] = fates
+    def inject(self, name: PartyId, failpoints: Sequence[Failpoint]) -> None:
+        """Give a party failpoints, before the federation is started."""
+        self._failpoints[name] = failpoints
 
     def __enter__(self) -> Self:
         try:
@@ -350,8 +352,8 @@ class ProcessFederation:
             name,
             self._folder,
             self._settings(name),
-            self._fates.get(name, ()),
-            self._nursery,
+            self._failpoints.get(name, ()),
+            forked=self._forked,
         )
 
     def kill(self, name: PartyId) -> None:
@@ -412,12 +414,12 @@ class ProcessFederation:
         return "\n".join(service.tail() for service in self.services.values())
 
     def check_alive(self) -> None:
-        """Start those again whose fate it was to fall; fail if one has ended otherwise and nobody stopped it."""
+        """Start those again that a failpoint killed; fail if one has ended otherwise and nobody stopped it."""
         dead = []
         for name, service in list(self.services.items()):
             if service.running or name in self.stopped:
                 continue
-            if service.fell:
+            if service.was_killed_here:
                 self._start(name)
             else:
                 dead.append(name)
@@ -430,36 +432,31 @@ class ProcessFederation:
                 self.check_alive()
                 self.services[name].wait_for_message("connected to the broker")
 
-    def unmet(self) -> dict[PartyId, list[Fate]]:
-        """What each party has not gone through yet."""
+    def pending(self) -> dict[PartyId, list[Failpoint]]:
+        """Return the failpoints that each party has not hit yet."""
         ahead = {
-            name: [fate for fate in fates if fate not in read_diary(self.services[name].diary)]
-            for name, fates in self._fates.items()
+            name: [
+                failpoint for failpoint in failpoints if failpoint not in read_hits(self.services[name].hits_file)
+            ]
+            for name, failpoints in self._failpoints.items()
         }
-        return {name: fates for name, fates in ahead.items() if fates}
+        return {name: failpoints for name, failpoints in ahead.items() if failpoints}
 
-    def wait_until_met(self, name: PartyId, fate: Fate, timeout_s: float = RUN_S) -> None:
-        """Return when a party has met a fate."""
+    def wait_until_hit(self, name: PartyId, failpoint: Failpoint, timeout_s: float = RUN_S) -> None:
+        """Return when a party has hit a failpoint."""
 
         def met() -> bool:
             self.check_alive()
-            return fate in read_diary(self.services[name].diary)
+            return failpoint in read_hits(self.services[name].hits_file)
 
-        wait_until(met, f"{name} meets {fate}", timeout_s)
+        wait_until(met, f"{name} meets {failpoint}", timeout_s)
 
     # Runs -----------------------------------------------------------------------------------------------
 
     def draw_up(self, *, rounds: int, **changes: object) -> Manifest:
         """A run of two phases a round, on the smallest task."""
-        manifest = draw_up_manifest(
-            SyntheticTask(),
-            roster=self.roster,
-            strategy="sec-union",
-            rho=0.1,
-            local_steps=5,
-            rounds=rounds,
-            seed=self._demo_seed or 0,
-        )
+        options = RunOptions(strategy="sec-union", local_steps=5, rounds=rounds, seed=self._demo_seed or 0)
+        manifest = draw_up_manifest(SyntheticTask(), options, roster=self.roster)
         return Manifest.model_validate(manifest.model_dump() | changes)
 
     def submit(self, manifest: Manifest) -> RunId:
@@ -511,7 +508,7 @@ class ProcessFederation:
         try:
             wait_until(look, f"run {run[:12]}", timeout_s)
         except TimeoutError as error:
-            error.add_note(f"last seen {view.state} in round {view.round}, {self.unmet()}")
+            error.add_note(f"last seen {view.state} in round {view.round}, {self.pending()}")
             raise
         return view
 

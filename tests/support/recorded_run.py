@@ -30,10 +30,10 @@ from hubbub_local.federation import Connect, Federation, Parties, start_federati
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
+from support.api_reader import ApiReader, reading_api
 from support.builders import make_cohort, make_manifest
 from support.coordinator_scene import TOKENS
 from support.eavesdropper import Eavesdropper, Loot, Search
-from support.onlooker import Onlooker, onlooking
 from support.parties import parties_of
 from support.recorder import (
     Place,
@@ -174,7 +174,7 @@ class Recorded:
     recording: Recording = field(repr=False)
     witness: Witness = field(repr=False)
     ears: Ears = field(repr=False)
-    onlooker: Onlooker = field(repr=False)
+    api_reader: ApiReader = field(repr=False)
     _attacks: dict[tuple[PartyId, ...], tuple[Eavesdropper, Loot]] = field(
         init=False, repr=False, default_factory=dict
     )
@@ -232,14 +232,14 @@ async def listen_to(
             connect=connect_recorded(recording, connect),
         ) as federation:
             ears.listen(federation)
-            async with onlooking(federation.coordinator, manifest, TOKENS) as onlooker:
+            async with reading_api(federation.coordinator, manifest, TOKENS) as api_reader:
                 state, run = await federation.run(manifest)
             assert state is runs.State.COMPLETED, run.reason
             ears.ask_for_metrics(federation)
             ears.look_at_the_end(federation)
         for name in parties.identities:
             ears.look_at(folder, name)
-    return Recorded(manifest, parties, recording, witness, ears, onlooker)
+    return Recorded(manifest, parties, recording, witness, ears, api_reader)
 
 
 # What nobody may find -------------------------------------------------------------------------------------

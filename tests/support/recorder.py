@@ -17,8 +17,6 @@ import pytest
 from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.crypto.sealing import ChunkKey, SealingKey
 from hubbub.ids import PartyId, SetId
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest
 from hubbub.parameters import Parameters
 from hubbub.protocol import unions
 from hubbub.protocol.layout import Vector
@@ -33,10 +31,11 @@ from hubbub.transport.topology import Topology
 from hubbub.trust.seals import RunSeals, ShareKey, Stage
 from hubbub_local.federation import Connect
 from hubbub_trainer.events import GroupAgreed, SharesSent
+from hubbub_trainer.phases.round import SendShares
 from hubbub_trainer.round_jobs import RoundJobs
-from hubbub_trainer.service import Trainer
+from hubbub_trainer.run_context import RunContext
 from support.fault_proxy import FaultProxy
-from support.wrapping import Wrapping
+from support.wrapping import WrappedTransport
 
 EVERYBODY = PartyId("everybody")
 """Whom a sum is for."""
@@ -56,7 +55,7 @@ class Published:
 Recording = list[Published]
 
 
-class RecordingTransport(Wrapping):
+class RecordingTransport(WrappedTransport):
     """Another transport, with a copy of everything that is published over it."""
 
     def __init__(self, inner: Transport, recording: Recording) -> None:
@@ -196,8 +195,8 @@ def chosen_by(mine: ClientRound) -> Signs:
         return mine._signs
     assert isinstance(mine, BlockRound)
     parameters = mine._parameters
-    inside = unions.indices_in(np.flatnonzero(mine._marks), parameters.block, parameters.parameters)
-    chosen = np.zeros(parameters.parameters, dtype=np.int8)
+    inside = unions.indices_in(np.flatnonzero(mine._marks), parameters.block, parameters.model_size)
+    chosen = np.zeros(parameters.model_size, dtype=np.int8)
     chosen[inside] = unions.speak(mine._wanted, inside)
     return chosen
 
@@ -231,7 +230,7 @@ class Witness:
         self._watch_group(patch)
 
     def _watch_clients(self, patch: pytest.MonkeyPatch) -> None:
-        begin, send_shares = SecureStrategy.begin, RoundJobs._send_shares
+        begin, send_shares = SecureStrategy.begin, RoundJobs.send_shares
 
         def begin_watched(strategy: SecureStrategy, parameters: Parameters, mine: ClientInput) -> ClientRound:
             begun = begin(strategy, parameters, mine)
@@ -239,17 +238,17 @@ class Witness:
             self.signs.append(chosen_by(begun))
             return begun
 
-        async def send_watched(bench: RoundJobs, key: Key, phase: str) -> SharesSent:
-            mine = bench._spaces.open(key.run).rounds[key.round].client_round
-            name = bench.me
+        async def send_watched(jobs: RoundJobs, job: SendShares) -> SharesSent:
+            name, key, phase = jobs.me, jobs.key, job.phase
+            mine = jobs.run.open().rounds[key.round].client_round
             said = self.said[name, key.round, phase] = Said.by(mine, phase)
             self.signs_of[name, key.round] = chosen_by(mine)
             if phase == SIGNS.name:
                 self.factors.append(int(said.values[1][0]))
-            return await send_shares(bench, key, phase)
+            return await send_shares(jobs, job)
 
         patch.setattr(SecureStrategy, "begin", begin_watched)
-        patch.setattr(RoundJobs, "_send_shares", send_watched)
+        patch.setattr(RoundJobs, "send_shares", send_watched)
 
     def _watch_seals(self, patch: pytest.MonkeyPatch) -> None:
         make_share_key, seal_share, encrypt_sum = RunSeals.make_share_key, ShareKey.seal, RunSeals.encrypt_sum
@@ -306,13 +305,12 @@ class Witness:
         self.run_keys[seals._me] = SealingKey.from_bytes(seals._kem, seals._key.to_bytes())
 
     def _watch_group(self, patch: pytest.MonkeyPatch) -> None:
-        agree, key_for = Trainer._agree, GroupSecret.key_for
+        agree, key_for = RunContext.agree, GroupSecret.key_for
 
-        def agree_watched(trainer: Trainer, key: Key, manifest: Manifest) -> GroupAgreed:
-            agreed = agree(trainer, key, manifest)
-            space, name = trainer._spaces.open(key.run), trainer.runner.identity.name
-            self.secrets[f"client secret of {name}"] = space.secret._key
-            self.secrets[f"contribution of {name}"] = trainer._vault.get(key.run, "contribution") or b""
+        def agree_watched(run: RunContext, job: object) -> GroupAgreed:
+            agreed = agree(run, job)
+            self.secrets[f"client secret of {run.me}"] = run.open().secret._key
+            self.secrets[f"contribution of {run.me}"] = run.secrets.contribution()
             return agreed
 
         def key_for_watched(group: GroupSecret, purpose: str) -> bytes:
@@ -321,7 +319,7 @@ class Witness:
             self.secrets[f"group key for {purpose}, round {group.round}"] = derived
             return derived
 
-        patch.setattr(Trainer, "_agree", agree_watched)
+        patch.setattr(RunContext, "agree", agree_watched)
         patch.setattr(GroupSecret, "key_for", key_for_watched)
 
     def add_up(self, clients: Sequence[PartyId], number: int, phase: str) -> tuple[Residues, ...]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hubbub.errors import StorageFailed
-from hubbub.ids import RunId
 from hubbub.machine.effects import Key
-from hubbub.store.base import Archive, Draft, Entry, EventStore, Note, Snapshot
+from hubbub.store.base import Archive, Draft, EventStore
+from support.wrapping import WrappedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Saboteur:
         gate.set()
 
 
-class DoomedStore(EventStore):
+class DoomedStore(WrappedStore):
     """A store at which a saboteur waits."""
 
     def __init__(self, inner: EventStore, saboteur: Saboteur) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._saboteur = saboteur
 
     def append(self, drafts: Sequence[Draft]) -> int:
@@ -74,20 +74,11 @@ class DoomedStore(EventStore):
         self._saboteur.pass_by(Point("after", last.kind, last.key, told))
         return sequence
 
-    def mark_done(self, sequence: int) -> None:
-        self._inner.mark_done(sequence)
-
-    def read(self) -> list[Entry]:
-        return self._inner.read()
-
     def drop(self, keys: Iterable[Key]) -> None:
         keys = list(keys)
         self._saboteur.pass_by(Point("before", "forgotten", keys[0]))
         self._inner.drop(keys)
         self._saboteur.pass_by(Point("after", "forgotten", keys[0]))
-
-    def drop_run(self, run: RunId) -> None:
-        self._inner.drop_run(run)
 
     def archive(self, archive: Archive) -> int | None:
         key = (*archive.over, *archive.ongoing)[0].key
@@ -95,21 +86,6 @@ class DoomedStore(EventStore):
         dropped = self._inner.archive(archive)
         self._saboteur.pass_by(Point("after", "archived", key))
         return dropped
-
-    def read_ongoing(self) -> list[Snapshot]:
-        return self._inner.read_ongoing()
-
-    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
-        return self._inner.find_over(kind, run, first, last)
-
-    def read_summaries(self, kind: str) -> list[Snapshot]:
-        return self._inner.read_summaries(kind)
-
-    def read_notes(self, most: int) -> list[Note]:
-        return self._inner.read_notes(most)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def _say_without_time(body: str) -> str:

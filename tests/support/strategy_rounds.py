@@ -33,7 +33,7 @@ def setting(
     verified: bool = True,
 ) -> Parameters:
     """Parameters under which the first round is not clamped, unless its bound is given."""
-    plain = Parameters(parameters=N, clients=clients, servers=servers, rho=rho, q=q, alpha_max=alpha_max)
+    plain = Parameters(model_size=N, clients=clients, servers=servers, rho=rho, q=q, alpha_max=alpha_max)
     plain = replace(plain, first_factor_bound=first_factor_bound, verified=verified)
     return replace(plain, alpha_rule=alpha_rule, feedback=feedback)  # type: ignore[arg-type]  # Literals, as text.
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret
 from hubbub.crypto.sealing import ChunkKey
-from hubbub.errors import ConfigurationError, RejectReason
+from hubbub.errors import Code, ConfigurationError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
@@ -23,6 +23,7 @@ from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundOpened, SumC
 from hubbub.messages.runs import (
     GroupConfirmed,
     GroupContribution,
+    PartyFailed,
     RunJoined,
     RunKey,
     RunKeys,
@@ -34,8 +35,8 @@ from hubbub.messages.shares import ShareChunk, declare
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, Voucher
 from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import Vector, plan_chunks
-from hubbub.strategies.base import Theta
-from hubbub.strategies.registry import find_phase
+from hubbub.strategies.base import Phase, Theta
+from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import dead_letter_queue, peers_queue, topology_for
@@ -46,9 +47,10 @@ from hubbub_trainer import snapshots
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
+from hubbub_trainer.task_runner import Sleep
 from hubbub_trainer.workspace import digest, model_hmac
 from support.aio import until
-from support.builders import SIGNATURE
+from support.builders import SIGNATURE, make_manifest
 from support.parties import identity_of, parties_of, run_keys_of, seals_beside, sign_sum
 from support.saboteur import DoomedStore, Saboteur
 from support.sealed_shares import open_share
@@ -57,6 +59,10 @@ from support.stand_in import StandIn, stand_in
 M = TypeVar("M", bound=Message)
 Heard = list[tuple[Envelope, M]]
 DEMO_SEED = 3
+
+
+def find_phase(strategy: str, name: str) -> Phase:
+    return next(phase for phase in find_strategy(strategy).phases if phase.name == name)
 
 
 @dataclass(eq=False)
@@ -264,6 +270,29 @@ class Scene:
                 return ours
             least = len(heard) + 1
 
+    def heard(self, party: StandIn, *kinds: type[M]) -> list[M]:
+        """What a party has been told so far of these kinds."""
+        return [envelope.body for envelope in party.heard if isinstance(envelope.body, kinds)]
+
+    @property
+    def failures(self) -> list[Code]:
+        """The failures that the coordinator has been told of so far."""
+        return [body.code for body in self.heard(self.coordinator, PartyFailed)]
+
+    async def failure(self) -> Code:
+        """The one failure that the coordinator is told of."""
+        ((_, failure),) = await self.hear(self.coordinator, PartyFailed)
+        await self.settle()
+        return failure.code
+
+    async def refusal(self, manifest: Manifest | None = None) -> Code:
+        """Propose a run, and return what the coordinator is told of why the trainer does not take part."""
+        self.manifest = manifest or self.manifest
+        await self.propose()
+        ((_, refused),) = await self.hear(self.coordinator, RunRefused)
+        await self.settle()
+        return refused.code
+
     async def settle(self) -> None:
         """Return when the real clients have done all that what they were sent before asks of them."""
         here, queues = self.manifest, [peers_queue(client) for client in self.real]
@@ -436,18 +465,29 @@ class Scene:
             body = SnapshotChunk(index=index)
             await self.say(self.parties[client], body, round_number=number, phase="", payload=sealed)
 
-    async def play_good_round(self, number: int) -> None:
-        """A round of a strategy with one phase."""
+    async def hand_over(self, client: PartyId, number: int, model: Theta) -> None:
+        """All clients made by hand vouch for a model, and one of them sends it."""
+        await self.vouch(number, model)
+        await self.send_snapshot(client, number, model)
+
+    async def play_good_round(self, number: int, *, members: Sequence[PartyId] | None = None) -> None:
+        """A round that all of its phases are released of."""
         await self.open_round(number)
-        for aggregator in self.aggregators:
-            await self.release(aggregator, number)
+        for phase in find_strategy(self.manifest.strategy).phases:
+            for aggregator in self.aggregators:
+                await self.release(aggregator, number, members, phase=phase.name)
         await self.hear(self.coordinator, RoundApplied, number=number)
 
     async def play_void_round(self, number: int) -> None:
+        """A round whose last phase is void."""
         await self.open_round(number)
+        *first, last = find_strategy(self.manifest.strategy).phases
+        for phase in first:
+            for aggregator in self.aggregators:
+                await self.release(aggregator, number, phase=phase.name)
         for aggregator in self.aggregators:
-            await self.sealed_shares(aggregator, number)
-        await self.void(number)
+            await self.sealed_shares(aggregator, number, last.name)
+        await self.void(number, last.name)
         await self.hear(self.coordinator, RoundDropped, number=number)
 
 
@@ -458,23 +498,38 @@ def _new_threads() -> ThreadPoolExecutor:
     return threads
 
 
+def draw_up(task: Task, clients: int = 3, /, **changes: object) -> Manifest:
+    """A manifest for a task, of several small chunks a vector."""
+    fields: dict[str, object] = {
+        "parameters": task.count_parameters(),
+        "task": task.name,
+        "initial_model_sha256": digest(task.initial_model(7)),
+        "rounds": 9,
+        "chunk_bytes": 256,
+        "min_clients": 2,
+    }
+    return make_manifest(clients=clients, servers=2, **{**fields, **changes})
+
+
 @asynccontextmanager
 async def scene_of(
     folder: Path,
     manifest: Manifest,
-    task: Task,
-    *,
+    *tasks: Task,
+    joined: bool = False,
     real: int = 1,
     policy: Policy | None = None,
     demo_seed: int | None = DEMO_SEED,
+    sleep: Sleep = asyncio.sleep,
+    slots: asyncio.Semaphore | None = None,
 ) -> AsyncIterator[Scene]:
-    """The first clients of a manifest are real; nothing is proposed yet."""
-    broker, parties = MemoryBroker(), parties_of(manifest)
+    """The first clients of a manifest are real. Unless they have joined, nothing is proposed yet."""
+    broker, parties, known = MemoryBroker(), parties_of(manifest), {task.name: task for task in tasks}
 
     def load(name: str) -> Task:
-        if name != task.name:
+        if name not in known:
             raise ConfigurationError(f"there is no task {name!r}")
-        return task
+        return known[name]
 
     def make(client: PartyId, folder: Path, transport: Transport) -> Trainer:
         return Trainer(
@@ -485,6 +540,8 @@ async def scene_of(
             folder=folder,
             load_task=load,
             demo_seed=demo_seed,
+            sleep=sleep,
+            training_slots=slots,
         )
 
     async with AsyncExitStack() as stack:
@@ -497,4 +554,6 @@ async def scene_of(
         for client in manifest.clients[:real]:
             stack.push_async_callback(scene.stop, client)
             await scene.start(client, folder / client)
+        if joined:
+            await scene.join()
         yield scene

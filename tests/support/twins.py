@@ -6,18 +6,20 @@ import asyncio
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Self
 from urllib.parse import urlsplit
 
 from hubbub.ids import PartyId, Role
-from hubbub.transport.base import ACK, DeadLetter, Delivery, Transport, Verdict
+from hubbub.transport.base import ACK, Address, DeadLetter, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.subscription import RetryPause
-from hubbub.transport.topology import Overflow, Topology, inbox, topology_for
+from hubbub.transport.topology import Overflow, Topology, inbox, route, topology_for
+from support.broker import declared
 from support.fault_proxy import FaultProxy
 
 PAUSE = RetryPause(first_s=0.05, longest_s=0.2)
@@ -199,6 +201,54 @@ class Recorder:
         """Return when each of these has arrived, in any order and however often."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: bodies <= set(self.bodies))
+
+
+def address_of(party: PartyId) -> Address:
+    """The address of an aggregator's inbox, for clients."""
+    return route(Role.CLIENT, Role.AGGREGATOR, party)
+
+
+def open_transport(url: str, topology: Topology, *, publish_timeout_s: float = 50) -> RabbitMqTransport:
+    """A transport that is quick to notice faults."""
+    return RabbitMqTransport(
+        url,
+        topology,
+        heartbeat_s=1,
+        connect_timeout_s=10,
+        publish_timeout_s=publish_timeout_s,
+        confirm_timeout_s=2,
+        reconnect_interval_s=0.1,
+        retry_pause=PAUSE,
+    )
+
+
+@asynccontextmanager
+async def behind_proxy(url: str, topology: Topology) -> AsyncIterator[tuple[FaultProxy, str]]:
+    """Have a topology at the broker, and a way there that can be disturbed."""
+    parts = urlsplit(url)
+    async with declared(url, topology), FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
+        yield proxy, parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}").geturl()
+
+
+class SteadyPublisher:
+    """Publishes several series of messages to a party until it is told to stop; knows which were confirmed."""
+
+    def __init__(self, transport: Transport, party: PartyId, series: int) -> None:
+        self.confirmed: set[bytes] = set()
+        self._stopped = False
+        self._tasks = [asyncio.create_task(self._publish(transport, party, name)) for name in range(series)]
+
+    async def _publish(self, transport: Transport, party: PartyId, name: int) -> None:
+        for number in count():
+            if self._stopped:
+                return
+            body = b"%d:%d" % (name, number)
+            await transport.publish(address_of(party), body)
+            self.confirmed.add(body)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await asyncio.gather(*self._tasks)
 
 
 class _Listener(logging.Handler):

@@ -1,7 +1,6 @@
 """A strategy with two phases, which no real strategy of one phase can stand in for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +9,16 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount, secure_sum_bits
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientInput, Conclusion, Exposure, Phase, Release, Restriction, Support
+from hubbub.strategies.base import (
+    ClientInput,
+    ClientRound,
+    Conclusion,
+    Exposure,
+    Phase,
+    Release,
+    Restriction,
+    Strategy,
+)
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.secure import SecureRound
 from hubbub.strategies.unions import SIGNS
@@ -21,10 +29,8 @@ COUNT_ELEMENTS = 130
 """Two chunks of 64 and a rest: phases may differ in length."""
 
 
-class TwoPhasesRound:
+class TwoPhasesRound(ClientRound):
     """First everybody counts the members together, then no-union."""
-
-    weight = 1
 
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
         self._parameters = parameters
@@ -61,13 +67,10 @@ def count_vector(parameters: Parameters) -> Vector:
     return Vector("count", COUNT_ELEMENTS, parameters.signs_modulus)
 
 
-@dataclass(frozen=True, slots=True)
-class TwoPhases:
-    name: str = NAME
-    phases: tuple[Phase, ...] = (Phase("count", tagged="integers"), SIGNS)
-    reveals: str = ""
-    repeats: bool = False
-    support: Support = "dense"
+class TwoPhases(Strategy):
+    name = NAME
+    phases = (Phase("count", tagged="integers"), SIGNS)
+    support = "dense"
 
     def exposure(self, parameters: Parameters) -> Exposure:
         return NO_UNION.exposure(parameters)
@@ -80,12 +83,6 @@ class TwoPhases:
             NO_UNION.admit(parameters, phase, vectors)
         elif tuple(vectors) != (count_vector(parameters),):
             raise PeerError(RejectReason.WRONG_LENGTH, "not the vector of a count")
-
-    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        self.admit(parameters, phase, vectors)
-
-    def union_size(self, released: Sequence[Vector]) -> int:
-        return NO_UNION.union_size(released)
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         count = secure_sum_bits(COUNT_ELEMENTS, parameters.signs_modulus, heads)

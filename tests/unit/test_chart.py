@@ -23,6 +23,7 @@ from support.chart import (
     PARTIES,
     RELEASES,
     Manifest,
+    environment,
     of_kind,
     parties,
     pod_specs,
@@ -30,7 +31,7 @@ from support.chart import (
     run_helm,
     values_file,
 )
-from support.label_selectors import matches
+from support.network_policy import matches
 
 OLDEST, LATEST = "1.27", "latest"
 CUSTOM = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "RabbitmqCluster"}
@@ -77,11 +78,7 @@ def test_helm_finds_nothing_to_say_about_a_chart_with_its_values(subtests: pytes
 
             assert done.returncode == 0, done.stdout
             assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
-
-
-def test_every_values_file_is_tested() -> None:
     files = {path for chart in ("hubbub", "broker") for path in (CHARTS / chart / "values").iterdir()}
-
     assert {values_file(release) for release in RELEASES} == files
 
 
@@ -133,47 +130,11 @@ def test_what_the_operator_is_told_about_its_pods_is_as_kubernetes_schemas_have_
     validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, LATEST)
 
 
-def test_no_two_objects_share_a_name_and_all_are_in_the_release_s_namespace(subtests: pytest.Subtests) -> None:
+def test_objects_have_names_of_their_own_and_select_pods_that_exist(subtests: pytest.Subtests) -> None:
     for release in RELEASES:
         with subtests.test(str(release)):
             manifests = render(release)
-
-            named = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
-
-            assert len(set(named)) == len(named)
-            assert {manifest["metadata"]["namespace"] for manifest in manifests} == {NAMESPACE}
-
-
-def test_each_stateful_set_selects_its_own_pods_and_no_others(subtests: pytest.Subtests) -> None:
-    for release in RELEASES:
-        with subtests.test(str(release)):
-            manifests = render(release)
-
-            for manifest in of_kind(manifests, "StatefulSet"):
-                assert selected(manifest["spec"]["selector"], manifests) == [manifest["spec"]["template"]]
-                assert manifest["spec"]["serviceName"] in {
-                    service["metadata"]["name"]
-                    for service in of_kind(manifests, "Service")
-                    if service["spec"].get("clusterIP") == "None"
-                }
-
-
-def test_services_lead_to_pods_that_have_the_port(subtests: pytest.Subtests) -> None:
-    for release in RELEASES:
-        with subtests.test(str(release)):
-            manifests = render(release)
-
-            for service in of_kind(manifests, "Service"):
-                found = selected({"matchLabels": service["spec"]["selector"]}, manifests)
-                assert found, service["metadata"]["name"]
-                for port in service["spec"].get("ports", []):
-                    assert all(port["targetPort"] in ports(pod) for pod in found)
-
-
-def test_budgets_and_policies_select_pods_that_exist(subtests: pytest.Subtests) -> None:
-    for release in RELEASES:
-        with subtests.test(str(release)):
-            manifests = render(release)
+            services = of_kind(manifests, "Service")
             # The operator's pods are not among what is rendered; these are the labels that it gives them.
             operated = [
                 {"app.kubernetes.io/name": cluster["metadata"]["name"], "app.kubernetes.io/component": "rabbitmq"}
@@ -181,6 +142,18 @@ def test_budgets_and_policies_select_pods_that_exist(subtests: pytest.Subtests) 
             ]
             labels = [pod["metadata"]["labels"] for pod in pods(manifests)] + operated
 
+            named = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
+            assert len(set(named)) == len(named)
+            assert {manifest["metadata"]["namespace"] for manifest in manifests} == {NAMESPACE}
+            headless = {each["metadata"]["name"] for each in services if each["spec"].get("clusterIP") == "None"}
+            for manifest in of_kind(manifests, "StatefulSet"):
+                assert selected(manifest["spec"]["selector"], manifests) == [manifest["spec"]["template"]]
+                assert manifest["spec"]["serviceName"] in headless
+            for service in services:
+                found = selected({"matchLabels": service["spec"]["selector"]}, manifests)
+                assert found, service["metadata"]["name"]
+                for port in service["spec"].get("ports", []):
+                    assert all(port["targetPort"] in ports(pod) for pod in found)
             for manifest in of_kind(manifests, "PodDisruptionBudget", "NetworkPolicy"):
                 selector = manifest["spec"].get("selector") or manifest["spec"]["podSelector"]
                 assert any(matches(selector, each) for each in labels), manifest["metadata"]["name"]
@@ -239,80 +212,48 @@ def test_rules_and_dashboard_are_those_of_the_grafana_folder() -> None:
 # What a party is ---------------------------------------------------------------------------------------------
 
 
-def test_a_party_is_one_pod_with_a_volume_that_outlives_it(subtests: pytest.Subtests) -> None:
-    for release in PARTIES:
-        with subtests.test(str(release)):
-            for _, manifest in parties(render(release)):
-                spec = manifest["spec"]
-
-                assert spec["replicas"] == 1
-                assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
-                assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
-
-
-def test_parties_can_be_evicted_one_at_a_time_and_also_when_none_is_ready(subtests: pytest.Subtests) -> None:
+def test_a_party_is_one_pod_with_a_volume_that_outlives_it_and_time_to_end_a_phase(
+    subtests: pytest.Subtests,
+) -> None:
+    longest = RunManifest.model_fields["phase_timeout_s"].default
     for release in PARTIES:
         with subtests.test(str(release)):
             manifests = render(release)
             [budget] = [
-                each
+                each["spec"]
                 for each in of_kind(manifests, "PodDisruptionBudget")
                 if each["metadata"]["name"] != "hubbub-broker"
             ]
 
-            assert budget["spec"]["maxUnavailable"] == 1
-            assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-            assert len(selected(budget["spec"]["selector"], manifests)) == len(list(parties(manifests)))
+            for _, manifest in parties(manifests):
+                spec = manifest["spec"]
+                assert spec["replicas"] == 1
+                assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
+                assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+                assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > longest
+            # Evicted one at a time, and also when none is ready.
+            assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+            assert len(selected(budget["selector"], manifests)) == len(list(parties(manifests)))
 
 
-def test_a_pod_has_longer_to_stop_than_a_phase_may_last(subtests: pytest.Subtests) -> None:
-    for release in PARTIES:
-        with subtests.test(str(release)):
-            longest = RunManifest.model_fields["phase_timeout_s"].default
-
-            for _, manifest in parties(render(release)):
-                assert manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest
-
-
-def test_the_trial_s_parties_are_those_that_federation_new_makes() -> None:
-    names = sorted(
-        (
-            role,
-            each["metadata"]["labels"]["hubbub-party"],
-            each["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"],
-        )
-        for role, each in parties(render(PARTIES[0]))
-    )
+def test_the_trial_s_parties_are_those_that_federation_new_makes_and_call_the_broker_beside_them() -> None:
+    manifests = render(PARTIES[0])
+    names, urls = [], set()
+    for role, each in parties(manifests):
+        spec = each["spec"]["template"]["spec"]
+        secret = spec["volumes"][0]["secret"]["secretName"]
+        names.append((role, each["metadata"]["labels"]["hubbub-party"], secret))
+        variables = environment(spec["containers"][0]).items()
+        urls |= {value for name, value in variables if name.endswith("_AMQP_URL")}
 
     made = [("aggregator", f"aggregator-{number}") for number in (1, 2)]
     made += [("coordinator", "coordinator"), *(("trainer", f"trainer-{number}") for number in range(1, 6))]
-    assert names == [(role, name, name) for role, name in made]
-
-
-def test_the_trial_s_parties_call_the_broker_beside_them() -> None:
-    manifests = render(PARTIES[0])
-
-    urls = {
-        variable["value"]
-        for _, each in parties(manifests)
-        for variable in each["spec"]["template"]["spec"]["containers"][0]["env"]
-        if variable["name"].endswith("_AMQP_URL")
-    }
-
+    assert sorted(names) == [(role, name, name) for role, name in made]
     [service] = [each for each in of_kind(manifests, "Service") if each["metadata"]["name"] == "hubbub-broker"]
     assert urls == {f"amqp://hubbub-broker:{service['spec']['ports'][0]['port']}/"}
 
 
 # Schemas -----------------------------------------------------------------------------------------------------
-
-
-def read_schema(chart: str) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads((CHARTS / chart / "values.schema.json").read_text(encoding="utf-8"))
-    return schema
-
-
-def test_a_party_s_name_is_what_the_library_takes_for_one() -> None:
-    assert read_schema("hubbub")["definitions"]["party"]["pattern"] == PARTY_ID_PATTERN
 
 
 FROM_OUTSIDE = {"hubbub": {"global"}, "broker": {"global", "enabled"}}
@@ -321,7 +262,7 @@ FROM_OUTSIDE = {"hubbub": {"global"}, "broker": {"global", "enabled"}}
 
 @pytest.mark.parametrize("chart", ["hubbub", "broker"])
 def test_values_and_schema_know_the_same_keys(chart: str) -> None:
-    schema = read_schema(chart)
+    schema = json.loads((CHARTS / chart / "values.schema.json").read_text(encoding="utf-8"))
     values = yaml.safe_load((CHARTS / chart / "values.yaml").read_text(encoding="utf-8"))
 
     def compare(value: dict[str, Any], part: dict[str, Any], where: str) -> None:
@@ -335,3 +276,4 @@ def test_values_and_schema_know_the_same_keys(chart: str) -> None:
                 compare(inner, part["properties"][key], f"{where}.{key}")
 
     compare(values, schema, chart)
+    assert chart != "hubbub" or schema["definitions"]["party"]["pattern"] == PARTY_ID_PATTERN

@@ -101,15 +101,6 @@ def test_exactly_the_documented_connections_pass(release: Release) -> None:
     assert {flow for flow, (passed, pairs) in flows.items() if passed == pairs} == passing
 
 
-def test_without_policies_everything_would_pass() -> None:
-    """So that the test above says something about the policies."""
-    manifests = render(RELEASES[0])
-    trainer, neighbour = list(pods(manifests))[-1], STRANGERS[0]
-
-    assert allows([], neighbour, trainer, Gate("TCP", 22))
-    assert not allows(of_kind(manifests, "NetworkPolicy"), neighbour, trainer, Gate("TCP", 22))
-
-
 def test_the_documents_speak_of_no_other_values_files() -> None:
     named = {
         (chart, row["values file"])

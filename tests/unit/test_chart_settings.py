@@ -83,41 +83,26 @@ def role_of(manifest: Manifest) -> str:
     return str(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
 
 
-def test_every_variable_is_a_setting_and_every_required_setting_is_given(
+def test_a_party_is_given_its_settings_and_what_they_name_is_mounted(
     found: list[tuple[str, Manifest]], tmp_path: Path
 ) -> None:
     for role, manifest in found:
-        variables = environment(container_of(manifest))
+        variables, mounted = environment(container_of(manifest)), provided(manifest)
 
+        # Fails if one is missing.
         settings = load(role, variables, tmp_path)
 
         prefix = settings.model_config["env_prefix"]
         fields = {f"{prefix}{name.upper()}" for name in SETTINGS[role].model_fields}
         assert variables.keys() <= fields | {f"{prefix}CONFIG_FILE"}
-
-
-def test_every_file_that_a_setting_names_is_mounted(found: list[tuple[str, Manifest]], tmp_path: Path) -> None:
-    for role, manifest in found:
-        settings = load(role, environment(container_of(manifest)), tmp_path)
-        mounted = provided(manifest)
-
-        paths = {name: value for name, value in settings if isinstance(value, Path)}
-
-        for name, path in paths.items():
+        file = Path(variables.get(f"{prefix}CONFIG_FILE", "/run/hubbub/settings.toml"))
+        assert file.parent == Path("/run/hubbub")
+        assert file.name in SECRET_FILES[role][1]
+        for name, path in ((name, value) for name, value in settings if isinstance(value, Path)):
             if name in {"folder", "cache_folder"}:
                 assert mounted[str(path)] is None, f"{name} cannot be written"
             else:
                 assert path.name in (mounted[str(path.parent)] or set()), f"{name}: nobody puts {path} there"
-
-
-def test_a_settings_file_is_one_of_the_secret_s_documented_files(found: list[tuple[str, Manifest]]) -> None:
-    for role, manifest in found:
-        variables = environment(container_of(manifest))
-
-        file = variables.get(f"HUBBUB_{role.upper()}_CONFIG_FILE", "/run/hubbub/settings.toml")
-
-        assert Path(file).parent == Path("/run/hubbub")
-        assert Path(file).name in SECRET_FILES[role][1]
 
 
 def test_probes_ask_where_the_service_answers(found: list[tuple[str, Manifest]], tmp_path: Path) -> None:
@@ -179,29 +164,17 @@ def test_no_secret_is_in_an_environment_variable(found: list[tuple[str, Manifest
         assert all("valueFrom" not in variable for variable in container["env"])
 
 
-def test_kubernetes_adds_no_variables_of_its_own(found: list[tuple[str, Manifest]]) -> None:
-    """A Service called hubbub-coordinator would set HUBBUB_COORDINATOR_PORT, and no coordinator would start."""
-    for _, manifest in found:
-        assert manifest["spec"]["template"]["spec"]["enableServiceLinks"] is False
-
-
-def test_image_and_user_are_those_of_the_images(found: list[tuple[str, Manifest]]) -> None:
+def test_a_pod_has_the_image_s_user_and_nothing_that_others_may_read(found: list[tuple[str, Manifest]]) -> None:
     for role, manifest in found:
-        spec = manifest["spec"]["template"]["spec"]
+        spec, labels = manifest["spec"]["template"]["spec"], manifest["metadata"]["labels"]
+        version, context = labels["app.kubernetes.io/version"], spec["securityContext"]
 
-        name = container_of(manifest)["image"].rpartition("/")[2]
-
-        version = manifest["metadata"]["labels"]["app.kubernetes.io/version"]
-        assert name == f"hubbub-{role}:{version}"
-        context = spec["securityContext"]
+        assert container_of(manifest)["image"].rpartition("/")[2] == f"hubbub-{role}:{version}"
         assert [context[key] for key in ("runAsUser", "runAsGroup", "fsGroup")] == [10001] * 3
-
-
-def test_a_secret_is_mounted_for_root_and_the_party_s_group_to_read(found: list[tuple[str, Manifest]]) -> None:
-    for _, manifest in found:
-        secrets = [each["secret"] for each in manifest["spec"]["template"]["spec"]["volumes"] if "secret" in each]
-
-        assert [secret["defaultMode"] for secret in secrets] == [0o440]
+        # For root and the party's group to read.
+        assert [each["secret"]["defaultMode"] for each in spec["volumes"] if "secret" in each] == [0o440]
+        # A Service called hubbub-coordinator would set HUBBUB_COORDINATOR_PORT, and no coordinator would start.
+        assert spec["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize("release", PARTIES[1:], ids=str)

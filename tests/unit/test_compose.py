@@ -16,7 +16,7 @@ from hubbub.messages.manifest import read_manifest
 from hubbub.runtime.health import Vitals, create_app
 from hubbub.runtime.settings import ServiceSettings
 from hubbub_aggregator.settings import AggregatorSettings
-from hubbub_cli.federation_folder import PUBLIC, SETTINGS_FILE, list_files
+from hubbub_cli.federation_folder import PUBLIC, SETTINGS_FILE, list_files, name_parties
 from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api.access import OPEN_PATHS
 from hubbub_trainer.__main__ import TrainerSettings
@@ -34,7 +34,7 @@ from support.compose_file import (
 from support.dockerfile import DOCKERFILE, read_targets
 
 ALL = read_services(profiles=("metrics", "cluster"))
-FILES = list_files(clients=5, aggregators=2)
+FILES = list_files(name_parties(clients=5, aggregators=2))
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "coordinator": CoordinatorSettings,
     "aggregator": AggregatorSettings,
@@ -42,7 +42,6 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
 }
 ONE_SHOT = ("init", "operator")
 PARTIES = [service for service in ALL.values() if service.target and service.name not in ONE_SHOT]
-LASTING = [service for service in ALL.values() if service.name not in ONE_SHOT]
 OTHER_VARIABLES = {"HUBBUB_URL", "HUBBUB_TOKEN_FILE", "HUBBUB_CACHE"}
 """Of the `hubbub` command itself."""
 SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|COOKIE|CREDENTIAL|TOKEN$|KEY$")
@@ -79,22 +78,16 @@ def test_it_keeps_to_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_variables_are_put_in_as_compose_does() -> None:
+    for text, value in (
         ("${A}-$A", "1-1"),
         ("${A:-2}${B:-2}${EMPTY:-2}", "122"),
         ("${A-2}${B-2}${EMPTY-2}", "12"),
         ("$$A ${B}", "$A "),
         ("${A:?must be given}", "1"),
         ("a:${B:-b-c/d}:ro", "a:b-c/d:ro"),
-    ],
-)
-def test_variables_are_put_in_as_compose_does(text: str, value: str) -> None:
-    assert put_in(text, {"A": "1", "EMPTY": ""}) == value
-
-
-def test_a_variable_that_must_be_given_is_asked_for() -> None:
+    ):
+        assert put_in(text, {"A": "1", "EMPTY": ""}) == value
     with pytest.raises(MissingVariable, match="EMPTY: say it"):
         put_in("${EMPTY:?say it}", {"EMPTY": ""})
 
@@ -110,53 +103,29 @@ def test_every_variable_is_explained_at_the_top() -> None:
 # Settings ------------------------------------------------------------------------------------------------------
 
 
-def test_every_variable_is_a_setting(subtests: pytest.Subtests) -> None:
+def test_a_party_is_given_its_settings_and_what_they_name_is_mounted(subtests: pytest.Subtests) -> None:
     for service in PARTIES:
         with subtests.test(service.name):
-            assert set(settings_of(service)) <= {*model_of(service).model_fields, "config_file"}
-
-
-def test_every_required_setting_is_given_here_or_in_the_file_that_init_writes(subtests: pytest.Subtests) -> None:
-    for service in PARTIES:
-        with subtests.test(service.name):
-            given = set(settings_of(service))
-            if "config_file" in given:
-                assert PurePosixPath(settings_of(service)["config_file"]).name == SETTINGS_FILE
-                given.add("roster_sha256")
-            required = {name for name, field in model_of(service).model_fields.items() if field.is_required()}
-            assert required <= given
-
-
-def test_every_file_that_a_setting_names_is_made_by_init_and_mounted(subtests: pytest.Subtests) -> None:
-    for service in PARTIES:
-        with subtests.test(service.name):
+            settings, fields = settings_of(service), model_of(service).model_fields
+            given = {*settings, *(["roster_sha256"] if "config_file" in settings else [])}
             volumes = {mount.target: mount.source for mount in service.mounts}
-            files = [
-                PurePosixPath(value) for value in settings_of(service).values() if value.startswith(IN_VOLUMES)
-            ]
-
-            assert files
-            assert [file for file in files if file.name not in FILES[volumes[str(file.parent)]]] == []
-
-
-def test_every_folder_that_a_setting_names_can_be_written(subtests: pytest.Subtests) -> None:
-    for service in PARTIES:
-        with subtests.test(service.name):
+            files = [PurePosixPath(value) for value in settings.values() if value.startswith(IN_VOLUMES)]
             writable = {mount.target for mount in service.mounts if not mount.read_only}
 
-            given = settings_of(service)
-            assert {given[name] for name in ("folder", "cache_folder") if name in given} == writable
+            assert given <= {*fields, "config_file"}
+            assert {name for name, field in fields.items() if field.is_required()} <= given
+            assert PurePosixPath(settings.get("config_file", SETTINGS_FILE)).name == SETTINGS_FILE
+            assert files
+            assert [file for file in files if file.name not in FILES[volumes[str(file.parent)]]] == []
+            assert {settings[name] for name in ("folder", "cache_folder") if name in settings} == writable
 
 
-def test_other_variables_are_those_of_the_command(subtests: pytest.Subtests) -> None:
-    for service in (each for each in ALL.values() if each not in PARTIES):
-        with subtests.test(service.name):
-            assert {name for name in service.environment if name.startswith("HUBBUB_")} <= OTHER_VARIABLES
-
-
-def test_no_secret_is_in_the_environment(subtests: pytest.Subtests) -> None:
+def test_variables_are_settings_or_the_command_s_and_hold_no_secret(subtests: pytest.Subtests) -> None:
     for service in ALL.values():
         with subtests.test(service.name):
+            ours = {name for name in service.environment if name.startswith("HUBBUB_")}
+
+            assert service in PARTIES or ours <= OTHER_VARIABLES
             for name, value in service.environment.items():
                 assert not SECRET_NAME.search(name.removesuffix("_FILE")) or name.endswith("_FILE"), name
                 assert "@" not in str(value), f"{name} may hold a password"
@@ -179,22 +148,17 @@ def test_init_makes_what_it_has_volumes_for(tmp_path: Path, monkeypatch: pytest.
 # Who has what --------------------------------------------------------------------------------------------------
 
 
-def test_a_service_mounts_one_secret_folder_and_cannot_change_it(subtests: pytest.Subtests) -> None:
-    for service in (each for each in ALL.values() if each.name != "init"):
-        with subtests.test(service.name):
-            secrets = [mount for mount in service.mounts if mount.source in FILES and mount.source != PUBLIC]
-            owner = {"prometheus": ["monitor"], "grafana": [], "broker-2": ["broker"], "broker-3": ["broker"]}
-
-            assert [mount.source for mount in secrets] == owner.get(service.name, [service.name])
-            assert all(mount.read_only and mount.target == "/run/hubbub" for mount in secrets)
-
-
-def test_nobody_but_init_changes_what_is_for_everybody(subtests: pytest.Subtests) -> None:
+def test_a_service_mounts_one_secret_folder_and_only_init_changes_what_is_there(subtests: pytest.Subtests) -> None:
+    owner = {"prometheus": ["monitor"], "grafana": [], "broker-2": ["broker"], "broker-3": ["broker"]}
     for service in ALL.values():
         with subtests.test(service.name):
-            public = [mount for mount in service.mounts if mount.source == PUBLIC]
+            held = [mount for mount in service.mounts if mount.source in FILES]
+            secrets = [mount for mount in held if mount.source != PUBLIC]
 
-            assert all(mount.read_only == (service.name != "init") for mount in public)
+            assert {mount.read_only for mount in held} <= {service.name != "init"}
+            if service.name != "init":
+                assert [mount.source for mount in secrets] == owner.get(service.name, [service.name])
+                assert all(mount.target == "/run/hubbub" for mount in secrets)
 
 
 def test_what_one_service_keeps_no_other_mounts() -> None:
@@ -209,27 +173,19 @@ def test_what_one_service_keeps_no_other_mounts() -> None:
 def test_every_service_is_confined(subtests: pytest.Subtests) -> None:
     for service in ALL.values():
         with subtests.test(service.name):
-            content = service.content
+            content, ports = service.content, service.content.get("ports", [])
 
             assert (content["user"], content["read_only"], content["cap_drop"]) == ("10001:10001", True, ["ALL"])
             assert content["security_opt"] == ["no-new-privileges:true"]
             assert "/tmp" in service.tmpfs  # noqa: S108  (In a container.)
             assert {"mem_limit", "pids_limit", "restart"} <= set(content)
-            assert not {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode"} & (
-                set(content) - ({"network_mode"} if content.get("network_mode") == "none" else set())
-            )
+            assert not {"privileged", "cap_add", "devices", "pid", "ipc"} & set(content)
+            assert content.get("network_mode", "none") == "none"
+            assert all(port.startswith("127.0.0.1:") for port in ports)
+            assert bool(ports) == (service.name in {"coordinator", "grafana"})
 
 
 # Networks ------------------------------------------------------------------------------------------------------
-
-
-def test_ports_are_for_this_machine_alone(subtests: pytest.Subtests) -> None:
-    for service in ALL.values():
-        with subtests.test(service.name):
-            ports = service.content.get("ports", [])
-
-            assert all(port.startswith("127.0.0.1:") for port in ports)
-            assert bool(ports) == (service.name in {"coordinator", "grafana"})
 
 
 def test_the_broker_is_reached_by_parties_alone_and_reaches_nobody_else() -> None:
@@ -256,21 +212,15 @@ def test_a_party_is_asked_how_it_is_where_it_answers(subtests: pytest.Subtests) 
             assert found[2] in OPEN_PATHS
 
 
-def test_what_lasts_is_started_again_and_asked_how_it_is(subtests: pytest.Subtests) -> None:
-    for service in LASTING:
-        with subtests.test(service.name):
-            assert service.content["restart"] == "unless-stopped"
-            assert service.probe
-
-
-def test_what_a_service_waits_for_can_come(subtests: pytest.Subtests) -> None:
+def test_what_lasts_is_started_again_and_what_a_service_waits_for_can_come(subtests: pytest.Subtests) -> None:
     for service in ALL.values():
         with subtests.test(service.name):
+            if service.name not in ONE_SHOT:
+                assert service.content["restart"] == "unless-stopped"
+                assert service.probe
             for name, condition in service.depends_on.items():
-                if condition["condition"] == "service_completed_successfully":
-                    assert name in ONE_SHOT
-                else:
-                    assert ALL[name].probe
+                ends = condition["condition"] == "service_completed_successfully"
+                assert name in ONE_SHOT if ends else ALL[name].probe
                 needs_profile = set(ALL[name].profiles) - set(service.profiles)
                 assert not needs_profile or condition["required"] is False
 
@@ -296,21 +246,17 @@ def test_the_build_is_given_arguments_that_there_are() -> None:
     assert all(set(arguments) <= known and arguments["HUBBUB_VERSION"] == __version__ for arguments in given)
 
 
-def test_volumes_belong_to_the_user_of_the_services() -> None:
+def test_volumes_belong_to_the_user_of_the_services_which_the_image_starts(subtests: pytest.Subtests) -> None:
     """An empty volume takes over the owner of the folder in the image that it is mounted on."""
     recipe = DOCKERFILE.read_text(encoding="utf-8")
-
     for service in (each for each in ALL.values() if each.target):
-        assert read_targets()[str(service.target)].user == [service.content["user"]]
-        for mount in service.mounts:
-            name = mount.target.removeprefix("/federation/")
-            assert re.search(rf"[ \t]{re.escape(name)}(\s|$)", recipe, re.MULTILINE), mount
-
-
-def test_the_image_starts_the_service(subtests: pytest.Subtests) -> None:
-    for service in PARTIES:
         with subtests.test(service.name):
-            entrypoint = read_targets()[str(service.target)].entrypoint
+            target = read_targets()[str(service.target)]
 
-            assert entrypoint == ["python", "-m", f"hubbub_{service.target}"]
-            assert not {"entrypoint", "command"} & set(service.content)
+            assert target.user == [service.content["user"]]
+            for mount in service.mounts:
+                name = mount.target.removeprefix("/federation/")
+                assert re.search(rf"[ \t]{re.escape(name)}(\s|$)", recipe, re.MULTILINE), mount
+            if service in PARTIES:
+                assert target.entrypoint == ["python", "-m", f"hubbub_{service.target}"]
+                assert not {"entrypoint", "command"} & set(service.content)

@@ -36,42 +36,33 @@ def test_one_broker_is_what_starts_without_a_profile() -> None:
     assert not set(services) & {"prometheus", "grafana"}
 
 
-def test_with_the_profile_and_its_variables_every_party_knows_three_brokers() -> None:
+def test_with_the_profile_there_are_three_brokers_that_know_each_other_and_every_party_knows() -> None:
     services = read_services(CLUSTER_ENV, profiles=("cluster",))
-    urls = {
-        value
-        for service in services.values()
-        for name, value in service.environment.items()
-        if name.endswith("AMQP_URL")
-    }
-
-    assert urls == {",".join(f"amqp://{name}/" for name in BROKERS)}
-    assert [name for name in services if name.startswith("broker")] == BROKERS
-
-
-def test_all_nodes_read_the_same_configuration_which_names_them_all() -> None:
-    services = read_services(CLUSTER_ENV, profiles=("cluster",))
-    nodes = [services[name] for name in BROKERS]
+    nodes = [each for name, each in services.items() if name.startswith("broker")]
+    variables = [pair for service in services.values() for pair in service.environment.items()]
 
     sources = {mount.source for node in nodes for mount in node.mounts if mount.target.startswith("/etc/rabbitmq")}
-    assert sources == {"./compose/rabbitmq-cluster.conf"}
     conf = read_conf("rabbitmq-cluster.conf")
     named = {value for key, value in conf.items() if key.startswith("cluster_formation.classic_config.nodes")}
+
+    assert [node.name for node in nodes] == BROKERS
+    urls = {value for name, value in variables if name.endswith("AMQP_URL")}
+    assert urls == {",".join(f"amqp://{name}/" for name in BROKERS)}
+    assert sources == {"./compose/rabbitmq-cluster.conf"}
     assert named == {f"rabbit@{node.content['hostname']}" for node in nodes}
     assert conf["cluster_formation.target_cluster_size_hint"] == str(len(BROKERS))
 
 
-def test_no_broker_takes_a_message_that_parties_would_have_to_drop() -> None:
-    for name in ("rabbitmq.conf", "rabbitmq-cluster.conf"):
-        assert read_conf(name)["max_message_size"] == str(MAX_BODY_BYTES)
-
-
-def test_every_broker_loads_the_definitions_that_init_writes() -> None:
-    for service in (each for name, each in read_services(profiles=("cluster",)).items() if name in BROKERS):
-        conf = next(mount for mount in service.mounts if mount.target.startswith("/etc/rabbitmq/conf.d/"))
-        definitions = PurePosixPath(read_conf(PurePosixPath(conf.source).name)["load_definitions"])
-        assert {m.target: m.source for m in service.mounts}[str(definitions.parent)] == "public"
-        assert definitions.name == "definitions.json"
+def test_every_broker_loads_what_init_writes_and_takes_no_message_that_parties_would_have_to_drop() -> None:
+    for variables in ({}, CLUSTER_ENV):
+        for service in read_services(variables, profiles=("cluster",)).values():
+            if service.name in BROKERS:
+                mounts = {mount.target: mount.source for mount in service.mounts}
+                [source] = [mounts[each] for each in mounts if each.startswith("/etc/rabbitmq/conf.d/")]
+                conf = read_conf(PurePosixPath(source).name)
+                definitions = PurePosixPath(conf["load_definitions"])
+                assert (mounts[str(definitions.parent)], definitions.name) == ("public", "definitions.json")
+                assert conf["max_message_size"] == str(MAX_BODY_BYTES)
 
 
 # A folder of the user's own ------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ OTHER_VARIABLES = {
     "HUBBUB_TOKEN_FILE",
     "HUBBUB_URL",
 }
+MAX_README_BYTES = 9_000
 VARIABLE = r"HUBBUB_[A-Z0-9_]*[A-Z0-9]"
 WRITTEN = {"None": "none", "True": "true", "False": "false"}
 """How a setting's value is written."""
@@ -114,22 +115,38 @@ PROTOCOL = read(ROOT / "docs" / "protocol.md")
 # What a page names ---------------------------------------------------------------------------------------
 
 
-def test_every_path_named_exists(subtests: pytest.Subtests) -> None:
+def test_all_that_a_page_names_exists(subtests: pytest.Subtests) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    known = options_of(()).union(*(options_of(name.split()) for name in all_commands()))
     for page in PAGES:
         with subtests.test(page.path.name):
-            paths = [
+            files = [
                 span
                 for span in page.spans
-                if re.fullmatch(r"[\w./-]+", span) and (span.split("/")[0] in FOLDERS or is_file(span))
+                if re.fullmatch(r"[\w./-]+", span) and (span.split("/")[0] in FOLDERS or TOP_FILES.fullmatch(span))
             ]
+            modules = {span for span in page.spans if re.fullmatch(r"hubbub(_[a-z]+)?(\.[a-z_]+)+", span)}
+            started = {name for line in page.commands for name in re.findall(r"python -m (hubbub_\w+)", line)}
+            made = {word for line in page.commands if line.startswith("make ") for word in shlex.split(line)[1:]}
+            links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
 
-            missing = [path for path in paths if not (ROOT / path).exists()]
+            assert [path for path in files if not (ROOT / path).exists()] == []
+            modules |= {f"{name}.__main__" for name in started}
+            assert [name for name in modules - EXCHANGES if find_spec(name) is None] == []
+            assert {word for word in made if "=" not in word} - targets == set()
+            assert set(re.findall(VARIABLE, page.text)) - OTHER_VARIABLES - settings_variables() == set()
+            assert {span.split()[0] for span in page.spans if span.startswith("--")} - known == set()
+            for call in calls_of_hubbub(page):
+                used = {word.split("=")[0] for word in call if word.startswith("-")}
+                assert used - options_of(call[: first_option(call)]) == set(), call
+            assert [link for link in links if not link.startswith("https://") and not resolves(page, link)] == []
 
-            assert missing == []
 
-
-def is_file(span: str) -> bool:
-    return TOP_FILES.fullmatch(span) is not None
+def resolves(page: Page, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = page.path.parent / name if name else page.path
+    return target.exists() and (not anchor or anchor in read(target).anchors)
 
 
 def test_every_folder_in_the_layout_exists() -> None:
@@ -146,37 +163,7 @@ def test_every_folder_in_the_layout_exists() -> None:
     assert [folder for folder in folders if not folder.is_dir()] == []
 
 
-def test_every_module_named_can_be_imported(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            modules = [span for span in page.spans if re.fullmatch(r"hubbub(_[a-z]+)?(\.[a-z_]+)+", span)]
-
-            missing = [name for name in modules if name not in EXCHANGES and find_spec(name) is None]
-
-            assert missing == []
-
-
-EXCHANGES = {spec.name for spec in topology_for(PartyId("somebody"), Role.CLIENT).exchanges}
-
-
-def test_every_service_started_has_a_main_module(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            services = {name for line in page.commands for name in re.findall(r"python -m (hubbub_\w+)", line)}
-
-            assert [name for name in services if find_spec(f"{name}.__main__") is None] == []
-
-
-def test_every_make_target_exists(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-            targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-            calls = [shlex.split(line) for line in page.commands if line.startswith("make ")]
-
-            asked = {word for call in calls for word in call[1:] if "=" not in word}
-
-            assert asked - targets == set()
+EXCHANGES = set(topology_for(PartyId("somebody"), Role.CLIENT).exchanges)
 
 
 # The command ---------------------------------------------------------------------------------------------
@@ -224,25 +211,8 @@ def calls_of_hubbub(page: Page) -> Iterator[list[str]]:
             yield ["demo", *shlex.split(shlex.split(line)[2].removeprefix("ARGS="))]
 
 
-def test_every_hubbub_command_and_option_exists(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            for call in calls_of_hubbub(page):
-                used = {word.split("=")[0] for word in call if word.startswith("-")}
-
-                assert used - options_of(call[: first_option(call)]) == set(), call
-
-
 def first_option(call: list[str]) -> int:
     return next((position for position, word in enumerate(call) if word.startswith("-")), len(call))
-
-
-def test_every_option_named_alone_exists(subtests: pytest.Subtests) -> None:
-    known = options_of(()).union(*(options_of(name.split()) for name in all_commands()))
-
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            assert {span.split()[0] for span in page.spans if span.startswith("--")} - known == set()
 
 
 def test_running_lists_every_command() -> None:
@@ -256,14 +226,6 @@ def test_running_names_the_settings_that_there_are_and_no_others() -> None:
     variables = set(re.findall(VARIABLE, RUNNING.text))
 
     assert variables - OTHER_VARIABLES == settings_variables()
-
-
-def test_every_variable_named_is_read_somewhere(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            variables = set(re.findall(VARIABLE, page.text))
-
-            assert variables - OTHER_VARIABLES - settings_variables() == set()
 
 
 def test_variables_outside_the_settings_are_read_where_we_say() -> None:
@@ -390,31 +352,6 @@ def test_running_names_every_state_of_a_run() -> None:
     assert {state.value for state in State} - set(re.findall(r"[a-z]+", sentence)) == set()
 
 
-# Links ---------------------------------------------------------------------------------------------------
-
-
-def test_links_inside_the_repository_resolve(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.path.name):
-            links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
-
-            broken = [link for link in links if not link.startswith("https://") and not resolves(page, link)]
-
-            assert broken == []
-
-
-def resolves(page: Page, link: str) -> bool:
-    name, _, anchor = link.partition("#")
-    target = page.path.parent / name if name else page.path
-    return target.exists() and (not anchor or anchor in read(target).anchors)
-
-
-MAX_README_BYTES = 9_000
-
-
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short_and_all_pages_are_found() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= MAX_README_BYTES
-
-
-def test_pages_are_found() -> None:
     assert {"README.md", "running.md", "protocol.md", "threat-model.md"} <= {page.path.name for page in PAGES}

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
-from prometheus_client import CollectorRegistry
 
 from support.measured_run import measure_run
 
@@ -112,19 +111,14 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """Every sample that any party has, with its labels and the values that they have."""
     measured = measure_run(tmp_path_factory.mktemp("federation"))
     found: dict[str, dict[str, set[str]]] = {}
-    for registry in measured.registries.values():
-        note_samples(registry, found)
-    return found
-
-
-def note_samples(registry: CollectorRegistry, found: dict[str, dict[str, set[str]]]) -> None:
-    for metric in registry.collect():
+    for metric in (metric for registry in measured.registries.values() for metric in registry.collect()):
         # One that has not happened, such as a late message, has labels and no samples.
         found.setdefault(f"{metric.name}_total" if metric.type == "counter" else metric.name, {})
         for sample in metric.samples:
             labels = found.setdefault(sample.name, {})
             for label, value in sample.labels.items():
                 labels.setdefault(label, set()).add(value)
+    return found
 
 
 UNSEEN = {"hubbub_messages_late_total": {"kind"}, "hubbub_inbox_messages": set[str]()}
@@ -151,71 +145,47 @@ def check(expression: str, series: Series) -> None:
 # The dashboard -----------------------------------------------------------------------------------------------
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-EXPRESSIONS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 
-def test_a_panel_asks_only_for_what_there_is(subtests: pytest.Subtests, series: Series) -> None:
-    for title, expression in EXPRESSIONS:
-        with subtests.test(title):
-            check(expression, series)
-
-
-def test_a_panel_heeds_the_choice_of_parties(subtests: pytest.Subtests) -> None:
-    for title, expression in EXPRESSIONS:
-        with subtests.test(title):
-            query = read_query(expression)
-            choice = ("instance", "$instance")
-            chosen = {metric for metric, label, _, value in query.matchers if (label, value) == choice}
-
-            # What something is joined with is chosen by it.
-            assert set(query.metrics) - chosen <= {"hubbub_info"}
-
-
-def test_a_legend_shows_only_labels_that_are_left(subtests: pytest.Subtests, series: Series) -> None:
+def test_a_panel_asks_for_what_there_is_of_the_chosen_parties_and_shows_labels_that_are_left(
+    subtests: pytest.Subtests, series: Series
+) -> None:
     for panel in PANELS:
         for target in panel["targets"]:
             with subtests.test(panel["title"]):
+                check(target["expr"], series)
                 query = read_query(target["expr"])
-                shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-                left = set(query.grouped) if query.grouped else labels_of(series, query.metrics[0])
-                assert shown <= left, f"{target['legendFormat']!r} of {target['expr']!r}"
+                choice = ("instance", "$instance")
+                chosen = {metric for metric, label, _, value in query.matchers if (label, value) == choice}
+                # What something is joined with is chosen by it.
+                assert set(query.metrics) - chosen <= {"hubbub_info"}
+                check_shown(r"{{(\w+)}}", target["legendFormat"], query, series)
 
 
-def test_the_rows_are_in_order() -> None:
-    assert [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"] == ROWS
+def check_shown(pattern: str, text: str, query: Query, series: Series) -> None:
+    left = set(query.grouped) if query.grouped else labels_of(series, query.metrics[0])
+    assert set(re.findall(pattern, text)) <= left, text
 
 
-def test_every_panel_can_be_told_from_the_others_and_says_what_it_shows() -> None:
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+def test_every_panel_has_its_place_its_name_and_the_chosen_data_source() -> None:
+    panels, chosen = DASHBOARD["panels"], {"type": "prometheus", "uid": "${datasource}"}
+
+    def cells(panel: dict[str, dict[str, int]]) -> set[tuple[int, int]]:
+        place = panel["gridPos"]
+        columns, lines = (range(place[at], place[at] + place[size]) for at, size in (("x", "w"), ("y", "h")))
+        return {(x, y) for x in columns for y in lines}
+
+    assert [panel["title"] for panel in panels if panel["type"] == "row"] == ROWS
+    assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
     assert [panel["title"] for panel in PANELS if not panel["description"]] == []
-
-
-def test_every_panel_asks_the_chosen_data_source() -> None:
-    chosen = {"type": "prometheus", "uid": "${datasource}"}
-
+    assert all(x < COLUMNS for panel in panels for x, _ in cells(panel))
+    assert not [(one["id"], other["id"]) for one, other in combinations(panels, 2) if cells(one) & cells(other)]
     asked = [panel["datasource"] for panel in PANELS]
     asked += [target["datasource"] for panel in PANELS for target in panel["targets"]]
     assert all(each == chosen for each in asked)
     assert DASHBOARD["templating"]["list"][0]["type"] == "datasource"
     assert DASHBOARD["id"] is None
-
-
-def test_no_two_panels_lie_on_each_other() -> None:
-    def cells(panel: dict[str, dict[str, int]]) -> set[tuple[int, int]]:
-        place = panel["gridPos"]
-        return {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= COLUMNS for panel in DASHBOARD["panels"])
-    assert not [
-        (one["title"], other["title"])
-        for one, other in combinations(DASHBOARD["panels"], 2)
-        if cells(one) & cells(other)
-    ]
 
 
 def test_the_variables_are_read_off_a_metric_that_every_party_has(
@@ -240,16 +210,10 @@ def test_a_rule_asks_only_for_what_there_is_and_says_what_to_do(subtests: pytest
             assert labels["severity"] in {"warning", "critical"}
             assert annotations["summary"]
             assert annotations["description"].endswith(".")
-            shown = set(re.findall(r"\$labels\.(\w+)", " ".join(annotations.values())))
-            query = read_query(expression)
-            assert shown <= (set(query.grouped) if query.grouped else labels_of(series, query.metrics[0]))
-
-
-def test_every_rule_has_a_name_of_its_own_and_only_keys_that_prometheus_knows() -> None:
+            check_shown(r"\$labels\.(\w+)", " ".join(annotations.values()), read_query(expression), series)
+            assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+            assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS)
-    for rule in ALERTS:
-        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
-        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
 
 
 # The reader itself -------------------------------------------------------------------------------------------

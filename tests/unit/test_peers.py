@@ -25,6 +25,7 @@ from benchmarks.peers.report import PeersReport
 from benchmarks.peers.sheet import lay_out_peers
 from rich.console import Console
 
+from hubbub.ids import WireMode
 from hubbub.runtime.telemetry import context
 from hubbub_local.attribution import AttributingLoop, Attribution
 
@@ -125,7 +126,7 @@ def test_packed_plaintexts_add_up_element_by_element_to_the_last_client() -> Non
 
 
 @pytest.mark.parametrize(("wire", "full_shares"), [("paper", 2), ("compact", 1)])
-def test_hubbub_adds_all_numbers_or_signs_alone_on_the_same_vectors(wire: str, full_shares: int) -> None:
+def test_hubbub_adds_all_numbers_or_signs_alone_on_the_same_vectors(wire: WireMode, full_shares: int) -> None:
     with draw_up_contest(5_000, CLIENTS) as drawn:
         dense, sparse = (measure_hubbub(drawn, strategy, wire=wire, count=2) for strategy in ("sum", "sec-union"))
 

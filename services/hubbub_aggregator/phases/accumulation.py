@@ -42,11 +42,12 @@ from hubbub.machine.effects import (
     Persist,
     Publish,
     Record,
+    Sendable,
     SetTimer,
     Tell,
     TellOwner,
 )
-from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
     ClosePhase,
@@ -84,6 +85,9 @@ from hubbub_aggregator.events import (
     VoidOrdered,
 )
 
+PARTIAL = "partial"
+"""Stands in the spool for the set id of another aggregator's sum."""
+
 
 class State(Enum):
     """State of the phase at this aggregator."""
@@ -114,11 +118,6 @@ class ShareSet:
     asked: int = 0
     """Resend requests so far."""
     spoilt: bool = False
-
-    @property
-    def seeded(self) -> bool:
-        """Return whether the set expands from a seed."""
-        return bool(self.seed)
 
     @property
     def complete(self) -> bool:
@@ -180,13 +179,24 @@ class Accumulation:
         """Members whose share set was complete when they became members, and has to come again."""
         return tuple(member for member in self.members if not self.sets[member].complete)
 
+    def needs(self, client: PartyId) -> bool:
+        """Return whether chunks of a client still count: any before the order, then those of damaged members."""
+        return not self.members or client in self.damaged
+
+    @property
+    def awaited_again(self) -> tuple[PartyId, ...]:
+        """The clients whose set was asked for again, is still needed, and has not come completely."""
+        return tuple(
+            client for client, each in self.sets.items() if each.lost and not each.spoilt and self.needs(client)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SpoolChunk(Persist):
-    """Spool the delivery's payload."""
+    """Spool the delivery's payload: a chunk of a client's share set, or of another aggregator's sum."""
 
-    client: PartyId
-    set_id: SetId
+    sender: PartyId
+    set_id: str
     index: int
 
 
@@ -203,14 +213,6 @@ class CheckChunk(Job):
 
     client: PartyId
     share_set: ShareSet
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolPartial(Persist):
-    """Spool the delivery's payload, a chunk of another aggregator's sum."""
-
-    aggregator: PartyId
     index: int
 
 
@@ -238,15 +240,10 @@ class GiveReceipt(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRelease(Persist):
-    """Journal the member set for good, and draw the keys that the sum is sealed with."""
+class RecordVerdict(Persist):
+    """Journal for good the member set, and draw the keys that the sum is sealed with; no members mean void."""
 
-    members: tuple[PartyId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordVoid(Persist):
-    """Journal for good that the phase is void."""
+    members: tuple[PartyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,21 +253,19 @@ class SumAndRelease(Job):
     members: tuple[PartyId, ...]
 
 
-# Collecting ---------------------------------------------------------------------------------------------
+# Collecting, also what was asked for again --------------------------------------------------------------
 
 
 def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
     """Spool a chunk and have it checked unless it was on arrival. A seed is not spooled: the event holds it.
 
-    A duplicate changes nothing, nor does a chunk of a spoilt set.
+    A duplicate changes nothing, nor does a chunk of a spoilt set, or one that is too late.
     """
-    return _take_chunk(State.COLLECTING, data, event)
-
-
-def _take_chunk(state: State, data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
+    if not data.needs(event.client):
+        return stay(data)
     known = data.sets.get(event.client)
     declared = (event.set_id, event.vectors, event.weight, event.transcript, bool(event.seed))
-    if known and (known.set_id, known.vectors, known.weight, known.transcript, known.seeded) != declared:
+    if known and (known.set_id, known.vectors, known.weight, known.transcript, bool(known.seed)) != declared:
         raise PeerError(RejectReason.SECOND_SET, f"{event.client} has sent another share set in this phase")
     share_set = known or ShareSet(
         set_id=event.set_id,
@@ -282,16 +277,15 @@ def _take_chunk(state: State, data: Accumulation, event: ChunkArrived) -> Step[S
     )
     is_new = event.index not in share_set.arrived
     if share_set.spoilt or not (is_new or event.index in share_set.lost):
-        return Step(state, data)
+        return stay(data)
     share_set = replace(share_set, arrived=share_set.arrived | {event.index}, lost=share_set.lost - {event.index})
     totals = _add_up(data.wire_bytes, event.wire_bytes if is_new else {})
     data = replace(_with_set(data, event.client, share_set), wire_bytes=totals)
     spool = () if event.seed else (SpoolChunk(event.client, event.set_id, event.index),)
     if event.checked:
         checked = ChunkChecked(client=event.client, index=event.index, asked=share_set.asked)
-        result = (confirm if state is State.COLLECTING else confirm_again)(data, checked)
-        return replace(result, effects=(*spool, *result.effects))
-    return Step(state, data, (*spool, CheckChunk(event.client, share_set, event.index)))
+        return confirm(data, checked).first(*spool)
+    return stay(data, *spool, CheckChunk(event.client, share_set, event.index))
 
 
 def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
@@ -299,16 +293,18 @@ def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int
 
 
 def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
-    """Note that a chunk is good; a complete set gets its receipt."""
+    """Note that a chunk is good. A complete set gets its receipt or, if it has one, is added."""
     share_set = data.sets[event.client]
-    if event.asked != share_set.asked:
-        return Step(State.COLLECTING, data)  # The chunk that was opened is no longer on disk.
+    if not data.needs(event.client) or event.asked != share_set.asked:
+        return stay(data)  # The chunk that was opened is no longer on disk.
     share_set = replace(share_set, checked=share_set.checked | {event.index})
     data = _with_set(data, event.client, share_set)
-    if not share_set.complete:
-        return Step(State.COLLECTING, data)
+    if not share_set.complete or data.damaged:
+        return stay(data)
+    if data.members:
+        return _sum_or_await(data).first(CancelTimer("answer"))
     receipt = _receipt(data.me, event.client, share_set)
-    return Step(State.COLLECTING, data, (RecordSet(event.client, share_set.set_id), GiveReceipt(receipt)))
+    return stay(data, RecordSet(event.client, share_set.set_id), GiveReceipt(receipt))
 
 
 def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
@@ -322,24 +318,24 @@ def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
 
 
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
-    """Refuse a set because one of its chunks is broken: it gets no receipt. Other sets are not affected."""
+    """Refuse a set because one of its chunks is broken: it gets no receipt. Other sets are not affected.
+
+    If it was asked for again after the order to close, give up.
+    """
     share_set = data.sets[event.client]
-    if share_set.spoilt or event.index in share_set.checked or event.asked != share_set.asked:
-        return Step(State.COLLECTING, data)
-    share_set = replace(share_set, spoilt=True)
-    effects = (
-        _report(data, SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason)),
-        CountRefusal(event.reason, _kind_of(data, share_set), event.client, event.explanation),
-    )
+    if not data.needs(event.client) or event.asked != share_set.asked:
+        return stay(data)
+    full = ShareChunk if data.combiner is None else DenseShareChunk
+    kind = ShareSeed.kind if share_set.seed else full.kind
+    refusal = CountRefusal(event.reason, kind, event.client, event.explanation)
+    if data.members:
+        why = f"{event.client} has sent a broken share set, asked for it again: begin another run"
+        return _give_up(data, why).then(refusal)
+    if share_set.spoilt or event.index in share_set.checked:
+        return stay(data)
+    report = _report(data, SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason))
     # Its chunks stay in the spool until the phase is over: a job may be opening another of them now.
-    return Step(State.COLLECTING, _with_set(data, event.client, share_set), effects)
-
-
-def _kind_of(data: Accumulation, share_set: ShareSet) -> str:
-    """Return the kind of the messages that a set arrives in."""
-    if share_set.seeded:
-        return ShareSeed.kind
-    return ShareChunk.kind if data.combiner is None else DenseShareChunk.kind
+    return stay(_with_set(data, event.client, replace(share_set, spoilt=True)), report, refusal)
 
 
 def _with_set(data: Accumulation, client: PartyId, share_set: ShareSet) -> Accumulation:
@@ -354,50 +350,36 @@ def close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
     try:
         _check_order(data, event)
     except PeerError as error:
-        return Step(State.COLLECTING, data, _refuse_order(data, ClosePhase.kind, error.reason, str(error)))
-    members = _in_manifest_order(data, event.members)
+        return _refuse_order(data, ClosePhase.kind, error.reason, str(error))
+    # In manifest order, so that a member set has one form in the journal and everywhere.
+    members = tuple(client for client in data.manifest.clients if client in event.members)
     transcript = data.sets[members[0]].transcript
     record = Record("released", {"members": list(members), "transcript": transcript})
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset(members))
     onward = _sum_or_await(replace(data, members=members))
-    return replace(onward, effects=(RecordRelease(members), record, Tell(data.run, ended), *onward.effects))
+    return onward.first(RecordVerdict(members), record, Tell(data.run, ended))
 
 
 def _sum_or_await(data: Accumulation) -> Step[State, Accumulation]:
     """Add and send if all share sets and sums are here; otherwise wait for them."""
-    odd = [name for name, partial in data.partials.items() if _what(partial) != _what_is_ours(data)]
+    one = data.sets[data.members[0]]
+    ours = (data.members, one.vectors, one.transcript)
+    odd = [name for name, partial in data.partials.items() if _claim(partial) != ours]
     if odd:
         why = f"{', '.join(odd)} released a sum of other members, vectors or transcript than {data.me} did"
         refusals = [CountRefusal(RejectReason.CONTRADICTION, PartialChunk.kind, name, why) for name in odd]
-        return Step(State.FAILED, data, (_report(data, PartyFailed(code=Code.PROTOCOL_CONTRADICTION)), *refusals))
+        return fail(data, Failed(why, Code.PROTOCOL_CONTRADICTION)).then(*refusals)
     if data.missing or data.damaged:
         return Step(State.AWAITING, data)
     return Step(State.SUMMING, data, (SumAndRelease(data.members),))
 
 
-def _what(partial: Partial) -> tuple[object, ...]:
+def _claim(partial: Partial | PartialArrived) -> tuple[object, ...]:
     return partial.members, partial.vectors, partial.transcript
 
 
-def _what_is_ours(data: Accumulation) -> tuple[object, ...]:
-    one = data.sets[data.members[0]]
-    return data.members, one.vectors, one.transcript
-
-
-def keep_partial(data: Accumulation, event: PartialArrived) -> Step[State, Accumulation]:
-    """Keep a chunk of another aggregator's sum that came before our order to close."""
-    data, effects = _note_partial(data, event)
-    return Step(State.COLLECTING, data, effects)
-
-
 def take_partial(data: Accumulation, event: PartialArrived) -> Step[State, Accumulation]:
-    """Keep a chunk of another aggregator's sum; when the last one is here, add and send."""
-    data, effects = _note_partial(data, event)
-    onward = _sum_or_await(data)
-    return replace(onward, effects=(*effects, *onward.effects))
-
-
-def _note_partial(data: Accumulation, event: PartialArrived) -> tuple[Accumulation, tuple[Effect, ...]]:
+    """Keep a chunk of another aggregator's sum; after our order to close, add and send when all are here."""
     partial = data.partials.get(event.aggregator) or Partial(
         members=event.members,
         vectors=event.vectors,
@@ -405,22 +387,18 @@ def _note_partial(data: Accumulation, event: PartialArrived) -> tuple[Accumulati
         signature=event.signature,
         chunks=event.chunks,
     )
-    if _what(partial) != (event.members, event.vectors, event.transcript):
+    if _claim(partial) != _claim(event):
         raise PeerError(RejectReason.CONTRADICTION, f"{event.aggregator} has released another sum in this phase")
     if event.index in partial.arrived:
-        return data, ()
+        return stay(data)
     partial = replace(partial, arrived=partial.arrived | {event.index})
     data = replace(
         data,
         partials={**data.partials, event.aggregator: partial},
         across=_add_up(data.across, event.wire_bytes),
     )
-    return data, (SpoolPartial(event.aggregator, event.index),)
-
-
-def _in_manifest_order(data: Accumulation, members: tuple[PartyId, ...]) -> tuple[PartyId, ...]:
-    """Sort members as in the manifest, so that a member set has one form in the journal and everywhere."""
-    return tuple(client for client in data.manifest.clients if client in members)
+    onward = _sum_or_await(data) if data.members else stay(data)
+    return onward.first(SpoolChunk(event.aggregator, PARTIAL, event.index))
 
 
 def _check_order(data: Accumulation, event: CloseOrdered) -> None:
@@ -451,8 +429,8 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
     ours = data.sets.get(member)
     if ours is None or not ours.complete:
         raise PeerError(RejectReason.MISSING_RECEIPT, f"{data.me} holds no complete set of {member}")
-    receipts = [receipt for receipt in event.receipts if receipt.client == member]
-    if set(receipts) != {_receipt(server, member, ours) for server in data.servers}:
+    receipts = {receipt for receipt in event.receipts if receipt.client == member}
+    if receipts != {_receipt(server, member, ours) for server in data.servers}:
         raise PeerError(
             RejectReason.MISSING_RECEIPT,
             f"the order does not show every aggregator's receipt for the set of {member} that {data.me} holds",
@@ -465,11 +443,10 @@ def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
     del event
     if data.partials:
         explanation = f"{', '.join(data.partials)} has released this phase already"
-        effects = _refuse_order(data, VoidPhase.kind, RejectReason.CONTRADICTION, explanation)
-        return Step(State.COLLECTING, data, effects)
+        return _refuse_order(data, VoidPhase.kind, RejectReason.CONTRADICTION, explanation)
     ended = PhaseEnded(round=data.key.round, phase=data.key.phase, members=frozenset())
     effects = (
-        RecordVoid(),
+        RecordVerdict(),
         *(Publish(client, Role.CLIENT, VoidNotice()) for client in data.manifest.clients),
         _report(data, PhaseVoided()),
         Record("void"),
@@ -478,38 +455,22 @@ def void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
     return Step(State.VOID, data, effects)
 
 
-def _refuse_close(state: State) -> To[State, Accumulation]:
-    """Make the transition for an order to close a closed phase: ignore a duplicate, refuse any other."""
-
-    def refuse_close(data: Accumulation, event: CloseOrdered) -> Step[State, Accumulation]:
-        if frozenset(event.members) == frozenset(data.members):
-            return Step(state, data)
-        return Step(state, data, _refuse_late(data, ClosePhase.kind))
-
-    return To(refuse_close, state)
-
-
-def _refuse_void(state: State) -> To[State, Accumulation]:
-    """Make the transition that refuses to void a released phase: a release is final."""
-
-    def refuse_void(data: Accumulation, event: VoidOrdered) -> Step[State, Accumulation]:
-        del event
-        return Step(state, data, _refuse_late(data, VoidPhase.kind))
-
-    return To(refuse_void, state)
-
-
-def _refuse_late(data: Accumulation, kind: str) -> tuple[Effect, ...]:
+def refuse_late_order(data: Accumulation, event: CloseOrdered | VoidOrdered) -> Step[State, Accumulation]:
+    """Refuse an order after a release, which is final; ignore the same order to close again."""
+    members = event.members if isinstance(event, CloseOrdered) else ()
+    if frozenset(members) == frozenset(data.members):
+        return stay(data)
     explanation = f"{data.me} has released this phase over {', '.join(data.members)}"
+    kind = ClosePhase.kind if isinstance(event, CloseOrdered) else VoidPhase.kind
     return _refuse_order(data, kind, RejectReason.ALREADY_ENDED, explanation)
 
 
-def _refuse_order(data: Accumulation, kind: str, reason: RejectReason, explanation: str) -> tuple[Effect, ...]:
+def _refuse_order(
+    data: Accumulation, kind: str, reason: RejectReason, explanation: str
+) -> Step[State, Accumulation]:
     """Answer, count and record an order that is refused; the phase stays as it was."""
-    return (
-        _report(data, OrderRefused(reason=reason)),
-        CountRefusal(reason, kind, data.manifest.coordinator, explanation),
-    )
+    refusal = CountRefusal(reason, kind, data.manifest.coordinator, explanation)
+    return stay(data, _report(data, OrderRefused(reason=reason)), refusal)
 
 
 def report_release(data: Accumulation, event: SumSent) -> Step[State, Accumulation]:
@@ -524,110 +485,55 @@ def fail(data: Accumulation, event: Failed) -> Step[State, Accumulation]:
     return Step(State.FAILED, data, (_report(data, PartyFailed(code=event.code)),))
 
 
-def _report(
-    data: Accumulation,
-    body: SetRefused | PhaseReleased | PhaseVoided | OrderRefused | PartyFailed,
-) -> Effect:
+def _report(data: Accumulation, body: Sendable) -> Effect:
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
 # Asking again -------------------------------------------------------------------------------------------
 
 
-def ask_while_collecting(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
-    """Ask again for a set that has no receipt yet; damage to one that has is found when it is added."""
-    share_set = data.sets[event.client]
-    if share_set.spoilt or event.index in share_set.checked or event.asked != share_set.asked:
-        return Step(State.COLLECTING, data)
-    return _ask_again(State.COLLECTING, data, event)
+def ask_again(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
+    """Drop a set and ask for it again: other files may be damaged too, and the client sends the whole set.
 
-
-def _ask_member(state: State) -> To[State, Accumulation]:
-    """Make the transition for damage after the order: ask for a member's set again, and add again when it is here.
-
-    The parts of the sum that were sent already come out the same. Sets of other clients are no longer needed.
+    Damage to a set that has its receipt is found when it is added. The sum is then added again once the set is
+    here, and comes out the same. Sets of clients that are no members are no longer needed.
     """
-
-    def ask_member(data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
-        if event.client not in data.members or event.asked != data.sets[event.client].asked:
-            return Step(state, data)
-        return _ask_again(State.AWAITING, data, event)
-
-    return To(ask_member, state, State.AWAITING, State.FAILED)
-
-
-def _ask_again(state: State, data: Accumulation, event: SetDamaged) -> Step[State, Accumulation]:
-    """Drop a set and ask for it again: other files may be damaged too, and the client sends the whole set."""
     share_set = data.sets[event.client]
+    is_open = not (share_set.spoilt or event.index in share_set.checked)
+    is_needed = event.client in data.members if data.members else is_open
+    if not is_needed or event.asked != share_set.asked:
+        return stay(data)
     if share_set.asked >= MAX_RESENDS:
         return _give_up(data, str(StorageDamaged(event.path, event.what)))
     share_set = replace(share_set, lost=share_set.arrived, checked=frozenset(), asked=share_set.asked + 1)
     data = _with_set(data, event.client, share_set)
     noted = NoteDamage(event.client, f"{event.path} {event.what}")
-    effects = (DropSet(event.client), noted, _request(event.client, share_set))
-    if state is State.COLLECTING:
-        return Step(state, data, effects)  # The coordinator's own timeout ends the phase.
+    effects = (DropSet(event.client), noted, _request(data, event.client))
+    if not data.members:
+        return stay(data, *effects)  # The coordinator's own timeout ends the phase.
     data = replace(data, answer_by_s=event.at_s + data.manifest.phase_timeout_s)
-    return Step(state, data, (*effects, _wait_for_answer(data)))
+    return Step(State.AWAITING, data, (*effects, _wait_for_answer(data)))
 
 
-def _request(client: PartyId, share_set: ShareSet) -> Effect:
-    return Publish(client, Role.CLIENT, ResendSet(set_id=share_set.set_id))
+def _request(data: Accumulation, client: PartyId) -> Effect:
+    return Publish(client, Role.CLIENT, ResendSet(set_id=data.sets[client].set_id))
 
 
 def _wait_for_answer(data: Accumulation) -> Effect:
     return SetTimer("answer", data.answer_by_s, AnswerOverdue)
 
 
-def _repeat_requests(state: State) -> To[State, Accumulation]:
-    """Make the transition for a restart: repeat the requests for sets that have not come."""
-
-    def repeat_requests(data: Accumulation, event: AskDue) -> Step[State, Accumulation]:
-        del event
-        return Step(state, data, tuple(_request(client, data.sets[client]) for client in _find_lost(state, data)))
-
-    return To(repeat_requests, state)
-
-
-def _find_lost(state: State, data: Accumulation) -> list[PartyId]:
-    """List the clients whose set was asked for again, is still needed, and has not come completely."""
-    needed = data.damaged if state is State.AWAITING else data.sets
-    return [client for client in needed if data.sets[client].lost and not data.sets[client].spoilt]
-
-
-def take_again(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation]:
-    """Spool a chunk that was asked for again; ignore any other, which is too late."""
-    return _take_chunk(State.AWAITING, data, event) if event.client in data.damaged else Step(State.AWAITING, data)
-
-
-def confirm_again(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
-    """Note that a resent chunk is good; add and send when all are here. The set has its receipt already."""
-    if event.client not in data.damaged or event.asked != data.sets[event.client].asked:
-        return Step(State.AWAITING, data)
-    share_set = data.sets[event.client]
-    share_set = replace(share_set, checked=share_set.checked | {event.index})
-    data = _with_set(data, event.client, share_set)
-    if data.damaged:
-        return Step(State.AWAITING, data)
-    onward = _sum_or_await(data)
-    return replace(onward, effects=(CancelTimer("answer"), *onward.effects))
-
-
-def spoil_again(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
-    """Give up because a resent chunk is broken."""
-    if event.client not in data.damaged or event.asked != data.sets[event.client].asked:
-        return Step(State.AWAITING, data)
-    kind = _kind_of(data, data.sets[event.client])
-    refusal = CountRefusal(event.reason, kind, event.client, event.explanation)
-    onward = _give_up(data, f"{event.client} has sent a broken share set, asked for it again: begin another run")
-    return replace(onward, effects=(*onward.effects, refusal))
+def repeat_requests(data: Accumulation, event: AskDue) -> Step[State, Accumulation]:
+    """Repeat, after a restart, the requests for sets that have not come."""
+    del event
+    return stay(data, *(_request(data, client) for client in data.awaited_again))
 
 
 def stop_waiting(data: Accumulation, event: AnswerOverdue) -> Step[State, Accumulation]:
     """Give up because a client did not resend its set: it is silent, or no longer has the set."""
     del event
     if not data.damaged:
-        return Step(State.AWAITING, data)
+        return stay(data)
     silent = ", ".join(data.damaged)
     return _give_up(
         data, f"{silent} did not send again what the disk has damaged: replace the disk, and begin another run"
@@ -635,8 +541,7 @@ def stop_waiting(data: Accumulation, event: AnswerOverdue) -> Step[State, Accumu
 
 
 def _give_up(data: Accumulation, sentence: str) -> Step[State, Accumulation]:
-    onward = fail(data, Failed(sentence, Code.DISK_FAILED))
-    return replace(onward, effects=(TellOwner(sentence), *onward.effects))
+    return fail(data, Failed(sentence, Code.DISK_FAILED)).first(TellOwner(sentence))
 
 
 TRANSITIONS: Table[State, Accumulation] = {
@@ -644,35 +549,35 @@ TRANSITIONS: Table[State, Accumulation] = {
         ChunkArrived: To(collect, State.COLLECTING),
         ChunkChecked: To(confirm, State.COLLECTING),
         ChunkBroken: To(spoil, State.COLLECTING),
-        SetDamaged: To(ask_while_collecting, State.COLLECTING, State.FAILED),
-        AskDue: _repeat_requests(State.COLLECTING),
-        PartialArrived: To(keep_partial, State.COLLECTING),
+        SetDamaged: To(ask_again, State.COLLECTING, State.FAILED),
+        AskDue: To(repeat_requests, State.COLLECTING),
+        PartialArrived: To(take_partial, State.COLLECTING),
         CloseOrdered: To(close, State.COLLECTING, State.AWAITING, State.SUMMING, State.FAILED),
         VoidOrdered: To(void, State.VOID, State.COLLECTING),
         Failed: To(fail, State.FAILED),
     },
     State.AWAITING: {
-        ChunkArrived: To(take_again, State.AWAITING, State.SUMMING),
-        ChunkChecked: To(confirm_again, State.AWAITING, State.SUMMING),
-        ChunkBroken: To(spoil_again, State.AWAITING, State.FAILED),
-        SetDamaged: _ask_member(State.AWAITING),
-        AskDue: _repeat_requests(State.AWAITING),
+        ChunkArrived: To(collect, State.AWAITING, State.SUMMING),
+        ChunkChecked: To(confirm, State.AWAITING, State.SUMMING),
+        ChunkBroken: To(spoil, State.AWAITING, State.FAILED),
+        SetDamaged: To(ask_again, State.AWAITING, State.FAILED),
+        AskDue: To(repeat_requests, State.AWAITING),
         AnswerOverdue: To(stop_waiting, State.AWAITING, State.FAILED),
         PartialArrived: To(take_partial, State.AWAITING, State.SUMMING, State.FAILED),
-        CloseOrdered: _refuse_close(State.AWAITING),
-        VoidOrdered: _refuse_void(State.AWAITING),
+        CloseOrdered: To(refuse_late_order, State.AWAITING),
+        VoidOrdered: To(refuse_late_order, State.AWAITING),
         Failed: To(fail, State.FAILED),
     },
     State.SUMMING: {
         ChunkArrived: STAY,  # Late: the member set is frozen, the chunk is not even spooled.
         ChunkChecked: STAY,
         ChunkBroken: STAY,
-        SetDamaged: _ask_member(State.SUMMING),
+        SetDamaged: To(ask_again, State.SUMMING, State.AWAITING, State.FAILED),
         AskDue: STAY,
         AnswerOverdue: STAY,
         PartialArrived: STAY,  # Delivered again: all of them are here.
-        CloseOrdered: _refuse_close(State.SUMMING),
-        VoidOrdered: _refuse_void(State.SUMMING),
+        CloseOrdered: To(refuse_late_order, State.SUMMING),
+        VoidOrdered: To(refuse_late_order, State.SUMMING),
         SumSent: To(report_release, State.RELEASED),
         Failed: To(fail, State.FAILED),
     },
@@ -689,14 +594,13 @@ def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
     """
     if state is State.SUMMING:
         return (SumAndRelease(data.members),)
-    needed = data.damaged if state is State.AWAITING else data.sets
     checks = tuple(
         CheckChunk(client, share_set, index)
         for client, share_set in data.sets.items()
         for index in sorted(share_set.arrived - share_set.lost - share_set.checked)
-        if client in needed and not share_set.spoilt
+        if data.needs(client) and not share_set.spoilt
     )
-    ask = (SetTimer("ask", 0.0, AskDue),) if _find_lost(state, data) else ()
+    ask = (SetTimer("ask", 0.0, AskDue),) if data.awaited_again else ()
     give_up = (_wait_for_answer(data),) if data.damaged else ()
     return (*checks, *ask, *give_up)
 

@@ -22,7 +22,7 @@ from enum import Enum
 
 from hubbub.errors import Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
+from hubbub.machine.effects import AcceptKeys, CountRefusal, Effect, Publish, Record, RememberRun, Sendable
 from hubbub.machine.table import STAY, Kind, Step, Table, To
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import RunJoined, RunKey, RunProposed, RunReady, RunRefused
@@ -76,36 +76,19 @@ class Membership:
         return self.score_members if phase == SCORES.name else self.members
 
 
-@dataclass(frozen=True, slots=True)
-class RememberRun(Effect):
-    """Remember the run, so as never to join it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptKeys(Effect):
-    """Keep everybody's run keys."""
-
-    publics: Mapping[PartyId, bytes]
-
-
-def _answer(data: Membership, body: RunJoined | RunRefused | RunReady) -> Effect:
+def _answer(data: Membership, body: Sendable) -> Effect:
     return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
 def consider(data: Membership, event: Proposed) -> Step[State, Membership]:
-    """Join the run unless there are objections."""
+    """Join the run unless there are objections: the coordinator gets the first one's code, the log all of them."""
     del event
     if data.objections or data.run_key is None:
-        return _refuse(data)
+        why = "; ".join(str(each) for each in data.objections)
+        refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, why)
+        return Step(State.REFUSED, data, (_answer(data, RunRefused(code=data.objections[0].code)), refusal))
     record = Record("joined", describe_run(data.manifest))
     return Step(State.PLEDGED, data, (RememberRun(), _answer(data, RunJoined(run_key=data.run_key)), record))
-
-
-def _refuse(data: Membership) -> Step[State, Membership]:
-    """Refuse the run: send the coordinator the first objection's code, and log all objections in full."""
-    why = "; ".join(str(each) for each in data.objections)
-    refusal = CountRefusal(RejectReason.RUN_REFUSED, RunProposed.kind, data.manifest.coordinator, why)
-    return Step(State.REFUSED, data, (_answer(data, RunRefused(code=data.objections[0].code)), refusal))
 
 
 def repeat_answer(data: Membership, event: Proposed) -> Step[State, Membership]:
@@ -137,29 +120,18 @@ def move_on(data: Membership, event: PhaseEnded) -> Step[State, Membership]:
     """Open the next phase of the round, or the next round after the last phase or a void one."""
     if event.round < data.round or (event.round > data.round and not data.only_adds_scores):
         return Step(State.JOINED, data)
+    next_round = replace(data, round=event.round + 1, phase=0, members=frozenset())
     if event.phase == SCORES.name:
-        return Step(State.JOINED, _next_round(data, event, score_members=event.members or data.score_members))
+        return Step(State.JOINED, replace(next_round, score_members=event.members or data.score_members))
     if not event.members:
-        return Step(State.JOINED, _next_round(data, event))
+        return Step(State.JOINED, next_round)
     follows = data.phase_names[data.phase + 1 :][:1]
     if follows and follows[0] != SCORES.name:
         return Step(State.JOINED, replace(data, phase=data.phase + 1, members=event.members))
-    data = replace(data, released=data.released + 1)
-    if data.manifest.is_scored_after(data.released):
-        return Step(State.JOINED, replace(data, phase=data.phase + 1))
-    return Step(State.JOINED, _next_round(data, event))
-
-
-def _next_round(
-    data: Membership, event: PhaseEnded, *, score_members: frozenset[PartyId] | None = None
-) -> Membership:
-    return replace(
-        data,
-        round=event.round + 1,
-        phase=0,
-        members=frozenset(),
-        score_members=data.score_members if score_members is None else score_members,
-    )
+    released = data.released + 1
+    if data.manifest.is_scored_after(released):
+        return Step(State.JOINED, replace(data, phase=data.phase + 1, released=released))
+    return Step(State.JOINED, replace(next_round, released=released))
 
 
 def end(data: Membership, event: Ended) -> Step[State, Membership]:

@@ -22,13 +22,37 @@ from starlette.websockets import WebSocketClose
 
 from hubbub.disk import is_open_to_others
 from hubbub.errors import ConfigurationError
-from hubbub.runtime.connections import Tally
+from hubbub.runtime.web_server import Tally
 from hubbub_coordinator.api.problems import problem
+
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 4 * 2**20
 """A manifest of a hundred clients takes a small part of this."""
 
 TOO_LONG = f"the request's body is longer than {MAX_BODY_BYTES} bytes"
+
+HEALTH_PATH = "/healthz"
+READY_PATH = "/readyz"
+PAGE_PATH = "/"
+DOCS_PATH = "/docs"
+DESCRIPTION_PATH = "/openapi.json"
+ICON_PATH = "/favicon.ico"
+OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH, PAGE_PATH, DOCS_PATH, DESCRIPTION_PATH, ICON_PATH})
+"""Paths that are read without a token. They hold nothing of a run; a page asks its reader for a token."""
+ASSETS_FOLDER = "/assets/"
+"""The pages' files, which are the same for everybody, need no token either."""
+
+MIN_TOKEN_LENGTH = 32
+# RFC 6750, section 2.1: what may follow "Bearer" in the header.
+TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+HOW_TO_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+
+READING_METHODS = frozenset({"GET", "HEAD"})
+URL_PARAMETERS = frozenset({"token", "access_token", "bearer_token", "api_key", "authorization", "bearer"})
+"""Query parameters that may hold a token, which every log on the way would keep."""
+_SUSPICIOUS = re.compile(rb"token|key|auth|bearer|%", re.IGNORECASE)
+"""Quick test: a query without any of these has none of the names; "%" may encode the others."""
 
 
 class BodyLimit:
@@ -63,31 +87,6 @@ def _count(receive: Receive) -> Receive:
         return message
 
     return receive_some
-
-
-log = logging.getLogger(__name__)
-
-HEALTH_PATH = "/healthz"
-READY_PATH = "/readyz"
-PAGE_PATH = "/"
-DOCS_PATH = "/docs"
-DESCRIPTION_PATH = "/openapi.json"
-ICON_PATH = "/favicon.ico"
-OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH, PAGE_PATH, DOCS_PATH, DESCRIPTION_PATH, ICON_PATH})
-"""Paths that are read without a token. They hold nothing of a run; a page asks its reader for a token."""
-ASSETS_FOLDER = "/assets/"
-"""The pages' files, which are the same for everybody, need no token either."""
-
-MIN_TOKEN_LENGTH = 32
-# RFC 6750, section 2.1: what may follow "Bearer" in the header.
-TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-HOW_TO_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
-
-READING_METHODS = frozenset({"GET", "HEAD"})
-URL_PARAMETERS = frozenset({"token", "access_token", "bearer_token", "api_key", "authorization", "bearer"})
-"""Query parameters that may hold a token, which every log on the way would keep."""
-_SUSPICIOUS = re.compile(rb"token|key|auth|bearer|%", re.IGNORECASE)
-"""Quick test: a query without any of these has none of the names; "%" may encode the others."""
 
 
 class Right(Enum):

@@ -1,17 +1,22 @@
-"""The coordinator's REST API, assembled: routes, middleware and error handlers."""
+"""The coordinator's REST API, assembled: routes, middleware, error handlers and the server."""
 
 from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from hubbub import __version__
+from hubbub.runtime import web_server
 from hubbub.runtime.telemetry import WebRefusal
 from hubbub_coordinator.api import events, export, pages, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, BodyLimit, Gate, Tokens
 from hubbub_coordinator.api.dependencies import Heavy, ResponseCache
 from hubbub_coordinator.api.events import Streams
-from hubbub_coordinator.api.openapi import describe_interface
+from hubbub_coordinator.api.openapi import DescribedApp
 from hubbub_coordinator.api.problems import SecurityHeaders, answer_with_problems
 from hubbub_coordinator.service import Coordinator
 
@@ -21,6 +26,19 @@ DESCRIPTION = (
     " else."
     " Times are seconds since 1970. What goes wrong is told as problem details (RFC 9457)."
 )
+
+
+@asynccontextmanager
+async def answering(coordinator: Coordinator, tokens: Tokens, listener: socket.socket) -> AsyncIterator[str]:
+    """Serve the REST API until the context closes; yields the address."""
+    # `before_end` closes the event streams, whose readers the shutdown would wait for.
+    async with web_server.answering(
+        create_app(coordinator, tokens),
+        listener,
+        before_end=coordinator.event_feed.close,
+        count_refusal=coordinator.counters.turned_away,
+    ) as address:
+        yield address
 
 
 def create_app(coordinator: Coordinator, tokens: Tokens) -> ASGIApp:
@@ -35,7 +53,7 @@ def guard(routes: ASGIApp, tokens: Tokens) -> ASGIApp:
 
 def create_routes(coordinator: Coordinator) -> FastAPI:
     """Build the application behind the gate."""
-    app = FastAPI(
+    app = DescribedApp(
         title="Hubbub coordinator",
         description=DESCRIPTION,
         version=__version__,
@@ -53,7 +71,6 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     app.state.assets = pages.find_assets()
     for part in (runs, export, events, system, pages):
         app.include_router(part.router)
-    describe_interface(app)
     answer_with_problems(app)
     app.add_middleware(BodyLimit)
     return app

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Request, Response
 from pydantic import BaseModel, StringConstraints
@@ -16,32 +17,21 @@ from hubbub.ids import RUN_ID_PATTERN, RunId
 from hubbub_coordinator.api.problems import Busy
 from hubbub_coordinator.service import Coordinator
 
-RunPath = Annotated[RunId, Path(pattern=RUN_ID_PATTERN, description="A run's id, the SHA-256 of its manifest.")]
-RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
-
-
-async def _find_coordinator(request: Request) -> Coordinator:
-    coordinator: Coordinator = request.app.state.coordinator
-    return coordinator
-
-
-Absent = SkipJsonSchema[None]
-"""The default of a parameter that was not sent; no client can send it, so the description does not name it."""
-Asked = Annotated[Coordinator, Depends(_find_coordinator)]
-"""The coordinator that is asked."""
-
-
-def answer(
-    view: BaseModel, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Write a view as JSON; it is right by its type, so nothing is checked a second time."""
-    content = view.model_dump_json(by_alias=True)
-    return Response(content, status, headers, media_type="application/json")
-
+T = TypeVar("T")
+Build = Callable[[], Awaitable[BaseModel | str]]
+Answer = Callable[[RunId, Build], Awaitable[Response]]
 
 MOST_CACHED = 256
 LARGEST_CACHED = 2**18
 """Bytes of one body; at most 64 MiB are cached."""
+WAIT_S = 2.0
+"""Longest wait of a request for its turn; then it is refused."""
+
+RunPath = Annotated[RunId, Path(pattern=RUN_ID_PATTERN, description="A run's id, the SHA-256 of its manifest.")]
+RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
+
+Absent = SkipJsonSchema[None]
+"""The default of a parameter that was not sent; no client can send it, so the description does not name it."""
 
 
 class ResponseCache:
@@ -54,9 +44,7 @@ class ResponseCache:
         self._coordinator = coordinator
         self._bodies: dict[tuple[str, bytes], tuple[tuple[int, int, int], bytes]] = {}
 
-    async def answer(
-        self, request: Request, run: RunId, build: Callable[[], Awaitable[BaseModel | str]]
-    ) -> Response:
+    async def answer(self, request: Request, run: RunId, build: Build) -> Response:
         """Send a view of a run (`ANY_RUN` for all), cached or built now, or 304 if the client has it already."""
         # Read before the body is built: a step taken meanwhile may be missing from it.
         steps, forgotten = self._coordinator.count_steps(run), self._coordinator.event_feed.forgotten
@@ -75,20 +63,6 @@ class ResponseCache:
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
         return Response(body, headers={"ETag": tag}, media_type="application/json")
-
-
-async def _find_cache(request: Request) -> ResponseCache:
-    cache: ResponseCache = request.app.state.cache
-    return cache
-
-
-Cache = Annotated[ResponseCache, Depends(_find_cache)]
-
-
-T = TypeVar("T")
-
-WAIT_S = 2.0
-"""Longest wait of a request for its turn; then it is refused."""
 
 
 class Heavy:
@@ -118,10 +92,25 @@ class Heavy:
             loop.call_later(loop.time() - began_s, self._turn.release)
 
 
-async def _find_heavy(request: Request) -> Heavy:
-    heavy: Heavy = request.app.state.heavy
-    return heavy
+def _from_state(name: str) -> Any:
+    """Declare a parameter of a route whose value is in the state of the app."""
+
+    async def find(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(find)
 
 
-Turns = Annotated[Heavy, Depends(_find_heavy)]
+Asked = Annotated[Coordinator, _from_state("coordinator")]
+"""The coordinator that is asked."""
+Turns = Annotated[Heavy, _from_state("heavy")]
 """The turns in which a route has large views built."""
+
+
+async def _bind_cache(request: Request) -> Answer:
+    cache: ResponseCache = request.app.state.cache
+    return partial(cache.answer, request)
+
+
+Answered = Annotated[Answer, Depends(_bind_cache)]
+"""Answers this request through the response cache."""

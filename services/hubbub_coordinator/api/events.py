@@ -8,7 +8,7 @@ together, a moment after an event: all events of that moment are one write for e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from hubbub.ids import PARTY_ID_PATTERN
 from hubbub.rest import EventView
-from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName
+from hubbub_coordinator.api.dependencies import Absent, Answered, Asked, RunName
 from hubbub_coordinator.api.openapi import SCHEMAS, cached, reading
 from hubbub_coordinator.event_feed import EventFeed, FeedEvent, FeedEventKind
 from hubbub_coordinator.service import ANY_RUN
@@ -202,9 +202,8 @@ class EventPage(BaseModel):
 
 @router.get("/api/v1/events", response_model=EventPage, **cached(HTTPStatus.NOT_FOUND))
 async def list_events(
-    request: Request,
     coordinator: Asked,
-    cache: Cache,
+    answer: Answered,
     run: RunFilter = None,
     limit: Annotated[int, Query(ge=1, le=MOST_EVENTS)] = 200,
     after: Annotated[
@@ -214,41 +213,29 @@ async def list_events(
     party: Annotated[PartyName | Absent, Query(description="Only of this party.")] = None,
 ) -> Response:
     """Events: the newest, or those after a given one."""
-    fits = partial(_fits, run=run, kinds=kind, party=party)
+    feed = coordinator.event_feed
+
+    def find(items: Iterable[FeedEvent], most: int) -> list[EventView]:
+        fitting = (
+            EventView.model_validate(item)
+            for item in items
+            if run in {None, item.run} and party in {None, item.party} and (kind is None or item.kind in kind)
+        )
+        return list(islice(fitting, most))
 
     async def build() -> EventPage:
         if run is not None:
             coordinator.check_run(run)
-        return _page_events(coordinator.event_feed, fits, run=run, after=after, limit=limit)
+        if after is None:
+            return EventPage(items=find(feed.newest_first(run), limit)[::-1], next=None, reset=False)
+        reset = not feed.knows(after)
+        found = find(feed.since(feed.forgotten if reset else after), limit + 1)
+        more = len(found) > limit
+        return EventPage(items=found[:limit], next=found[limit - 1].id if more else None, reset=reset)
 
-    return await cache.answer(request, run or ANY_RUN, build)
-
-
-def _page_events(
-    news: EventFeed, fits: Callable[[FeedEvent], bool], *, run: str | None, after: int | None, limit: int
-) -> EventPage:
-    if after is None:
-        newest = list(islice(filter(fits, news.newest_first(run)), limit))
-        return EventPage(items=_view(newest[::-1]), next=None, reset=False)
-    reset = not news.knows(after)
-    found = list(islice(filter(fits, news.since(news.forgotten if reset else after)), limit + 1))
-    more = len(found) > limit
-    return EventPage(items=_view(found[:limit]), next=found[limit - 1].id if more else None, reset=reset)
+    return await answer(run or ANY_RUN, build)
 
 
-def _view(items: list[FeedEvent]) -> list[EventView]:
-    return [EventView.model_validate(item) for item in items]
-
-
-def _fits(item: FeedEvent, *, run: str | None, kinds: list[FeedEventKind] | None, party: str | None) -> bool:
-    return (
-        (run is None or item.run == run)
-        and (kinds is None or item.kind in kinds)
-        and (party is None or item.party == party)
-    )
-
-
-STREAMING = reading(HTTPStatus.NOT_FOUND)
 SENT = {
     "type": "object",
     "required": ["event", "data"],
@@ -278,8 +265,7 @@ STREAMED = {
 @router.get(
     "/api/v1/events/stream",
     response_class=Response,
-    responses={**STREAMING["responses"], HTTPStatus.OK.value: STREAMED},
-    openapi_extra=STREAMING["openapi_extra"],
+    **reading(HTTPStatus.NOT_FOUND, also={HTTPStatus.OK.value: STREAMED}),
 )
 async def stream_events(
     request: Request,

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -14,12 +13,18 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from hubbub.rest import RoundView
-from hubbub_coordinator.api.costs import RunCost, view_costs, view_parties
 from hubbub_coordinator.api.dependencies import Asked, RunPath, Turns
-from hubbub_coordinator.api.runs import LARGE, RUNS, show_detail
-from hubbub_coordinator.api.views import RunDetail, view_round
-from hubbub_coordinator.archive import KnownRun, SomeRound
-from hubbub_coordinator.service import Coordinator
+from hubbub_coordinator.api.openapi import NOT_MODIFIED, reading
+from hubbub_coordinator.api.runs import RUNS
+from hubbub_coordinator.api.views import (
+    RunCost,
+    RunDetail,
+    view_costs,
+    view_detail,
+    view_parties,
+    view_round,
+)
+from hubbub_coordinator.archive import SomeRound
 
 Cell = str | int | float | None
 
@@ -50,20 +55,20 @@ class RunExport(BaseModel):
 
 
 router = APIRouter(tags=["runs"])
-DISPOSITION = {"Content-Disposition": {"schema": {"type": "string"}}}
 EXPORTED = {
     "description": "The run.",
     "model": RunExport,
     "content": {"text/csv": {"schema": {"type": "string"}}},
-    "headers": DISPOSITION,
+    "headers": {"Content-Disposition": {"schema": {"type": "string"}}},
 }
 
 
 @router.get(
     f"{RUNS}/{{run}}/export",
     response_model=RunExport,
-    responses={**LARGE["responses"], HTTPStatus.OK.value: EXPORTED},
-    openapi_extra=LARGE["openapi_extra"],
+    **reading(
+        HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE, also={**NOT_MODIFIED, HTTPStatus.OK.value: EXPORTED}
+    ),
 )
 async def export_run(
     coordinator: Asked,
@@ -74,27 +79,22 @@ async def export_run(
 ) -> Response:
     """Export a run."""
     known = await coordinator.look(run)
+
+    def write() -> str:
+        all_rounds = known.find_rounds()
+        if format is Format.CSV:
+            return write_table(table, all_rounds)
+        return RunExport(
+            run=view_detail(known, coordinator.runner.roster, coordinator.now_s()),
+            rounds=[view_round(*each) for each in all_rounds],
+            cost=view_costs(known.add_up(), all_rounds),
+        ).model_dump_json(by_alias=True)
+
+    name, media_type = f"{run[:12]}.json", "application/json"
     if format is Format.CSV:
-        write, name = partial(_write_table_of, known, table), f"{run[:12]}-{table}.csv"
-    else:
-        write, name = partial(_write_document, coordinator, known), f"{run[:12]}.json"
-    content = await turns.build(write)
+        name, media_type = f"{run[:12]}-{table}.csv", "text/csv"
     headers = {"Content-Disposition": f'attachment; filename="hubbub-{name}"'}
-    media_type = "text/csv" if format is Format.CSV else "application/json"
-    return Response(content, headers=headers, media_type=media_type)
-
-
-def _write_document(coordinator: Coordinator, known: KnownRun) -> str:
-    all_rounds = known.find_rounds()
-    return RunExport(
-        run=show_detail(coordinator, known),
-        rounds=[view_round(*each) for each in all_rounds],
-        cost=view_costs(known.add_up(), all_rounds),
-    ).model_dump_json(by_alias=True)
-
-
-def _write_table_of(known: KnownRun, table: TableName) -> str:
-    return write_table(table, known.find_rounds())
+    return Response(await turns.build(write), headers=headers, media_type=media_type)
 
 
 def write_table(table: TableName, all_rounds: Sequence[SomeRound]) -> str:
@@ -103,12 +103,10 @@ def write_table(table: TableName, all_rounds: Sequence[SomeRound]) -> str:
     writer = csv.writer(text)
     rows = _list_rounds(all_rounds) if table is TableName.ROUNDS else _list_costs(all_rounds)
     for row in rows:
-        writer.writerow([_tame(cell) for cell in row])
+        writer.writerow(
+            f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_SIGNS) else cell for cell in row
+        )
     return text.getvalue()
-
-
-def _tame(cell: Cell) -> Cell:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_SIGNS) else cell
 
 
 ROUND_COLUMNS = (

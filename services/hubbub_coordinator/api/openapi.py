@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Any, get_args
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from hubbub.ids import WireMode
@@ -75,59 +74,45 @@ def problems(*statuses: HTTPStatus) -> Responses:
     }
 
 
-def reading(*statuses: HTTPStatus) -> Json:
-    """Describe a route that reads: it takes either token."""
+def reading(*statuses: HTTPStatus, also: Responses | None = None) -> Json:
+    """Describe a route that reads: it takes either token, and has `also` responses that are no problems."""
     responses = problems(*ALWAYS, HTTPStatus.UNPROCESSABLE_ENTITY, *statuses)
-    return {"responses": responses, "openapi_extra": {"security": BEARER}}
+    return {"responses": {**responses, **(also or {})}, "openapi_extra": {"security": BEARER}}
 
 
 def cached(*statuses: HTTPStatus) -> Json:
     """Describe a route that reads through the response cache."""
-    described = reading(*statuses)
-    return {**described, "responses": {**NOT_MODIFIED, **described["responses"]}}
+    return reading(*statuses, also=NOT_MODIFIED)
 
 
 def changing(*statuses: HTTPStatus) -> Json:
     """Describe a route that changes something: it takes the change token, and the store may be unavailable."""
-    more = (HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE, *statuses)
-    return reading(*more)
+    return reading(HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE, *statuses)
 
 
-def describe_interface(app: FastAPI) -> None:
-    """Make the app build its description with `_describe`, once."""
+class DescribedApp(FastAPI):
+    """App whose description also has the token, the form of problems, and the manifest that may be submitted."""
 
-    def describe() -> Json:
-        if app.openapi_schema is None:
-            app.openapi_schema = _describe(app)
-        return app.openapi_schema
-
-    app.openapi = describe  # type: ignore[method-assign]  # (As FastAPI's manual has it.)
-
-
-def _describe(app: FastAPI) -> Json:
-    document = get_openapi(
-        title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
-    )
-    components = document.setdefault("components", {})
-    components["securitySchemes"] = {
-        SCHEME: {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "The read token reads; the change token reads and changes.",
+    def openapi(self) -> Json:
+        """Return the description, which is built once."""
+        if self.openapi_schema is not None:
+            return self.openapi_schema
+        document: Json = super().openapi()
+        document["components"]["securitySchemes"] = {
+            SCHEME: {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "The read token reads; the change token reads and changes.",
+            }
         }
-    }
-    schemas = components.setdefault("schemas", {})
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
-    for model, fields in VALUES.items():
-        for name, values in fields.items():
-            schemas[model.__name__]["properties"][name]["enum"] = values
-    schemas[Problem.__name__] = Problem.model_json_schema()
-    schemas |= _describe_manifest()
-    return document
-
-
-def _describe_manifest() -> Json:
-    """Return the schema of a submitted manifest: fields with a default may be left out."""
-    schema = Manifest.model_json_schema(mode="validation", ref_template=f"{SCHEMAS}/{{model}}")
-    return {**schema.pop("$defs", {}), "ManifestToSubmit": schema}
+        schemas = document["components"]["schemas"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        for model, fields in VALUES.items():
+            for name, values in fields.items():
+                schemas[model.__name__]["properties"][name]["enum"] = values
+        schemas[Problem.__name__] = Problem.model_json_schema()
+        # As it may be submitted: fields with a default may be left out.
+        manifest = Manifest.model_json_schema(mode="validation", ref_template=f"{SCHEMAS}/{{model}}")
+        schemas |= {**manifest.pop("$defs", {}), "ManifestToSubmit": manifest}
+        return document

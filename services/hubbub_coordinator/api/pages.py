@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -41,6 +42,8 @@ MEDIA_TYPES = {
 }
 PACKED = frozenset({".css", ".html", ".js", ".json", ".svg"})
 GZIP_LEVEL = 6
+MOST_CACHED = 128
+"""More than there are files; a file that changes takes a place for each of its versions."""
 MISSING_EXTRA = (
     "this coordinator was installed without its pages; install them with: pip install 'hubbub[dashboard]'"
 )
@@ -53,41 +56,25 @@ class Content:
     plain: bytes
     packed: bytes | None
     tag: str
-    read_at_ns: int
-    """Modification time of the file that this was read from."""
 
 
-class Asset:
-    """A served file; read on the first request, and again when it has changed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._content: Content | None = None
-        self._reading = asyncio.Lock()
-
-    async def read(self) -> Content:
-        """Return the content, compressed once and cached."""
-        async with self._reading:
-            written_at_ns = self.path.stat().st_mtime_ns
-            if self._content is None or self._content.read_at_ns != written_at_ns:
-                self._content = await asyncio.to_thread(_read, self.path, written_at_ns)
-            return self._content
-
-
-def _read(path: Path, written_at_ns: int) -> Content:
+@lru_cache(MOST_CACHED)
+def read_content(path: Path, written_at_ns: int) -> Content:
+    """Return a file's content, read and compressed once for each time of modification."""
+    del written_at_ns
     plain = path.read_bytes()
     packed = gzip.compress(plain, GZIP_LEVEL, mtime=0) if path.suffix in PACKED else None
-    return Content(plain, packed, sha256(plain).hexdigest()[:32], written_at_ns)
+    return Content(plain, packed, sha256(plain).hexdigest()[:32])
 
 
-def find_assets() -> dict[str, Asset]:
+def find_assets() -> dict[str, Path]:
     """Return every served file by name; empty if the extra is not installed."""
     swagger, plotly = _find_folder("fastapi_offline", "static"), _find_folder("plotly", "package_data")
     if swagger is None or plotly is None:
         return {}
     libraries = (swagger / "swagger-ui.css", swagger / "swagger-ui-bundle.js", plotly / "plotly.min.js")
-    own = (path for folder in (DASHBOARD, DOCS) for path in _list_files(folder))
-    return {path.name: Asset(path) for path in (*own, *libraries) if path.is_file()}
+    own = (path for folder in (DASHBOARD, DOCS) for path in sorted(folder.iterdir()) if path.suffix in MEDIA_TYPES)
+    return {path.name: path for path in (*own, *libraries) if path.is_file()}
 
 
 def _find_folder(package: str, name: str) -> Path | None:
@@ -96,10 +83,6 @@ def _find_folder(package: str, name: str) -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(spec.submodule_search_locations[0]) / name
-
-
-def _list_files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.suffix in MEDIA_TYPES)
 
 
 router = APIRouter(include_in_schema=False)
@@ -121,7 +104,7 @@ async def show_docs(request: Request) -> Response:
 @router.api_route(ICON_PATH, methods=READING)
 async def show_icon(request: Request) -> Response:
     """Send the icon that browsers ask for by themselves."""
-    if "favicon.svg" not in _assets_of(request):
+    if "favicon.svg" not in request.app.state.assets:
         return Response(status_code=HTTPStatus.NO_CONTENT)
     return await _send(request, "favicon.svg")
 
@@ -132,18 +115,15 @@ async def send_asset(request: Request, name: str) -> Response:
     return await _send(request, name)
 
 
-def _assets_of(request: Request) -> Mapping[str, Asset]:
-    assets: Mapping[str, Asset] = request.app.state.assets
-    return assets
-
-
 async def _send(request: Request, name: str, headers: Mapping[str, str] | None = None) -> Response:
-    assets = _assets_of(request)
-    asset = assets.get(name)
-    if asset is None:
+    assets: Mapping[str, Path] = request.app.state.assets
+    path = assets.get(name)
+    if path is None:
         raise NoPage(f"there is no file {name}" if assets else MISSING_EXTRA)
-    content = await asset.read()
-    packed = content.packed if _takes_gzip(request) else None
+    content = await asyncio.to_thread(read_content, path, path.stat().st_mtime_ns)
+    accepted = [each.replace(" ", "") for each in request.headers.get("accept-encoding", "").lower().split(",")]
+    takes_gzip = any(each.split(";")[0] == "gzip" and not each.endswith(";q=0") for each in accepted)
+    packed = content.packed if takes_gzip else None
     tag = f'"{content.tag}-gzip"' if packed is not None else f'"{content.tag}"'
     # Browsers may cache it, but must revalidate before each use.
     fields = {**(headers or {}), "ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
@@ -151,10 +131,4 @@ async def _send(request: Request, name: str, headers: Mapping[str, str] | None =
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=fields)
     if packed is not None:
         fields["Content-Encoding"] = "gzip"
-    body = content.plain if packed is None else packed
-    return Response(body, headers=fields, media_type=MEDIA_TYPES[asset.path.suffix])
-
-
-def _takes_gzip(request: Request) -> bool:
-    accepted = [each.replace(" ", "") for each in request.headers.get("accept-encoding", "").lower().split(",")]
-    return any(each.split(";")[0] == "gzip" and not each.endswith(";q=0") for each in accepted)
+    return Response(packed or content.plain, headers=fields, media_type=MEDIA_TYPES[path.suffix])

@@ -16,8 +16,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hubbub.errors import ConfigurationError, LocalError, StorageFailed, TransportError, UnexpectedEvent
-from hubbub.runtime.connections import RETRY_AFTER_S
 from hubbub.runtime.runner import RunnerStopped
+from hubbub.runtime.web_server import RETRY_AFTER_S
 from hubbub_coordinator.service import RunExists, RunOver, UnknownRun
 
 SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -13,13 +12,14 @@ from pydantic import StringConstraints
 from hubbub.ids import RunId
 from hubbub.messages.manifest import read_manifest
 from hubbub.rest import RoundView, RunView
-from hubbub_coordinator.api.costs import RunCost, view_costs
-from hubbub_coordinator.api.dependencies import Absent, Asked, Cache, RunName, RunPath, Turns, answer
+from hubbub_coordinator.api.dependencies import Absent, Answered, Asked, RunName, RunPath, Turns
 from hubbub_coordinator.api.openapi import MANIFEST_BODY, cached, changing
 from hubbub_coordinator.api.views import (
     RoundPage,
+    RunCost,
     RunDetail,
     RunPage,
+    view_costs,
     view_detail,
     view_round,
     view_run,
@@ -55,11 +55,12 @@ BEGUN = {
 @router.post(
     RUNS,
     status_code=HTTPStatus.CREATED,
-    response_model=RunView,
     responses={**SUBMITTING["responses"], HTTPStatus.OK.value: REPLAYED, HTTPStatus.CREATED.value: BEGUN},
     openapi_extra={**SUBMITTING["openapi_extra"], **MANIFEST_BODY},
 )
-async def submit_run(request: Request, coordinator: Asked, idempotency_key: IdempotencyKey = None) -> Response:
+async def submit_run(
+    request: Request, response: Response, coordinator: Asked, idempotency_key: IdempotencyKey = None
+) -> RunView:
     """Begin a run."""
     # Parsed from the bytes: a manifest is strict about types, and takes JSON's lists but not Python's.
     manifest = read_manifest(await request.body())
@@ -67,17 +68,17 @@ async def submit_run(request: Request, coordinator: Asked, idempotency_key: Idem
         run, again = await coordinator.submit(manifest), False
     else:
         run, again = await coordinator.submit_once(manifest, idempotency_key)
-    view, place = await _view_run(coordinator, run), {"Location": f"{RUNS}/{run}"}
+    response.headers["Location"] = f"{RUNS}/{run}"
     if again:
-        return answer(view, HTTPStatus.OK, {**place, "Idempotency-Replayed": "true"})
-    return answer(view, HTTPStatus.CREATED, place)
+        response.status_code = HTTPStatus.OK
+        response.headers["Idempotency-Replayed"] = "true"
+    return await _view_run(coordinator, run)
 
 
 @router.get(RUNS, response_model=RunPage, **cached(HTTPStatus.NOT_FOUND))
 async def list_runs(
-    request: Request,
     coordinator: Asked,
-    cache: Cache,
+    answer: Answered,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     after: Annotated[RunName | Absent, Query(description="The `next` of the page before.")] = None,
     state: Annotated[list[runs.State] | Absent, Query(description="Only runs in these states.")] = None,
@@ -92,41 +93,42 @@ async def list_runs(
             total=page.total,
         )
 
-    return await cache.answer(request, ANY_RUN, build)
+    return await answer(ANY_RUN, build)
 
 
 @router.get(f"{RUNS}/{{run}}", response_model=RunDetail, **cached(HTTPStatus.NOT_FOUND))
-async def read_run(request: Request, coordinator: Asked, cache: Cache, run: RunPath) -> Response:
+async def read_run(coordinator: Asked, answer: Answered, run: RunPath) -> Response:
     """A run with its manifest and participants."""
 
     async def build() -> RunDetail:
-        return await asyncio.to_thread(show_detail, coordinator, await coordinator.look(run))
+        known = await coordinator.look(run)
+        return await asyncio.to_thread(view_detail, known, coordinator.runner.roster, coordinator.now_s())
 
-    return await cache.answer(request, run, build)
+    return await answer(run, build)
 
 
 STEERING = changing(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 
-@router.post(f"{RUNS}/{{run}}/cancel", response_model=RunView, **STEERING)
-async def cancel_run(coordinator: Asked, run: RunPath) -> Response:
+@router.post(f"{RUNS}/{{run}}/cancel", **STEERING)
+async def cancel_run(coordinator: Asked, run: RunPath) -> RunView:
     """End a run."""
     await coordinator.cancel(run)
-    return answer(await _view_run(coordinator, run))
+    return await _view_run(coordinator, run)
 
 
-@router.post(f"{RUNS}/{{run}}/pause", response_model=RunView, **STEERING)
-async def pause_run(coordinator: Asked, run: RunPath) -> Response:
+@router.post(f"{RUNS}/{{run}}/pause", **STEERING)
+async def pause_run(coordinator: Asked, run: RunPath) -> RunView:
     """Open no further round of a run."""
     await coordinator.pause(run)
-    return answer(await _view_run(coordinator, run))
+    return await _view_run(coordinator, run)
 
 
-@router.post(f"{RUNS}/{{run}}/resume", response_model=RunView, **STEERING)
-async def resume_run(coordinator: Asked, run: RunPath) -> Response:
+@router.post(f"{RUNS}/{{run}}/resume", **STEERING)
+async def resume_run(coordinator: Asked, run: RunPath) -> RunView:
     """Resume a paused run."""
     await coordinator.resume(run)
-    return answer(await _view_run(coordinator, run))
+    return await _view_run(coordinator, run)
 
 
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -138,35 +140,26 @@ FEW_ROUNDS = 5
 
 @router.get(f"{RUNS}/{{run}}/rounds", response_model=RoundPage, **LARGE)
 async def list_rounds(
-    request: Request,
-    coordinator: Asked,
-    cache: Cache,
-    turns: Turns,
-    run: RunPath,
-    *,
-    limit: Limit = 100,
-    after: After = 0,
+    coordinator: Asked, answer: Answered, turns: Turns, run: RunPath, *, limit: Limit = 100, after: After = 0
 ) -> Response:
     """The rounds of a run with their phases, oldest first: who has delivered, who is missing."""
 
     async def build() -> str:
         known = await coordinator.look(run)
-        write = partial(_write_rounds, known, after, limit)
+
+        def write() -> str:
+            return RoundPage(
+                items=[view_round(*each) for each in known.find_rounds(after=after, limit=limit)],
+                next=_find_next(known, after, limit),
+                total=known.data.round,
+            ).model_dump_json()
+
         numbers = range(after + 1, min(known.data.round, after + limit) + 1)
         if len(numbers) <= FEW_ROUNDS and known.held.keys() >= set(numbers):
             return write()
         return await turns.build(write)
 
-    return await cache.answer(request, run, build)
-
-
-def _write_rounds(known: KnownRun, after: int, limit: int) -> str:
-    page = RoundPage(
-        items=[view_round(*each) for each in known.find_rounds(after=after, limit=limit)],
-        next=_find_next(known, after, limit),
-        total=known.data.round,
-    )
-    return page.model_dump_json()
+    return await answer(run, build)
 
 
 def _find_next(known: KnownRun, after: int, limit: int) -> int | None:
@@ -175,11 +168,7 @@ def _find_next(known: KnownRun, after: int, limit: int) -> int | None:
 
 @router.get(f"{RUNS}/{{run}}/rounds/{{number}}", response_model=RoundView, **cached(HTTPStatus.NOT_FOUND))
 async def read_round(
-    request: Request,
-    coordinator: Asked,
-    cache: Cache,
-    run: RunPath,
-    number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)],
+    coordinator: Asked, answer: Answered, run: RunPath, number: Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
 ) -> Response:
     """One round."""
 
@@ -190,31 +179,25 @@ async def read_round(
             raise UnknownRun(f"run {run} has no round {number}")
         return view_round(*found)
 
-    return await cache.answer(request, run, build)
+    return await answer(run, build)
 
 
 @router.get(f"{RUNS}/{{run}}/cost", response_model=RunCost, **LARGE)
 async def read_cost(
-    request: Request,
-    coordinator: Asked,
-    cache: Cache,
-    turns: Turns,
-    run: RunPath,
-    *,
-    limit: Limit = 100,
-    after: After = 0,
+    coordinator: Asked, answer: Answered, turns: Turns, run: RunPath, *, limit: Limit = 100, after: After = 0
 ) -> Response:
     """Communication measured and predicted, and what every strategy would have cost: in all, and by round."""
 
     async def build() -> str:
-        return await turns.build(partial(_write_cost, await coordinator.look(run), after, limit))
+        known = await coordinator.look(run)
 
-    return await cache.answer(request, run, build)
+        def write() -> str:
+            some = known.find_rounds(after=after, limit=limit)
+            return view_costs(known.add_up(), some, _find_next(known, after, limit)).model_dump_json()
 
+        return await turns.build(write)
 
-def _write_cost(known: KnownRun, after: int, limit: int) -> str:
-    some = known.find_rounds(after=after, limit=limit)
-    return view_costs(known.add_up(), some, _find_next(known, after, limit)).model_dump_json()
+    return await answer(run, build)
 
 
 async def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
@@ -224,15 +207,3 @@ async def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
     last = known.data.round if wanted else 0
     found = known.held.get(last) or (await asyncio.to_thread(known.find_round, last) if last else None)
     return view_run(run, known.state, known.data, found)
-
-
-def show_detail(coordinator: Coordinator, known: KnownRun) -> RunDetail:
-    """Return a run in full."""
-    return view_detail(
-        known.run,
-        known.state,
-        known.data,
-        known.find_round(known.data.round),
-        roster=coordinator.runner.roster,
-        now_s=coordinator.now_s(),
-    )

@@ -15,7 +15,7 @@ from hubbub.ids import Role
 from hubbub.machine.table import Kind, Stay, is_final
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.api.access import HEALTH_PATH, READY_PATH, Right
-from hubbub_coordinator.api.dependencies import Asked, answer
+from hubbub_coordinator.api.dependencies import Asked
 from hubbub_coordinator.api.openapi import problems, reading
 from hubbub_coordinator.api.problems import problem
 from hubbub_coordinator.phases import round as rounds
@@ -100,24 +100,23 @@ class Machines(BaseModel):
 
 
 @router.get(HEALTH_PATH, response_model=Health, responses=problems(*OPEN, HTTPStatus.SERVICE_UNAVAILABLE))
-async def read_health(request: Request, coordinator: Asked) -> Response:
+async def read_health(request: Request, coordinator: Asked) -> Health | Response:
     """Report whether the coordinator takes events; if not, restart it."""
     stall = coordinator.runner.find_stall()
     if stall:
         return problem(request.scope, HTTPStatus.SERVICE_UNAVAILABLE, stall)
-    return answer(Health(status="ok", version=__version__))
+    return Health(status="ok", version=__version__)
 
 
 @router.get(READY_PATH, response_model=Readiness, responses=problems(*OPEN, HTTPStatus.SERVICE_UNAVAILABLE))
-async def read_readiness(request: Request, coordinator: Asked) -> Response:
+async def read_readiness(request: Request, coordinator: Asked) -> Readiness | Response:
     """Report whether the coordinator can do its work; if not, what is missing."""
     missing = coordinator.runner.find_problems()
     if missing:
         return problem(request.scope, HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(missing))
-    return answer(Readiness(status="ready"))
+    return Readiness(status="ready")
 
 
-METERING = reading()
 TEXT = {"schema": {"type": "string"}}
 COUNTED = {
     "description": "In Prometheus' text format, or OpenMetrics for who accepts it.",
@@ -125,12 +124,7 @@ COUNTED = {
 }
 
 
-@router.get(
-    "/metrics",
-    response_class=Response,
-    responses={**METERING["responses"], HTTPStatus.OK.value: COUNTED},
-    openapi_extra=METERING["openapi_extra"],
-)
+@router.get("/metrics", response_class=Response, **reading(also={HTTPStatus.OK.value: COUNTED}))
 async def read_metrics(request: Request, coordinator: Asked) -> Response:
     """Return the metrics for Prometheus."""
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
@@ -138,34 +132,32 @@ async def read_metrics(request: Request, coordinator: Asked) -> Response:
     return Response(encode(coordinator.counters.registry), headers={"content-type": media_type})
 
 
-@router.get("/api/v1/about", response_model=About, **reading())
-async def read_about(request: Request, coordinator: Asked) -> Response:
+@router.get("/api/v1/about", **reading())
+async def read_about(request: Request, coordinator: Asked) -> About:
     """Return the coordinator's identity, its roster and the strategies that it can run."""
     runner = coordinator.runner
-    return answer(
-        About(
-            version=__version__,
-            coordinator=runner.identity.name,
-            roster_sha256=runner.roster.digest,
-            parties=[
-                PartyView(name=party.name, role=party.role, organisation=party.organisation)
-                for party in runner.roster.parties
-            ],
-            ready=not runner.find_problems(),
-            broker_connected=coordinator.is_connected,
-            may_change=request.state.right is Right.CHANGE,
-            strategies=[
-                StrategyView(name=name, phases=[phase.name for phase in strategy.phases], reveals=strategy.reveals)
-                for name, strategy in STRATEGIES.items()
-            ],
-        )
+    return About(
+        version=__version__,
+        coordinator=runner.identity.name,
+        roster_sha256=runner.roster.digest,
+        parties=[
+            PartyView(name=party.name, role=party.role, organisation=party.organisation)
+            for party in runner.roster.parties
+        ],
+        ready=not runner.find_problems(),
+        broker_connected=coordinator.is_connected,
+        may_change=request.state.right is Right.CHANGE,
+        strategies=[
+            StrategyView(name=name, phases=[phase.name for phase in strategy.phases], reveals=strategy.reveals)
+            for name, strategy in STRATEGIES.items()
+        ],
     )
 
 
-@router.get("/api/v1/machines", response_model=Machines, **reading())
-async def read_machines() -> Response:
+@router.get("/api/v1/machines", **reading())
+async def read_machines() -> Machines:
     """Return the state machines of a run and of a round."""
-    return answer(Machines(run=_view_machine(runs.KIND), round=_view_machine(rounds.KIND)))
+    return Machines(run=_view_machine(runs.KIND), round=_view_machine(rounds.KIND))
 
 
 def _view_machine(kind: Kind[Any, Any]) -> MachineView:

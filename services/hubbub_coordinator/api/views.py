@@ -1,17 +1,20 @@
-"""Views of runs and rounds: the machines' data as the interface answers it."""
+"""Views of runs, rounds and costs: the machines' data as the interface answers it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel
 
-from hubbub.ids import PartyId, RunId
+from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
-from hubbub.rest import HeadlineView, ParticipantView, PhaseView, RoundView, RunView, RunWithParties
+from hubbub.rest import CostView, HeadlineView, ParticipantView, PhaseView, RoundView, RunView, RunWithParties
+from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
-from hubbub_coordinator.api.costs import view_cost
+from hubbub_coordinator.accounts import PartyTotalView
+from hubbub_coordinator.archive import KnownRun, SomeRound
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
@@ -46,6 +49,41 @@ class RunDetail(RunWithParties):
     manifest: Manifest
 
 
+class PartyCostView(PartyTotalView):
+    """Traffic of one category that one party reported in one direction, in one round."""
+
+    round: int
+
+
+class StrategyCostView(BaseModel):
+    """Payload of the released rounds under a strategy."""
+
+    total_bits: int
+    rounds: dict[int, int]
+
+
+class RunCost(BaseModel):
+    """Cost of a run so far, and of its released rounds under other strategies.
+
+    Totals cover all rounds; figures by round cover those on this page.
+    """
+
+    total: dict[str, CostView]
+    total_by_party: list[PartyTotalView]
+    rounds_released: int
+    rounds: dict[int, dict[str, CostView]]
+    by_party: list[PartyCostView]
+    fedavg_bits: int
+    other_strategies: dict[str, StrategyCostView]
+    """By the formulas of the run's own wire mode, with the same |V|, members and recipients; its own strategy is
+    among them.
+
+    After a strategy without a union phase |V| is not known, and its upper bound is taken.
+    """
+    next: int | None
+    """Send it as `after` to get the next rounds; null if there are none."""
+
+
 # Rounds -------------------------------------------------------------------------------------------------
 
 
@@ -63,10 +101,19 @@ def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
         union_size=accounts.union_size(data),
         metrics=data.metrics,
         phases=[
-            _view_phase(phase.name, _find_phase_state(state, record), record, find_combiner(data, phase.name))
+            PhaseView(
+                name=phase.name,
+                state=_find_phase_state(state, record),
+                combiner=find_combiner(data, phase.name),
+                opened_at_s=record.opened_at_s,
+                closed_at_s=record.closed_at_s,
+                released_at_s=record.released_at_s,
+                delivered=record.delivered,
+                spoilt=dict(record.spoilt),
+            )
             for phase, record in zip(data.phases, data.records, strict=False)
         ],
-        cost=view_cost(data),
+        cost=accounts.costs(data),
         fedavg_bits=accounts.count_fedavg_bits(data),
         applied=[client for client in data.manifest.clients if client in data.applied],
     )
@@ -81,19 +128,6 @@ def _find_phase_state(state: rounds.State, record: PhaseRecord) -> PhaseState:
     return "collecting" if record.closed_at_s is None else "releasing"
 
 
-def _view_phase(name: str, state: PhaseState, record: PhaseRecord, combiner: PartyId | None) -> PhaseView:
-    return PhaseView(
-        name=name,
-        state=state,
-        combiner=combiner,
-        opened_at_s=record.opened_at_s,
-        closed_at_s=record.closed_at_s,
-        released_at_s=record.released_at_s,
-        delivered=record.delivered,
-        spoilt=dict(record.spoilt),
-    )
-
-
 # Runs ---------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +140,10 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
     waiting = find_awaited(state, data, last)
     # The open round's figures so far; once it has ended, the run's own totals include them.
     now = last[1] if last and last[1].number > data.ended else None
-    manifest = data.manifest
+    manifest, headline = data.manifest, data.manifest.headline
+    remaining_s = None
+    if state not in runs.OUTCOMES and data.ended:
+        remaining_s = data.rounds_s / data.ended * (manifest.rounds - data.released)
     return {
         "run": run,
         "state": state.value,
@@ -122,14 +159,16 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         "rounds_wanted": manifest.rounds,
         "rounds_released": data.released,
         "rounds_void": data.void,
-        "headline": _view_headline(manifest),
+        "headline": HeadlineView(name=headline.name, higher_is_better=headline.higher_is_better)
+        if headline
+        else None,
         "target": manifest.target,
         "began_at_s": data.began_at_s,
         "ended_at_s": data.ended_at_s,
         "metrics": (now.metrics if now else {}) or data.metrics,
         "payload_bits": data.payload_bits + (now.payload_bits if now else 0),
         "wire_bytes": data.wire_bytes + (now.wire_bytes if now else 0),
-        "remaining_s": _estimate_rest(state, data),
+        "remaining_s": remaining_s,
         "pausing": data.pausing,
         "waiting_for": list(waiting.parties),
         "waiting_to": waiting.what if waiting.parties else "",
@@ -137,21 +176,9 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
     }
 
 
-def _view_headline(manifest: Manifest) -> HeadlineView | None:
-    headline = manifest.headline
-    return HeadlineView(name=headline.name, higher_is_better=headline.higher_is_better) if headline else None
-
-
-def _estimate_rest(state: runs.State, data: CoordinatorRun) -> float | None:
-    if state in runs.OUTCOMES or not data.ended:
-        return None
-    return data.rounds_s / data.ended * (data.manifest.rounds - data.released)
-
-
-def view_detail(
-    run: RunId, state: runs.State, data: CoordinatorRun, last: Last, *, roster: Roster, now_s: float
-) -> RunDetail:
+def view_detail(known: KnownRun, roster: Roster, now_s: float) -> RunDetail:
     """Return a run in full."""
+    state, data, last = known.state, known.data, known.find_round(known.data.round)
     waiting = find_awaited(state, data, last)
     organisations = {party.name: party.organisation for party in roster.parties}
     organisations |= {member.name: member.organisation for member in data.manifest.cohort}
@@ -171,5 +198,40 @@ def view_detail(
                 since_s=waiting.since_s if waited_for else None,
             )
         )
-    summary = _summarise(run, state, data, last)
+    summary = _summarise(known.run, state, data, last)
     return RunDetail.model_validate({**summary, "manifest": data.manifest, "participants": participants})
+
+
+# Costs --------------------------------------------------------------------------------------------------
+
+
+def view_costs(sums: accounts.Sums, some_rounds: Sequence[SomeRound], following: int | None = None) -> RunCost:
+    """Return the totals of all rounds and the costs of some; `following` is the cursor of the next page."""
+    predicted = {
+        data.number: accounts.predict_others(data) for state, data in some_rounds if state is rounds.State.RELEASED
+    }
+    return RunCost(
+        total=dict(sums.costs),
+        total_by_party=list(sums.parties),
+        rounds_released=sums.released,
+        rounds={data.number: accounts.costs(data) for _, data in some_rounds},
+        by_party=view_parties(some_rounds),
+        fedavg_bits=sums.fedavg_bits,
+        other_strategies={
+            name: StrategyCostView(
+                total_bits=sums.others.get(name, 0),
+                rounds={number: bits[name] for number, bits in predicted.items() if name in bits},
+            )
+            for name in STRATEGIES
+        },
+        next=following,
+    )
+
+
+def view_parties(some_rounds: Sequence[SomeRound]) -> list[PartyCostView]:
+    """Return the traffic that each party reported of each round."""
+    return [
+        PartyCostView(round=data.number, **dict(row))
+        for _, data in some_rounds
+        for row in accounts.split_by_party(data)
+    ]

@@ -38,7 +38,7 @@ from hubbub.machine.effects import (
     SetTimer,
     Tell,
 )
-from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
     ClosePhase,
@@ -52,11 +52,13 @@ from hubbub.messages.rounds import (
 )
 from hubbub.messages.shares import ShareChunk, SignedReceipt, Traffic, VectorClaim
 from hubbub.strategies.base import Phase
+from hubbub.strategies.phase_plan import phases_of
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
+    Event,
     OrderDeclined,
     ReceiptArrived,
     RoundEnded,
@@ -136,7 +138,7 @@ class CoordinatorRound:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The strategy's phases, and the scores if there are any."""
-        return find_strategy(self.manifest.strategy).phases + ((SCORES,) if self.is_scored else ())
+        return phases_of(self.manifest, is_scored=self.is_scored)
 
     @property
     def scoring(self) -> bool:
@@ -268,16 +270,16 @@ def collect(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, Coordi
     """Note a receipt, and close the phase when nobody is missing."""
     if event.phase != data.current.name or event.receipt.receipt.aggregator not in data.aggregators:
         return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
-    return _close_if_all_delivered(_with_receipt(data, event.receipt), event.at_s)
+    return _close_if_all_delivered(_with_receipt(data, event.receipt), event)
 
 
 def _close_if_all_delivered(
-    data: CoordinatorRound, at_s: float, *effects: Effect
+    data: CoordinatorRound, event: Event, *effects: Effect
 ) -> Step[State, CoordinatorRound]:
     """Close the phase if all have delivered: each client has one set, so waiting cannot resolve a disagreement."""
     if data.awaited - data.delivered():
         return Step(State.COLLECTING, data, effects)
-    return _close_or_void(data, at_s)
+    return close_or_void(data, event)
 
 
 def _with_receipt(data: CoordinatorRound, signed: SignedReceipt) -> CoordinatorRound:
@@ -288,34 +290,18 @@ def _with_receipt(data: CoordinatorRound, signed: SignedReceipt) -> CoordinatorR
 
 def keep_early_receipt(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
     """Keep a receipt of the next phase: clients go on when they have all sums, maybe before we hear of them."""
-    return Step(State.RELEASING, _keep_early(data, event))
-
-
-def keep_score_receipt(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
-    """Keep a receipt of a client that has applied the round and goes on to its scores."""
-    return Step(State.APPLYING, _keep_early(data, event))
-
-
-def _keep_early(data: CoordinatorRound, event: ReceiptArrived) -> CoordinatorRound:
     ahead = [phase.name for phase in data.phases[data.phase + 1 :]]
     if event.phase not in ahead[:1]:
-        return data  # Late or repeated: the member set is closed.
-    return replace(data, early=(*data.early, event.receipt))
+        return stay(data)  # Late or repeated: the member set is closed.
+    return stay(replace(data, early=(*data.early, event.receipt)))
 
 
-def stop_collecting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
-    """Close the phase at its deadline over the clients that delivered, or void it if the rules demand that."""
-    return _close_or_void(data, event.at_s)
+def close_or_void(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
+    """Close the phase over the clients that delivered, or void it if the rules demand that.
 
-
-def _close_or_void(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
-    onward = _choose_end(data, at_s)
-    return replace(onward, effects=(*onward.effects, *_count_at_odds(data)))
-
-
-def _count_at_odds(data: CoordinatorRound) -> tuple[Effect, ...]:
-    """Count a refusal for each client at odds: honest clients with honest servers never disagree."""
-    return tuple(
+    A refusal is counted for each client at odds: honest clients and servers never are.
+    """
+    refusals = [
         CountRefusal(
             _find_odds(data.record.receipts[client].values()),
             ShareChunk.kind,
@@ -323,7 +309,8 @@ def _count_at_odds(data: CoordinatorRound) -> tuple[Effect, ...]:
             f"{client} delivered what cannot be added to what the others did",
         )
         for client in data.at_odds()
-    )
+    ]
+    return _choose_end(data, event.at_s).then(*refusals)
 
 
 def _find_odds(receipts: Iterable[SignedReceipt]) -> RejectReason:
@@ -345,10 +332,10 @@ def _say_who_is_missing(data: CoordinatorRound) -> str:
     at_odds = ", ".join(data.at_odds())
     late = ", ".join(client for client in data.missing() if client not in data.at_odds())
     sentences = (
-        [f"{late} did not deliver"] if late else [],
-        [f"{at_odds} delivered after other sums than the others"] if at_odds else [],
+        f"{late} did not deliver" if late else "",
+        f"{at_odds} delivered after other sums than the others" if at_odds else "",
     )
-    return ", ".join(sentence for each in sentences for sentence in each)
+    return ", ".join(filter(None, sentences))
 
 
 def _close(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
@@ -358,22 +345,18 @@ def _close(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]
     named = tuple(client for client in data.manifest.clients if client in members)
     receipts = tuple(data.record.receipts[client][server] for client in named for server in data.aggregators)
     order = ClosePhase(members=named, receipts=receipts)
-    return Step(State.RELEASING, data, (_no_deadline(), *_order(data, order)))
+    return Step(State.RELEASING, data, (CancelTimer("deadline"), *_order(data, order)))
 
 
 def _void(data: CoordinatorRound, reason: str, at_s: float) -> Step[State, CoordinatorRound]:
     data = _with_record(replace(data, reason=reason), replace(data.record, closed_at_s=at_s))
-    return Step(State.VOIDING, data, (_no_deadline(), *_order(data, VoidPhase())))
+    return Step(State.VOIDING, data, (CancelTimer("deadline"), *_order(data, VoidPhase())))
 
 
 def _order(data: CoordinatorRound, body: ClosePhase | VoidPhase) -> tuple[Effect, ...]:
     """Send an order to every aggregator of the phase; a void goes to all aggregators, for it ends the round."""
     to = data.manifest.aggregators if isinstance(body, VoidPhase) else data.aggregators
     return tuple(Publish(server, Role.AGGREGATOR, body, data.current.name) for server in to)
-
-
-def _no_deadline() -> Effect:
-    return CancelTimer("deadline")
 
 
 def note_release(data: CoordinatorRound, event: SumReleased) -> Step[State, CoordinatorRound]:
@@ -391,46 +374,39 @@ def note_release(data: CoordinatorRound, event: SumReleased) -> Step[State, Coor
     data = _with_record(data, record)
     if record.ended != set(data.aggregators):
         return Step(State.RELEASING, data)
-    onward = _go_on(_with_record(data, replace(record, released_at_s=event.at_s)), event.at_s)
-    return replace(onward, effects=(*onward.effects, _record_release(data)))
+    members = [client for client in data.manifest.clients if client in data.current_members]
+    transcript = record.receipts[members[0]][data.aggregators[0]].receipt.transcript
+    fields = {"phase": data.current.name, "members": members, "transcript": transcript}
+    onward = _go_on(_with_record(data, replace(record, released_at_s=event.at_s)), event)
+    return onward.then(Record("released", fields))
 
 
-def _go_on(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
-    deadline = SetTimer("deadline", at_s + data.manifest.phase_timeout_s, DeadlinePassed)
+def _go_on(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
+    deadline = SetTimer("deadline", event.at_s + data.manifest.phase_timeout_s, DeadlinePassed)
     if data.scoring:
-        return _end_if_all_reported(data, at_s, deadline)
+        return _end_if_all_reported(data, event, deadline)
     if data.phase + 1 < len(find_strategy(data.manifest.strategy).phases):
-        return _enter_next_phase(data, at_s)
+        return _enter_next_phase(data, event)
     if data.applied.keys() == set(data.manifest.clients):
-        return _finish(data, at_s)
+        return finish(data, event)
     return Step(State.APPLYING, data, (deadline,))
 
 
-def _record_release(data: CoordinatorRound) -> Effect:
-    members = [client for client in data.manifest.clients if client in data.current_members]
-    transcript = data.record.receipts[members[0]][data.aggregators[0]].receipt.transcript
-    return Record("released", {"phase": data.current.name, "members": members, "transcript": transcript})
-
-
-def _enter_next_phase(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
-    data, timer = _enter_phase(data, data.phase + 1, at_s)
+def _enter_next_phase(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
+    data, timer = _enter_phase(data, data.phase + 1, event.at_s)
     for signed in data.early:
         data = _with_receipt(data, signed) if signed.receipt.aggregator in data.aggregators else data
     data = replace(data, early=())
-    if data.scoring and not _can_be_scored(data):
-        # There is nobody to wait for.
-        return _void(data, "somebody whose scores belong to the sum has not applied the round", at_s)
-    return _close_if_all_delivered(data, at_s, timer)
-
-
-def _can_be_scored(data: CoordinatorRound) -> bool:
     enough = data.manifest.organisations_of(data.awaited) >= data.manifest.min_clients
-    return enough and data.awaited <= data.applied.keys()
+    if data.scoring and not (enough and data.awaited <= data.applied.keys()):
+        # There is nobody to wait for.
+        return _void(data, "somebody whose scores belong to the sum has not applied the round", event.at_s)
+    return _close_if_all_delivered(data, event, timer)
 
 
 def note_early_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
     """Note a client that had all sums before the last aggregator reported to us."""
-    return Step(State.RELEASING, _note_applied(data, event))
+    return stay(_note_applied(data, event))
 
 
 def note_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
@@ -441,14 +417,14 @@ def note_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State
     data = _note_applied(data, event)
     if data.applied.keys() != set(data.manifest.clients):
         return Step(State.APPLYING, data)
-    return _finish(data, event.at_s)
+    return finish(data, event)
 
 
 def note_late_application(data: CoordinatorRound, event: UpdateApplied) -> Step[State, CoordinatorRound]:
     """Note a client that applied the round after its deadline; it may still be in time to score."""
     if not data.scoring:
         raise PeerError(RejectReason.UNEXPECTED, f"{event.client} has applied a round that is not released")
-    return Step(State.COLLECTING, _note_applied(data, event))
+    return stay(_note_applied(data, event))
 
 
 def _find_other_models(data: CoordinatorRound) -> str:
@@ -474,49 +450,38 @@ def _note_applied(data: CoordinatorRound, event: UpdateApplied) -> CoordinatorRo
     return replace(data, applied={**data.applied, event.client: event.report}, traffic=data.traffic + rows)
 
 
-def stop_waiting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
-    """End the round at the deadline: its sums are out, so it counts; clients without an answer catch up later."""
-    return _finish(data, event.at_s)
+def finish(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
+    """End the round, or go on to its scores, when all have applied it or at the deadline.
 
-
-def _finish(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
+    Its sums are out, so it counts; clients without an answer catch up later.
+    """
     at_odds = _find_other_models(data)
     if at_odds:
-        return _contradict(data, at_odds, at_s)
-    return _enter_next_phase(data, at_s) if data.is_scored else _release(data, at_s)
-
-
-def _release(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
-    data = replace(data, ended_at_s=at_s)
-    return Step(State.RELEASED, data, (_no_deadline(), _tell_end(data, RoundVerdict.RELEASED, at_s)))
+        return _contradict(data, at_odds, event.at_s)
+    return _enter_next_phase(data, event) if data.is_scored else _end(data, State.RELEASED, event.at_s)
 
 
 def note_early_report(data: CoordinatorRound, event: ScoresReported) -> Step[State, CoordinatorRound]:
     """Note a client that had the sum of the scores before the last aggregator reported to us."""
-    return Step(State.RELEASING, _note_report(data, event))
+    return stay(_note_report(data, event))
 
 
 def note_report(data: CoordinatorRound, event: ScoresReported) -> Step[State, CoordinatorRound]:
     """Note the metrics of a client; the round is over when all have reported."""
-    return _end_if_all_reported(_note_report(data, event), event.at_s)
+    return _end_if_all_reported(_note_report(data, event), event)
 
 
-def _end_if_all_reported(data: CoordinatorRound, at_s: float, *effects: Effect) -> Step[State, CoordinatorRound]:
+def _end_if_all_reported(data: CoordinatorRound, event: Event, *effects: Effect) -> Step[State, CoordinatorRound]:
     # A client whose scores could not be added holds another model than the members, and will not report.
     left_out = data.delivered() - data.score_members
     if data.applied.keys() - left_out - data.reported.keys():
         return Step(State.REPORTING, data, effects)
-    return _release_with_scores(data, at_s)
+    return release_with_scores(data, event)
 
 
-def stop_reporting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
-    """End the round at the deadline with the reports that have come."""
-    return _release_with_scores(data, event.at_s)
-
-
-def _release_with_scores(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
-    """End the round; count a refusal for each client whose scores differ from the agreed ones."""
-    agreed, onward = data.metrics, _release(data, at_s)
+def release_with_scores(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
+    """End the round with the reports that have come; count a refusal for each that differs from the agreed one."""
+    agreed = data.metrics
     dissent = [
         CountRefusal(
             RejectReason.CONTRADICTION, RoundScored.kind, client, f"{client} reports other scores than the others"
@@ -524,7 +489,7 @@ def _release_with_scores(data: CoordinatorRound, at_s: float) -> Step[State, Coo
         for client, claims in data.reported.items()
         if agreed and claims and {claim.name: claim.value for claim in claims} != agreed
     ]
-    return replace(onward, effects=(*onward.effects, *dissent))
+    return _end(data, State.RELEASED, event.at_s).then(*dissent)
 
 
 def _note_report(data: CoordinatorRound, event: ScoresReported) -> CoordinatorRound:
@@ -534,12 +499,13 @@ def _note_report(data: CoordinatorRound, event: ScoresReported) -> CoordinatorRo
     return replace(data, reported={**data.reported, event.client: event.scores}, traffic=data.traffic + rows)
 
 
-def _tell_end(data: CoordinatorRound, verdict: RoundVerdict, at_s: float) -> Effect:
-    """Tell the run the round's verdict and totals."""
+def _end(data: CoordinatorRound, state: State, at_s: float) -> Step[State, CoordinatorRound]:
+    """End the round, and tell the run its verdict and totals."""
+    data = replace(data, ended_at_s=at_s)
     end = RoundEnded(
         at_s=at_s,
         number=data.number,
-        verdict=verdict,
+        verdict=RoundVerdict(state.value),
         reason=data.reason,
         began_at_s=data.began_at_s,
         metrics=data.metrics,
@@ -548,7 +514,7 @@ def _tell_end(data: CoordinatorRound, verdict: RoundVerdict, at_s: float) -> Eff
         payload_bits=data.payload_bits,
         wire_bytes=data.wire_bytes,
     )
-    return Tell(data.run, end)
+    return Step(state, data, (CancelTimer("deadline"), Tell(data.run, end)))
 
 
 def note_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, CoordinatorRound]:
@@ -558,10 +524,8 @@ def note_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, Coord
         return Step(State.VOIDING, data)
     record = Record("void", {"phase": data.current.name})
     if data.scoring:
-        onward = _release(replace(data, reason=""), event.at_s)
-        return replace(onward, effects=(record, *onward.effects))
-    data = replace(data, ended_at_s=event.at_s)
-    return Step(State.VOID, data, (record, _tell_end(data, RoundVerdict.VOID, event.at_s)))
+        return _end(replace(data, reason=""), State.RELEASED, event.at_s).first(record)
+    return _end(data, State.VOID, event.at_s).first(record)
 
 
 def refuse_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, CoordinatorRound]:
@@ -589,15 +553,12 @@ def _blame(
 ) -> Step[State, CoordinatorRound]:
     """End the run because an aggregator contradicts its order or another aggregator; count a refusal for it."""
     kind = PhaseReleased.kind if isinstance(event, SumReleased) else PhaseVoided.kind
-    onward = _contradict(data, reason, event.at_s)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, reason)
-    return replace(onward, effects=(*onward.effects, refusal))
+    return _contradict(data, reason, event.at_s).then(refusal)
 
 
 def _contradict(data: CoordinatorRound, reason: str, at_s: float) -> Step[State, CoordinatorRound]:
-    data = replace(data, reason=reason, ended_at_s=at_s)
-    end = _tell_end(data, RoundVerdict.CONTRADICTED, at_s)
-    return Step(State.CONTRADICTED, data, (_no_deadline(), end))
+    return _end(replace(data, reason=reason), State.CONTRADICTED, at_s)
 
 
 def break_off(data: CoordinatorRound, event: Failed) -> Step[State, CoordinatorRound]:
@@ -623,7 +584,7 @@ TRANSITIONS: Table[State, CoordinatorRound] = {
         Began: To(begin, State.COLLECTING),
         ReceiptArrived: To(collect, State.COLLECTING, State.RELEASING, State.VOIDING),
         SetSpoilt: To(note_spoilt, State.COLLECTING),
-        DeadlinePassed: To(stop_collecting, State.RELEASING, State.VOIDING),
+        DeadlinePassed: To(close_or_void, State.RELEASING, State.VOIDING),
         SumReleased: STAY,  # Of the phase before, delivered twice.
         UpdateApplied: To(note_late_application, State.COLLECTING),
         Failed: To(break_off, State.CONTRADICTED),
@@ -645,15 +606,15 @@ TRANSITIONS: Table[State, CoordinatorRound] = {
     },
     State.APPLYING: {
         UpdateApplied: To(note_application, *_AFTER_APPLYING),
-        DeadlinePassed: To(stop_waiting, *_AFTER_APPLYING),
-        ReceiptArrived: To(keep_score_receipt, State.APPLYING),
+        DeadlinePassed: To(finish, *_AFTER_APPLYING),
+        ReceiptArrived: To(keep_early_receipt, State.APPLYING),
         SetSpoilt: STAY,
         SumReleased: STAY,
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.REPORTING: {
         ScoresReported: To(note_report, State.REPORTING, State.RELEASED),
-        DeadlinePassed: To(stop_reporting, State.RELEASED),
+        DeadlinePassed: To(release_with_scores, State.RELEASED),
         UpdateApplied: STAY,
         ReceiptArrived: STAY,
         SetSpoilt: STAY,

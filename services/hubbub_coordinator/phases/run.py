@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Literal
 
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
-from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, RememberRun, SetTimer, Tell
+from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import RunEnded, RunKey, RunKeys, RunProposed
 from hubbub.protocol.metrics import format_value, reaches
@@ -115,11 +115,6 @@ class CoordinatorRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RememberRun(Effect):
-    """Record the run's tombstone, so that it is never begun again."""
-
-
-@dataclass(frozen=True, slots=True)
 class OpenRound(Effect):
     """Set up the machine of the next round."""
 
@@ -174,14 +169,15 @@ def await_ready(run: CoordinatorRun, event: PartyReady) -> Step[State, Coordinat
     if run.ready != run.parties.keys():
         return Step(State.AGREEING, run)
     on_time = CancelTimer("agreement")
+    return _pause_or_open_next(run, event.at_s).first(on_time)
+
+
+def _pause_or_open_next(run: CoordinatorRun, at_s: float) -> Step[State, CoordinatorRun]:
     if run.pausing:
-        return Step(*_stand_still(run), (on_time,))
-    run = replace(run, round=1)
-    return Step(State.RUNNING, run, (on_time, *_open_round(run, event.at_s)))
-
-
-def _stand_still(run: CoordinatorRun) -> tuple[State, CoordinatorRun]:
-    return State.PAUSED, replace(run, pausing=False, reason="an operator paused it")
+        return Step(State.PAUSED, replace(run, pausing=False, reason="an operator paused it"))
+    run = replace(run, round=run.round + 1)
+    key = Key("round", run.manifest.run_id, run.round)
+    return Step(State.RUNNING, run, (OpenRound(run.round), Tell(key, Began(at_s=at_s))))
 
 
 def stop_agreeing(run: CoordinatorRun, event: DeadlinePassed) -> Step[State, CoordinatorRun]:
@@ -191,21 +187,14 @@ def stop_agreeing(run: CoordinatorRun, event: DeadlinePassed) -> Step[State, Coo
     return _end(run, State.FAILED, reason, event.at_s)
 
 
-def _open_round(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
-    key = Key("round", run.manifest.run_id, run.round)
-    return (OpenRound(run.round), Tell(key, Began(at_s=at_s)))
-
-
 def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]:
     """Open the next round after one has ended, or pause or end the run."""
     run = _add_up(run, event)
     if event.verdict is RoundVerdict.CONTRADICTED:
         return _end(run, State.FAILED, event.reason, event.at_s)
-    if event.verdict is RoundVerdict.RELEASED:
-        run = replace(run, released=run.released + 1)
-    else:
-        run = replace(run, void=run.void + 1)
-    success = _say_success(run.manifest, event) if event.verdict is RoundVerdict.RELEASED else ""
+    released = event.verdict is RoundVerdict.RELEASED
+    run = replace(run, released=run.released + released, void=run.void + (not released))
+    success = _say_success(run.manifest, event) if released else ""
     if success:
         return _end(run, State.COMPLETED, success, event.at_s)
     if run.released == run.manifest.rounds:
@@ -215,9 +204,7 @@ def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]
         if not run.pause_when_void:
             return _end(run, State.FAILED, reason, event.at_s)
         return Step(State.PAUSED, replace(run, reason=reason))
-    if run.pausing:
-        return Step(*_stand_still(run))
-    return _open_next(run, event.at_s)
+    return _pause_or_open_next(run, event.at_s)
 
 
 def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
@@ -244,24 +231,14 @@ def _say_success(manifest: Manifest, event: RoundEnded) -> str:
     return f"round {event.number} reached {headline.name} {told}; the target was {wanted}"
 
 
-def _open_next(run: CoordinatorRun, at_s: float) -> Step[State, CoordinatorRun]:
-    run = replace(run, round=run.round + 1)
-    return Step(State.RUNNING, run, _open_round(run, at_s))
-
-
-def _pausing_in(state: State, *, wanted: bool) -> To[State, CoordinatorRun]:
-    """Make a transition that notes or drops the wish to pause; an open round or agreement ends first."""
-
-    def note_wish(run: CoordinatorRun, event: PauseRequested | ResumeRequested) -> Step[State, CoordinatorRun]:
-        del event
-        return Step(state, replace(run, pausing=wanted))
-
-    return To(note_wish, state)
+def note_wish(run: CoordinatorRun, event: PauseRequested | ResumeRequested) -> Step[State, CoordinatorRun]:
+    """Note or drop the wish to pause; an open round or agreement ends first."""
+    return stay(replace(run, pausing=isinstance(event, PauseRequested)))
 
 
 def go_on_again(run: CoordinatorRun, event: ResumeRequested) -> Step[State, CoordinatorRun]:
     """Resume a paused run, with the manifest's whole allowance of void rounds again."""
-    return _open_next(replace(run, void_forgiven=run.void, pausing=False, reason=""), event.at_s)
+    return _pause_or_open_next(replace(run, void_forgiven=run.void, pausing=False, reason=""), event.at_s)
 
 
 def give_up(run: CoordinatorRun, event: PartyRefused | PartyBroke) -> Step[State, CoordinatorRun]:
@@ -289,42 +266,40 @@ def _end(run: CoordinatorRun, state: State, reason: str, at_s: float) -> Step[St
     return Step(state, run, (*timers, *tell, Record("ended", {"outcome": OUTCOMES[state]})))
 
 
+_ENDINGS: dict[type, To[State, CoordinatorRun]] = {
+    PartyRefused: To(give_up, State.FAILED),
+    PartyBroke: To(give_up, State.FAILED),
+    CancelRequested: To(cancel, State.CANCELLED),
+    Failed: To(break_off, State.FAILED),
+}
+
 TRANSITIONS: Table[State, CoordinatorRun] = {
     State.ENROLLING: {
         Began: To(begin, State.ENROLLING),
         ProposalDue: To(ask_again, State.ENROLLING),
         PartyJoined: To(enrol, State.ENROLLING, State.AGREEING),
-        PauseRequested: _pausing_in(State.ENROLLING, wanted=True),
-        ResumeRequested: _pausing_in(State.ENROLLING, wanted=False),
-        PartyRefused: To(give_up, State.FAILED),
-        PartyBroke: To(give_up, State.FAILED),
-        CancelRequested: To(cancel, State.CANCELLED),
-        Failed: To(break_off, State.FAILED),
+        PauseRequested: To(note_wish, State.ENROLLING),
+        ResumeRequested: To(note_wish, State.ENROLLING),
+        **_ENDINGS,
     },
     State.AGREEING: {
         PartyReady: To(await_ready, State.AGREEING, State.RUNNING, State.PAUSED),
-        PauseRequested: _pausing_in(State.AGREEING, wanted=True),
-        ResumeRequested: _pausing_in(State.AGREEING, wanted=False),
+        PauseRequested: To(note_wish, State.AGREEING),
+        ResumeRequested: To(note_wish, State.AGREEING),
         DeadlinePassed: To(stop_agreeing, State.FAILED),
         PartyJoined: STAY,  # A proposal may have been sent twice.
         ProposalDue: STAY,
-        PartyRefused: To(give_up, State.FAILED),
-        PartyBroke: To(give_up, State.FAILED),
-        CancelRequested: To(cancel, State.CANCELLED),
-        Failed: To(break_off, State.FAILED),
+        **_ENDINGS,
     },
     State.RUNNING: {
         RoundEnded: To(go_on, State.RUNNING, State.PAUSED, State.COMPLETED, State.FAILED),
-        PauseRequested: _pausing_in(State.RUNNING, wanted=True),
-        ResumeRequested: _pausing_in(State.RUNNING, wanted=False),
+        PauseRequested: To(note_wish, State.RUNNING),
+        ResumeRequested: To(note_wish, State.RUNNING),
         PartyJoined: STAY,  # The broker may deliver twice, and a proposal may have been sent twice.
         PartyReady: STAY,
         ProposalDue: STAY,
         DeadlinePassed: STAY,  # The timer fired while the last party became ready.
-        PartyRefused: To(give_up, State.FAILED),
-        PartyBroke: To(give_up, State.FAILED),
-        CancelRequested: To(cancel, State.CANCELLED),
-        Failed: To(break_off, State.FAILED),
+        **_ENDINGS,
     },
     State.PAUSED: {
         ResumeRequested: To(go_on_again, State.RUNNING),
@@ -333,10 +308,7 @@ TRANSITIONS: Table[State, CoordinatorRun] = {
         PartyReady: STAY,
         ProposalDue: STAY,
         DeadlinePassed: STAY,
-        PartyRefused: To(give_up, State.FAILED),
-        PartyBroke: To(give_up, State.FAILED),
-        CancelRequested: To(cancel, State.CANCELLED),
-        Failed: To(break_off, State.FAILED),
+        **_ENDINGS,
     },
     State.COMPLETED: {},
     State.FAILED: {},

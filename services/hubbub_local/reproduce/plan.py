@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import WireMode
+from hubbub.ids import Feedback, WireMode
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_local.demo import DemoOptions
+from hubbub_local.options import DemoOptions
 from hubbub_local.reproduce.paper import TABLES, PaperTable
 from hubbub_trainer.learning.batches import Partition
 
@@ -23,7 +23,7 @@ class Method:
     name: str
     strategy: str
     q: int = 1
-    feedback: str = "lost"
+    feedback: Feedback = "lost"
     block: int = 1
 
     @property
@@ -109,6 +109,7 @@ class Settings:
             clients=self.clients,
             servers=self.servers,
             rounds=self.max_rounds,
+            target=self.target,
             local_steps=self.local_steps,
             rho=self.rho,
             seed=seed,

@@ -14,7 +14,7 @@ from statistics import fmean
 from pydantic import TypeAdapter, ValidationError
 
 from hubbub import __version__
-from hubbub.disk import replace_file
+from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub_coordinator.accounts import Account
 from hubbub_local.reproduce.plan import METHODS, Method, Settings, list_changes
@@ -128,7 +128,8 @@ class Results:
         runs = ",\n".join(json.dumps({**asdict(each.method), **asdict(each)}) for each in self.results)
         text = f'{json.dumps(head, indent=1)[:-2]},\n "results": [\n{runs}\n ]\n}}\n'
         try:
-            replace_file(folder / FILE, text.encode())
+            with replacing(folder / FILE) as file:
+                file.write(text.encode())
         except OSError as error:
             raise ConfigurationError(f"{folder / FILE} cannot be written: {error.strerror}") from None
 

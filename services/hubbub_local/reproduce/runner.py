@@ -11,14 +11,13 @@ from rich.console import Console
 
 from hubbub.errors import HubbubError, ProtocolError
 from hubbub.runtime.runner import Transition
+from hubbub_cli.formatting import show_bytes
 from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.phases import round as rounds
-from hubbub_local.attribution import AttributingLoop, Attribution
+from hubbub_local.attribution import AttributingLoop, Attribution, MeasuredTask
 from hubbub_local.demo import draw_up
-from hubbub_local.demo_screen import show_bytes
 from hubbub_local.experiment import run_to_target
 from hubbub_local.figures import require_matplotlib
-from hubbub_local.reproduce.measured import MeasuredTask
 from hubbub_local.reproduce.plan import Method, Plan, Settings
 from hubbub_local.reproduce.records import Results, RoundRecord, RunRecord, open_results
 from hubbub_local.reproduce.report import REPORT, write_report
@@ -127,7 +126,7 @@ class _Runner:
 
         settings = self._plan.settings
         options = settings.demo_options(method, seed)
-        outcome = await run_to_target(options, self._task, settings.target, keep_round, observer=observe)
+        outcome = await run_to_target(options, self._task, keep_round, observer=observe)
         record = replace(record, finished=True, reached=outcome.reached, model_sha256=outcome.model_sha256)
         self._results.keep(record, self._folder)
         self._say(f"{record.label}: {record.describe(settings.target)}")

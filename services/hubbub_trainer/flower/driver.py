@@ -132,8 +132,12 @@ class Driver:
         with asking("training"):
             reply = self._ask("train", place, self._tell("fit", arrays, config))
             if not self._has_clients:
-                examples = _merge(reply.metric_records).get(self._keys.examples)
-                return Fitted(_read_arrays(_only(reply.array_records)), examples)
+                records = list(reply.array_records.values())
+                if len(records) != 1:
+                    raise LocalError(
+                        f"the Flower client's train answers with {len(records)} array records: answer with one"
+                    )
+                return Fitted(_read_arrays(records[0]), _merge(reply.metric_records).get(self._keys.examples))
             _check_status(reply, "fit")
             examples = reply.metric_records["fitres.num_examples"]["num_examples"]
             return Fitted(_read_arrays(reply.array_records["fitres.parameters"]), examples)
@@ -160,40 +164,31 @@ class Driver:
 
     def _ask(self, message_type: str, place: Place, content: Mapping[str, object]) -> Any:
         flwr = load("flwr.app")
-        message = flwr.Message(
-            content=flwr.RecordDict(dict(content)), metadata=_address(flwr, message_type, place.index)
+        node = _NODE_OF_SERVER + 1 + place.index
+        # Made by hand: `Message` would ask for a SuperNode's task, and there is none.
+        metadata = flwr.Metadata(
+            run_id=_RUN,
+            message_id="",
+            src_node_id=_NODE_OF_SERVER,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id="",
+            created_at=time.time(),
+            ttl=_TTL_S,
+            message_type=message_type,
         )
         context = flwr.Context(
             run_id=_RUN,
-            node_id=_node_of(place.index),
+            node_id=node,
             node_config={"partition-id": place.index, "num-partitions": place.clients},
             state=flwr.RecordDict(),
             run_config=dict(self._run_config),
         )
-        reply = self._app(message, context)
+        reply = self._app(flwr.Message(content=flwr.RecordDict(dict(content)), metadata=metadata), context)
         if reply.has_error():
             log.error("the Flower client answered %s with an error: %s", message_type, reply.error)
             raise LocalError(f"the Flower client answered {message_type} with an error: {_SEE_LOG}")
         return reply.content
-
-
-def _address(flwr: Any, message_type: str, index: int) -> Any:
-    """Make a message's metadata by hand: `Message` would ask for a SuperNode's task, and there is none."""
-    return flwr.Metadata(
-        run_id=_RUN,
-        message_id="",
-        src_node_id=_NODE_OF_SERVER,
-        dst_node_id=_node_of(index),
-        reply_to_message_id="",
-        group_id="",
-        created_at=time.time(),
-        ttl=_TTL_S,
-        message_type=message_type,
-    )
-
-
-def _node_of(index: int) -> int:
-    return _NODE_OF_SERVER + 1 + index
 
 
 def _check_status(reply: Any, what: str) -> None:
@@ -203,12 +198,6 @@ def _check_status(reply: Any, what: str) -> None:
 
 def _read_arrays(record: Any) -> Arrays:
     return {name: np.asarray(array.numpy()) for name, array in record.items()}
-
-
-def _only(records: Any) -> Any:
-    if len(records) != 1:
-        raise LocalError(f"the Flower client's train answers with {len(records)} array records: answer with one")
-    return next(iter(records.values()))
 
 
 def _merge(records: Any) -> dict[str, object]:

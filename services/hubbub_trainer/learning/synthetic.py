@@ -24,7 +24,7 @@ from hubbub_trainer.learning.task import (
     Training,
     check_client,
     check_theta,
-    report_interval_steps,
+    report_progress,
 )
 
 Floats = NDArray[np.float32]
@@ -146,12 +146,9 @@ class SyntheticLearner:
             raise LocalError("plain gradient descent has no memory, and was given another optimiser's: give None")
         order = order_batches(self.samples, steps=steps, batch_size=_BATCH_SIZE, seed=seed)
         trained = theta.copy()
-        interval = report_interval_steps(steps)
-        for done, which in enumerate(order, start=1):
+        for which in report_progress(order, progress):
             batch = self._training.pick(which)
             _descend(trained, self._world.features_of(batch), batch.labels, self._world.learning_rate)
-            if done % interval == 0 or done == steps:
-                progress(done, steps)
         return Training(theta=trained, memory=None)
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:

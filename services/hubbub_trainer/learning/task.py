@@ -32,14 +32,16 @@ What a task must keep to:
   read N.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import ConfigurationError, LocalError
+from hubbub.errors import ConfigurationError, DataError, LocalError
 from hubbub.protocol.metrics import Metric, Scores
 
 Theta: TypeAlias = NDArray[np.float32]
@@ -48,6 +50,10 @@ Theta: TypeAlias = NDArray[np.float32]
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with (steps done, steps in all) from the training thread, at most about 20 times a round."""
 
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""A model as named arrays."""
+
+_T = TypeVar("_T")
 _REPORTS_PER_ROUND = 20
 _ROUNDING = 1e-6
 """Tolerance of a mean outside its bounds, as a fraction of their range."""
@@ -112,6 +118,23 @@ class CanBeTried(Protocol):
 
     def try_out(self, theta: Theta) -> None:
         """Try a little of everything; raise on failure."""
+
+
+@runtime_checkable
+class HasLayout(Protocol):
+    """A task whose θ is made of arrays with names."""
+
+    @property
+    def layout(self) -> Mapping[str, tuple[int, ...]]:
+        """The parameters that θ is made of, in order."""
+
+
+@runtime_checkable
+class NamesTensors(Protocol):
+    """A task whose model is more than θ: it has frozen parameters or buffers."""
+
+    def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return the whole model."""
 
 
 class Task(Protocol):
@@ -208,6 +231,40 @@ def check_client(index: int, clients: int) -> None:
         raise ConfigurationError(f"there is no client {index} among {clients}: clients count from 0")
 
 
-def report_interval_steps(steps: int) -> int:
-    """Return the number of steps between two reports of progress."""
-    return max(1, -(-steps // _REPORTS_PER_ROUND))
+def report_progress(batches: Collection[_T], progress: ProgressCallback) -> Iterator[_T]:
+    """Yield the batches of a round; report progress after every twentieth part of them, and at the end."""
+    steps = len(batches)
+    interval = -(-steps // _REPORTS_PER_ROUND)
+    for done, batch in enumerate(batches, start=1):
+        yield batch
+        if done % interval == 0 or done == steps:
+            progress(done, steps)
+
+
+def count_elements(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the number of elements in all arrays of a layout."""
+    return sum(map(math.prod, shapes.values()))
+
+
+def name_tensors(task: Task, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the whole model of a task by name; θ as one array if the task names nothing."""
+    if theta.size != task.count_parameters():
+        raise DataError(
+            f"the model has {theta.size} parameters, and task {task.name!r} here has {task.count_parameters()}: "
+            "export it with the task that it was trained with"
+        )
+    if isinstance(task, NamesTensors):
+        return task.name_tensors(theta, seed=seed, buffers=buffers)
+    if not isinstance(task, HasLayout):
+        return {"theta": theta}
+    shapes = task.layout
+    pieces = np.split(theta, np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1])
+    return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+def require(module: str, *, wanted_by: str, extra: str) -> None:
+    """Raise `ConfigurationError`, which names the extra to install, if an optional dependency is missing."""
+    if find_spec(module) is None:
+        raise ConfigurationError(
+            f"{wanted_by} needs {module}, which is not installed here: pip install 'hubbub[{extra}]'"
+        )

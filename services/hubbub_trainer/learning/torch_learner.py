@@ -10,8 +10,8 @@ at once would draw from each other, and a user's code need not be thread-safe.
 
 from __future__ import annotations
 
+import io
 import logging
-import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,8 +28,8 @@ from torch.utils.data import default_collate
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
-from hubbub_trainer.learning.export import Arrays
 from hubbub_trainer.learning.task import (
+    Arrays,
     ProgressCallback,
     TaskFailed,
     Theta,
@@ -37,7 +37,8 @@ from hubbub_trainer.learning.task import (
     check_client,
     check_scores,
     check_theta,
-    report_interval_steps,
+    count_elements,
+    report_progress,
 )
 from hubbub_trainer.learning.torch_task import (
     Batch,
@@ -51,21 +52,22 @@ from hubbub_trainer.learning.torch_task import (
     name_of,
 )
 
-# The memory ---------------------------------------------------------------------------------------------
+log = logging.getLogger(__name__)
 
+_ONE_AT_A_TIME = threading.RLock()
+
+# Names in the memory begin with one of these.
+_TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
 _LENGTH_BYTES = 8
 _WORD_BYTES = 4
-_TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
 
 
-def name_buffer(name: str) -> str:
-    """Return the name of a buffer in the memory."""
-    return f"{_BUFFER}.{name}"
+# The memory ---------------------------------------------------------------------------------------------
 
 
 def pack(model: nn.Module, optimiser: torch.optim.Optimizer) -> Theta | None:
     """Write the memory for the next round; None if there is nothing to keep."""
-    found = {name_buffer(name): each for name, each in model.named_buffers()}
+    found = {f"{_BUFFER}.{name}": each for name, each in model.named_buffers()}
     for place, state in optimiser.state_dict()["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
@@ -108,10 +110,6 @@ def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
 
 # Task and learner ---------------------------------------------------------------------------------------
 
-log = logging.getLogger(__name__)
-
-_ONE_AT_A_TIME = threading.RLock()
-
 
 @contextmanager
 def _own_code(what: str) -> Iterator[None]:
@@ -152,7 +150,7 @@ class OwnTask:
 
     def count_parameters(self) -> int:
         """Return N."""
-        return sum(math.prod(shape) for shape in self.layout.values())
+        return count_elements(self.layout)
 
     def initial_model(self, seed: int) -> Theta:
         """Make the model that a run starts from."""
@@ -239,24 +237,6 @@ def _move(batch: Batch, device: torch.device) -> Batch:
             return batch
 
 
-class _Total:
-    """Scores, added up over batches."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, NDArray[np.float64]] = {}
-        self._weights: dict[str, float] = {}
-
-    def add(self, scores: Scores) -> None:
-        """Add the scores of one more batch."""
-        for name, (sums, weight) in scores.items():
-            self._sums[name] = self._sums.get(name, 0.0) + np.asarray(sums, dtype=np.float64)
-            self._weights[name] = self._weights.get(name, 0.0) + float(weight)
-
-    def read(self) -> Scores:
-        """Return the sums over all batches."""
-        return {name: (sums.tolist(), self._weights[name]) for name, sums in self._sums.items()}
-
-
 class TorchLearner:
     """One client's side of a user's task."""
 
@@ -264,7 +244,8 @@ class TorchLearner:
         self._task = task
         self._training = training
         self._test = test
-        self._device = _choose_device(task.device)
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = torch.device(automatic if task.device == "auto" else task.device)
         self._model = model.to(self._device)
         # A round without a memory begins with these.
         self._buffers = {name: each.clone() for name, each in model.named_buffers()}
@@ -293,11 +274,8 @@ class TorchLearner:
             optimiser = self._task.optimiser(each for _, each in _trained(self._model))
             restore(optimiser, kept)
             self._model.train()
-            interval = report_interval_steps(steps)
-            for done, rows in enumerate(order, start=1):
-                self._step(optimiser, self._training.take(rows, self._device), done)
-                if done % interval == 0 or done == steps:
-                    progress(done, steps)
+            for number, rows in enumerate(report_progress(order, progress), start=1):
+                self._step(optimiser, self._training.take(rows, self._device), number)
             trained = _flatten(self._model)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
@@ -351,7 +329,9 @@ class TorchLearner:
 
     def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Scores:
         check_theta(theta, self._parameters)
-        size, total = self._task.evaluation_batch_size, _Total()
+        size = self._task.evaluation_batch_size
+        sums: dict[str, NDArray[np.float64]] = {}
+        weights: dict[str, float] = {}
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
             self._load(theta, unpack(memory))
@@ -359,13 +339,16 @@ class TorchLearner:
             for start in range(0, samples, size):
                 rows = np.arange(start, min(start + size, samples))
                 with self._precision():
-                    total.add(self._task.evaluate(self._model, self._test.take(rows, self._device)))
-        return total.read()
+                    scores = self._task.evaluate(self._model, self._test.take(rows, self._device))
+                for name, (some, weight) in scores.items():
+                    sums[name] = sums.get(name, 0.0) + np.asarray(some, dtype=np.float64)
+                    weights[name] = weights.get(name, 0.0) + float(weight)
+        return {name: (total.tolist(), weights[name]) for name, total in sums.items()}
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
         """Return the model's buffers, as training left them."""
         kept = unpack(memory)
-        found = {name: kept.get(name_buffer(name), each) for name, each in self._buffers.items()}
+        found = {name: kept.get(f"{_BUFFER}.{name}", each) for name, each in self._buffers.items()}
         return {name: each.cpu().numpy() for name, each in found.items()}
 
     def _precision(self) -> torch.autocast:
@@ -375,7 +358,7 @@ class TorchLearner:
         _put(self._model, theta)
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
-                buffer.copy_(kept.get(name_buffer(name), self._buffers[name]))
+                buffer.copy_(kept.get(f"{_BUFFER}.{name}", self._buffers[name]))
 
 
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -397,12 +380,6 @@ def _flatten(model: nn.Module) -> Theta:
     return np.concatenate(pieces).astype(np.float32)
 
 
-def _choose_device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)
-
-
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Have torch draw from this seed, and leave its generator as it was."""
@@ -410,3 +387,10 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed % 2**63)
         yield
+
+
+def write_state_dict(arrays: Arrays) -> bytes:
+    """Write a state_dict for `torch.load(file, weights_only=True)`. It has no code in it."""
+    content = io.BytesIO()
+    torch.save({name: torch.tensor(each) for name, each in arrays.items()}, content)
+    return content.getvalue()

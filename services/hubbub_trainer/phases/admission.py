@@ -32,8 +32,20 @@ from enum import Enum
 
 from hubbub.errors import Code, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
-from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.machine.effects import (
+    AcceptKeys,
+    CountRefusal,
+    Effect,
+    Failed,
+    Job,
+    Key,
+    Persist,
+    Publish,
+    Record,
+    RememberRun,
+    Tell,
+)
+from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunJoined, RunKey, RunProposed, RunReady, RunRefused
 from hubbub.strategies.registry import STRATEGIES
@@ -121,18 +133,6 @@ class Admission:
 @dataclass(frozen=True, slots=True)
 class PrepareTask(Job):
     """Load the task and rebuild the initial model."""
-
-
-@dataclass(frozen=True, slots=True)
-class RememberRun(Effect):
-    """Never join this run again."""
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptKeys(Effect):
-    """Keep everybody's run keys."""
-
-    publics: Mapping[PartyId, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,45 +235,30 @@ def deal(data: Admission, event: KeysArrived) -> Step[State, Admission]:
     """Everybody's keys are here: seal our part of the group secret to every other client."""
     data = replace(data, publics=event.publics, keys_sha256=event.keys_sha256)
     record = Record("keys", {"keys_sha256": event.keys_sha256})
-    effects = (AcceptKeys(event.publics), DealContribution(), record, *agree_if_all_dealt(data))
+    effects = (AcceptKeys(event.publics), DealContribution(), record, *_agree_if_all_dealt(data))
     return Step(State.AGREEING, data, effects)
 
 
-def same_keys_again(state: State) -> To[State, Admission]:
-    """A row for run keys that come again: the same are old news, others are refused."""
-
-    def check_keys(data: Admission, event: KeysArrived) -> Step[State, Admission]:
-        refuse_other_keys(data.keys_sha256, event)
-        return Step(state, data)
-
-    return To(check_keys, state)
-
-
-def keep_early_part(data: Admission, event: ContributionArrived) -> Step[State, Admission]:
-    """Another client had the keys before us."""
-    data, effects = _keep_part(data, event)
-    return Step(State.PLEDGED, data, effects)
+def same_keys_again(data: Admission, event: KeysArrived) -> Step[State, Admission]:
+    """Ignore the same run keys again, and refuse others."""
+    refuse_other_keys(data.keys_sha256, event)
+    return stay(data)
 
 
 def keep_part(data: Admission, event: ContributionArrived) -> Step[State, Admission]:
-    """Keep a part of the group secret; put them together when the last is here."""
-    if event.client in data.contributions:
-        return Step(State.AGREEING, data)
-    data, effects = _keep_part(data, event)
-    return Step(State.AGREEING, data, (*effects, *agree_if_all_dealt(data)))
+    """Keep a client's part of the group secret, its first alone; put all together when the last is here.
 
-
-def _keep_part(data: Admission, event: ContributionArrived) -> tuple[Admission, tuple[Effect, ...]]:
-    """A client deals one part; another from it changes nothing."""
+    If another client had everybody's keys before us, that waits until we have them too.
+    """
     if event.client in data.contributions:
-        return data, ()
+        return stay(data)
     data = replace(data, contributions=data.contributions | {event.client})
-    return data, (KeepContribution(event.client),)
+    return stay(data, KeepContribution(event.client), *_agree_if_all_dealt(data))
 
 
-def agree_if_all_dealt(data: Admission) -> tuple[Effect, ...]:
-    """Put the parts of the group secret together if all are here."""
-    return (AgreeOnSecret(),) if data.contributions == set(data.peers) else ()
+def _agree_if_all_dealt(data: Admission) -> tuple[Effect, ...]:
+    """Put the parts of the group secret together if all are here, and everybody's keys."""
+    return (AgreeOnSecret(),) if data.keys_sha256 and data.contributions == set(data.peers) else ()
 
 
 def confirm(data: Admission, event: GroupAgreed) -> Step[State, Admission]:
@@ -281,33 +266,22 @@ def confirm(data: Admission, event: GroupAgreed) -> Step[State, Admission]:
     data = replace(data, confirmation=event.confirmation)
     body = GroupConfirmed(confirmation=event.confirmation)
     tell = tuple(Publish(client, Role.CLIENT, body) for client in data.peers)
-    onward = _go_on_if_all_confirmed(data)
-    return replace(onward, effects=(*tell, *onward.effects))
-
-
-def note_early_confirmation(data: Admission, event: PeerConfirmed) -> Step[State, Admission]:
-    """Another client is ahead of us."""
-    return Step(State.PLEDGED, _note_confirmation(data, event))
+    return _go_on_if_all_confirmed(data).first(*tell)
 
 
 def note_confirmation(data: Admission, event: PeerConfirmed) -> Step[State, Admission]:
-    """Go on once all clients have confirmed the secret that we hold."""
-    return _go_on_if_all_confirmed(_note_confirmation(data, event))
-
-
-def _note_confirmation(data: Admission, event: PeerConfirmed) -> Admission:
-    """A client's first word counts."""
-    return replace(data, confirmed={event.client: event.confirmation, **data.confirmed})
+    """Go on once all clients have confirmed the secret that we hold; the first word of each counts."""
+    return _go_on_if_all_confirmed(replace(data, confirmed={event.client: event.confirmation, **data.confirmed}))
 
 
 def _go_on_if_all_confirmed(data: Admission) -> Step[State, Admission]:
     if not data.confirmation:
-        return Step(State.AGREEING, data)
+        return stay(data)
     others = [client for client, said in data.confirmed.items() if said != data.confirmation]
     if others:
         return _leave_group(data, others[0])
     if data.confirmed.keys() != set(data.peers):
-        return Step(State.AGREEING, data)
+        return stay(data)
     record = Record("group", {"confirmation": data.confirmation})
     if data.lacks_model:
         asking = (SetUpCatchUp(0), Tell(Key("catchup", data.key.run), Lost(number=0)))
@@ -406,8 +380,8 @@ TRANSITIONS: Table[State, Admission] = {
     State.PLEDGED: {
         Proposed: To(repeat_answer, State.PLEDGED),
         KeysArrived: To(deal, State.AGREEING),
-        ContributionArrived: To(keep_early_part, State.PLEDGED),
-        PeerConfirmed: To(note_early_confirmation, State.PLEDGED),
+        ContributionArrived: To(keep_part, State.PLEDGED),
+        PeerConfirmed: To(note_confirmation, State.PLEDGED),
         RoundOrdered: To(find_old_copy, State.ENDED),
         Ended: To(leave_pledge, State.ENDED),
         Failed: To(fail, State.ENDED),
@@ -417,7 +391,7 @@ TRANSITIONS: Table[State, Admission] = {
         GroupAgreed: To(confirm, State.AGREEING, State.INHERITING, State.ADMITTED, State.ENDED),
         PeerConfirmed: To(note_confirmation, State.AGREEING, State.INHERITING, State.ADMITTED, State.ENDED),
         SnapshotAsked: To(note_request, State.AGREEING),
-        KeysArrived: same_keys_again(State.AGREEING),
+        KeysArrived: To(same_keys_again, State.AGREEING),
         RoundOrdered: To(find_old_copy, State.ENDED),
         Proposed: STAY,  # Asked twice; that all keys are here says that our answer was heard.
         Ended: To(leave_pledge, State.ENDED),
@@ -426,7 +400,7 @@ TRANSITIONS: Table[State, Admission] = {
     State.INHERITING: {
         Inherited: To(inherit, State.ADMITTED, State.ENDED),
         SnapshotAsked: STAY,  # We lack it too.
-        KeysArrived: same_keys_again(State.INHERITING),
+        KeysArrived: To(same_keys_again, State.INHERITING),
         RoundOrdered: To(find_old_copy, State.ENDED),
         ContributionArrived: STAY,  # Delivered twice.
         PeerConfirmed: STAY,
@@ -445,7 +419,7 @@ def resume(state: State, data: Admission) -> tuple[Effect, ...]:
     if state is State.PREPARING:
         return (PrepareTask(),)
     if state is State.AGREEING and not data.confirmation:
-        return agree_if_all_dealt(data)
+        return _agree_if_all_dealt(data)
     return ()
 
 

@@ -20,7 +20,7 @@ from enum import Enum
 
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Failed, Job, Key, Persist, Publish, SetTimer, Tell
-from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotRequested, Voucher, count_chunks
 from hubbub_trainer.events import (
@@ -137,13 +137,13 @@ class DropSnapshot(Effect):
     client: PartyId
 
 
-def begin(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
-    """Note that sums are lost, or more of them than before, and ask the peers at once."""
-    return Step(State.ASKING, _note_need(data, event), (_ask_at_once(),))
+def note_loss(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
+    """Note that sums are lost, or more of them than before, and ask the peers at once.
 
-
-def _note_need(data: CatchUp, event: Lost) -> CatchUp:
-    return replace(data, need=max(data.need, event.number))
+    A snapshot that is being checked may still do.
+    """
+    data = replace(data, need=max(data.need, event.number))
+    return stay(data) if data.checking else stay(data, _ask_at_once())
 
 
 def _ask_at_once() -> Effect:
@@ -160,58 +160,35 @@ def ask(data: CatchUp, event: AskDue) -> Step[State, CatchUp]:
 
 
 def note_vouchers(data: CatchUp, event: PeerVouched) -> Step[State, CatchUp]:
-    """Keep a peer's vouchers; check a snapshot if enough peers vouch for it now."""
-    return _check_if_backed(_note_vouchers(data, event), ())
-
-
-def _note_vouchers(data: CatchUp, event: PeerVouched) -> CatchUp:
-    """Add a peer's vouchers; its first voucher for a round counts."""
+    """Keep a peer's vouchers, the first for each round; check a snapshot if enough peers vouch for it now."""
     said = {**{voucher.round: voucher for voucher in event.vouchers}, **data.vouchers.get(event.client, {})}
-    return replace(data, vouchers={**data.vouchers, event.client: said})
+    return _check_if_backed(replace(data, vouchers={**data.vouchers, event.client: said}))
 
 
 def keep_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, CatchUp]:
-    """Keep a chunk; check the snapshot if it is complete now."""
-    data, effects = _keep_chunk(data, event)
-    return _check_if_backed(data, effects)
+    """Keep a chunk of a peer's newest snapshot, and check it if it is complete now; older ones are dropped.
 
-
-def _keep_chunk(data: CatchUp, event: SnapshotArrived) -> tuple[CatchUp, tuple[Effect, ...]]:
-    """Keep a chunk of a peer's newest snapshot; older ones are dropped."""
+    The snapshot that is being checked stays as it is. Others are kept for the case that it is refused.
+    """
     snapshot = data.snapshots.get(event.client)
     if snapshot is None or snapshot.number < event.number:
         snapshot = Snapshot(number=event.number)
-    if snapshot.number > event.number or event.index in snapshot.arrived:
-        return data, ()
+    is_checked = data.checking is not None and data.checking.client == event.client
+    if is_checked or snapshot.number > event.number or event.index in snapshot.arrived:
+        return stay(data)
     snapshot = replace(snapshot, arrived=snapshot.arrived | {event.index})
     data = replace(data, snapshots={**data.snapshots, event.client: snapshot})
-    return data, (KeepSnapshot(event.client, event.number, event.index),)
+    return _check_if_backed(data).first(KeepSnapshot(event.client, event.number, event.index))
 
 
-def _check_if_backed(data: CatchUp, effects: tuple[Effect, ...]) -> Step[State, CatchUp]:
-    for giver in data.peers:
-        good = data.find_good(giver)
-        if good is not None:
-            return Step(State.CHECKING, replace(data, checking=good), (*effects, good))
-    return Step(State.ASKING, data, effects)
-
-
-def note_need(data: CatchUp, event: Lost) -> Step[State, CatchUp]:
-    """Note that more was lost; the snapshot that is being checked may still do."""
-    return Step(State.CHECKING, _note_need(data, event))
-
-
-def note_more_vouchers(data: CatchUp, event: PeerVouched) -> Step[State, CatchUp]:
-    """Keep vouchers for the case that the snapshot in hand is refused."""
-    return Step(State.CHECKING, _note_vouchers(data, event))
-
-
-def keep_another_chunk(data: CatchUp, event: SnapshotArrived) -> Step[State, CatchUp]:
-    """Keep a chunk for the case that the snapshot in hand is refused, which itself stays as it is."""
-    if data.checking is not None and event.client == data.checking.client:
-        return Step(State.CHECKING, data)
-    data, effects = _keep_chunk(data, event)
-    return Step(State.CHECKING, data, effects)
+def _check_if_backed(data: CatchUp) -> Step[State, CatchUp]:
+    """Check a snapshot that is complete and vouched for, if there is one and none is being checked."""
+    if data.checking is not None:
+        return stay(data)
+    good = next(filter(None, map(data.find_good, data.peers)), None)
+    if good is None:
+        return Step(State.ASKING, data)
+    return Step(State.CHECKING, replace(data, checking=good), (good,))
 
 
 def finish(data: CatchUp, event: SnapshotTaken) -> Step[State, CatchUp]:
@@ -222,7 +199,7 @@ def finish(data: CatchUp, event: SnapshotTaken) -> Step[State, CatchUp]:
     if voucher is not None and event.held is not None:
         caught_up = CaughtUp(number=data.key.round, voucher=voucher, held=event.held)
         return Step(State.DONE, data, (Tell(data.run, caught_up),))
-    return Step(State.ASKING, data, (_ask_at_once(),))
+    return Step(State.ASKING, replace(data, checking=None), (_ask_at_once(),))
 
 
 def refuse(data: CatchUp, event: Failed) -> Step[State, CatchUp]:
@@ -235,10 +212,8 @@ def refuse(data: CatchUp, event: Failed) -> Step[State, CatchUp]:
     data = replace(data, checking=None, snapshots=others)
     if data.idle:
         return Step(State.DONE, data)
-    onward = _check_if_backed(data, (DropSnapshot(giver),))
-    if onward.state is State.ASKING:
-        return replace(onward, effects=(*onward.effects, _ask_at_once()))
-    return onward
+    onward = _check_if_backed(data).first(DropSnapshot(giver))
+    return onward.then(_ask_at_once()) if onward.state is State.ASKING else onward
 
 
 def stop(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
@@ -250,12 +225,12 @@ def stop(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
 def stop_asking(data: CatchUp, event: NeverMind) -> Step[State, CatchUp]:
     """Stop asking: nothing was lost after all. The snapshot in hand is still a later model."""
     del event
-    return Step(State.CHECKING, replace(data, idle=True))
+    return stay(replace(data, idle=True))
 
 
 TRANSITIONS: Table[State, CatchUp] = {
     State.ASKING: {
-        Lost: To(begin, State.ASKING),
+        Lost: To(note_loss, State.ASKING),
         AskDue: To(ask, State.ASKING),
         PeerVouched: To(note_vouchers, State.ASKING, State.CHECKING),
         SnapshotArrived: To(keep_chunk, State.ASKING, State.CHECKING),
@@ -264,9 +239,9 @@ TRANSITIONS: Table[State, CatchUp] = {
     State.CHECKING: {
         SnapshotTaken: To(finish, State.DONE, State.ASKING),
         Failed: To(refuse, State.ASKING, State.CHECKING, State.DONE),
-        PeerVouched: To(note_more_vouchers, State.CHECKING),
-        SnapshotArrived: To(keep_another_chunk, State.CHECKING),
-        Lost: To(note_need, State.CHECKING),
+        PeerVouched: To(note_vouchers, State.CHECKING),
+        SnapshotArrived: To(keep_chunk, State.CHECKING),
+        Lost: To(note_loss, State.CHECKING),
         NeverMind: To(stop_asking, State.CHECKING),
         AskDue: STAY,
     },

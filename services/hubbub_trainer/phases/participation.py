@@ -41,14 +41,15 @@ from hubbub.machine.effects import (
     Persist,
     Publish,
     Record,
+    Sendable,
     SetTimer,
     Tell,
     TellOwner,
 )
-from hubbub.machine.table import STAY, Kind, Step, Table, To
+from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
-from hubbub.messages.runs import PartyFailed, RunJoined, RunKey, RunReady, RunRefused
+from hubbub.messages.runs import PartyFailed, RunKey
 from hubbub.messages.snapshots import ModelVouched, Voucher
 from hubbub.protocol.metrics import reaches
 from hubbub.strategies.registry import STRATEGIES
@@ -243,8 +244,8 @@ class ReportOldCopy(Effect):
 # What every handler may say -----------------------------------------------------------------------------
 
 
-def tell_coordinator(manifest: Manifest, body: RunJoined | RunRefused | RunReady | PartyFailed) -> Effect:
-    """Send the coordinator an answer."""
+def tell_coordinator(manifest: Manifest, body: Sendable) -> Effect:
+    """Send the coordinator an answer or a report."""
     return Publish(manifest.coordinator, Role.COORDINATOR, body)
 
 
@@ -288,7 +289,7 @@ def check_allowance(client: PartyId, sent: int, allowed: int) -> None:
 def same_keys_again(data: Participation, event: KeysArrived) -> Step[State, Participation]:
     """Run keys that come again after the admission."""
     refuse_other_keys(data.keys_sha256, event)
-    return Step(State.JOINED, data)
+    return stay(data)
 
 
 # Rounds -------------------------------------------------------------------------------------------------
@@ -308,13 +309,13 @@ def set_up_round(data: Participation, event: RoundOrdered) -> Step[State, Partic
     skipped = event.number > data.ordered + 1
     idle = data.over == data.ordered and not skipped
     data = replace(data, ordered=event.number)
-    effects: tuple[Effect, ...] = (SetUpRound(event.number),)
     if skipped:
-        data, asking = _lose(data, event.number - 1)
-        return Step(State.JOINED, data, (*effects, *asking))
-    if idle and data.may_begin:
-        return _begin(State.JOINED, data, effects)
-    return Step(State.JOINED, data, (*effects, *(_overtake(data) if data.may_begin else ())))
+        onward = _lose(data, event.number - 1)
+    elif idle and data.may_begin:
+        onward = _begin(data)
+    else:
+        onward = stay(data, *(_overtake(data) if data.may_begin else ()))
+    return onward.first(SetUpRound(event.number))
 
 
 def _leave_as_old(data: Participation, event: RoundOrdered) -> Step[State, Participation]:
@@ -326,18 +327,14 @@ def _check_number(data: Participation, number: int) -> None:
         raise PeerError(RejectReason.OVER, _say_complete(data, number))
 
 
-def hear_of_round_in(state: State) -> To[State, Participation]:
-    """A row for a verdict that comes before the order to train: the round takes it in, and begins with the order.
+def hear_of_round(data: Participation, event: RoundHeardOf) -> Step[State, Participation]:
+    """Set up a round whose verdict comes before the order to train: it takes that in, and begins with the order.
 
     So it comes if the order could not be kept at once and is delivered again. Only the next round is heard of:
     what one aggregator makes us keep has a limit.
     """
-
-    def hear_of_round(data: Participation, event: RoundHeardOf) -> Step[State, Participation]:
-        _check_number(data, event.number)
-        return Step(state, data, (SetUpRound(event.number),))
-
-    return To(hear_of_round, state)
+    _check_number(data, event.number)
+    return stay(data, SetUpRound(event.number))
 
 
 def begin_next(data: Participation, event: RoundOver) -> Step[State, Participation]:
@@ -345,26 +342,30 @@ def begin_next(data: Participation, event: RoundOver) -> Step[State, Participati
     data, noted = _count_round(data, event)
     too_many = _find_excess(data)
     onward = _leave_run(data, too_many) if too_many else _begin_waiting(data)
-    return replace(onward, effects=(*noted, *onward.effects))
+    return onward.first(*noted)
 
 
 def _begin_waiting(data: Participation) -> Step[State, Participation]:
     """Begin what comes next, unless something that was lost stands before it."""
     if not data.may_begin:
-        return Step(State.JOINED, data)
-    data, settled = _settle(data)
+        return stay(data)
+    settled = (Tell(data.catch_up_key, NeverMind()),) if data.catching else ()
+    data = replace(data, catching=0)
     if data.over == data.ordered:
-        return Step(State.JOINED, data, settled)
+        return stay(data, *settled)
     if data.complete:
-        return Step(State.JOINED, data, (*settled, _refuse_round(data, data.ordered)))
-    return _begin(State.JOINED, data, settled)
+        # It was ordered while the last one was open, and is never begun.
+        why = _say_complete(data, data.ordered)
+        refusal = CountRefusal(RejectReason.OVER, RoundOpened.kind, data.manifest.coordinator, why)
+        return stay(data, *settled, refusal)
+    return _begin(data).first(*settled)
 
 
-def _begin(state: State, data: Participation, before: tuple[Effect, ...] = ()) -> Step[State, Participation]:
+def _begin(data: Participation) -> Step[State, Participation]:
     data = replace(data, begun=data.over + 1)
     scored = data.manifest.is_scored_after(data.released + 1)
     go = Go(is_scored=scored, score_members=data.score_members)
-    return Step(state, data, (*before, Tell(_round(data, data.begun), go), *_overtake(data)))
+    return stay(data, Tell(_round(data, data.begun), go), *_overtake(data))
 
 
 def _overtake(data: Participation) -> tuple[Effect, ...]:
@@ -380,25 +381,17 @@ def _overtake(data: Participation) -> tuple[Effect, ...]:
 def note_loss(data: Participation, event: SumsLost | Strayed) -> Step[State, Participation]:
     """The open round will never end here."""
     if event.number <= data.over:
-        return Step(State.JOINED, data)
-    data, asking = _lose(data, event.number)
-    return Step(State.JOINED, data, asking)
+        return stay(data)
+    return _lose(data, event.number)
 
 
-def _lose(data: Participation, number: int) -> tuple[Participation, tuple[Effect, ...]]:
+def _lose(data: Participation, number: int) -> Step[State, Participation]:
     """Ask the peers for a model of this round or a later one; who asks already asks for that one."""
     data = replace(data, lost=max(data.lost, number))
     if data.catching:
-        return data, (Tell(data.catch_up_key, Lost(number=data.lost)),)
+        return stay(data, Tell(data.catch_up_key, Lost(number=data.lost)))
     data = replace(data, catching=data.lost)
-    return data, (SetUpCatchUp(data.catching), Tell(data.catch_up_key, Lost(number=data.lost)))
-
-
-def _settle(data: Participation) -> tuple[Participation, tuple[Effect, ...]]:
-    """Nothing is lost any more."""
-    if not data.catching:
-        return data, ()
-    return replace(data, catching=0), (Tell(data.catch_up_key, NeverMind()),)
+    return stay(data, SetUpCatchUp(data.catching), Tell(data.catch_up_key, Lost(number=data.lost)))
 
 
 def catch_up(data: Participation, event: CaughtUp) -> Step[State, Participation]:
@@ -408,14 +401,12 @@ def catch_up(data: Participation, event: CaughtUp) -> Step[State, Participation]
     data, effects = _adopt(data, event) if moved else (data, ())
     too_many = _find_excess(data)
     if too_many:
-        onward = _leave_run(data, too_many)
-        return replace(onward, effects=(*effects, *onward.effects))
+        return _leave_run(data, too_many).first(*effects)
     if not data.may_begin and not data.catching:
-        data, asking = _lose(data, data.lost)
-        return Step(State.JOINED, data, (*effects, *asking))
+        return _lose(data, data.lost).first(*effects)
     # The round after one that we came past by ourselves was begun then.
-    onward = _begin_waiting(data) if moved else Step(State.JOINED, data)
-    return replace(onward, effects=(*effects, *onward.effects))
+    onward = _begin_waiting(data) if moved else stay(data)
+    return onward.first(*effects)
 
 
 def catch_up_at_the_end(data: Participation, event: CaughtUp) -> Step[State, Participation]:
@@ -423,8 +414,7 @@ def catch_up_at_the_end(data: Participation, event: CaughtUp) -> Step[State, Par
     if event.voucher.round <= data.over:
         return Step(State.LEAVING, data)
     data, effects = _adopt(data, event)
-    onward = _take_in_the_rest(data)
-    return replace(onward, effects=(*effects, *onward.effects))
+    return _take_in_the_rest(data).first(*effects)
 
 
 def _adopt(data: Participation, event: CaughtUp) -> tuple[Participation, tuple[Effect, ...]]:
@@ -454,24 +444,19 @@ def _adopt(data: Participation, event: CaughtUp) -> tuple[Participation, tuple[E
     return data, (*noted, AbandonRounds(voucher.round), record)
 
 
-def vouch_in(state: State) -> To[State, Participation]:
-    """A row for a peer that has lost sums: say which models we held, and send ours if it is to be ours."""
-
-    def vouch(data: Participation, event: SnapshotAsked) -> Step[State, Participation]:
-        if event.after < 0:
-            gives = event.giver == data.me and data.me in heirs(data.manifest)
-            return Step(state, *_send_model(data, event.client, 0)) if gives else Step(state, data)
-        newer = tuple(voucher for voucher in data.vouchers if voucher.round > event.after)
-        if not newer:
-            return Step(state, data)
-        word = Publish(event.client, Role.CLIENT, ModelVouched(vouchers=newer))
-        data, sending = _send_model(data, event.client, data.over) if event.giver == data.me else (data, ())
-        return Step(state, data, (word, *sending))
-
-    return To(vouch, state)
+def vouch(data: Participation, event: SnapshotAsked) -> Step[State, Participation]:
+    """Tell a peer that has lost sums which models we held, and send ours if it is to be ours."""
+    ours = event.giver == data.me
+    if event.after < 0:
+        return _send_model(data, event.client, 0) if ours and data.me in heirs(data.manifest) else stay(data)
+    newer = tuple(voucher for voucher in data.vouchers if voucher.round > event.after)
+    if not newer:
+        return stay(data)
+    word = Publish(event.client, Role.CLIENT, ModelVouched(vouchers=newer))
+    return (_send_model(data, event.client, data.over) if ours else stay(data)).first(word)
 
 
-def _send_model(data: Participation, client: PartyId, number: int) -> tuple[Participation, tuple[Effect, ...]]:
+def _send_model(data: Participation, client: PartyId, number: int) -> Step[State, Participation]:
     """Send a peer the model of a round: one at a time, once for each round, as often as the policy allows.
 
     It is counted before its first chunk leaves. A client that waits for a long snapshot asks again: that is no
@@ -479,21 +464,17 @@ def _send_model(data: Participation, client: PartyId, number: int) -> tuple[Part
     """
     sent = data.sent.get(client, SentSnapshots())
     if sent.sending or number <= sent.number:
-        return data, ()
+        return stay(data)
     check_allowance(client, sent.count, data.snapshots_per_peer)
     sent = SentSnapshots(count=sent.count + 1, number=number, sending=True)
-    return replace(data, sent={**data.sent, client: sent}), (SendSnapshot(client, number),)
+    return stay(replace(data, sent={**data.sent, client: sent}), SendSnapshot(client, number))
 
 
-def note_sent_in(state: State) -> To[State, Participation]:
-    """A row for a snapshot that was sent, or that the model had moved on from before anything of it left."""
-
-    def note_sent(data: Participation, event: SnapshotSent) -> Step[State, Participation]:
-        sent = data.sent[event.client]
-        sent = replace(sent, sending=False, count=sent.count if event.left else sent.count - 1)
-        return Step(state, replace(data, sent={**data.sent, event.client: sent}))
-
-    return To(note_sent, state)
+def note_sent(data: Participation, event: SnapshotSent) -> Step[State, Participation]:
+    """Note that a snapshot was sent, or that the model had moved on before anything of it left."""
+    sent = data.sent[event.client]
+    sent = replace(sent, sending=False, count=sent.count if event.left else sent.count - 1)
+    return stay(replace(data, sent={**data.sent, event.client: sent}))
 
 
 def send_again(data: Participation) -> tuple[Effect, ...]:
@@ -504,12 +485,6 @@ def send_again(data: Participation) -> tuple[Effect, ...]:
 
 
 # What is counted, and how much is too much --------------------------------------------------------------
-
-
-def _refuse_round(data: Participation, number: int) -> Effect:
-    """It was ordered while the last one was open, and is never begun."""
-    why = _say_complete(data, number)
-    return CountRefusal(RejectReason.OVER, RoundOpened.kind, data.manifest.coordinator, why)
 
 
 def _say_complete(data: Participation, number: int) -> str:
@@ -555,7 +530,9 @@ def _count(
     or the sums of a round that moved nothing and of the next. So only a larger step gives a model on which nothing
     was counted yet.
     """
-    if released and _moves_on(data, held.step):
+    # Where nothing is learnt, a client's numbers do not depend on the model.
+    repeats = STRATEGIES[data.manifest.strategy].repeats
+    if released and (repeats or not is_small(held.step, data.steps, data.manifest.kappa)):
         steps = (*data.steps, held.step) if math.isfinite(held.step) else data.steps
         noted = (NoteVoid(data.models, number),) if wasted else ()
         data = replace(data, models=(held.sha256,), steps=steps, wasted_on_model=held.voids)
@@ -565,11 +542,6 @@ def _count(
     on_model = max(data.wasted_on_model, held.voids) + counted
     data = replace(data, models=models, wasted_on_model=on_model, wasted=data.wasted + counted)
     return data, (NoteVoid(models, number if counted else None),) if on_model else ()
-
-
-def _moves_on(data: Participation, step: float) -> bool:
-    """Return whether the model moved on; where nothing is learnt, a client's numbers do not depend on it."""
-    return STRATEGIES[data.manifest.strategy].repeats or not is_small(step, data.steps, data.manifest.kappa)
 
 
 def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
@@ -637,8 +609,8 @@ def set_up_last(data: Participation, event: RoundOrdered) -> Step[State, Partici
         return Step(State.LEAVING, data)  # Delivered twice, or one before it is lost and nobody is there to ask.
     _check_number(data, event.number)
     data = replace(data, ordered=event.number)
-    onward = _take_in_the_rest(data) if data.over == event.number - 1 else Step(State.LEAVING, data)
-    return replace(onward, effects=(SetUpRound(event.number), *onward.effects))
+    onward = _take_in_the_rest(data) if data.over == event.number - 1 else stay(data)
+    return onward.first(SetUpRound(event.number))
 
 
 def leave_in_time(data: Participation) -> Effect:
@@ -649,8 +621,7 @@ def leave_in_time(data: Participation) -> Effect:
 def finish(data: Participation, event: RoundOver) -> Step[State, Participation]:
     """Take in what is left of the completed run, then keep the model; the policy's limits still hold."""
     data, noted = _count_round(data, event)
-    onward = _take_in_the_rest(data)
-    return replace(onward, effects=(*noted, *onward.effects))
+    return _take_in_the_rest(data).first(*noted)
 
 
 def _take_in_the_rest(data: Participation) -> Step[State, Participation]:
@@ -660,8 +631,9 @@ def _take_in_the_rest(data: Participation) -> Step[State, Participation]:
     if data.caught_up:
         return Step(State.ENDED, data, (SaveModel(), *_endorse(data), record_end("completed")))
     if data.over == data.ordered:
-        return Step(State.LEAVING, data)
-    return _begin(State.LEAVING, data)
+        # The order to go on was lost, or is late; once time is out, nothing else ends the wait for it.
+        return Step(State.ENDED, data, (record_end("failed"),)) if data.out_of_time else stay(data)
+    return _begin(data)
 
 
 def give_up_waiting(data: Participation, event: WaitIsOver) -> Step[State, Participation]:
@@ -693,14 +665,14 @@ def fail(data: Participation, event: Failed) -> Step[State, Participation]:
 TRANSITIONS: Table[State, Participation] = {
     State.JOINED: {
         RoundOrdered: To(set_up_round, State.JOINED, State.ENDED),
-        RoundHeardOf: hear_of_round_in(State.JOINED),
+        RoundHeardOf: To(hear_of_round, State.JOINED),
         RoundOver: To(begin_next, State.JOINED, State.ENDED),
         RoundBroken: STAY,  # The coordinator was told, and decides.
         SumsLost: To(note_loss, State.JOINED),
         Strayed: To(note_loss, State.JOINED),
         CaughtUp: To(catch_up, State.JOINED, State.ENDED),
-        SnapshotAsked: vouch_in(State.JOINED),
-        SnapshotSent: note_sent_in(State.JOINED),
+        SnapshotAsked: To(vouch, State.JOINED),
+        SnapshotSent: To(note_sent, State.JOINED),
         KeysArrived: To(same_keys_again, State.JOINED),
         ContributionArrived: STAY,  # Delivered twice.
         PeerConfirmed: STAY,
@@ -713,13 +685,13 @@ TRANSITIONS: Table[State, Participation] = {
         RoundBroken: To(abandon, State.ENDED),
         WaitIsOver: To(give_up_waiting, State.LEAVING, State.ENDED),
         Failed: To(abandon, State.ENDED),
-        SnapshotAsked: vouch_in(State.LEAVING),
-        SnapshotSent: note_sent_in(State.LEAVING),
+        SnapshotAsked: To(vouch, State.LEAVING),
+        SnapshotSent: To(note_sent, State.LEAVING),
         CaughtUp: To(catch_up_at_the_end, State.LEAVING, State.ENDED),
         SumsLost: To(lose_the_last, State.LEAVING, State.ENDED),
         Strayed: To(abandon, State.ENDED),  # The peers that could help have left.
         RoundOrdered: To(set_up_last, State.LEAVING, State.ENDED),
-        RoundHeardOf: hear_of_round_in(State.LEAVING),
+        RoundHeardOf: To(hear_of_round, State.LEAVING),
         KeysArrived: STAY,  # Delivered twice.
         ContributionArrived: STAY,
         PeerConfirmed: STAY,

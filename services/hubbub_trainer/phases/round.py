@@ -38,9 +38,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hubbub.errors import Code, LocalError, PeerError, RejectReason
-from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Publish, Record, Tell
-from hubbub.machine.table import Kind, Step, Table, To
+from hubbub.ids import PartyId
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Record, Tell
+from hubbub.machine.table import Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
     MaskedChunk,
@@ -55,7 +55,7 @@ from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import MAX_RESENDS, Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import plan_phase
+from hubbub.strategies.phase_plan import phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 from hubbub_trainer.events import (
@@ -77,7 +77,7 @@ from hubbub_trainer.events import (
     Trained,
     VoidAnnounced,
 )
-from hubbub_trainer.phases.participation import ReportOldCopy
+from hubbub_trainer.phases.participation import ReportOldCopy, tell_coordinator
 
 
 class State(Enum):
@@ -153,7 +153,7 @@ class ClientRound:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The strategy's phases, and the scores if there are any."""
-        return find_strategy(self.manifest.strategy).phases + ((SCORES,) if self.is_scored else ())
+        return phases_of(self.manifest, is_scored=self.is_scored)
 
     @property
     def scoring(self) -> bool:
@@ -275,7 +275,7 @@ def enter_next(data: ClientRound, event: Decoded) -> Step[State, ClientRound]:
     members = [client for client in data.manifest.clients if client in named]
     fields = {"phase": data.current.name, "members": members, "transcript": event.transcript}
     onward = _end_scored(data, event.metrics) if data.scoring else _enter_next(data)
-    return replace(onward, effects=(Record("released", fields), *onward.effects))
+    return onward.first(Record("released", fields))
 
 
 def _enter_next(data: ClientRound) -> Step[State, ClientRound]:
@@ -283,9 +283,7 @@ def _enter_next(data: ClientRound) -> Step[State, ClientRound]:
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
     data = replace(data, phase=data.phase + 1)
     onward = _find_old_copy(data) or _decode_or_end(data)
-    if onward:
-        return onward
-    return _send(data) if data.me in data.members else _wait(data)
+    return onward or (_send(data) if data.me in data.members else _wait(data))
 
 
 def stray(data: ClientRound, event: OtherTranscript) -> Step[State, ClientRound]:
@@ -311,7 +309,7 @@ def _wait(data: ClientRound) -> Step[State, ClientRound]:
 def report(data: ClientRound, event: Concluded) -> Step[State, ClientRound]:
     """Report the round before anything is evaluated; then score the model, if this round is scored."""
     body = RoundApplied(model_hmac=event.model_hmac, traffic=_traffic(data))
-    effects = (Record("applied", {"model_hmac": event.model_hmac}), _tell(data, body))
+    effects = (Record("applied", {"model_hmac": event.model_hmac}), tell_coordinator(data.manifest, body))
     if not data.is_scored:
         return Step(State.APPLIED, data, (*effects, _over(data, event, released=True)))
     data = replace(data, concluded=event, told_sent=len(data.sent), told_received=data.received)
@@ -321,11 +319,9 @@ def report(data: ClientRound, event: Concluded) -> Step[State, ClientRound]:
 def share_score(data: ClientRound, event: Evaluated) -> Step[State, ClientRound]:
     """Share our score, unless the others have finished without it or we are not among the scored members."""
     data = replace(data, phase=data.phase + 1, own_metrics=event.own, evaluation_s=event.evaluation_s)
-    onward = _find_old_copy(data) or _decode_or_end(data)
-    if onward:
-        return onward
     belongs = not data.score_members or data.me in data.score_members
-    return _send(data) if belongs else _wait(data)
+    onward = _find_old_copy(data) or _decode_or_end(data)
+    return onward or (_send(data) if belongs else _wait(data))
 
 
 def _end_scored(data: ClientRound, metrics: Mapping[str, float]) -> Step[State, ClientRound]:
@@ -335,14 +331,15 @@ def _end_scored(data: ClientRound, metrics: Mapping[str, float]) -> Step[State, 
     claims = tuple(ScoreClaim(name=name, value=value) for name, value in metrics.items())
     body = RoundScored(scores=claims, traffic=_traffic(data))
     over = _over(data, data.concluded, released=True, metrics=metrics)
-    return Step(State.APPLIED, data, (_tell(data, body), over))
+    return Step(State.APPLIED, data, (tell_coordinator(data.manifest, body), over))
 
 
 def drop(data: ClientRound, event: Closed) -> Step[State, ClientRound]:
     """Acknowledge that the round is void."""
     body = RoundDropped(traffic=_traffic(data))
     record = Record("void", {"phase": data.current.name})
-    return Step(State.VOID, data, (record, _tell(data, body), _over(data, event, released=False)))
+    over = _over(data, event, released=False)
+    return Step(State.VOID, data, (record, tell_coordinator(data.manifest, body), over))
 
 
 def _send(data: ClientRound) -> Step[State, ClientRound]:
@@ -363,9 +360,8 @@ def _find_old_copy(data: ClientRound) -> Step[State, ClientRound] | None:
     phase = data.current.name
     if not data.released or data.me not in data.members_of(phase):
         return None
-    onward = _fail(data, Code.DISK_OLD)
     why = f"every aggregator says that a share of ours is in the sum of {phase} in round {data.key.round}"
-    return replace(onward, effects=(ReportOldCopy(f"{why}, and we sent none"), *onward.effects))
+    return _fail(data, Code.DISK_OLD).first(ReportOldCopy(f"{why}, and we sent none"))
 
 
 def _traffic(data: ClientRound) -> tuple[Traffic, ...]:
@@ -373,10 +369,6 @@ def _traffic(data: ClientRound) -> tuple[Traffic, ...]:
     new = {name: count - data.told_received.get(name, 0) for name, count in data.received.items()}
     arrived = {name: count for name, count in new.items() if count}
     return (*data.sent[data.told_sent :], *count_arrivals(arrived, "down"))
-
-
-def _tell(data: ClientRound, body: RoundApplied | RoundScored | RoundDropped | PartyFailed) -> Effect:
-    return Publish(data.manifest.coordinator, Role.COORDINATOR, body)
 
 
 def _over(
@@ -400,39 +392,31 @@ def give_up_waiting(data: ClientRound, event: Overtaken) -> Step[State, ClientRo
     return _wait(replace(data, overtaken=True))
 
 
-def _note_overtaken(state: State) -> To[State, ClientRound]:
-    """Make the transition for later orders while this client is busy: all sums may be here when it is done."""
-
-    def note_overtaken(data: ClientRound, event: Overtaken) -> Step[State, ClientRound]:
-        del event
-        return Step(state, replace(data, overtaken=True))
-
-    return To(note_overtaken, state)
+def note_overtaken(data: ClientRound, event: Overtaken) -> Step[State, ClientRound]:
+    """Note that later rounds were ordered while this client is busy: all sums may be here when it is done."""
+    del event
+    return stay(replace(data, overtaken=True))
 
 
 # A set that an aggregator's disk has damaged ------------------------------------------------------------
 
 
-def _send_again(state: State) -> To[State, ClientRound]:
-    """Make the transition for a resend request in an open phase: send the same set, up to `MAX_RESENDS` times."""
-
-    def send_again(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
-        if event.phase != data.current.name:
-            return decline(data, event)
-        so_far = data.asked.get(event.phase, {})
-        times = so_far.get(event.aggregator, 0)
-        if times >= MAX_RESENDS:
-            raise PeerError(
-                RejectReason.OVER_LIMIT, f"{event.aggregator} has asked for our set of {event.phase} {times} times"
-            )
-        data = replace(
-            data,
-            asked={**data.asked, event.phase: {**so_far, event.aggregator: times + 1}},
-            owed=data.owed | {(event.phase, event.aggregator)},
+def send_again(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
+    """Send the same set again in an open phase, up to `MAX_RESENDS` times."""
+    if event.phase != data.current.name:
+        return decline(data, event)
+    so_far = data.asked.get(event.phase, {})
+    times = so_far.get(event.aggregator, 0)
+    if times >= MAX_RESENDS:
+        raise PeerError(
+            RejectReason.OVER_LIMIT, f"{event.aggregator} has asked for our set of {event.phase} {times} times"
         )
-        return Step(state, data, (ResendShares(event.phase, event.aggregator),))
-
-    return To(send_again, state)
+    data = replace(
+        data,
+        asked={**data.asked, event.phase: {**so_far, event.aggregator: times + 1}},
+        owed=data.owed | {(event.phase, event.aggregator)},
+    )
+    return stay(data, ResendShares(event.phase, event.aggregator))
 
 
 def decline(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
@@ -440,19 +424,22 @@ def decline(data: ClientRound, event: SetAskedFor) -> Step[State, ClientRound]:
     raise PeerError(RejectReason.OVER, f"{event.phase} in {data.key} has its verdict: the set is not sent again")
 
 
-def _note_resent(state: State) -> To[State, ClientRound]:
-    """Make the transition for a set that was resent."""
-
-    def note_resent(data: ClientRound, event: SharesResent) -> Step[State, ClientRound]:
-        return Step(state, replace(data, owed=data.owed - {(event.phase, event.aggregator)}))
-
-    return To(note_resent, state)
+def note_resent(data: ClientRound, event: SharesResent) -> Step[State, ClientRound]:
+    """Note that a set was resent."""
+    return stay(replace(data, owed=data.owed - {(event.phase, event.aggregator)}))
 
 
 # The aggregators' verdicts, in any state ----------------------------------------------------------------
 
 
-def _note_sum(data: ClientRound, event: SumArrived) -> tuple[ClientRound, tuple[Effect, ...]]:
+def keep_verdict(data: ClientRound, event: SumArrived | VoidAnnounced) -> Step[State, ClientRound]:
+    """Keep a chunk of a sum, or a void, until this client waits for it; a contradiction ends the run."""
+    wrong = _contradiction(data, event)
+    if wrong:
+        return _contradict(data, event, wrong)
+    if isinstance(event, VoidAnnounced):
+        heard = data.voids.get(event.phase, frozenset()) | {event.aggregator}
+        return stay(replace(data, voids={**data.voids, event.phase: heard}))
     sums = data.sums.get(event.phase, {})
     one = sums.get(event.aggregator) or Sum(
         members=event.members,
@@ -462,7 +449,7 @@ def _note_sum(data: ClientRound, event: SumArrived) -> tuple[ClientRound, tuple[
         chunks=event.chunks,
     )
     if event.index in one.arrived:
-        return data, ()
+        return stay(data)
     one = replace(one, arrived=one.arrived | {event.index})
     totals = {name: data.received.get(name, 0) + count for name, count in event.wire_bytes.items()}
     data = replace(
@@ -470,7 +457,14 @@ def _note_sum(data: ClientRound, event: SumArrived) -> tuple[ClientRound, tuple[
         sums={**data.sums, event.phase: {**sums, event.aggregator: one}},
         received={**data.received, **totals},
     )
-    return data, (SpoolSum(event.phase, event.aggregator, event.index),)
+    return stay(data, SpoolSum(event.phase, event.aggregator, event.index))
+
+
+def take_verdict(data: ClientRound, event: SumArrived | VoidAnnounced) -> Step[State, ClientRound]:
+    """Keep a chunk of a sum, or a void; act on the verdict once all aggregators have given it."""
+    kept = keep_verdict(data, event)
+    onward = None if kept.state is State.FAILED else _decode_or_end(kept.data)
+    return onward.first(*kept.effects) if onward else kept
 
 
 def _contradiction(data: ClientRound, event: SumArrived | VoidAnnounced) -> str:
@@ -501,61 +495,11 @@ def _named_before(data: ClientRound, phase: str) -> list[frozenset[PartyId]]:
     return [members for name, members in heard.items() if name != SCORES.name]
 
 
-def _keep(state: State) -> To[State, ClientRound]:
-    """Make the transition for a sum that arrives while this client is busy: keep it for later."""
-
-    def keep_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
-        wrong = _contradiction(data, event)
-        if wrong:
-            return _contradict(data, event, wrong)
-        data, effects = _note_sum(data, event)
-        return Step(state, data, effects)
-
-    return To(keep_sum, state, State.FAILED)
-
-
-def _remember(state: State) -> To[State, ClientRound]:
-    """Make the transition for a void that arrives while this client is busy: keep it for later."""
-
-    def remember_void(data: ClientRound, event: VoidAnnounced) -> Step[State, ClientRound]:
-        wrong = _contradiction(data, event)
-        return _contradict(data, event, wrong) if wrong else Step(state, _note_void(data, event))
-
-    return To(remember_void, state, State.FAILED)
-
-
-def take_sum(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
-    """Keep a chunk of a sum; when all sums are complete, decode."""
-    wrong = _contradiction(data, event)
-    if wrong:
-        return _contradict(data, event, wrong)
-    data, effects = _note_sum(data, event)
-    onward = _decode_or_end(data)
-    if onward is None:
-        return Step(State.WAITING, data, effects)
-    return Step(onward.state, onward.data, (*effects, *onward.effects))
-
-
-def take_void(data: ClientRound, event: VoidAnnounced) -> Step[State, ClientRound]:
-    """Note a void; it counts when every aggregator has announced it."""
-    wrong = _contradiction(data, event)
-    if wrong:
-        return _contradict(data, event, wrong)
-    data = _note_void(data, event)
-    return _decode_or_end(data) or Step(State.WAITING, data)
-
-
-def _note_void(data: ClientRound, event: VoidAnnounced) -> ClientRound:
-    heard = data.voids.get(event.phase, frozenset()) | {event.aggregator}
-    return replace(data, voids={**data.voids, event.phase: heard})
-
-
 def _contradict(data: ClientRound, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, ClientRound]:
     """End the run because two aggregators contradict each other; count and record the second one's message."""
     kind = _kind_of_sum(data, event.phase) if isinstance(event, SumArrived) else VoidNotice.kind
-    onward = _fail(data, Code.PROTOCOL_CONTRADICTION)
     refusal = CountRefusal(RejectReason.CONTRADICTION, kind, event.aggregator, wrong)
-    return replace(onward, effects=(*onward.effects, refusal))
+    return _fail(data, Code.PROTOCOL_CONTRADICTION).then(refusal)
 
 
 def _kind_of_sum(data: ClientRound, phase: str) -> str:
@@ -569,49 +513,49 @@ def fail(data: ClientRound, event: Failed) -> Step[State, ClientRound]:
 
 def _fail(data: ClientRound, code: Code) -> Step[State, ClientRound]:
     broken = Tell(data.run, RoundBroken(number=data.key.round))
-    return Step(State.FAILED, data, (_tell(data, PartyFailed(code=code)), broken))
+    return Step(State.FAILED, data, (tell_coordinator(data.manifest, PartyFailed(code=code)), broken))
 
 
 _BROKEN: dict[type, To[State, ClientRound]] = {Failed: To(fail, State.FAILED)}
 
 
 def _busy(state: State) -> dict[type, To[State, ClientRound]]:
-    return {**_BROKEN, Overtaken: _note_overtaken(state)}
+    return {**_BROKEN, Overtaken: To(note_overtaken, state)}
 
 
 def _open(state: State) -> dict[type, To[State, ClientRound]]:
     """Return the transitions of a phase without a verdict."""
-    return {SetAskedFor: _send_again(state), SharesResent: _note_resent(state)}
+    return {SetAskedFor: To(send_again, state), SharesResent: To(note_resent, state)}
 
 
 def _ended(state: State) -> dict[type, To[State, ClientRound]]:
     """Return the transitions of a phase with a verdict."""
-    return {SetAskedFor: To(decline, state), SharesResent: _note_resent(state)}
+    return {SetAskedFor: To(decline, state), SharesResent: To(note_resent, state)}
 
 
 TRANSITIONS: Table[State, ClientRound] = {
     State.QUEUED: {
         Go: To(begin, State.TRAINING, State.FAILED),
-        SumArrived: _keep(State.QUEUED),
-        VoidAnnounced: _remember(State.QUEUED),
+        SumArrived: To(keep_verdict, State.QUEUED, State.FAILED),
+        VoidAnnounced: To(keep_verdict, State.QUEUED, State.FAILED),
         **_busy(State.QUEUED),
     },
     State.TRAINING: {
         Trained: To(share, State.SHARING, State.DECODING, State.CLOSING, State.FAILED),
-        SumArrived: _keep(State.TRAINING),
-        VoidAnnounced: _remember(State.TRAINING),
+        SumArrived: To(keep_verdict, State.TRAINING, State.FAILED),
+        VoidAnnounced: To(keep_verdict, State.TRAINING, State.FAILED),
         **_busy(State.TRAINING),
     },
     State.SHARING: {
         SharesSent: To(wait, State.WAITING, State.DECODING, State.CLOSING, State.APPLIED),
-        SumArrived: _keep(State.SHARING),
-        VoidAnnounced: _remember(State.SHARING),
+        SumArrived: To(keep_verdict, State.SHARING, State.FAILED),
+        VoidAnnounced: To(keep_verdict, State.SHARING, State.FAILED),
         **_open(State.SHARING),
         **_busy(State.SHARING),
     },
     State.WAITING: {
-        SumArrived: To(take_sum, State.WAITING, State.DECODING, State.FAILED),
-        VoidAnnounced: To(take_void, State.WAITING, State.CLOSING, State.APPLIED, State.FAILED),
+        SumArrived: To(take_verdict, State.WAITING, State.DECODING, State.FAILED),
+        VoidAnnounced: To(take_verdict, State.WAITING, State.CLOSING, State.APPLIED, State.FAILED),
         Overtaken: To(give_up_waiting, State.WAITING, State.APPLIED),
         **_open(State.WAITING),
         **_BROKEN,
@@ -623,29 +567,29 @@ TRANSITIONS: Table[State, ClientRound] = {
             *(State.CONCLUDING, State.CLOSING, State.APPLIED, State.FAILED),
         ),
         OtherTranscript: To(stray, State.STRAYED),
-        SumArrived: _keep(State.DECODING),
-        VoidAnnounced: _remember(State.DECODING),
+        SumArrived: To(keep_verdict, State.DECODING, State.FAILED),
+        VoidAnnounced: To(keep_verdict, State.DECODING, State.FAILED),
         **_ended(State.DECODING),
         **_busy(State.DECODING),
     },
     State.CONCLUDING: {
         Concluded: To(report, State.APPLIED, State.SCORING),
-        SumArrived: _keep(State.CONCLUDING),  # A duplicate, or one of the scores.
-        VoidAnnounced: _remember(State.CONCLUDING),
+        SumArrived: To(keep_verdict, State.CONCLUDING, State.FAILED),  # A duplicate, or one of the scores.
+        VoidAnnounced: To(keep_verdict, State.CONCLUDING, State.FAILED),
         **_ended(State.CONCLUDING),
         **_busy(State.CONCLUDING),
     },
     State.SCORING: {
         Evaluated: To(share_score, State.SHARING, State.WAITING, State.DECODING, State.APPLIED, State.FAILED),
-        SumArrived: _keep(State.SCORING),
-        VoidAnnounced: _remember(State.SCORING),
+        SumArrived: To(keep_verdict, State.SCORING, State.FAILED),
+        VoidAnnounced: To(keep_verdict, State.SCORING, State.FAILED),
         **_ended(State.SCORING),
         **_busy(State.SCORING),
     },
     State.CLOSING: {
         Closed: To(drop, State.VOID),
-        SumArrived: _keep(State.CLOSING),  # One beside a void is a contradiction.
-        VoidAnnounced: _remember(State.CLOSING),  # A duplicate.
+        SumArrived: To(keep_verdict, State.CLOSING, State.FAILED),  # One beside a void is a contradiction.
+        VoidAnnounced: To(keep_verdict, State.CLOSING, State.FAILED),  # A duplicate.
         **_ended(State.CLOSING),
         **_busy(State.CLOSING),
     },

@@ -95,6 +95,18 @@ class TellOwner(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class RememberRun(Effect):
+    """Record the run's tombstone, so that this party never begins or joins it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptKeys(Effect):
+    """Keep everybody's run keys."""
+
+    publics: Mapping[PartyId, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer(Effect):
     """Feed `event` at time `at_s`; a timer of the same name is replaced."""
 

@@ -19,7 +19,7 @@ machine waits for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +38,14 @@ class Step(Generic[S, D]):
     data: D
     effects: tuple[Effect, ...] = ()
 
+    def first(self, *effects: Effect) -> Step[S, D]:
+        """Return the same step with effects before its own."""
+        return replace(self, effects=(*effects, *self.effects))
+
+    def then(self, *effects: Effect) -> Step[S, D]:
+        """Return the same step with effects after its own."""
+        return replace(self, effects=(*self.effects, *effects))
+
 
 class To(Generic[S, D]):
     """A handler together with every state that it may lead to."""
@@ -52,12 +60,19 @@ class To(Generic[S, D]):
 
 
 class Stay:
-    """The event is ordinary in this state and changes nothing (the broker may deliver twice)."""
+    """In a row: the event is ordinary in this state and changes nothing (the broker may deliver twice)."""
 
     __slots__ = ()
 
 
 STAY = Stay()
+
+
+def stay(data: D, *effects: Effect) -> Step[Any, D]:
+    """Return a step that keeps the state, whichever it is: so one handler can serve several states."""
+    state: Any = STAY
+    return Step(state, data, effects)
+
 
 Row = Mapping[type, To[S, D] | Stay]
 Table = Mapping[S, Row[S, D]]
@@ -70,7 +85,9 @@ def step(table: Table[S, D], state: S, data: D, event: object) -> Step[S, D]:
         raise UnexpectedEvent(f"{type(event).__name__} is not expected in state {state.name}")
     if isinstance(move, Stay):
         return Step(state, data)
-    result = move.handler(data, event)
+    result: Step[Any, D] = move.handler(data, event)
+    if result.state is STAY:
+        result = replace(result, state=state)
     if result.state not in move.targets:
         raise LocalError(
             f"{move.handler.__name__} led from {state.name} to {result.state.name}, which its row does not list"

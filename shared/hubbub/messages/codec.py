@@ -18,12 +18,11 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, TypeVar
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import StringConstraints, ValidationError
 
 from hubbub.errors import MalformedMessage, RejectReason
-from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
 from hubbub.messages.envelope import FORMAT_VERSION, Claim, Envelope, Message
-from hubbub.messages.manifest import describe
+from hubbub.messages.manifest import Index, Name, RunName, describe
 from hubbub.messages.rounds import (
     ClosePhase,
     MaskedChunk,
@@ -75,11 +74,11 @@ KINDS: Final[dict[str, type[Message]]] = {
 
 class _Header(Claim):
     kind: str
-    run: Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
-    round: Annotated[int, Field(ge=0, lt=2**31)]
+    run: RunName
+    round: Index
     phase: Annotated[str, StringConstraints(pattern=r"^[a-z-]{0,32}$")]
-    sender: Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
-    recipient: Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
+    sender: Name
+    recipient: Name
     message_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 

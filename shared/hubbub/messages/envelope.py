@@ -21,11 +21,22 @@ class Claim(BaseModel):
 
 
 class Message(Claim):
-    """The body of an envelope; a subclass says who may send it and who may receive it."""
+    """The body of an envelope; a subclass says its kind, who may send it and who may receive it."""
 
     kind: ClassVar[str]
     senders: ClassVar[frozenset[Role]]
     recipients: ClassVar[frozenset[Role]]
+
+    def __init_subclass__(
+        cls,
+        kind: str | None = None,
+        senders: frozenset[Role] | None = None,
+        recipients: frozenset[Role] | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        for name, value in (("kind", kind), ("senders", senders), ("recipients", recipients)):
+            if value is not None:
+                setattr(cls, name, value)
 
 
 COORDINATOR = frozenset({Role.COORDINATOR})

@@ -18,17 +18,19 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId, WireMode
+from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, PartyId, RunId, WireMode
 from hubbub.messages.envelope import Claim
-from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Feedback, Parameters
-from hubbub.protocol.compression import AlphaRule
+from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameters
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
 ScoreMode = Literal["sum", "none"]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
+Index = Annotated[int, Field(ge=0, lt=2**31)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
@@ -62,13 +64,13 @@ class Endorsement(Claim):
     """A client's signature under the model that its run ended with."""
 
     client: Name
-    signature: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+    signature: Signature
 
 
 class Predecessor(Claim):
     """The run that this one continues, with enough of its clients' signatures under its model."""
 
-    run: Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
+    run: RunName
     cohort: Annotated[tuple[CohortMember, ...], Field(max_length=MAX_COHORT)]
     min_clients: Count
     endorsements: Annotated[tuple[Endorsement, ...], Field(max_length=MAX_COHORT)]
@@ -237,7 +239,7 @@ class Manifest(Claim):
     def protocol_parameters(self) -> Parameters:
         """The numbers that the protocol's maths takes."""
         return _parameters_of(
-            parameters=self.parameters,
+            model_size=self.parameters,
             clients=len(self.cohort),
             servers=len(self.aggregators),
             rho=self.rho,

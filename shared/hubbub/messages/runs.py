@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from hubbub.errors import Code
 from hubbub.messages.envelope import CLIENT, COORDINATOR, PARTICIPANT, Claim, Message
-from hubbub.messages.manifest import Digest, Manifest, Name
+from hubbub.messages.manifest import MAX_COHORT, Digest, Index, Manifest, Name, Signature
 
 PublicKey = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){32,1216}$")]
-Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
 
 
 class RunKey(Claim):
@@ -22,89 +21,53 @@ class RunKey(Claim):
     signature: Signature
 
 
-class RunKeys(Message):
+class RunKeys(Message, kind="run-keys", senders=COORDINATOR, recipients=PARTICIPANT):
     """The coordinator passes on everybody's run keys; only their owners' signatures make them valid."""
 
-    kind: ClassVar[str] = "run-keys"
-    senders = COORDINATOR
-    recipients = PARTICIPANT
-
-    keys: Annotated[tuple[RunKey, ...], Field(max_length=4096)]
+    keys: Annotated[tuple[RunKey, ...], Field(max_length=MAX_COHORT)]
 
 
-class GroupContribution(Message):
+class GroupContribution(Message, kind="group-contribution", senders=CLIENT, recipients=CLIENT):
     """A client's part of the group secret; the payload is sealed to its recipient."""
 
-    kind: ClassVar[str] = "group-contribution"
-    senders = CLIENT
-    recipients = CLIENT
 
-
-class GroupConfirmed(Message):
+class GroupConfirmed(Message, kind="group-confirmed", senders=CLIENT, recipients=CLIENT):
     """A client's digest of its group secret; if these differ, somebody sent different contributions."""
-
-    kind: ClassVar[str] = "group-confirmed"
-    senders = CLIENT
-    recipients = CLIENT
 
     confirmation: Digest
 
 
-class RunReady(Message):
+class RunReady(Message, kind="run-ready", senders=PARTICIPANT, recipients=COORDINATOR):
     """A party has checked everybody's run keys, and a client also has the group secret: rounds may begin."""
 
-    kind: ClassVar[str] = "run-ready"
-    senders = PARTICIPANT
-    recipients = COORDINATOR
 
-
-class RunProposed(Message):
+class RunProposed(Message, kind="run-proposed", senders=COORDINATOR, recipients=PARTICIPANT):
     """The coordinator asks a party named in the manifest to take part."""
-
-    kind: ClassVar[str] = "run-proposed"
-    senders = COORDINATOR
-    recipients = PARTICIPANT
 
     manifest: Manifest
 
 
-class RunJoined(Message):
+class RunJoined(Message, kind="run-joined", senders=PARTICIPANT, recipients=COORDINATOR):
     """A party takes part, and this is its key for the run."""
-
-    kind: ClassVar[str] = "run-joined"
-    senders = PARTICIPANT
-    recipients = COORDINATOR
 
     run_key: RunKey
 
 
-class RunRefused(Message):
+class RunRefused(Message, kind="run-refused", senders=PARTICIPANT, recipients=COORDINATOR):
     """A party refuses to take part; the reason in words stays in its own log."""
-
-    kind: ClassVar[str] = "run-refused"
-    senders = PARTICIPANT
-    recipients = COORDINATOR
 
     code: Code
 
 
-class RunEnded(Message):
+class RunEnded(Message, kind="run-ended", senders=COORDINATOR, recipients=PARTICIPANT):
     """The coordinator ends a run, and names the last round that it opened: slow parties wait for that one."""
-
-    kind: ClassVar[str] = "run-ended"
-    senders = COORDINATOR
-    recipients = PARTICIPANT
 
     outcome: Literal["completed", "failed", "cancelled"]
     reason: str
-    last_round: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    last_round: Index = 0
 
 
-class PartyFailed(Message):
+class PartyFailed(Message, kind="party-failed", senders=PARTICIPANT, recipients=COORDINATOR):
     """A party leaves the run because of its policy, its disk or another party."""
-
-    kind: ClassVar[str] = "party-failed"
-    senders = PARTICIPANT
-    recipients = COORDINATOR
 
     code: Code

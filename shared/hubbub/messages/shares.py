@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from hubbub.errors import RejectReason
 from hubbub.ids import SET_ID_PATTERN, SetId
 from hubbub.messages.envelope import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
-from hubbub.messages.manifest import Digest, Name
-from hubbub.messages.runs import Signature
+from hubbub.messages.manifest import Digest, Index, Name, Signature
 from hubbub.protocol.costs import SEED_BITS
 from hubbub.protocol.layout import DENSE, WHOLE_BITS, Encoding, Vector
 from hubbub.protocol.packing import is_modulus
@@ -67,8 +66,6 @@ def count_arrivals(wire_bytes: Mapping[str, int], direction: Direction) -> tuple
 
 
 ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
-Index = Annotated[int, Field(ge=0, lt=2**31)]
-Weight = Annotated[int, Field(ge=1, lt=2**53)]
 
 MAX_RESENDS = 3
 """The most times that a client resends its set of a phase to an aggregator.
@@ -105,43 +102,35 @@ def declare(vectors: tuple[Vector, ...]) -> tuple[VectorClaim, ...]:
     return tuple(VectorClaim(name=v.name, length=v.length, modulus=v.modulus) for v in vectors)
 
 
-class ShareChunk(Message):
-    """One chunk of a client's share set for an aggregator; the payload is the packed share, sealed.
+class ShareSet(Message, senders=CLIENT, recipients=AGGREGATOR):
+    """A client's share set for an aggregator, or a part of it.
 
     The transcript is a keyed digest of everything from others that the set's content depends on. Aggregators
     cannot read it, and add only sets in which it is equal.
     """
 
-    kind: ClassVar[str] = "share-chunk"
-    encoding: ClassVar[Encoding] = WHOLE_BITS
-    senders = CLIENT
-    recipients = AGGREGATOR
-
     set_id: ShareSetId
     vectors: Vectors
-    weight: Weight = 1
+    weight: Annotated[int, Field(ge=1, lt=2**53)] = 1
     transcript: Digest
+
+
+class ShareChunk(ShareSet, kind="share-chunk"):
+    """One chunk of a share set; the payload is the packed share, sealed."""
+
+    encoding: ClassVar[Encoding] = WHOLE_BITS
+
     index: Index
 
 
-class DenseShareChunk(ShareChunk):
+class DenseShareChunk(ShareChunk, kind="dense-share-chunk"):
     """One chunk of a share set on the compact wire: residues are packed densely."""
 
-    kind: ClassVar[str] = "dense-share-chunk"
     encoding: ClassVar[Encoding] = DENSE
 
 
-class ShareSeed(Message):
+class ShareSeed(ShareSet, kind="share-seed"):
     """A whole share set, as the seed that it expands from; the payload is the seed, sealed."""
-
-    kind: ClassVar[str] = "share-seed"
-    senders = CLIENT
-    recipients = AGGREGATOR
-
-    set_id: ShareSetId
-    vectors: Vectors
-    weight: Weight = 1
-    transcript: Digest
 
 
 class Receipt(Claim):
@@ -161,33 +150,21 @@ class SignedReceipt(Claim):
     signature: Signature
 
 
-class SetReceived(Message):
+class SetReceived(Message, kind="set-received", senders=AGGREGATOR, recipients=COORDINATOR):
     """An aggregator gives the coordinator its receipt."""
-
-    kind: ClassVar[str] = "set-received"
-    senders = AGGREGATOR
-    recipients = COORDINATOR
 
     receipt: SignedReceipt
 
 
-class SetRefused(Message):
+class SetRefused(Message, kind="set-refused", senders=AGGREGATOR, recipients=COORDINATOR):
     """An aggregator refuses to add a client's share set: a chunk of it was broken."""
-
-    kind: ClassVar[str] = "set-refused"
-    senders = AGGREGATOR
-    recipients = COORDINATOR
 
     client: Name
     set_id: ShareSetId
     reason: RejectReason
 
 
-class ResendSet(Message):
+class ResendSet(Message, kind="resend-set", senders=AGGREGATOR, recipients=CLIENT):
     """An aggregator asks for a client's set again, because its disk damaged or lost it."""
-
-    kind: ClassVar[str] = "resend-set"
-    senders = AGGREGATOR
-    recipients = CLIENT
 
     set_id: ShareSetId

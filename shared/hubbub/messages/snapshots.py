@@ -1,11 +1,11 @@
 """Messages by which a client that lost sums gets the model from a peer; servers see that it does, and no more."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from hubbub.messages.envelope import CLIENT, Claim, Message
-from hubbub.messages.manifest import Digest, Manifest, Name
+from hubbub.messages.manifest import Digest, Index, Manifest, Name
 
 RoundNumber = Annotated[int, Field(ge=1, lt=2**31)]
 
@@ -28,37 +28,25 @@ class Voucher(Claim):
     """A client's state after a round: the count of released rounds, and a keyed digest of model and history."""
 
     round: RoundNumber
-    released: Annotated[int, Field(ge=0, lt=2**31)]
+    released: Index
     model_hmac: Digest
 
 
-class SnapshotRequested(Message):
+class SnapshotRequested(Message, kind="snapshot-requested", senders=CLIENT, recipients=CLIENT):
     """A client that lost sums asks all peers to vouch for their models since, and one to send its own."""
-
-    kind: ClassVar[str] = "snapshot-requested"
-    senders = CLIENT
-    recipients = CLIENT
 
     after: Annotated[int, Field(ge=-1, lt=2**31)]
     """The last round that the client has applied; -1 if it lacks the run's initial model."""
     giver: Name
 
 
-class ModelVouched(Message):
+class ModelVouched(Message, kind="model-vouched", senders=CLIENT, recipients=CLIENT):
     """A client vouches for the models that it held after the last rounds."""
-
-    kind: ClassVar[str] = "model-vouched"
-    senders = CLIENT
-    recipients = CLIENT
 
     vouchers: Annotated[tuple[Voucher, ...], Field(min_length=1, max_length=MAX_VOUCHERS)]
 
 
-class SnapshotChunk(Message):
+class SnapshotChunk(Message, kind="snapshot-chunk", senders=CLIENT, recipients=CLIENT):
     """A chunk of the snapshot after the envelope's round; the payload is sealed to its recipient."""
 
-    kind: ClassVar[str] = "snapshot-chunk"
-    senders = CLIENT
-    recipients = CLIENT
-
-    index: Annotated[int, Field(ge=0, lt=2**31)]
+    index: Index

@@ -11,17 +11,15 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, ConfigurationError
+from hubbub.ids import AlphaRule
 from hubbub.protocol.packing import BLOCK
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
-AlphaRule = Literal["norm", "mean"]
-"""Rule by which α is chosen; see `scaling_factor`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -100,11 +100,6 @@ def plaintext_union_bits(parameters: int, heads: Headcount) -> int:
     return (heads.senders + heads.recipients) * parameters
 
 
-def no_union_bits(parameters: int, heads: Headcount, factor_bits: int = 32) -> int:
-    """One round with NoUnion: signs of all N parameters, and factors."""
-    return signs_bits(parameters, heads) + factors_bits(heads, factor_bits)
-
-
 def fedavg_bits(parameters: int, clients: int) -> int:
     """One round of uncompressed FedAvg: 2·C·32·N."""
     return 2 * clients * FLOAT_BITS * parameters

@@ -11,9 +11,8 @@ whole bytes; several short pieces share a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hubbub.errors import ConfigurationError, PeerError, RejectReason
 from hubbub.protocol import dense, packing
@@ -23,88 +22,54 @@ ALIGNMENT = 64
 """Number of residues, of any width, that end on a whole 64-bit word."""
 
 
-class Encoding(Protocol):
+@dataclass(frozen=True, slots=True)
+class Encoding:
     """A way to write residues."""
 
-    def bits(self, n: int, m: int) -> int:
-        """Count the payload bits of n residues."""
-
-    def size(self, n: int, m: int) -> int:
-        """Count the bytes that n residues take, the last one padded."""
-
-    def fitting(self, room: int, m: int) -> int:
-        """Count the residues that fit into `room` bytes and end on a whole byte."""
-
-    def pack(self, x: Residues, m: int) -> bytes:
-        """Write residues."""
-
-    def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """Read n residues; raise `PeerError` for bytes that `pack` cannot have written."""
-
-    def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """Raise `PeerError` for bytes that cannot be a share of n residues."""
+    bits: Callable[[int, int], int]
+    """Counts the payload bits of n residues mod m."""
+    size: Callable[[int, int], int]
+    """Counts the bytes that n residues mod m take, the last one padded."""
+    fitting: Callable[[int, int], int]
+    """Counts the residues mod m that fit into so many bytes and end on a whole byte."""
+    pack: Callable[[Residues, int], bytes]
+    """Writes residues mod m."""
+    unpack: Callable[[bytes | memoryview, int, int], Residues]
+    """Reads n residues mod m; raises `PeerError` for bytes that `pack` cannot have written."""
+    check: Callable[[bytes | memoryview, int, int], object]
+    """Raises `PeerError` for bytes that cannot be a share of n residues mod m."""
 
 
-class WholeBits:
-    """Encoding in ⌈log2 m⌉ bits for each residue (Beguier et al., section 2.3.2)."""
-
-    def bits(self, n: int, m: int) -> int:
-        """Count n·⌈log2 m⌉ bits."""
-        return n * packing.element_bits(m)
-
-    def size(self, n: int, m: int) -> int:
-        """Count the bytes of n residues."""
-        return packing.packed_bytes(n, m)
-
-    def fitting(self, room: int, m: int) -> int:
-        """Return a multiple of 64, or any number for residues of 64 bits, which end on a whole word."""
-        aligned = 1 if m == packing.WORD_MODULUS else ALIGNMENT
-        return room * 8 // packing.element_bits(m) // aligned * aligned
-
-    def pack(self, x: Residues, m: int) -> bytes:
-        """Write residues one after another."""
-        return packing.pack(x, m)
-
-    def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """Read residues one after another."""
-        return packing.unpack(data, n, m)
-
-    def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """Check a share by reading it."""
-        packing.unpack(data, n, m)
+def _fit_whole_bits(room: int, m: int) -> int:
+    """Count a multiple of 64, or any number for residues of 64 bits, which end on a whole word."""
+    aligned = 1 if m == packing.WORD_MODULUS else ALIGNMENT
+    return room * 8 // packing.element_bits(m) // aligned * aligned
 
 
-class Dense:
-    """Encoding in words, ⌈n/g⌉·w bits in all: within a few percent of log2 m each."""
-
-    def bits(self, n: int, m: int) -> int:
-        """Count ⌈n/g⌉·w bits."""
-        return dense.dense_bits(n, m)
-
-    def size(self, n: int, m: int) -> int:
-        """Count the bytes of n residues."""
-        return dense.dense_bytes(n, m)
-
-    def fitting(self, room: int, m: int) -> int:
-        """Return a multiple of 8·g: eight words end on a whole byte."""
-        word = dense.word_of(m)
-        return room // word.bits * BYTE_BITS * word.digits
-
-    def pack(self, x: Residues, m: int) -> bytes:
-        """Write residues in words."""
-        return dense.pack_dense(x, m)
-
-    def unpack(self, data: bytes | memoryview, n: int, m: int) -> Residues:
-        """Read residues from words."""
-        return dense.unpack_dense(data, n, m)
-
-    def check(self, data: bytes | memoryview, n: int, m: int) -> None:
-        """Check a share's length and padding: any word may be a share."""
-        dense.read_frame(data, n, m)
+def _fit_words(room: int, m: int) -> int:
+    """Count a multiple of 8·g: eight words end on a whole byte."""
+    word = dense.word_of(m)
+    return room // word.bits * BYTE_BITS * word.digits
 
 
-WHOLE_BITS: Encoding = WholeBits()
-DENSE: Encoding = Dense()
+WHOLE_BITS = Encoding(
+    bits=lambda n, m: n * packing.element_bits(m),
+    size=packing.packed_bytes,
+    fitting=_fit_whole_bits,
+    pack=packing.pack,
+    unpack=packing.unpack,
+    check=packing.unpack,
+)
+"""⌈log2 m⌉ bits for each residue (Beguier et al., section 2.3.2)."""
+DENSE = Encoding(
+    bits=dense.dense_bits,
+    size=dense.dense_bytes,
+    fitting=_fit_words,
+    pack=dense.pack_dense,
+    unpack=dense.unpack_dense,
+    check=dense.read_frame,  # Any word may be a share.
+)
+"""Words, ⌈n/g⌉·w bits in all: within a few percent of log2 m for each residue."""
 
 
 MIN_CHUNK_BYTES = ALIGNMENT * 4

@@ -96,18 +96,6 @@ def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: i
     return _clip(members * (matched - cancel * several) / union_size)
 
 
-def pair_error(rho: float, overlap: float, others: int) -> float:
-    """Compute how often the unions before and after a void round mislead about a client only in the first.
-
-    At q = 1 an index is in V if an odd number of clients chose it. If it is in one of the two unions and not in
-    the other, the absent client chose it, unless an odd number of the others changed their choice. A client that
-    chooses a share ρ of all indices, and of these the share `overlap` again, does so with probability
-    2·ρ·(1 - overlap). With the same batches the overlap is 1 and nothing misleads.
-    """
-    changed = 2 * rho * (1 - overlap)
-    return (1 - math.pow(1 - 2 * changed, others)) / 2
-
-
 def _clip(share: float) -> float:
     return min(1.0, max(0.0, share))
 

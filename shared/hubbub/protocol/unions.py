@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError
+from hubbub.ids import AlphaRule
 from hubbub.protocol import compression
-from hubbub.protocol.compression import AlphaRule
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.packing import BLOCK, check_modulus
 from hubbub.protocol.ring import RandomStream, sample, word_type

@@ -34,8 +34,8 @@ from hubbub.messages.envelope import Message
 from hubbub.runtime.clock import Clock
 from hubbub.runtime.message_checks import Refusal, RefusalBook
 from hubbub.runtime.publisher import Post
-from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters
+from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,45 @@ class EffectHandler(Protocol):
 
     async def work(self, key: Key, job: Job) -> object:
         """Do a job and return the event that it comes back as."""
+
+
+class StorageWatch:
+    """Set of the writes that are failing; pauses a party's queues while there is any.
+
+    Failed writes are retried until they succeed, and these retries are the probe: storage works again when all of
+    them have succeeded. A smaller probe could find room where a chunk finds none.
+    """
+
+    def __init__(self, transport: Transport, queues: Sequence[str]) -> None:
+        self._transport = transport
+        self._queues = queues
+        self._failing: dict[object, str] = {}
+        self._closed = False
+
+    @property
+    def trouble(self) -> str:
+        """Description of the storage failure for an operator; empty while storage works."""
+        return next(iter(self._failing.values()), "")
+
+    def fail(self, attempt: object, error: Exception) -> None:
+        """Note that an attempt failed; no messages are taken from now on."""
+        if not self._failing:
+            log.error("storage fails: no messages are taken, and it is tried again until it works: %s", error)
+        self._failing[attempt] = str(error)
+        # Each time, because a subscription may have begun since.
+        for queue in self._queues:
+            self._transport.pause(queue)
+
+    def recover(self, attempt: object) -> None:
+        """Note that an attempt is over; messages are taken again if it was the last that had failed."""
+        if self._failing.pop(attempt, None) is not None and not self._failing and not self._closed:
+            log.warning("storage works again: messages are taken again")
+            for queue in self._queues:
+                self._transport.resume(queue)
+
+    def close(self) -> None:
+        """Resume no queue any more: the party is stopping, and writes that end were given up, not done."""
+        self._closed = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +153,7 @@ class Effects:
                 await self.retry_until_done(type(effect).__name__, partial(self._perform, key, effect))
             except Exception as error:
                 log.exception("a bug: %s of %s could not be done", type(effect).__name__, key)
-                self._counters.broken()
+                self._counters.broken.inc()
                 bug = bug or error
         return bug
 
@@ -135,7 +174,8 @@ class Effects:
         outages: tuple[type[Exception], ...] = (TransportError, StorageFailed, OSError),
     ) -> T:
         """Attempt something until neither the broker nor a disk keeps it from being done."""
-        with self._storage.attempts() as fail:
+        write = object()
+        try:
             while True:
                 try:
                     return await attempt()
@@ -143,18 +183,17 @@ class Effects:
                     if isinstance(error, TransportError):
                         log.error("%s failed and is tried again: %s", what, error)  # noqa: TRY400
                     else:
-                        fail(error)
-                    self._counters.retried(sort)
+                        self._storage.fail(write, error)
+                    self._counters.retries.labels(sort).inc()
                     await asyncio.sleep(PAUSE_S)
+        finally:
+            self._storage.recover(write)
 
     def append_record(self, key: Key, effect: Record) -> None:
         """Write a record of a machine to the audit log."""
-        place: dict[str, Any] = {"run": key.run}
-        if key.round:
-            place["round"] = key.round
-        if key.phase:
-            place["phase"] = key.phase
-        self._audit.append(effect.kind, **{**place, **effect.fields})
+        place = {"round": key.round, "phase": key.phase}
+        named = {name: value for name, value in place.items() if value}
+        self._audit.append(effect.kind, **{"run": key.run, **named, **effect.fields})
 
     def launch(self, key: Key, effect: Effect, cause: str) -> None:
         """Start a job or a timer, or tell another machine an event; nothing is to be launched of other effects."""
@@ -239,20 +278,19 @@ class Effects:
                 log.warning("%s failed: %s", type(job).__name__, error)
             else:
                 log.exception("%s failed", type(job).__name__)
-                self._counters.broken()
+                self._counters.broken.inc()
             event = describe_failure(error)
-        self._counters.worked(type(job).__name__, time.monotonic() - began_s)
+        self._counters.jobs.labels(type(job).__name__).observe(time.monotonic() - began_s)
         self._feed_soon(key, event)
 
     def _set_timer(self, key: Key, effect: SetTimer) -> None:
+        def ring() -> None:
+            self.timers.pop((key, effect.name), None)
+            self._feed_soon(key, effect.event(at_s=self._clock.now_s()))
+
         self._cancel_timer(key, effect.name)
         delay_s = max(0.0, effect.at_s - self._clock.now_s())
-        loop = asyncio.get_running_loop()
-        self.timers[key, effect.name] = loop.call_later(delay_s, self._ring, key, effect)
-
-    def _ring(self, key: Key, effect: SetTimer) -> None:
-        self.timers.pop((key, effect.name), None)
-        self._feed_soon(key, effect.event(at_s=self._clock.now_s()))
+        self.timers[key, effect.name] = asyncio.get_running_loop().call_later(delay_s, ring)
 
     def _cancel_timer(self, key: Key, name: str) -> None:
         timer = self.timers.pop((key, name), None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from prometheus_client.exposition import choose_encoder
@@ -21,8 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hubbub import __version__
-from hubbub.runtime import serving
-from hubbub.runtime.connections import find_limits
+from hubbub.runtime import web_server
 from hubbub.runtime.runner import Runner
 from hubbub.runtime.telemetry import WebRefusal
 
@@ -32,31 +32,21 @@ MOST_CONNECTIONS = 64
 """A probe or a metrics collector needs one."""
 
 
+@dataclass(slots=True)
 class Vitals:
     """Health of a party, as its runner reports it once there is one."""
 
-    def __init__(self) -> None:
-        self._runner: Runner | None = None
-
-    def watch(self, runner: Runner) -> None:
-        """Report on this runner from now on."""
-        self._runner = runner
-
-    @property
-    def runner(self) -> Runner | None:
-        """The runner; None while this party is still connecting to the broker."""
-        return self._runner
+    runner: Runner | None = None
+    """None while this party is still connecting to the broker."""
 
     def count_refusal(self, reason: WebRefusal) -> None:
         """Count a request that was refused; while there is no runner there are no metrics either."""
-        if self._runner is not None:
-            self._runner.counters.turned_away(reason)
+        if self.runner is not None:
+            self.runner.counters.turned_away(reason)
 
     def find_problems(self) -> tuple[str, ...]:
         """Return the reasons why this party is not ready."""
-        if self._runner is None:
-            return ("there is no connection to the broker yet",)
-        return self._runner.find_problems()
+        return self.runner.find_problems() if self.runner else ("there is no connection to the broker yet",)
 
 
 def create_app(vitals: Vitals) -> Starlette:
@@ -79,7 +69,7 @@ def create_app(vitals: Vitals) -> Starlette:
             return problem(request, HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(vitals.find_problems()))
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         # Not through `media_type`, to which Starlette would add a second charset.
-        return Response(encode(vitals.runner.registry), headers={"content-type": media_type})
+        return Response(encode(vitals.runner.counters.registry), headers={"content-type": media_type})
 
     return Starlette(
         routes=[Route("/healthz", tell_alive), Route("/readyz", tell_ready), Route("/metrics", tell_metrics)],
@@ -107,8 +97,8 @@ def problem(request: Request, status: int, detail: str) -> Response:
 @asynccontextmanager
 async def answering(vitals: Vitals, host: str, port: int, variable: str) -> AsyncIterator[None]:
     """Serve the endpoints while this is open; `variable` is the setting that names the port."""
-    listener = serving.listen(host, port, advice=f"set {variable} to a free port, or leave it out")
-    app, limits = create_app(vitals), find_limits(MOST_CONNECTIONS)
-    async with serving.answering(app, listener, limits=limits, count_refusal=vitals.count_refusal) as address:
+    listener = web_server.listen(host, port, advice=f"set {variable} to a free port, or leave it out")
+    app, limits = create_app(vitals), web_server.find_limits(MOST_CONNECTIONS)
+    async with web_server.answering(app, listener, limits=limits, count_refusal=vitals.count_refusal) as address:
         log.info("health and metrics at %s", address)
         yield

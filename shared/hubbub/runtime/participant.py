@@ -10,14 +10,14 @@ from typing import Any, ClassVar, TypeVar
 
 from hubbub.errors import Code, LocalError, Objection, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, RunId
-from hubbub.machine.effects import Effect, Job, Key, Persist
+from hubbub.machine.effects import Key
 from hubbub.machine.table import Kind, is_final
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunKey, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.message_checks import check_manifest, role_of
-from hubbub.runtime.runner import KeyedEvent, Observer, Runner, RunningMachine
+from hubbub.runtime.runner import KeyedEvent, Observer, Runner, RunningMachine, Shell
 from hubbub.runtime.spool import Spool
 from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES, Tombstones
 from hubbub.runtime.telemetry import Counters
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 D = TypeVar("D")
 
 
-class Participant(ABC):
+class Participant(Shell, ABC):
     """Shell of a party that takes part in runs."""
 
     run_kinds: ClassVar[frozenset[str]] = frozenset({"run"})
@@ -57,7 +57,12 @@ class Participant(ABC):
         self._over: set[Key] = set()
         self._seals: dict[RunId, RunSeals] = {}
         self._audit = AuditLog(folder / AUDIT_FILE, identity.name)
-        self._restore_tombstones()
+        for run, ended in self._audit.runs.items():
+            # The folder may have lost a tombstone that the audit log tells of.
+            if run not in self._tombstones:
+                self._tombstones.add(run)
+                if ended:
+                    self._tombstones.mark_ended(run)
         self._file = StateFile(folder / STATE_FILE)
         self._vault = Vault(self._file)
         self._store = SqliteStore(self._file)
@@ -73,22 +78,6 @@ class Participant(ABC):
             audit=self._audit,
             observer=observer,
         )
-
-    @abstractmethod
-    def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
-        """Check a message and return its events."""
-
-    @abstractmethod
-    def persist(self, key: Key, effect: Persist, payload: bytes) -> None:
-        """Write to disk what an event relies on."""
-
-    @abstractmethod
-    async def perform(self, key: Key, effect: Effect) -> None:
-        """Perform an effect."""
-
-    @abstractmethod
-    async def work(self, key: Key, job: Job) -> object:
-        """Run a job and return its result."""
 
     @abstractmethod
     def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
@@ -125,48 +114,28 @@ class Participant(ABC):
         return self._object(manifest)
 
     def _make_run_key(self, run: RunId) -> RunKey:
-        """Make our one sealing key for a run; it is erased when the run ends."""
-        self._seals[run] = seals = self._make_seals(run)
-        return seals.claim
-
-    def _make_seals(self, run: RunId) -> RunSeals:
-        """Return our seals of a run, with the one key that we ever make for it."""
-        identity, kem = self.runner.identity, self.runner.roster.kem
-        kept = self._vault.get(run, "run key")
-        if kept is not None:
-            return RunSeals(identity, run, read_run_key(kem, kept))
-        key = draw_run_key(kem)
-        self._vault.put(run, "run key", key.to_bytes())
-        return RunSeals(identity, run, key)
+        """Make our seals of a run, with the one key that we ever make for it; it is erased when the run ends."""
+        kem, kept = self.runner.roster.kem, self._vault.get(run, "run key")
+        key = draw_run_key(kem) if kept is None else read_run_key(kem, kept)
+        if kept is None:
+            self._vault.put(run, "run key", key.to_bytes())
+        self._seals[run] = RunSeals(self.runner.identity, run, key)
+        return self._seals[run].claim
 
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Restore the keys of all open runs; report runs whose state is lost."""
         for key, live in machines.items():
             if key.kind in self.run_kinds and not self._ends_run(key, live):
-                self._restore_run(key, live)
+                if live.data.run_key is not None:
+                    self._make_run_key(key.run)
+                if live.data.publics:
+                    self._accept_keys(key.run, live.data.publics)
+        coordinators = [party.name for party in self.runner.roster.parties if party.role is Role.COORDINATOR]
         for run in self._tombstones.find_open():
             if Key("run", run) not in machines and self._vault.get(run, "run key") is None:
-                self._announce_loss(run)
-
-    def _restore_tombstones(self) -> None:
-        """Restore missing tombstones from the audit log."""
-        for run, ended in self._audit.runs.items():
-            if run not in self._tombstones:
-                self._tombstones.add(run)
-                if ended:
-                    self._tombstones.mark_ended(run)
-
-    def _announce_loss(self, run: RunId) -> None:
-        """Tell all coordinators that a run is lost: which of them coordinates it was lost, too."""
-        for party in self.runner.roster.parties:
-            if party.role is Role.COORDINATOR:
-                self._say_lost(Key("run", run), party.name)
-
-    def _restore_run(self, key: Key, live: RunningMachine) -> None:
-        if live.data.run_key is not None:
-            self._make_run_key(key.run)
-        if live.data.publics:
-            self._accept_keys(key.run, live.data.publics)
+                # All are told: which of them coordinates the run was lost, too.
+                for coordinator in coordinators:
+                    self._say_lost(Key("run", run), coordinator)
 
     def _remember_run(self, run: RunId) -> None:
         self._tombstones.add(run)
@@ -193,31 +162,25 @@ class Participant(ABC):
         if run in self.runner.machines or run in self._over:
             return run in self._over
         is_known = run.run in self._tombstones
-        if not self._tombstones.has_ended(run.run):
-            self._hear_of_lost(run, envelope)
+        if Role.COORDINATOR in envelope.body.senders and not self._tombstones.has_ended(run.run):
+            if not isinstance(envelope.body, RunEnded):
+                self._say_lost(run, envelope.sender)
+            elif is_known:
+                self._tombstones.mark_ended(run.run)
+                self._drop_files(run)
         return is_known
-
-    def _hear_of_lost(self, run: Key, envelope: Envelope) -> None:
-        """Answer a coordinator's message about a run that we have no state of."""
-        if Role.COORDINATOR not in envelope.body.senders:
-            return
-        if not isinstance(envelope.body, RunEnded):
-            self._say_lost(run, envelope.sender)
-        elif run.run in self._tombstones:
-            self._tombstones.mark_ended(run.run)
-            self._drop_files(run)
 
     def _say_lost(self, run: Key, coordinator: PartyId, code: Code = Code.DISK_LOST) -> None:
         """Tell a coordinator that we lost our state of a run: it cannot be restored, so the run must end."""
         me = self.runner.identity.name
         how = "its folder is an old copy" if code is Code.DISK_OLD else "has lost what it knew of it"
         log.error("%s is in run %s and %s", me, run.run, how)
-        self.counters.lost()
+        self.counters.lost.inc()
         self.runner.answer(run, to=coordinator, role=Role.COORDINATOR, body=PartyFailed(code=code))
 
     def _ignore(self, envelope: Envelope) -> Sequence[KeyedEvent]:
         log.info("%s came after the end and changes nothing", envelope.kind)
-        self.counters.late(envelope.kind)
+        self.counters.late.labels(envelope.kind).inc()
         return []
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
@@ -244,7 +207,7 @@ class Participant(ABC):
         """Remove the files of a run that are outside the state file."""
         self._spool.drop_run(run)
 
-    def _let_go(self, key: Key) -> None:  # noqa: B027  (A trainer has nothing.)
+    def _let_go(self, key: Key) -> None:
         """Drop what is in memory of a machine that is over, or whose run is."""
 
     def close(self) -> None:

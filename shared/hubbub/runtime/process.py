@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -103,9 +103,9 @@ def _make_folder(settings: ServiceSettings) -> None:
     else:
         problem = "" if os.access(settings.folder, os.W_OK | os.X_OK) else "Permission denied"
     if problem:
-        variable = f"{settings.model_config.get('env_prefix', '')}FOLDER"
         raise ConfigurationError(
-            f"{variable}: {settings.folder} cannot be used ({problem}); name a folder that this user may write to"
+            f"{settings.variable('folder')}: {settings.folder} cannot be used ({problem}); name a folder that this"
+            " user may write to"
         )
 
 
@@ -115,11 +115,11 @@ def _check_state(settings: ServiceSettings, identity: Identity) -> None:
         (settings.folder / TOMBSTONES).mkdir(exist_ok=True)
     if not is_empty(settings.folder):
         return
-    variable = f"{settings.model_config.get('env_prefix', '')}NEW_STATE"
     raise ConfigurationError(
         f"{settings.folder} holds no state of {identity.name}. If this is its first start, say so: --new-state, "
-        f"or {variable}=true. If it ran before, its state is lost, or the folder is the wrong one. As new it "
-        "forgets the runs that it was in, which cannot go on, and all that it must never do twice"
+        f"or {settings.variable('new_state')}=true. If it ran before, its state is lost, or the folder is the"
+        " wrong one. As new it forgets the runs that it was in, which cannot go on, and all that it must never do"
+        " twice"
     )
 
 
@@ -133,43 +133,34 @@ async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S
         topology_for(identity.name, identity.role),
         connection_name=f"hubbub {identity.name}",
         login=Login(identity.name, identity.broker_password),
-        tls=_read_tls(settings),
+        tls=Tls(ca_file=settings.amqp_ca_file, cert_file=settings.amqp_cert_file, key_file=settings.amqp_key_file),
     )
     party = Party(identity, roster, transport)
-    # Before all else, so that a probe can tell what the party waits for.
-    async with _answering(settings, party.vitals):
+    async with AsyncExitStack() as stack:
+        # Before all else, so that a probe can tell what the party waits for.
+        if isinstance(settings, ProbedSettings) and settings.metrics_port is not None:
+            variable = settings.variable("metrics_port")
+            health = answering(party.vitals, settings.metrics_host, settings.metrics_port, variable)
+            await stack.enter_async_context(health)
         if await _connect(transport, stop):
-            async with _closing(transport), _looking_at_queues(party):
-                log.info("connected to the broker")
+            stack.push_async_callback(transport.close)
+            log.info("connected to the broker")
+            looking = asyncio.create_task(_look_at_queues(party), name="look at the queues")
+            try:
                 await serve(settings, party, stop)
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
     log.info("stopped")
 
 
-def _answering(settings: ServiceSettings, vitals: Vitals) -> AbstractAsyncContextManager[None]:
-    """Serve health and metrics if the settings name a port."""
-    if not isinstance(settings, ProbedSettings) or settings.metrics_port is None:
-        return nullcontext()
-    variable = f"{settings.model_config.get('env_prefix', '')}METRICS_PORT"
-    return answering(vitals, settings.metrics_host, settings.metrics_port, variable)
-
-
-@asynccontextmanager
-async def _looking_at_queues(party: Party) -> AsyncIterator[None]:
+async def _look_at_queues(party: Party) -> None:
     """Ask the broker regularly for the lengths of our queues, for the metrics."""
-
-    async def look() -> None:
-        while True:
-            for queue in received_from(party.identity.name, party.identity.role):
-                with suppress(TransportError):
-                    await party.transport.count_waiting(queue)
-            await asyncio.sleep(LOOK_S)
-
-    looking = asyncio.create_task(look(), name="look at the queues")
-    try:
-        yield
-    finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+    while True:
+        for queue in received_from(party.identity.name, party.identity.role):
+            with suppress(TransportError):
+                await party.transport.count_waiting(queue)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _connect(transport: Transport, stop: asyncio.Event) -> bool:
@@ -184,17 +175,3 @@ async def _connect(transport: Transport, stop: asyncio.Event) -> bool:
     connecting.cancel()
     await asyncio.gather(connecting, return_exceptions=True)
     return False
-
-
-@asynccontextmanager
-async def _closing(transport: Transport) -> AsyncIterator[None]:
-    """Close the transport at the end of the block, also after an exception."""
-    try:
-        yield
-    finally:
-        await transport.close()
-
-
-def _read_tls(settings: ServiceSettings) -> Tls:
-    """Return the TLS settings of the broker connection."""
-    return Tls(ca_file=settings.amqp_ca_file, cert_file=settings.amqp_cert_file, key_file=settings.amqp_key_file)

@@ -25,9 +25,13 @@ from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_signature
 
+P = ParamSpec("P")
+
 DOMAIN = "message"
 LONG_BYTES = 2**17
 """A payload beyond this takes longer to hash than to hand to a thread."""
+AT_ONCE = 4
+"""Messages in flight: each holds a chunk in memory, and more of them hardly raise the throughput."""
 
 
 def sign(identity: Identity, envelope: Envelope) -> Envelope:
@@ -85,21 +89,12 @@ class Post:
             body=body,
             payload=content,
         )
-        frame = await self._write(envelope, digest)
+        write = partial(encode_signed, envelope, partial(self._identity.key.sign, DOMAIN), digest)
+        # A long payload is hashed in a thread, so that the loop is not blocked.
+        takes_long = digest is None and len(content) > LONG_BYTES
+        frame = await asyncio.to_thread(write) if takes_long else write()
         await self._transport.publish(route(self._identity.role, role, to), frame)
         self._note(envelope, len(frame))
-
-    async def _write(self, envelope: Envelope, digest: bytes | None) -> bytes:
-        """Sign and encode an envelope; a long payload is hashed in a thread, so that the loop is not blocked."""
-        write = partial(encode_signed, envelope, partial(self._identity.key.sign, DOMAIN), digest)
-        takes_long = digest is None and len(envelope.payload) > LONG_BYTES
-        return await asyncio.to_thread(write) if takes_long else write()
-
-
-P = ParamSpec("P")
-
-AT_ONCE = 4
-"""Messages in flight: each holds a chunk in memory, and more of them hardly raise the throughput."""
 
 
 class Overlap:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hubbub.errors import LocalError, StorageFailed
-from hubbub.machine.effects import Effect, Key, SetTimer, Tell
+from hubbub.machine.effects import Key, SetTimer, Tell
 from hubbub.machine.table import Step, is_final, step
 from hubbub.runtime.clock import Clock
 from hubbub.runtime.effects import Effects, name_causes
@@ -117,27 +117,27 @@ class Recovery:
             self.event_log.finish(entry.sequence)
 
     async def _take_all_up_again(self) -> None:
+        """Take up jobs and timers; the time that we were away does not count against a timer."""
         machines, newest_s = self.event_log.machines, self.event_log.newest_s
         away_s, moved = (self.clock.now_s() - newest_s if newest_s else 0.0), list[Key]()
         for key, live in list(machines.items()):
             if key not in machines:
                 continue  # It went with its run.
             with context(run=key.run, round=key.round, phase=key.phase):
-                if self._take_up_again(key, live, away_s):
-                    moved.append(key)
-        await self._keep_moved(moved, away_s)
+                if is_final(live.kind.table, live.state):
+                    self.retire(key)
+                    continue
+                for effect in live.kind.resume(live.state, live.data):
+                    if isinstance(effect, SetTimer) and effect.at_s:
+                        later = replace(effect, at_s=effect.at_s + live.moved_s + away_s)
+                        self.effects.launch(key, later, "")
+                        moved.append(key)
+                    else:
+                        self.effects.launch(key, effect, "")
+        if away_s > 0 and moved:
+            await self._keep_moved(dict.fromkeys(moved), away_s)
 
-    def _take_up_again(self, key: Key, live: RunningMachine, away_s: float) -> bool:
-        """Take up a machine's jobs and timers; say whether timers were moved by the time that we were away."""
-        if is_final(live.kind.table, live.state):
-            self.retire(key)
-            return False
-        effects = [_move(effect, live.moved_s + away_s) for effect in live.kind.resume(live.state, live.data)]
-        for effect in effects:
-            self.effects.launch(key, effect, "")
-        return away_s > 0 and any(isinstance(effect, SetTimer) and effect.at_s for effect in effects)
-
-    async def _keep_moved(self, moved: Sequence[Key], away_s: float) -> None:
+    async def _keep_moved(self, moved: Iterable[Key], away_s: float) -> None:
         """Keep by how much timers were moved, so that the next restart finds them where they are."""
         machines = self.event_log.machines
         drafts = [
@@ -157,8 +157,3 @@ class Recovery:
             for draft in drafts:
                 machines[draft.key].moved_s += away_s
                 self.event_log.count(machines[draft.key], 1)
-
-
-def _move(effect: Effect, by_s: float) -> Effect:
-    """Move a timer to a later time, unless it is set for at once."""
-    return replace(effect, at_s=effect.at_s + by_s) if isinstance(effect, SetTimer) and effect.at_s else effect

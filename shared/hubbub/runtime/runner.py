@@ -36,15 +36,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry
-
 from hubbub.errors import LocalError, PeerError, RejectReason, StorageFailed, TransportError, UnexpectedEvent
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Effect, Failed, Key, Persist, Record
 from hubbub.machine.table import Kind, is_final, step
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.runtime.clock import Clock
-from hubbub.runtime.effects import EffectHandler, Effects, describe_failure, name_causes
+from hubbub.runtime.effects import EffectHandler, Effects, StorageWatch, describe_failure, name_causes
 from hubbub.runtime.event_log import BEGINNING, EventLog, Observer, RunningMachine, Transition
 from hubbub.runtime.message_checks import (
     PeerLimits,
@@ -57,9 +55,8 @@ from hubbub.runtime.message_checks import (
 )
 from hubbub.runtime.publisher import LONG_BYTES, Post
 from hubbub.runtime.recovery import Recovery
-from hubbub.runtime.storage_watch import StorageWatch
 from hubbub.runtime.telemetry import Counters, Gauges, Reading, context, current_context
-from hubbub.store.base import Archive, Draft, EventStore, Snapshot
+from hubbub.store.base import Archive, Draft, EventStore
 from hubbub.transport.base import ACK, RETRY, Delivery, Transport, Verdict, reject
 from hubbub.transport.topology import peers_queue, received_from
 from hubbub.trust.audit import AuditLog
@@ -93,10 +90,6 @@ class MachineOver(UnexpectedEvent):
 
 
 KeyedEvent = tuple[Key, object]
-
-
-async def _nothing() -> None:
-    """Do nothing."""
 
 
 class Shell(EffectHandler, Protocol):
@@ -148,7 +141,7 @@ class Runner:
         audit: AuditLog,
         observer: Observer = lambda _: None,
         witness: Observer = lambda _: None,
-        settled: Callable[[], Awaitable[None]] = _nothing,
+        settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`observer` sees a step when all is done that it asks for; `witness` sees it as soon as it is kept.
 
@@ -159,12 +152,12 @@ class Runner:
         self.identity = identity
         self.roster = roster
         self.post = Post(transport, identity, counters.sent)
-        self.event_log = EventLog(store, kinds, clock, counters.kept)
+        self.event_log = EventLog(store, kinds, clock, counters.appends.observe)
         self.machines = self.event_log.machines
         self._transport = transport
         self._shell = shell
         self._clock = clock
-        self._counters = counters
+        self.counters = counters
         self._refusals = RefusalBook(counters, audit)
         self._peer_limits = PeerLimits()
         self._observer = observer
@@ -289,16 +282,6 @@ class Runner:
             return f"one event has taken {silent_s:.0f} s: a disk or database may hang; start this party again"
         return ""
 
-    @property
-    def counters(self) -> Counters:
-        """This party's counters."""
-        return self._counters
-
-    @property
-    def registry(self) -> CollectorRegistry:
-        """This party's metrics."""
-        return self._counters.registry
-
     def _read(self) -> Reading:
         return Reading(
             ready=not self.find_problems(),
@@ -365,20 +348,15 @@ class Runner:
             # The shell may be closed already; the message waits at the broker for the next start.
             return RETRY
         if is_dropped(delivery):
-            return await self._drop(delivery)
+            describe = partial(describe_dropped, delivery)
+            is_long = len(delivery.body) > LONG_BYTES
+            await self._refusals.note(await asyncio.to_thread(describe) if is_long else describe())
+            return ACK
         message = admit(self.identity, self.roster, delivery.body)
         if isinstance(message, Refusal):
             return await self._refuse(message, delivery)
         with context(run=message.run, round=message.round, phase=message.phase):
             return await self._accept(message, delivery)
-
-    async def _drop(self, delivery: Delivery) -> Verdict:
-        """Refuse a message that is not put aside either; what is known of it is recorded."""
-        takes_long = len(delivery.body) > LONG_BYTES
-        await self._refusals.note(
-            await asyncio.to_thread(describe_dropped, delivery) if takes_long else describe_dropped(delivery)
-        )
-        return ACK
 
     async def _accept(self, envelope: Envelope, delivery: Delivery) -> Verdict:
         """Act on a message that was admitted at the edge."""
@@ -397,7 +375,7 @@ class Runner:
             return await self._refuse(Refusal.of(error.reason, str(error), envelope), delivery)
         except MachineOver as error:
             log.info("%s changes nothing: %s", envelope.kind, error)
-            self._counters.late(envelope.kind)
+            self.counters.late.labels(envelope.kind).inc()
             return ACK
         except UnexpectedEvent as error:
             return await self._refuse(Refusal.of(RejectReason.UNEXPECTED, str(error), envelope), delivery)
@@ -405,11 +383,11 @@ class Runner:
             return RETRY
         except Exception:
             log.exception("a bug: %r could not be handled; it is kept as a dead letter", envelope)
-            self._counters.broken()
+            self.counters.broken.inc()
             return reject("internal-error")
-        self._counters.received(envelope.kind)
+        self.counters.received(envelope.kind).inc()
         if found:
-            self._counters.carried("received", envelope, size)
+            self.counters.carried("received", envelope, size)
         return ACK
 
     async def _refuse(self, refusal: Refusal, delivery: Delivery) -> Verdict:
@@ -448,19 +426,16 @@ class Runner:
             over, self._over = self._over, []
             forget = partial(asyncio.to_thread, self.event_log.store.drop, over)
             await self.effects.retry_until_done("forget what is over", forget)
-        await self._settled()
+        if self._settled is not None:
+            await self._settled()
 
     async def archive(self, draw_up: Callable[[], Archive]) -> bool:
         """Put an archive in the place of entries, as soon as the store takes it; say whether all of it was done.
 
-        It is drawn up in a thread, and again if the store fails. Snapshots in it are those that `snapshot` made.
+        It is drawn up in a thread, and again if the store fails. Snapshots in it are those of the event log.
         """
         attempt = partial(self.event_log.archive, draw_up)
         return await self.effects.retry_until_done("archive what is over", attempt)
-
-    def snapshot(self, key: Key) -> Snapshot:
-        """Make a snapshot of a machine, for an archive that takes the place of all its entries."""
-        return self.event_log.snapshot(key)
 
     async def _keep_begun(self) -> None:
         """Keep machines that were set up and that no event has reached yet."""
@@ -495,12 +470,12 @@ class Runner:
             except StorageFailed as error:
                 # Nothing has happened: it is tried again, as a delivery would be.
                 self._storage.fail(id(event), error)
-                self._counters.retried("event")
+                self.counters.retries.labels("event").inc()
                 await self.effects.put_off(key, event, cause)
                 return
             except Exception as error:
                 log.exception("%s could not be taken by %s", type(event).__name__, key)
-                self._counters.broken()
+                self.counters.broken.inc()
                 if key in self.machines and not isinstance(event, Failed):
                     self.feed_soon(key, describe_failure(error))
         self._storage.recover(id(event))
@@ -522,9 +497,10 @@ class Runner:
                 self.effects.launch(key, effect, effect_cause)
             if bug is None:
                 self.event_log.finish(sequence)
-            log.debug("%s takes %s: %s", key.kind, type(event).__name__, _describe_step(moment))
+            what = "stays" if moment.before is moment.after else "is"
+            log.debug("%s takes %s: %s %s", key.kind, type(event).__name__, what, moment.after.name)
             final = is_final(live.kind.table, live.state)
-            self._counters.stepped(key, event, live.state, final=final)
+            self.counters.stepped(key, event, live.state, final=final)
             self._observer(replace(moment, at_s=self._clock.now_s()))
             if final:
                 self._retire(key)
@@ -542,7 +518,7 @@ class Runner:
         left = deque(effect for effect in effects if not isinstance(effect, Persist))
         began_s = time.monotonic()
         sequence, kept_s = await asyncio.to_thread(self._write_and_record, key, drafts, relied_on, left)
-        self._counters.kept(kept_s - began_s)
+        self.counters.appends.observe(kept_s - began_s)
         self.event_log.count(live, len(drafts))
         self._last_event_at_s = self._clock.now_s()
         return sequence, left
@@ -577,19 +553,16 @@ class Runner:
 
     def answer(self, key: Key, *, to: PartyId, role: Role, body: Message) -> None:
         """Say something for which there is no machine; it is said again if it is asked for again."""
-        self.effects.start(self._say(key, to, role, body))
 
-    async def _say(self, key: Key, to: PartyId, role: Role, body: Message) -> None:
-        try:
-            await self.post.send(key, to=to, role=role, body=body)
-        except TransportError as error:
-            log.warning("%s could not be sent: %s", body.kind, error)
+        async def say() -> None:
+            try:
+                await self.post.send(key, to=to, role=role, body=body)
+            except TransportError as error:
+                log.warning("%s could not be sent: %s", body.kind, error)
+
+        self.effects.start(say())
 
     def drop(self, key: Key) -> RunningMachine:
         """Take a machine out, with its timers; events that are still on their way to it are refused."""
         self.effects.cancel_timers(key)
         return self.machines.pop(key)
-
-
-def _describe_step(moment: Transition) -> str:
-    return f"stays {moment.after.name}" if moment.before is moment.after else f"is {moment.after.name}"

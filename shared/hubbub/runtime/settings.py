@@ -38,8 +38,13 @@ class ServiceSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read the caller's values first, then the environment, then the file that it names."""
         del dotenv_settings, file_secret_settings
-        file = os.environ.get(f"{cls.model_config.get('env_prefix', '')}CONFIG_FILE")
+        file = os.environ.get(cls.variable("config_file"))
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+
+    @classmethod
+    def variable(cls, field: str) -> str:
+        """Return the environment variable of a field."""
+        return f"{cls.model_config.get('env_prefix', '')}{field.upper()}"
 
     identity: Path
     """This party's private identity file: its name, its key and its password at the broker."""
@@ -81,21 +86,21 @@ S = TypeVar("S", bound=ServiceSettings)
 
 def load_settings(model: type[S]) -> S:
     """Read settings from the environment; `<PREFIX>CONFIG_FILE` names a TOML file with any of them."""
-    prefix = model.model_config.get("env_prefix", "")
-    _check_names(prefix, [f"{prefix}{field.upper()}" for field in model.model_fields])
-    _check_file(os.environ.get(f"{prefix}CONFIG_FILE"))
+    known = [model.variable(field) for field in model.model_fields]
+    given = {variable for variable in os.environ if variable.startswith(model.variable(""))}
+    # pydantic would ignore a variable that is misspelt.
+    if unknown := sorted(given - {*known, model.variable("config_file")}):
+        raise ConfigurationError(f"{', '.join(unknown)}: no such setting; there are {', '.join(known)}")
+    _check_file(os.environ.get(model.variable("config_file")))
     try:
         return model()
     except ValidationError as error:
-        raise ConfigurationError(_describe(error, prefix)) from None
-
-
-def _check_names(prefix: str, known: list[str]) -> None:
-    """Raise `ConfigurationError` if a variable is misspelt, which would otherwise be ignored silently."""
-    given = [variable for variable in os.environ if variable.startswith(prefix)]
-    unknown = sorted(set(given) - {*known, f"{prefix}CONFIG_FILE"})
-    if unknown:
-        raise ConfigurationError(f"{', '.join(unknown)}: no such setting; there are {', '.join(known)}")
+        # The variable and the complaint; never the value, which may be a password.
+        complaints = (
+            f"{model.variable('.'.join(map(str, item['loc'])))}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)
+        )
+        raise ConfigurationError("; ".join(complaints)) from None
 
 
 def _check_file(name: str | None) -> None:
@@ -107,11 +112,3 @@ def _check_file(name: str | None) -> None:
         raise ConfigurationError(f"the settings file {name} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the settings file {name} is not TOML: {error}") from None
-
-
-def _describe(error: ValidationError, prefix: str) -> str:
-    """Name the variable and the complaint; never the value, which may be a password."""
-    return "; ".join(
-        f"{prefix}{'.'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
-        for item in error.errors(include_url=False, include_input=False)
-    )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from hubbub.disk import sync_folder
@@ -32,6 +32,10 @@ STATE_FILE = "state.sqlite"
 """Events, secrets and, at an aggregator, the journal."""
 AUDIT_FILE = "audit.jsonl"
 TOMBSTONES = "tombstones"
+SPOOL = "spool"
+ENDED = b"ended\n"
+FORGOTTEN = b"forgotten\n"
+FEWEST_DIGITS = 4
 
 
 def is_empty(folder: Path) -> bool:
@@ -53,10 +57,6 @@ def lock_folder(folder: Path) -> int:
             f"another process is running in {folder}; a party has one active instance: stop it first"
         ) from None
     return handle
-
-
-ENDED = b"ended\n"
-FORGOTTEN = b"forgotten\n"
 
 
 class Tombstones:
@@ -118,26 +118,31 @@ class Tombstones:
             raise StorageFailed(f"{self._folder} takes no more: {error.strerror}") from None
 
 
-SPOOL = "spool"
-FEWEST_DIGITS = 4
-
-
 def forget_run(folder: Path, name: str) -> RunId:
     """Remove the secrets, the events and the spool of the run whose id begins with `name`; return the id."""
     if not (folder / SPOOL).is_dir():
         raise ConfigurationError(
             f"{folder} is not the folder of an aggregator or a trainer that was started before"
         )
-    with _locked(folder):
+    lock = lock_folder(folder)
+    try:
         tombstones = Tombstones(folder / TOMBSTONES)
         run = _find_run(tombstones, name)
         if tombstones.has_ended(run):
             raise ConfigurationError(f"run {run} has ended here: nothing of it is left to forget")
         # First, so that the run is not resumed if the rest fails.
         tombstones.mark_forgotten(run)
-        _drop_state(folder, run)
+        with closing(StateFile(folder / STATE_FILE)) as file:
+            SqliteStore(file).drop_run(run)
+            Vault(file).forget(run)
         Spool(folder / SPOOL).drop_run(Key("run", run))
-        _record(folder, run)
+        path = folder / AUDIT_FILE
+        with closing(AuditLog(path, read_log(path).party)) as audit:
+            # Without this the log would look cut off beside those of others.
+            if not audit.runs.get(run, False):
+                audit.append("ended", run=run, outcome="forgotten")
+    finally:
+        os.close(lock)
     return run
 
 
@@ -149,32 +154,3 @@ def _find_run(tombstones: Tombstones, name: str) -> RunId:
             f"{FEWEST_DIGITS} or more of its first digits"
         )
     return found[0]
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = lock_folder(folder)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def _drop_state(folder: Path, run: RunId) -> None:
-    file = StateFile(folder / STATE_FILE)
-    try:
-        SqliteStore(file).drop_run(run)
-        Vault(file).forget(run)
-    finally:
-        file.close()
-
-
-def _record(folder: Path, run: RunId) -> None:
-    """Close the run in the audit log, which would otherwise look cut off beside those of others."""
-    path = folder / AUDIT_FILE
-    audit = AuditLog(path, read_log(path).party)
-    try:
-        if not audit.runs.get(run, False):
-            audit.append("ended", run=run, outcome="forgotten")
-    finally:
-        audit.close()

@@ -121,16 +121,16 @@ class Counters:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="hubbub", registry=self.registry)
-        self._received = cache(self._count("messages_received", "Messages acted upon, by kind.", "kind").labels)
-        self._rejected = self._count("messages_rejected", "Messages refused, by reason.", "reason")
-        self._late = self._count("messages_late", "Messages that came after the end, by kind.", "kind")
-        self._broken = self._count(
+        self.received = cache(self._count("messages_received", "Messages acted upon, by kind.", "kind").labels)
+        self.rejected = self._count("messages_rejected", "Messages refused, by reason.", "reason")
+        self.late = self._count("messages_late", "Messages that came after the end, by kind.", "kind")
+        self.broken = self._count(
             "internal_errors", "Messages, effects and jobs that a bug of ours kept from being done."
         )
-        self._lost = self._count(
+        self.lost = self._count(
             "runs_lost", "How often this party told a coordinator that it has lost what it knew of a run."
         )
-        self._damaged = self._count(
+        self.damaged = self._count(
             "sets_damaged", "Share sets that a disk has damaged or lost and that clients were asked for again."
         )
         self._sent = cache(
@@ -152,14 +152,14 @@ class Counters:
         # Each of these is used several times per message, and each lookup takes a lock: cache it.
         self._wire_bytes, self._payload_bytes = cache(wire_bytes.labels), cache(payload_bytes.labels)
         self._steps = cache(steps.labels)
-        self._retries = self._count(
+        self.retries = self._count(
             "retries",
             "Attempts that the broker or a disk kept from succeeding and that are made again: of a job, an effect,"
             " or to keep an event.",
             "what",
         )
-        self._jobs = self._time("job_seconds", "How long jobs took, outages included, by what was done.", "what")
-        self._appends = self._time("store_append_seconds", "How long it took until an event was on disk.")
+        self.jobs = self._time("job_seconds", "How long jobs took, outages included, by what was done.", "what")
+        self.appends = self._time("store_append_seconds", "How long it took until an event was on disk.")
         self._turned_away = self._count(
             "requests_refused",
             "Requests to the web interface that were refused, and connections to it that were closed, by reason.",
@@ -167,11 +167,11 @@ class Counters:
         )
         self._ends: dict[str, Counter] = {}
         for why in WebRefusal:
-            self._turned_away.labels(why.value)
+            self._turned_away.labels(why)
         for reason in RejectReason:
-            self._rejected.labels(reason.value)
+            self.rejected.labels(reason)
         for what in ("job", "effect", "event"):
-            self._retries.labels(what)
+            self.retries.labels(what)
 
     def _count(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"hubbub_{name}", help_text, labels, registry=self.registry)
@@ -188,10 +188,6 @@ class Counters:
                 if is_final(kind.table, state) and name != "phase":
                     self._ends[name].labels(state.value)
 
-    def received(self, kind: str) -> None:
-        """Count a message that was acted upon."""
-        self._received(kind).inc()
-
     def sent(self, envelope: Envelope, size: int) -> None:
         """Count a message that the broker has taken, and its bytes."""
         self._sent(envelope.kind).inc()
@@ -204,29 +200,9 @@ class Counters:
         for counts_as, count in begun.items():
             self._payload_bytes(direction, phase, counts_as).inc(count)
 
-    def rejected(self, reason: RejectReason) -> None:
-        """Count a message that was refused."""
-        self._rejected.labels(reason.value).inc()
-
-    def broken(self) -> None:
-        """Count a failure that is a bug of ours."""
-        self._broken.inc()
-
-    def lost(self) -> None:
-        """Count a run that was joined here and cannot go on because its state is lost."""
-        self._lost.inc()
-
     def turned_away(self, reason: WebRefusal) -> None:
         """Count a request that was refused, or a connection that was closed."""
-        self._turned_away.labels(reason.value).inc()
-
-    def damaged(self) -> None:
-        """Count a share set that is not on disk as it was written."""
-        self._damaged.inc()
-
-    def late(self, kind: str) -> None:
-        """Count a message about something that has ended."""
-        self._late.labels(kind).inc()
+        self._turned_away.labels(reason).inc()
 
     def stepped(self, key: Key, event: object, after: Enum, *, final: bool) -> None:
         """Count a step of a machine, and its end."""
@@ -235,22 +211,9 @@ class Counters:
             labels = [key.phase, after.value] if key.kind == "phase" else [after.value]
             self._ends[key.kind].labels(*labels).inc()
 
-    def worked(self, what: str, seconds: float) -> None:
-        """Record the duration of a job."""
-        self._jobs.labels(what).observe(seconds)
-
-    def kept(self, seconds: float) -> None:
-        """Record the duration of an append to the event store."""
-        self._appends.observe(seconds)
-
-    def retried(self, what: Literal["job", "effect", "event"]) -> None:
-        """Count a retry after a failure that is no fault of ours."""
-        self._retries.labels(what).inc()
-
     def rejections(self, reason: RejectReason) -> int:
         """Return the number of messages refused for this reason."""
-        value = self.registry.get_sample_value("hubbub_messages_rejected_total", {"reason": reason.value})
-        return int(value or 0)
+        return int(self.registry.get_sample_value("hubbub_messages_rejected_total", {"reason": reason}) or 0)
 
 
 def _measure(envelope: Envelope) -> tuple[str, Mapping[str, float]]:
@@ -298,9 +261,7 @@ class Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all gauges, and the counts that the transport keeps."""
         now = self._read()
-        yield self._describe()
-        yield from self._tell_of_broker(now)
-        yield self._count_machines(now)
+        broker = now.condition
         for name, text, value in (
             (
                 "ready",
@@ -311,6 +272,16 @@ class Gauges(Collector):
                 "storage_failed",
                 "Whether this party's disk or database fails, so that it takes no messages (1), or not (0).",
                 now.storage_failed,
+            ),
+            (
+                "broker_connected",
+                "Whether this party is connected to the broker (1) or not (0).",
+                broker.connected,
+            ),
+            (
+                "broker_blocked",
+                "Whether the broker, short of memory or disk, takes no messages from this party (1), or does (0).",
+                broker.blocked,
             ),
             ("jobs_running", "Jobs that are under way: training, adding, sending.", now.jobs),
             (
@@ -331,44 +302,25 @@ class Gauges(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"hubbub_{name}", text, value=float(value))
-
-    def _describe(self) -> Metric:
+        for name, text, count in (
+            ("reconnects", "Connections to the broker that were lost and made again.", broker.reconnects),
+            ("publish_retries", "Messages that had to be sent to the broker once more.", broker.retries),
+        ):
+            yield CounterMetricFamily(f"hubbub_{name}", text, value=count)
         about = GaugeMetricFamily(
             "hubbub_info", "Always 1; says which version runs as what.", labels=["version", "role"]
         )
         about.add_metric([__version__, self._role], 1.0)
-        return about
-
-    def _tell_of_broker(self, now: Reading) -> Iterator[Metric]:
-        condition = now.condition
-        yield GaugeMetricFamily(
-            "hubbub_broker_connected",
-            "Whether this party is connected to the broker (1) or not (0).",
-            value=float(condition.connected),
-        )
-        yield GaugeMetricFamily(
-            "hubbub_broker_blocked",
-            "Whether the broker, short of memory or disk, takes no messages from this party (1), or does (0).",
-            value=float(condition.blocked),
-        )
-        yield CounterMetricFamily(
-            "hubbub_reconnects",
-            "Connections to the broker that were lost and made again.",
-            value=condition.reconnects,
-        )
-        yield CounterMetricFamily(
-            "hubbub_publish_retries",
-            "Messages that had to be sent to the broker once more.",
-            value=condition.retries,
-        )
+        yield about
         waiting = GaugeMetricFamily(
             "hubbub_inbox_messages",
             "Messages that wait at the broker for this party, in all of its queues, as it last said.",
         )
-        counts = [condition.waiting[queue] for queue in now.queues if queue in condition.waiting]
+        counts = [broker.waiting[queue] for queue in now.queues if queue in broker.waiting]
         if counts:
             waiting.add_metric([], sum(counts))
         yield waiting
+        yield self._count_machines(now)
 
     def _count_machines(self, now: Reading) -> Metric:
         family = GaugeMetricFamily(

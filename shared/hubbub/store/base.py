@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from hubbub.errors import ConfigurationError
 from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 
@@ -136,42 +135,3 @@ class EventStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Write what is pending, and close."""
-
-
-# Both databases have tables of the same columns.
-VERSION = 2
-"""Version of the tables; a store of another version is refused, because its meaning is not known."""
-INSERTED = "machine, run, round, phase, kind, body, cause, done"
-COLUMNS = f"sequence, {INSERTED}"
-
-
-def row_of(draft: Draft) -> tuple[str | int, ...]:
-    """Return a draft as the columns `INSERTED`."""
-    return (*row_of_key(draft.key), draft.kind, draft.body, draft.cause, draft.done)
-
-
-def row_of_key(key: Key) -> tuple[str | int, ...]:
-    """Return a machine's key as the columns that name a machine."""
-    return (key.kind, key.run, key.round, key.phase)
-
-
-def entry_of(row: tuple[int, str, str, int, str, str, str, str, int]) -> Entry:
-    """Read an entry from its `COLUMNS`."""
-    sequence, machine, run, number, phase, kind, body, cause, done = row
-    return Entry(
-        sequence=sequence,
-        key=Key(machine, RunId(run), number, phase),
-        kind=kind,
-        body=body,
-        cause=cause,
-        done=bool(done),
-    )
-
-
-def refuse_other_version(version: int, place: str) -> None:
-    """Raise `ConfigurationError` if another version of Hubbub wrote the store."""
-    if version != VERSION:
-        raise ConfigurationError(
-            f"the event store {place} has version {version}, and this Hubbub knows {VERSION} alone:"
-            " start the Hubbub that wrote it, or name another store"
-        )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -21,23 +21,8 @@ import psycopg
 from psycopg import conninfo, errors
 
 from hubbub.errors import ConfigurationError, StorageFailed
-from hubbub.ids import RunId
-from hubbub.machine.effects import Key
-from hubbub.store.archive_tables import ArchiveTables
-from hubbub.store.base import (
-    COLUMNS,
-    INSERTED,
-    VERSION,
-    Archive,
-    Draft,
-    Entry,
-    EventStore,
-    Note,
-    Snapshot,
-    entry_of,
-    refuse_other_version,
-    row_of,
-)
+from hubbub.store.base import Draft
+from hubbub.store.sql import LAST, TABLES, VERSION, Cursor, SqlStore, refuse_other_version
 
 T = TypeVar("T")
 
@@ -57,7 +42,7 @@ SET synchronous_commit = on;
 SET idle_in_transaction_session_timeout = '20s';
 SET lock_timeout = '30s'
 """
-TABLES = """
+OWNER_AND_EVENTS = """
 CREATE TABLE hubbub_store (version INTEGER NOT NULL, owner TEXT NOT NULL, connection BIGINT NOT NULL);
 CREATE TABLE hubbub_events (
     sequence BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -70,13 +55,7 @@ FIRST_OWNER = "INSERT INTO hubbub_store VALUES (%s, '', 0)"
 TAKE = "UPDATE hubbub_store SET owner = %s, connection = connection + 1 RETURNING connection"
 TAKE_AGAIN = "UPDATE hubbub_store SET connection = connection + 1 WHERE owner = %s RETURNING connection"
 HOLD = "SELECT 1 FROM hubbub_store WHERE owner = %s AND connection = %s FOR UPDATE"
-# These two are composed of constants only.
-INSERT = f"INSERT INTO hubbub_events ({INSERTED}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
-SELECT = f"SELECT {COLUMNS} FROM hubbub_events ORDER BY sequence"  # noqa: S608
-LAST = "SELECT coalesce(max(sequence), 0) FROM hubbub_events"
-FINISH = "UPDATE hubbub_events SET done = TRUE WHERE sequence = ANY(%s)"
 DELETE_AFTER = "DELETE FROM hubbub_events WHERE sequence > %s"
-ARCHIVE = ArchiveTables("hubbub_", "%s")
 
 _URL_LOOKS = (
     "the event store's URL must look like postgresql://user:password@host:5432/database;"
@@ -98,13 +77,16 @@ class _ConnectionLost(StorageFailed):
     """The connection broke; it is not known whether a commit in progress took place."""
 
 
-class PostgresStore(EventStore):
+class PostgresStore(SqlStore):
     """Event store over one connection, which is reopened when it breaks."""
 
+    prefix = "hubbub_"
+    mark = "%s"
+
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._access, self.place = _read_url(url)
-        self._lock = threading.Lock()
-        self._finished: set[int] = set()
+        self._lock = threading.RLock()
         self._owner = secrets.token_hex(16)
         self._number = 0
         """Number of the connection, among all that the tables have seen; 0 before the first."""
@@ -117,64 +99,10 @@ class PostgresStore(EventStore):
 
     def append(self, drafts: Sequence[Draft]) -> int:
         """Store entries, all or none; they are on disk when this returns the number of the last (0 if none)."""
-        rows = [row_of(draft) for draft in drafts]
-        if not rows:
-            return 0
-
-        def insert(connection: psycopg.Connection) -> int:
-            connection.cursor().executemany(INSERT, rows)
-            return _read_number(connection, LAST)
-
         with self._lock:
-            self._last = self._write(insert)
-            return self._last
-
-    def mark_done(self, sequence: int) -> None:
-        """Note that an entry is done; it is written with the next entry, because repeated effects are harmless."""
-        with self._lock:
-            self._finished.add(sequence)
-
-    def read(self) -> list[Entry]:
-        """Read all entries, in order."""
-        with self._lock:
-            rows = self._write(lambda connection: connection.execute(SELECT).fetchall())
-        return [entry_of(row) for row in rows]
-
-    def drop(self, keys: Iterable[Key]) -> None:
-        """Delete machines that are over."""
-        over = list(keys)
-        with self._lock:
-            self._write(lambda connection: ARCHIVE.drop(connection.cursor(), over))
-
-    def drop_run(self, run: RunId) -> None:
-        """Delete all machines of a run."""
-        with self._lock:
-            self._write(lambda connection: ARCHIVE.drop_run(connection.cursor(), run))
-
-    def archive(self, archive: Archive) -> int | None:
-        """Replace its machines' entries by an archive, unless an entry of its run is not done."""
-        with self._lock:
-            return self._write(lambda connection: ARCHIVE.write(connection.cursor(), archive))
-
-    def read_ongoing(self) -> list[Snapshot]:
-        """Read the snapshots of all ongoing machines."""
-        with self._lock:
-            return self._write(lambda connection: ARCHIVE.read_ongoing(connection.cursor()))
-
-    def find_over(self, kind: str, run: RunId, first: int = 0, last: int = 0) -> list[Snapshot]:
-        """Read the machines of a kind and run that are over, from round `first` to `last`."""
-        with self._lock:
-            return self._write(lambda connection: ARCHIVE.find_over(connection.cursor(), kind, run, first, last))
-
-    def read_summaries(self, kind: str) -> list[Snapshot]:
-        """Read all machines of a kind that are over, without their bodies."""
-        with self._lock:
-            return self._write(lambda connection: ARCHIVE.read_summaries(connection.cursor(), kind))
-
-    def read_notes(self, most: int) -> list[Note]:
-        """Read the notes with the highest numbers, in order."""
-        with self._lock:
-            return self._write(lambda connection: ARCHIVE.read_notes(connection.cursor(), most))
+            number = super().append(drafts)
+            self._last = number or self._last
+            return number
 
     def close(self) -> None:
         """Write what is pending, and close; the connection is closed even if the write fails."""
@@ -188,26 +116,26 @@ class PostgresStore(EventStore):
 
     # One transaction ------------------------------------------------------------------------------------
 
-    def _write(self, work: Callable[[psycopg.Connection], T]) -> T:
+    def _write(self, work: Callable[[Cursor], T]) -> T:
         """Do work in one transaction; if the connection breaks, undo the transaction and try once more."""
-        try:
-            return self._commit(work)
-        except _ConnectionLost:
-            return self._commit(work)
+        with self._lock:
+            try:
+                return self._commit(work)
+            except _ConnectionLost:
+                return self._commit(work)
 
-    def _commit(self, work: Callable[[psycopg.Connection], T]) -> T:
-        """Do work in one transaction that also writes which entries were done since the last one."""
+    def _commit(self, work: Callable[[Cursor], T]) -> T:
         self._make_ready()
         try:
             with self._owning() as connection:
-                connection.execute(FINISH, (list(self._finished),))
-                result = work(connection)
+                finished = self._write_finished(connection.cursor())
+                result = work(connection.cursor())
         except psycopg.Error as error:
             if not self._connection.closed:
                 raise StorageFailed(self._explain(error)) from None
             self._unsure = True
             raise _ConnectionLost(self._explain(error)) from None
-        self._finished.clear()
+        self._settle(finished)
         return result
 
     @contextmanager
@@ -246,15 +174,15 @@ class PostgresStore(EventStore):
 
     def _take(self, connection: psycopg.Connection) -> int:
         """Take ownership of the tables, also from a process that died or should not be running."""
-        if _read_setting(connection, "fsync") != "on":
+        if connection.execute("SHOW fsync").fetchone() != ("on",):
             raise ConfigurationError(f"{self.place} runs with fsync = off and loses what it was given: turn it on")
         if not _read_number(connection, ARE_THERE):
-            for table in (TABLES, *ARCHIVE.tables):
-                connection.execute(table)
+            for table in (OWNER_AND_EVENTS, *TABLES):
+                connection.execute(self._sql(table))
             connection.execute(FIRST_OWNER, (VERSION,))
         refuse_other_version(_read_number(connection, "SELECT version FROM hubbub_store"), self.place)
         number = _read_number(connection, TAKE, self._owner)
-        self._last = _read_number(connection, LAST)
+        self._last = _read_number(connection, self._sql(LAST))
         return number
 
     def _take_again(self, connection: psycopg.Connection) -> int:
@@ -288,11 +216,6 @@ class PostgresStore(EventStore):
 def _read_number(connection: psycopg.Connection, query: str, *values: str) -> int:
     row = connection.execute(query, values).fetchone()
     return int(row[0]) if row else 0
-
-
-def _read_setting(connection: psycopg.Connection, name: str) -> str:
-    row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-    return str(row[0]) if row else ""
 
 
 def _read_url(url: str) -> tuple[str, str]:

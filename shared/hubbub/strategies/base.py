@@ -3,8 +3,8 @@
 A strategy says which phases a round has and what each side does in them. The services know no strategy by name: a
 trainer asks it what to contribute and hands it the sums, an aggregator asks it whether declared vectors are
 admissible and how to add them, the coordinator asks it for the phases and the predicted cost. Everything here is
-pure: no I/O, no clock, and randomness arrives as a stream. To add a strategy, write a class in a file of this
-package and add its name to the registry.
+pure: no I/O, no clock, and randomness arrives as a stream. To add a strategy, write a subclass of `Strategy` and
+one of `ClientRound` in a file of this package, and add the strategy to the registry.
 
 To an aggregator every phase is the same: collect share sets, receive a member set, add, release. Three small
 functions on residues, which act chunk by chunk, describe a phase:
@@ -15,9 +15,9 @@ functions on residues, which act chunk by chunk, describe a phase:
 
 Additive sharing is the default for all three, and needs the memory of one chunk. Such a phase may use the compact
 wire, where residues are added as digits of words (`hubbub.protocol.dense`): in a ring that is no power of two the
-members' values have to add up to less than m, without wrapping. A phase in which a server computes on whole
-vectors of single clients (as in the plaintext baselines) returns a `Gathering` instead. It is fed one client after
-the other and says what is released to whom, which may be other vectors than were sent.
+members' values have to add up to less than m, without wrapping. In a `GatheringPhase` a server computes on whole
+vectors of single clients (as in the plaintext baselines). Its `Gathering` is fed one client after the other and
+says what is released to whom, which may be other vectors than were sent.
 
 The helpers at the end serve several strategies, most of all those that compress with TopBinary (Beguier et al.,
 section 3.1).
@@ -37,7 +37,7 @@ Other protocols
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
@@ -141,6 +141,17 @@ class PlainPhase(Phase):
         return totals[0]
 
 
+@dataclass(frozen=True, slots=True)
+class GatheringPhase(PlainPhase):
+    """Phase in which the first server computes on whole vectors."""
+
+    begin: Callable[[Parameters], Gathering] = field(kw_only=True)
+
+    def gather(self, parameters: Parameters) -> Gathering:
+        """Begin to compute."""
+        return self.begin(parameters)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientInput:
     """A client's input to a round. It is secret, so it does not print."""
@@ -190,9 +201,8 @@ class Restriction:
 class ClientRound(Protocol):
     """One client's side of one round. It holds the client's secrets, so it does not print them."""
 
-    @property
-    def weight(self) -> int:
-        """This client's weight in an average; 1 if all count the same."""
+    weight: int = 1
+    """This client's weight in an average; 1 if all count the same."""
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """Describe what this client sends in a phase, once the phases before it are absorbed."""
@@ -202,6 +212,8 @@ class ClientRound(Protocol):
 
     def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
         """Return every index list, of this round or an earlier one, that the phase's vectors are restricted to."""
+        del phase
+        return ()
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
         """Say whether `members` clients can have what a phase released; change nothing."""
@@ -243,28 +255,19 @@ class Exposure:
 class Strategy(Protocol):
     """A way to aggregate, for every party."""
 
-    @property
-    def name(self) -> str:
-        """The name in manifests."""
+    name: str
+    """The name in manifests."""
+    phases: tuple[Phase, ...]
+    """The phases of a round, in order."""
+    support: Support
+    """The indices that the last phase sums over; q and blocks are for a union that loses some."""
+    reveals: str = ""
+    """A sentence on what a server learns of a single client; empty if nothing."""
+    repeats: bool = False
+    """True if a client contributes the same in every round, because nothing is learnt.
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The phases of a round, in order."""
-
-    @property
-    def reveals(self) -> str:
-        """A sentence on what a server learns of a single client; empty if nothing."""
-
-    @property
-    def repeats(self) -> bool:
-        """True if a client contributes the same in every round, because nothing is learnt.
-
-        Then two sums over different members, or two unions around a void round, subtract to one client's input.
-        """
-
-    @property
-    def support(self) -> Support:
-        """The indices that the last phase sums over; q and blocks are for a union that loses some."""
+    Then two sums over different members, or two unions around a void round, subtract to one client's input.
+    """
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """Tell what servers and clients learn in a run."""
@@ -276,10 +279,15 @@ class Strategy(Protocol):
         """Raise `PeerError` for vectors that no honest client declares in this phase."""
 
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """Raise `PeerError` for vectors that no honest aggregator releases in this phase."""
+        """Raise `PeerError` for vectors that no honest aggregator releases in this phase.
+
+        By default they are those of the clients: a sum has the shape of its summands.
+        """
+        self.admit(parameters, phase, vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """Return |V|, from the vectors that the last phase released."""
+        """Return |V|, from the vectors that the last phase released; by default the length of the first."""
+        return released[0].length
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute the payload of a round by the formula of the wire mode, by what it counts as."""
@@ -316,9 +324,9 @@ def admit_up_to(largest: Sequence[Vector], declared: Sequence[Vector]) -> None:
 
 def check_length(parameters: Parameters, mine: ClientInput) -> None:
     """Raise `BadUpdate` if the update has another length than the run's model."""
-    if mine.update.shape != (parameters.parameters,):
+    if mine.update.shape != (parameters.model_size,):
         raise BadUpdate(
-            f"the update has shape {mine.update.shape} where the run has {parameters.parameters} parameters"
+            f"the update has shape {mine.update.shape} where the run has {parameters.model_size} parameters"
         )
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from hubbub.ids import WireMode
+from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import PartyId, WireMode
 from hubbub.parameters import Parameters
 from hubbub.protocol import tags
 from hubbub.protocol.layout import DENSE, WHOLE_BITS, Chunk, Encoding, Vector, plan_chunks
@@ -26,12 +27,9 @@ from hubbub.strategies.base import Phase, admit_exactly
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 
-P = TypeVar("P")
-P_co = TypeVar("P_co", covariant=True)
 
-
-class Agreed(Protocol[P_co]):
-    """The part of a manifest that a phase's plan depends on."""
+class Agreed(Protocol):
+    """The part of a manifest that a phase's plan and vectors depend on."""
 
     @property
     def strategy(self) -> str:
@@ -46,20 +44,16 @@ class Agreed(Protocol[P_co]):
         """The size of the largest chunk."""
 
     @property
-    def clients(self) -> tuple[P_co, ...]:
+    def clients(self) -> tuple[PartyId, ...]:
         """The cohort, in order."""
 
     @property
-    def aggregators(self) -> tuple[P_co, ...]:
+    def aggregators(self) -> tuple[PartyId, ...]:
         """All aggregators, in order."""
 
     @property
     def is_scored(self) -> bool:
         """True if there is a scores phase."""
-
-
-class Measured(Agreed[P_co], Protocol[P_co]):
-    """A manifest with the numbers that its vectors follow from."""
 
     @property
     def protocol_parameters(self) -> Parameters:
@@ -71,14 +65,14 @@ class Measured(Agreed[P_co], Protocol[P_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class PhasePlan(Generic[P]):
+class PhasePlan:
     """Wire plan of one phase of a run."""
 
     phase: Phase
     place: int
     """Place of the phase in its round."""
-    clients: tuple[P, ...]
-    servers: tuple[P, ...]
+    clients: tuple[PartyId, ...]
+    servers: tuple[PartyId, ...]
     """The aggregators that take part, in order."""
     compact: bool
     chunk_bytes: int
@@ -92,28 +86,32 @@ class PhasePlan(Generic[P]):
         """Cut these vectors into chunks."""
         return plan_chunks(vectors, self.chunk_bytes, self.encoding)
 
-    def full_share_holder(self, client: P, round_number: int) -> P:
+    def full_share_holder(self, client: PartyId, round_number: int) -> PartyId:
         """Return the aggregator that gets a client's full share; the others get seeds."""
         return self.servers[(self.clients.index(client) + round_number) % len(self.servers)]
 
-    def combiner(self, round_number: int) -> P:
+    def combiner(self, round_number: int) -> PartyId:
         """Return the aggregator that adds up the sums of all."""
         return self.servers[(self.place + round_number) % len(self.servers)]
 
-    def releasers(self, round_number: int) -> tuple[P, ...]:
+    def releasers(self, round_number: int) -> tuple[PartyId, ...]:
         """Return the aggregators that send sums to clients: the combiner alone, or all."""
         return (self.combiner(round_number),) if self.compact else self.servers
 
 
-def phases_of(manifest: Agreed[P]) -> tuple[Phase, ...]:
-    """Return all phases that a round of a run can have: the strategy's, then the scores."""
-    return find_strategy(manifest.strategy).phases + ((SCORES,) if manifest.is_scored else ())
+def phases_of(manifest: Agreed, *, is_scored: bool = True) -> tuple[Phase, ...]:
+    """Return the phases of a round: the strategy's, then the scores if this round has them."""
+    scores = (SCORES,) if manifest.is_scored and is_scored else ()
+    return find_strategy(manifest.strategy).phases + scores
 
 
-def plan_phase(manifest: Agreed[P], phase_name: str) -> PhasePlan[P]:
-    """Plan a phase of a run; its name was checked where it came in."""
+def plan_phase(manifest: Agreed, phase_name: str) -> PhasePlan:
+    """Plan a phase of a run; raise `PeerError` if the run has no phase of this name."""
     phases = phases_of(manifest)
-    place = next(place for place, phase in enumerate(phases) if phase.name == phase_name)
+    names = [phase.name for phase in phases]
+    if phase_name not in names:
+        raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {phase_name!r}")
+    place = names.index(phase_name)
     phase = phases[place]
     return PhasePlan(
         phase=phase,
@@ -125,13 +123,13 @@ def plan_phase(manifest: Agreed[P], phase_name: str) -> PhasePlan[P]:
     )
 
 
-def score_vectors(manifest: Measured[P]) -> tuple[Vector, ...]:
+def score_vectors(manifest: Agreed) -> tuple[Vector, ...]:
     """Describe the vectors of the scores phase: the metrics and, if sums are verified, their tags."""
     own = (manifest.score_sheet.vector,)
     return (*own, tags.describe("integers", own)) if manifest.protocol_parameters.verified else own
 
 
-def admit(manifest: Measured[P], phase: str, vectors: Sequence[Vector]) -> None:
+def admit(manifest: Agreed, phase: str, vectors: Sequence[Vector]) -> None:
     """Raise `PeerError` for vectors that no honest client declares in this phase."""
     if phase == SCORES.name:
         admit_exactly(score_vectors(manifest), vectors)
@@ -139,7 +137,7 @@ def admit(manifest: Measured[P], phase: str, vectors: Sequence[Vector]) -> None:
         find_strategy(manifest.strategy).admit(manifest.protocol_parameters, phase, vectors)
 
 
-def admit_release(manifest: Measured[P], phase: str, vectors: Sequence[Vector]) -> None:
+def admit_release(manifest: Agreed, phase: str, vectors: Sequence[Vector]) -> None:
     """Raise `PeerError` for vectors that no honest aggregator releases in this phase."""
     if phase == SCORES.name:
         admit_exactly(score_vectors(manifest), vectors)

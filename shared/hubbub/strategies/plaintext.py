@@ -7,8 +7,9 @@ and sends the result back, so that measured traffic is what Table 2 counts. They
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +24,12 @@ from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import (
     NOTHING,
     ClientInput,
+    ClientRound,
     Conclusion,
     Exposure,
-    Gathering,
-    Phase,
-    PlainPhase,
+    GatheringPhase,
     Release,
-    Restriction,
-    Support,
+    Strategy,
     Theta,
     add_up,
     admit_exactly,
@@ -63,42 +62,46 @@ def _are_finite(residues: Digits) -> bool:
     return bool(np.isfinite(_from_bits(residues)).all())
 
 
+class _SameForAll(ABC):
+    """A computation whose result goes to all clients alike."""
+
+    def finish(self, client: int) -> Release:
+        """Return the result."""
+        del client
+        return self._result
+
+    @cached_property
+    def _result(self) -> Release:
+        return self._compute()
+
+    @abstractmethod
+    def _compute(self) -> Release: ...
+
+
 # FedAvg -------------------------------------------------------------------------------------------------
 
 
-class _Averaging:
+class _Averaging(_SameForAll):
     """Weighted mean Σ|D_i|·U_i / Σ|D_i| (Eq. 2), in double precision."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._vector = _update_vector(parameters)
-        self._total = np.zeros(parameters.parameters, dtype=np.float64)
+        self._total = np.zeros(parameters.model_size, dtype=np.float64)
         self._weight = 0
-        self._release: Release | None = None
 
     def add(self, values: Sequence[Digits], weight: int) -> None:
         self._total += np.multiply(_read_floats(values[0]), weight, dtype=np.float64)
         self._weight += weight
 
-    def finish(self, client: int) -> Release:
-        del client
-        if self._release is None:
-            average = (self._total / self._weight).astype(np.float32)
-            self._release = Release((self._vector,), (_to_bits(average),))
-        return self._release
-
-
-@dataclass(frozen=True, slots=True)
-class _AveragingPhase(PlainPhase):
-    def gather(self, parameters: Parameters) -> Gathering:
-        """Begin to average."""
-        return _Averaging(parameters)
+    def _compute(self) -> Release:
+        return Release((self._vector,), (_to_bits((self._total / self._weight).astype(np.float32)),))
 
 
 def _update_vector(parameters: Parameters) -> Vector:
-    return Vector("update", parameters.parameters, FLOATS)
+    return Vector("update", parameters.model_size, FLOATS)
 
 
-class FedAvgRound:
+class FedAvgRound(ClientRound):
     """One client's side of a round of federated averaging."""
 
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
@@ -120,11 +123,6 @@ class FedAvgRound:
         del phase
         return (_to_bits(self._spoken),)
 
-    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Return nothing: there is one phase."""
-        del phase
-        return ()
-
     def plausible(self, phase: str, release: Release, members: int) -> bool:
         """Say whether all numbers are finite."""
         del phase, members
@@ -138,21 +136,19 @@ class FedAvgRound:
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Empty the accumulator, unless this client was left out or silent."""
         kept = self._wanted - self._spoken if took_part else self._wanted
-        return Conclusion(require(self._next), kept, self._parameters.parameters)
+        return Conclusion(require(self._next), kept, self._parameters.model_size)
 
     def __repr__(self) -> str:
-        return f"<FedAvgRound of {self._parameters.parameters} parameters>"
+        return f"<FedAvgRound of {self._parameters.model_size} parameters>"
 
 
-@dataclass(frozen=True, slots=True)
-class FedAvg:
+class FedAvg(Strategy):
     """Federated averaging: whole updates, in the clear."""
 
-    name: str = "fedavg"
-    phases: tuple[Phase, ...] = (_AveragingPhase("update"),)
-    reveals: str = REVEALS
-    repeats: bool = False
-    support: Support = "dense"
+    name = "fedavg"
+    phases = (GatheringPhase("update", begin=_Averaging),)
+    reveals = REVEALS
+    support = "dense"
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """The server sees everything, and everybody the mean."""
@@ -168,18 +164,10 @@ class FedAvg:
         del phase
         admit_exactly((_update_vector(parameters),), vectors)
 
-    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """Admit N floats."""
-        self.admit(parameters, phase, vectors)
-
-    def union_size(self, released: Sequence[Vector]) -> int:
-        """Return N."""
-        return released[0].length
-
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute Table 2, first row."""
         del union_size
-        return {"update": costs.fedavg_update_bits(parameters.parameters, heads)}
+        return {"update": costs.fedavg_update_bits(parameters.model_size, heads)}
 
 
 # TopBinary ----------------------------------------------------------------------------------------------
@@ -188,7 +176,7 @@ class FedAvg:
 def _sent_vectors(parameters: Parameters) -> tuple[Vector, ...]:
     return (
         Vector("update.factor", 1, FLOATS),
-        Vector("update.indices", parameters.parameters, 2),
+        Vector("update.indices", parameters.model_size, 2),
         Vector("update.signs", parameters.kept, 2),
     )
 
@@ -205,15 +193,14 @@ def _read_sent(
     return float(_read_floats(values[0])[0]), indices, values[2].astype(np.int64) * 2 - 1
 
 
-class _DirectSum:
+class _DirectSum(_SameForAll):
     """Sum (1/M)·Σ α_i·D_i (DirectAgg), sent as V and a float for each of its indices."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self._total = np.zeros(parameters.parameters, dtype=np.float64)
-        self._chosen = np.zeros(parameters.parameters, dtype=np.bool_)
+        self._total = np.zeros(parameters.model_size, dtype=np.float64)
+        self._chosen = np.zeros(parameters.model_size, dtype=np.bool_)
         self._members = 0
-        self._release: Release | None = None
 
     def add(self, values: Sequence[Digits], weight: int) -> None:
         del weight
@@ -222,32 +209,28 @@ class _DirectSum:
         self._chosen[indices] = True
         self._members += 1
 
-    def finish(self, client: int) -> Release:
-        del client
-        if self._release is None:
-            support = np.flatnonzero(self._chosen)
-            mean = (self._total[support] / self._members).astype(np.float32)
-            vectors = _direct_vectors(self._parameters, support.size)
-            self._release = Release(vectors, (self._chosen.astype(np.uint32), _to_bits(mean)))
-        return self._release
+    def _compute(self) -> Release:
+        support = np.flatnonzero(self._chosen)
+        mean = (self._total[support] / self._members).astype(np.float32)
+        vectors = _direct_vectors(self._parameters, support.size)
+        return Release(vectors, (self._chosen.astype(np.uint32), _to_bits(mean)))
 
 
 def _direct_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, ...]:
     return (
-        Vector("update.indices", parameters.parameters, 2),
+        Vector("update.indices", parameters.model_size, 2),
         Vector("update.coefficients", union_size, FLOATS),
     )
 
 
-class _SeparateSum:
+class _SeparateSum(_SameForAll):
     """Sums Σ α_i and Σ D_i (SepAgg), the latter sent as V and a residue mod 2C + 1 for each of its indices."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._alpha = 0.0
-        self._directions = np.zeros(parameters.parameters, dtype=np.int64)
-        self._chosen = np.zeros(parameters.parameters, dtype=np.bool_)
-        self._release: Release | None = None
+        self._directions = np.zeros(parameters.model_size, dtype=np.int64)
+        self._chosen = np.zeros(parameters.model_size, dtype=np.bool_)
 
     def add(self, values: Sequence[Digits], weight: int) -> None:
         del weight
@@ -256,42 +239,23 @@ class _SeparateSum:
         self._directions[indices] += directions
         self._chosen[indices] = True
 
-    def finish(self, client: int) -> Release:
-        del client
-        if self._release is None:
-            support = np.flatnonzero(self._chosen)
-            summed = np.mod(self._directions[support], self._parameters.signs_modulus).astype(np.uint32)
-            values = (_to_bits(np.array([self._alpha])), self._chosen.astype(np.uint32), summed)
-            self._release = Release(_separate_vectors(self._parameters, support.size), values)
-        return self._release
+    def _compute(self) -> Release:
+        support = np.flatnonzero(self._chosen)
+        summed = np.mod(self._directions[support], self._parameters.signs_modulus).astype(np.uint32)
+        values = (_to_bits(np.array([self._alpha])), self._chosen.astype(np.uint32), summed)
+        return Release(_separate_vectors(self._parameters, support.size), values)
 
 
 def _separate_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, ...]:
     return (
         Vector("update.factor", 1, FLOATS),
-        Vector("update.indices", parameters.parameters, 2),
+        Vector("update.indices", parameters.model_size, 2),
         Vector("update.signs", union_size, parameters.signs_modulus),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _DirectPhase(PlainPhase):
-    def gather(self, parameters: Parameters) -> Gathering:
-        """Begin to average the products."""
-        return _DirectSum(parameters)
-
-
-@dataclass(frozen=True, slots=True)
-class _SeparatePhase(PlainPhase):
-    def gather(self, parameters: Parameters) -> Gathering:
-        """Begin to add factors and signs separately."""
-        return _SeparateSum(parameters)
-
-
-class TopBinaryRound:
+class TopBinaryRound(ClientRound):
     """One client's side of FedAvg with TopBinary. It sends exactly k signs; that of a zero is +1."""
-
-    weight = 1
 
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
         self._parameters = parameters
@@ -312,14 +276,9 @@ class TopBinaryRound:
     def contribute(self, phase: str) -> tuple[Digits, ...]:
         """Return α_i, V_i and the signs on it."""
         del phase
-        chosen = np.zeros(self._parameters.parameters, dtype=np.uint32)
+        chosen = np.zeros(self._parameters.model_size, dtype=np.uint32)
         chosen[self._indices] = 1
         return _to_bits(np.array([self._alpha])), chosen, self._positive.astype(np.uint32)
-
-    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Return nothing: there is one phase."""
-        del phase
-        return ()
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
         """Say whether each marked index has one coefficient, finite or a possible sum of the members' signs."""
@@ -361,23 +320,18 @@ class TopBinaryRound:
         return Conclusion(require(self._next), kept, self._size)
 
     def __repr__(self) -> str:
-        return f"<TopBinaryRound of {self._parameters.parameters} parameters>"
+        return f"<TopBinaryRound of {self._parameters.model_size} parameters>"
 
 
-@dataclass(frozen=True, slots=True)
-class TopBinary:
+class TopBinary(Strategy):
     """TopBinary: k signs and a factor, in the clear; the server averages directly or separately."""
 
-    name: str
-    direct: bool
-    reveals: str = REVEALS
-    repeats: bool = False
-    support: Support = "union"
-    phases: tuple[Phase, ...] = field(init=False)
+    reveals = REVEALS
+    support = "union"
 
-    def __post_init__(self) -> None:
-        phase: Phase = _DirectPhase("update") if self.direct else _SeparatePhase("update")
-        object.__setattr__(self, "phases", (phase,))
+    def __init__(self, name: str, *, direct: bool) -> None:
+        self.name, self.direct = name, direct
+        self.phases = (GatheringPhase("update", begin=_DirectSum if direct else _SeparateSum),)
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """The server sees everything; direct means show clients some factors."""
@@ -398,9 +352,8 @@ class TopBinary:
     def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
         """Admit N bits and a value for each chosen index; with SepAgg also the sum of the factors."""
         del phase
-        most = min(parameters.parameters, parameters.clients * parameters.kept)
         describe = _direct_vectors if self.direct else _separate_vectors
-        admit_up_to(describe(parameters, most), vectors)
+        admit_up_to(describe(parameters, parameters.most_chosen), vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
         """Return the number of coefficients or sums of signs."""
@@ -409,7 +362,7 @@ class TopBinary:
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute Table 2, second or third row."""
         formula = costs.top_binary_direct_bits if self.direct else costs.top_binary_sep_bits
-        return {"update": formula(parameters.parameters, parameters.kept, union_size, heads)}
+        return {"update": formula(parameters.model_size, parameters.kept, union_size, heads)}
 
 
 STRATEGIES = (FedAvg(), TopBinary("topbinary-direct", direct=True), TopBinary("topbinary-sep", direct=False))

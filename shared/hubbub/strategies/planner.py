@@ -9,7 +9,7 @@ data choose alike, so that their union is smaller and more of it collides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import get_args
@@ -65,7 +65,7 @@ class Question:
     def run(self) -> Parameters:
         """The parameters of such a run, which are checked on the way."""
         return Parameters(
-            parameters=self.parameters,
+            model_size=self.parameters,
             clients=self.clients,
             servers=self.servers,
             rho=self.rho,
@@ -172,8 +172,9 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     """
     if servers_learn not in LEVELS:
         raise ConfigurationError(f"servers can learn one of: {', '.join(LEVELS)}; not {servers_learn!r}")
-    told = assess(question)
-    by_blocks = assess_blocks(question) if question.block > 1 else None
+    told = _assess(question, question.parameters, question.kept)
+    # A client chooses ⌊k/b⌋ of ⌈N/b⌉ blocks.
+    by_blocks = _assess(question, question.run.blocks, question.run.kept_blocks) if question.block > 1 else None
     rows = tuple(_list_rows(question, told, by_blocks))
     # A union that is expected to lose everything is cheap and useless.
     useful = [row for row in rows if row.runnable and row.trains and row.union_size]
@@ -195,17 +196,8 @@ def _cheapest(rows: Sequence[Row]) -> Row:
     return min(rows, key=lambda row: row.bits_per_round)
 
 
-def assess(question: Question) -> Leakage:
-    """Compute what SecUnion loses and tells with this q."""
-    return _assess(question, question.parameters, question.kept)
-
-
-def assess_blocks(question: Question) -> Leakage:
-    """Compute the same for blocks: a client chooses ⌊k/b⌋ of ⌈N/b⌉."""
-    return _assess(question, question.run.blocks, question.run.kept_blocks)
-
-
 def _assess(question: Question, n: int, kept: int) -> Leakage:
+    """Compute what SecUnion loses and tells with this q, if clients choose `kept` of `n` indices or blocks."""
     rho, clients, q = kept / n, question.clients, question.q
     try:
         return Leakage(
@@ -232,8 +224,7 @@ def _list_rows(question: Question, told: Leakage, by_blocks: Leakage | None) -> 
             yield _row(strategy, question, flat, told)
         if by_blocks and strategy.support == "lossy union":
             yield _row(strategy, question, question.run, by_blocks)
-    for formula in _FORMULAS:
-        yield _compare(formula, question)
+    yield from _compare(question)
     for strategy in found:
         if strategy.repeats:
             yield _row(strategy, question, flat, told)
@@ -271,46 +262,23 @@ def _union_size(support: Support, question: Question, run: Parameters, told: Lea
     return min(question.parameters, round(told.expected_union - lost) * run.block)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Formula:
-    """A row of Table 2 that cannot be run here: the bits of a round over all N."""
-
-    strategy: str
-    phase: str
-    bits: Callable[[Question], int]
-    exposure: Exposure = Exposure()  # noqa: RUF009  (Frozen.)
-
-
-def _compare(formula: _Formula, question: Question) -> Row:
-    bits = formula.bits(question)
-    return Row(
-        strategy=formula.strategy,
-        q=None,
-        block=1,
-        runnable=False,
-        union_size=question.parameters,
-        phases=MappingProxyType({formula.phase: bits}),
-        paper_bits_per_round=bits,
-        rounds=question.rounds,
-        exposure=formula.exposure,
-    )
-
-
-_FORMULAS = (
-    _Formula(
-        strategy="bonawitz",
-        phase="all",
-        bits=lambda ask: costs.bonawitz_bits(ask.parameters, ask.clients),
-        exposure=Exposure(sums=True, clients_learn="the mean update"),
-    ),
-    _Formula(
-        strategy="eastly-tss",
-        phase="signs",
-        bits=lambda ask: costs.eastly_tss_bits(ask.parameters, ask.clients, ask.servers),
-    ),
-    _Formula(
-        strategy="eastly-he",
-        phase="signs",
-        bits=lambda ask: costs.eastly_he_bits(ask.parameters, ask.clients),
-    ),
-)
+def _compare(question: Question) -> Iterator[Row]:
+    """Give the rows of Table 2 that cannot be run here, by the bits of a round over all N."""
+    n, clients, servers = question.parameters, question.clients, question.servers
+    of_sums = Exposure(sums=True, clients_learn="the mean update")
+    for strategy, phase, bits, exposure in (
+        ("bonawitz", "all", costs.bonawitz_bits(n, clients), of_sums),
+        ("eastly-tss", "signs", costs.eastly_tss_bits(n, clients, servers), Exposure()),
+        ("eastly-he", "signs", costs.eastly_he_bits(n, clients), Exposure()),
+    ):
+        yield Row(
+            strategy=strategy,
+            q=None,
+            block=1,
+            runnable=False,
+            union_size=n,
+            phases=MappingProxyType({phase: bits}),
+            paper_bits_per_round=bits,
+            rounds=question.rounds,
+            exposure=exposure,
+        )

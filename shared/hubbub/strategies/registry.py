@@ -2,7 +2,6 @@
 
 from hubbub.errors import ConfigurationError
 from hubbub.strategies import plaintext, secure, sums
-from hubbub.strategies.base import Phase
 from hubbub.strategies.verified import Verified
 
 STRATEGIES: dict[str, Verified] = {
@@ -15,8 +14,3 @@ def find_strategy(name: str) -> Verified:
     if name not in STRATEGIES:
         raise ConfigurationError(f"there is no strategy {name!r}; choose one of: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
-
-
-def find_phase(strategy: str, name: str) -> Phase:
-    """Return a phase of a strategy; its name was checked where it came in."""
-    return next(phase for phase in find_strategy(strategy).phases if phase.name == name)

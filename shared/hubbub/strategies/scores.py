@@ -16,7 +16,7 @@ from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.metrics import Scores, ScoreSheet
-from hubbub.strategies.base import Conclusion, Phase, Release, Restriction
+from hubbub.strategies.base import ClientRound, Conclusion, Phase, Release
 
 SCORES = Phase(metrics.NAME, tagged="integers")
 
@@ -27,8 +27,8 @@ def predict_bits(sheet: ScoreSheet, heads: Headcount, wire: WireMode) -> int:
     return costs.secure_sum_bits(vector.length, vector.modulus, heads, wire) + costs.seeds_bits(heads, wire)
 
 
-@dataclass(slots=True, eq=False)
-class ScoreRound:
+@dataclass(eq=False)
+class ScoreRound(ClientRound):
     """One client's side of a scores phase. Its scores are secret, so it does not print them."""
 
     sheet: ScoreSheet
@@ -36,11 +36,6 @@ class ScoreRound:
     examples: int
     totals: dict[str, float] | None = None
     """Metrics of all members, once the sum is absorbed."""
-
-    @property
-    def weight(self) -> int:
-        """1: the sheet itself weighs clients."""
-        return 1
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """Describe the one vector of all metrics."""
@@ -51,11 +46,6 @@ class ScoreRound:
         """Encode this client's scores."""
         del phase
         return (self.sheet.encode(self.mine, self.examples),)
-
-    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        """Return nothing: scores are restricted to no index list."""
-        del phase
-        return ()
 
     def plausible(self, phase: str, release: Release, members: int) -> bool:
         """Say whether `members` clients can have such scores."""

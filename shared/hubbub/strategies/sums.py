@@ -21,7 +21,6 @@ counts, which are sums over the members like the rest, and check that the sums f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,12 +32,13 @@ from hubbub.protocol.fixed_point import Units
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import (
     ClientInput,
+    ClientRound,
     Conclusion,
     Exposure,
     Phase,
     Release,
     Restriction,
-    Support,
+    Strategy,
     Theta,
     admit_exactly,
     admit_up_to,
@@ -51,10 +51,8 @@ UNION = PartialSecUnion()
 VALUES = Phase("values", tagged="integers")
 
 
-class SumRound:
+class SumRound(ClientRound):
     """One client's side of a sum of numbers."""
-
-    weight = 1
 
     def __init__(self, parameters: Parameters, mine: ClientInput, *, sparse: bool) -> None:
         check_length(parameters, mine)
@@ -78,8 +76,8 @@ class SumRound:
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """Describe N marks; or the numbers, on V if there is one."""
         if phase == UNION.phase.name:
-            return (_union_vector(self._parameters),)
-        length = self._parameters.parameters if self._found is None else self._found.support.size
+            return (UNION.vector(self._parameters, self._parameters.model_size),)
+        length = self._parameters.model_size if self._found is None else self._found.support.size
         return (_values_vector(self._parameters, length),)
 
     def contribute(self, phase: str) -> tuple[Digits, ...]:
@@ -96,10 +94,7 @@ class SumRound:
         """Say whether V is possible; or the sums are, given the counts, and none is zero where one client adds."""
         total = release.values[0]
         if phase == UNION.phase.name:
-            size = int(np.count_nonzero(total != 0))
-            return UNION.are_marks_possible(total, members) & unions.is_union_possible(
-                size, members, self._parameters.kept
-            )
+            return UNION.is_possible(total, members, self._parameters.kept)
         sums = self._decode(total)
         if self._found is None:
             return self._numbers.are_sums_possible(sums, members)
@@ -112,18 +107,16 @@ class SumRound:
         del members
         if phase == UNION.phase.name:
             self._found = Found.of(release.values[0])
-        else:
-            self._absorb_values(self._decode(release.values[0]))
+            return
+        sums = self._numbers.to_reals(self._decode(release.values[0]))
+        if self._found is None:
+            self._next = sums.astype(np.float32)
+            return
+        self._next = np.zeros(self._parameters.model_size, dtype=np.float32)
+        self._next[self._found.support] = sums
 
     def _decode(self, total: Digits) -> Units:
         return self._numbers.from_ring(total.astype(np.uint32, copy=False))
-
-    def _absorb_values(self, sums: Units) -> None:
-        if self._found is None:
-            self._next = self._numbers.to_reals(sums).astype(np.float32)
-            return
-        self._next = np.zeros(self._parameters.parameters, dtype=np.float32)
-        self._next[self._found.support] = self._numbers.to_reals(sums)
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Return the sum as the model. A client that was left out carries nothing over, either."""
@@ -131,45 +124,33 @@ class SumRound:
         nothing = np.zeros_like(theta)
         changed = self._changed if took_part else 0
         if self._found is None:
-            return Conclusion(theta, nothing, self._parameters.parameters, changed=changed)
+            return Conclusion(theta, nothing, self._parameters.model_size, changed=changed)
         alone = UNION.alone_share(self._parameters, self._found, self._found.sums, self._parameters.clients)
         return Conclusion(theta, nothing, self._found.support.size, alone, changed=changed)
 
     def __repr__(self) -> str:
-        return f"<SumRound of {self._parameters.parameters} numbers>"
+        return f"<SumRound of {self._parameters.model_size} numbers>"
 
 
 def _values_vector(parameters: Parameters, length: int) -> Vector:
     return Vector("values", length, parameters.signed_fixed_point.modulus, signed=True)
 
 
-def _union_vector(parameters: Parameters) -> Vector:
-    return Vector("union", parameters.parameters, UNION.modulus(parameters))
-
-
-@dataclass(frozen=True, slots=True)
-class SumStrategy:
+class SumStrategy(Strategy):
     """Sum of numbers as they are, of all or on a union."""
 
-    name: str
-    sparse: bool
-    reveals: str = ""
-    repeats: bool = True
+    repeats = True
 
-    @property
-    def support(self) -> Support:
-        """V, or all indices."""
-        return UNION.support if self.sparse else "dense"
+    def __init__(self, name: str, *, sparse: bool) -> None:
+        self.name = name
+        self.sparse = sparse
+        self.phases = (UNION.phase, VALUES) if sparse else (VALUES,)
+        self.support = UNION.support if sparse else "dense"
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """Clients learn the sum itself, and on a union how many chose each index."""
         del parameters
         return Exposure(clients_learn="the sum, counts" if self.sparse else "the sum")
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The union phase, if it is sparse, then the numbers."""
-        return (UNION.phase, VALUES) if self.sparse else (VALUES,)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> SumRound:
         """Take the numbers as they are."""
@@ -178,24 +159,15 @@ class SumStrategy:
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
         """Admit N marks; N numbers, or as many as the cohort can have indices."""
         if phase == UNION.phase.name:
-            admit_exactly((_union_vector(parameters),), vectors)
+            admit_exactly((UNION.vector(parameters, parameters.model_size),), vectors)
         elif self.sparse:
-            most = min(parameters.parameters, parameters.clients * parameters.kept)
-            admit_up_to((_values_vector(parameters, most),), vectors)
+            admit_up_to((_values_vector(parameters, parameters.most_chosen),), vectors)
         else:
-            admit_exactly((_values_vector(parameters, parameters.parameters),), vectors)
-
-    def admit_release(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
-        """Admit the same as from clients: a sum has the shape of its summands."""
-        self.admit(parameters, phase, vectors)
-
-    def union_size(self, released: Sequence[Vector]) -> int:
-        """Return the number of sums."""
-        return released[0].length
+            admit_exactly((_values_vector(parameters, parameters.model_size),), vectors)
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute Eq. 3 for each phase."""
-        length = union_size if self.sparse else parameters.parameters
+        length = union_size if self.sparse else parameters.model_size
         values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits, parameters.wire)}
         return {"union": UNION.predict_bits(parameters, heads), **values} if self.sparse else values
 

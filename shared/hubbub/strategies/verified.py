@@ -9,7 +9,6 @@ and there is one refusal with one text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,12 +28,11 @@ from hubbub.strategies.base import (
     Release,
     Restriction,
     Strategy,
-    Support,
     admit_exactly,
 )
 
 
-class VerifiedRound:
+class VerifiedRound(ClientRound):
     """One client's side of a round, which refuses false sums.
 
     Without coefficients no tags are sent or expected, and sums are only checked for plausibility.
@@ -46,11 +44,7 @@ class VerifiedRound:
         self._inner = inner
         self._phases = {phase.name: phase for phase in phases}
         self._coefficients = coefficients
-
-    @property
-    def weight(self) -> int:
-        """The inner round's weight."""
-        return self._inner.weight
+        self.weight = inner.weight
 
     def vectors(self, phase: str) -> tuple[Vector, ...]:
         """Describe the phase's own vectors, and their tags."""
@@ -108,36 +102,13 @@ def _leave_out_tags(vectors: Sequence[Vector]) -> Sequence[Vector]:
     return vectors[:-1] if vectors and vectors[-1].name == tags.NAME else vectors
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Strategy):
     """A strategy whose sums are verified."""
 
-    inner: Strategy
-
-    @property
-    def name(self) -> str:
-        """The inner strategy's name."""
-        return self.inner.name
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The inner strategy's phases."""
-        return self.inner.phases
-
-    @property
-    def reveals(self) -> str:
-        """The inner strategy's sentence."""
-        return self.inner.reveals
-
-    @property
-    def repeats(self) -> bool:
-        """The inner strategy's value."""
-        return self.inner.repeats
-
-    @property
-    def support(self) -> Support:
-        """As without."""
-        return self.inner.support
+    def __init__(self, inner: Strategy) -> None:
+        self.inner = inner
+        self.name, self.phases, self.support = inner.name, inner.phases, inner.support
+        self.reveals, self.repeats = inner.reveals, inner.repeats
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """As without: tags tell clients nothing that the sum does not."""

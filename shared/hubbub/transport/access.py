@@ -12,7 +12,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeGuard
@@ -28,6 +28,20 @@ _DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"amqp": 5672, "amqps": 567
 _NOT_IN_URL = frozenset({"cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"})
 # Time that a broker may take to object to a handshake.
 _OBJECTION_S = 1.0
+_SPEAKS_TLS = "it speaks TLS there: write amqps:// in the URL, or name the port without TLS"
+_NO_TLS = "it does not speak TLS there: name the port for TLS, or write amqp:// in the URL"
+_EXPLANATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "WRONG_VERSION_NUMBER": _NO_TLS,
+        "RECORD_LAYER_FAILURE": _NO_TLS,
+        "CERTIFICATE_REQUIRED": "it demands a client certificate: name one, with its key",
+        "HANDSHAKE_FAILURE": "it broke off the handshake: it may demand a client certificate, or other ciphers",
+        "UNKNOWN_CA": "it does not know the CA of our client certificate: take one that the broker trusts",
+        "CERTIFICATE": "it does not take our client certificate: take one that is valid for clients",
+        "PROTOCOL": "it has no version of TLS in common with us: it needs 1.2 or later",
+    }
+)
+"""Keyed by fragments of OpenSSL's reasons; the first that matches is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Entrance:
     url: URL = field(repr=False)
     host: str
     port: int
-    context: ssl.SSLContext | None = field(repr=False)
+    context: ssl.SSLContext | None = field(default=None, repr=False)
 
     @property
     def where(self) -> str:
@@ -94,9 +108,12 @@ class Access:
     """
 
     def __init__(self, urls: str, login: Login | None = None, tls: Tls | None = None) -> None:
-        places = _read_urls(urls)
-        self.context = _make_context(places[0].url.scheme, tls or Tls())
-        self.entrances = tuple(self._enter(place, login) for place in places)
+        entrances = _read_urls(urls)
+        self.context = _make_context(entrances[0].url.scheme, tls or Tls())
+        if login is not None and entrances[0].url.user is None:
+            user, password = login.user, login.password
+            entrances = [replace(each, url=each.url.with_user(user).with_password(password)) for each in entrances]
+        self.entrances = tuple(replace(each, context=self.context) for each in entrances)
 
     def __repr__(self) -> str:
         # The URLs hold a password.
@@ -112,28 +129,6 @@ class Access:
         """Our user at the broker."""
         # aiormq takes RabbitMQ's default user where none is named.
         return self.entrances[0].url.user or DEFAULT_USER
-
-    def _enter(self, place: _Place, login: Login | None) -> Entrance:
-        url = place.url
-        if login is not None and url.user is None:
-            url = url.with_user(login.user).with_password(login.password)
-        return Entrance(url, place.host, place.port, self.context)
-
-
-_SPEAKS_TLS = "it speaks TLS there: write amqps:// in the URL, or name the port without TLS"
-_NO_TLS = "it does not speak TLS there: name the port for TLS, or write amqp:// in the URL"
-_EXPLANATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "WRONG_VERSION_NUMBER": _NO_TLS,
-        "RECORD_LAYER_FAILURE": _NO_TLS,
-        "CERTIFICATE_REQUIRED": "it demands a client certificate: name one, with its key",
-        "HANDSHAKE_FAILURE": "it broke off the handshake: it may demand a client certificate, or other ciphers",
-        "UNKNOWN_CA": "it does not know the CA of our client certificate: take one that the broker trusts",
-        "CERTIFICATE": "it does not take our client certificate: take one that is valid for clients",
-        "PROTOCOL": "it has no version of TLS in common with us: it needs 1.2 or later",
-    }
-)
-"""Keyed by fragments of OpenSSL's reasons; the first that matches is used."""
 
 
 def _is_objection(error: BaseException | None) -> TypeGuard[ssl.SSLError]:
@@ -168,36 +163,29 @@ def _describe_tls(error: ssl.SSLError) -> str:
     return f"TLS failed ({reason})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    url: URL = field(repr=False)
-    host: str
-    port: int
-
-
-def _read_urls(text: str) -> list[_Place]:
+def _read_urls(text: str) -> list[Entrance]:
     parts = [part.strip() for part in text.split(",")]
-    places = [
+    entrances = [
         _read_url(part, "the broker's URL" if len(parts) == 1 else f"URL {number} of {len(parts)} of the broker")
         for number, part in enumerate(parts, start=1)
     ]
-    if len({(place.host, place.port) for place in places}) < len(places):
+    if len({(entrance.host, entrance.port) for entrance in entrances}) < len(entrances):
         raise ConfigurationError("the broker's URLs name the same host and port twice: name each node once")
     for what, found in (
-        ("scheme", {place.url.scheme for place in places}),
-        ("user and password", {(place.url.user, place.url.password) for place in places}),
-        ("virtual host", {place.url.path or "/" for place in places}),
-        ("options", {place.url.query_string for place in places}),
+        ("scheme", {entrance.url.scheme for entrance in entrances}),
+        ("user and password", {(entrance.url.user, entrance.url.password) for entrance in entrances}),
+        ("virtual host", {entrance.url.path or "/" for entrance in entrances}),
+        ("options", {entrance.url.query_string for entrance in entrances}),
     ):
         if len(found) > 1:
             raise ConfigurationError(
                 f"the broker's URLs differ in {what}: they have to name nodes of one broker, which differ in host"
                 " and port alone"
             )
-    return places
+    return entrances
 
 
-def _read_url(text: str, which: str) -> _Place:
+def _read_url(text: str, which: str) -> Entrance:
     try:
         parts = urlsplit(text)
         url, host, port = URL(text), parts.hostname, parts.port
@@ -214,7 +202,7 @@ def _read_url(text: str, which: str) -> _Place:
             f"{which} cannot carry {', '.join(unwanted)}: TLS files have settings of their own, and"
             " certificates are always verified"
         )
-    return _Place(url, host, port or _DEFAULT_PORTS[parts.scheme])
+    return Entrance(url, host, port or _DEFAULT_PORTS[parts.scheme])
 
 
 def _make_context(scheme: str, tls: Tls) -> ssl.SSLContext | None:
@@ -228,30 +216,21 @@ def _make_context(scheme: str, tls: Tls) -> ssl.SSLContext | None:
     if tls.key_file is not None and tls.cert_file is None:
         raise ConfigurationError(f"the key {tls.key_file} is given without its certificate: name that as well")
     for path in (tls.ca_file, tls.cert_file, tls.key_file):
-        _check_readable(path)
-    # Verifies the certificate and the host's name.
-    context = _trust(tls.ca_file)
+        try:
+            # OpenSSL does not say which of them it cannot read.
+            if path is not None:
+                path.open("rb").close()
+        except OSError as error:
+            raise ConfigurationError(f"the TLS file {path} cannot be read: {error.strerror}") from None
+    try:
+        # Verifies the certificate and the host's name.
+        context = ssl.create_default_context(cafile=tls.ca_file)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{tls.ca_file} is no PEM file of CA certificates ({error.reason})") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.cert_file is not None:
         _load_certificate(context, tls.cert_file, tls.key_file)
     return context
-
-
-def _check_readable(path: Path | None) -> None:
-    """Raise `ConfigurationError` if a file cannot be read: OpenSSL does not say which."""
-    if path is None:
-        return
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ConfigurationError(f"the TLS file {path} cannot be read: {error.strerror}") from None
-
-
-def _trust(ca_file: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except ssl.SSLError as error:
-        raise ConfigurationError(f"{ca_file} is no PEM file of CA certificates ({error.reason})") from None
 
 
 def _load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:

@@ -205,3 +205,22 @@ def check_size(body: bytes) -> None:
         raise TransportError(
             f"a message of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}: send smaller chunks"
         )
+
+
+class TokenBucket:
+    """Rate limit that lets a burst pass: it holds `burst` tokens, and gets `per_s` of them back each second."""
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._filled_at_s = 0.0
+
+    def take(self, amount: float, now_s: float) -> bool:
+        """Take so many tokens and return True, or return False if there are too few."""
+        self._left = min(self._left + self._per_s * (now_s - self._filled_at_s), self._burst)
+        self._filled_at_s = now_s
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
@@ -17,6 +17,9 @@ from hubbub.transport.topology import QueueSpec, merge, permissions_for, topolog
 HASHING_ALGORITHM = "rabbit_password_hashing_sha256"
 DEFAULT_USER = "guest"
 """RabbitMQ's own user, with a well-known password and the right to everything."""
+# Consumers count deliveries themselves. RabbitMQ 4 would drop a message after 20 by default, and looking at dead
+# letters delivers and returns them, which must not use them up.
+_BROKER_DELIVERY_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,23 @@ def make_definitions(users: Sequence[BrokerUser], *, vhost: str = "/") -> dict[s
     _check_names(users)
     topology = merge(topology_for(user.name, user.role) for user in users)
     return {
-        "users": [_user(user) for user in users],
+        "users": [
+            {
+                "name": user.name,
+                "password_hash": user.password_hash,
+                "hashing_algorithm": HASHING_ALGORITHM,
+                # A tag would open the management interface.
+                "tags": [],
+            }
+            for user in users
+        ],
         "vhosts": [{"name": vhost}],
-        "permissions": [_permission(user, vhost) for user in users],
+        "permissions": [
+            {"user": user.name, "vhost": vhost, **asdict(permissions_for(user.name, user.role))} for user in users
+        ],
         "exchanges": [
             {
-                "name": exchange.name,
+                "name": exchange,
                 "vhost": vhost,
                 "type": "direct",
                 "durable": True,
@@ -75,11 +89,6 @@ def make_definitions(users: Sequence[BrokerUser], *, vhost: str = "/") -> dict[s
     }
 
 
-# Consumers count deliveries themselves. RabbitMQ 4 would drop a message after 20 by default, and looking at dead
-# letters delivers and returns them, which must not use them up.
-_BROKER_DELIVERY_LIMIT = 1_000_000
-
-
 def queue_arguments(spec: QueueSpec) -> dict[str, str | int | bool]:
     """Return the RabbitMQ arguments of a queue: its type and its limits.
 
@@ -99,27 +108,6 @@ def queue_arguments(spec: QueueSpec) -> dict[str, str | int | bool]:
     if spec.max_length is not None or spec.max_bytes is not None:
         arguments["x-overflow"] = spec.overflow.value
     return arguments
-
-
-def _user(user: BrokerUser) -> dict[str, object]:
-    return {
-        "name": user.name,
-        "password_hash": user.password_hash,
-        "hashing_algorithm": HASHING_ALGORITHM,
-        # A tag would open the management interface.
-        "tags": [],
-    }
-
-
-def _permission(user: BrokerUser, vhost: str) -> dict[str, object]:
-    permissions = permissions_for(user.name, user.role)
-    return {
-        "user": user.name,
-        "vhost": vhost,
-        "configure": permissions.configure,
-        "write": permissions.write,
-        "read": permissions.read,
-    }
 
 
 def _check_names(users: Sequence[BrokerUser]) -> None:

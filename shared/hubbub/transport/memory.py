@@ -27,7 +27,7 @@ from hubbub.transport.base import (
     is_oversized,
 )
 from hubbub.transport.subscription import RetryPause, Worker, check_outside, describe_occupied
-from hubbub.transport.topology import ExchangeSpec, Overflow, QueueSpec, Topology
+from hubbub.transport.topology import Overflow, QueueSpec, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,43 +160,40 @@ class MemoryBroker:
     """Exchanges and queues in one process, with fault injection for tests."""
 
     def __init__(self) -> None:
-        self._exchanges: dict[str, ExchangeSpec] = {}
         self._queues: dict[str, _Queue] = {}
         self._bindings: dict[Address, dict[str, None]] = {}
-        self._running = True
-        self._blocked = False
-        self._outages = 0
+        self.running = True
+        """False during an outage."""
+        self.blocked = False
+        """True while short of memory or disk."""
+        self.outages = 0
+        """Number of outages that have ended."""
         self._refusals = 0
         self._lost_confirmations = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     def stop(self) -> None:
         """Begin an outage: connections are lost, nothing is taken or delivered until `start`."""
-        self._running = False
+        self.running = False
         for queue in self._queues.values():
             if queue.consumer is not None:
                 queue.consumer.lose()
 
     def start(self) -> None:
         """End an outage; transports go on by themselves."""
-        self._outages += not self._running
-        self._running = True
+        self.outages += not self.running
+        self.running = True
         for queue in self._queues.values():
             queue.deliver()
         self.wake()
 
-    def drop_connections(self) -> None:
-        """Cut every connection once; all that is unsettled is delivered again."""
-        self.stop()
-        self.start()
-
     def block(self) -> None:
         """Simulate a shortage of memory or disk: take no messages until `unblock`, and go on delivering."""
-        self._blocked = True
+        self.blocked = True
 
     def unblock(self) -> None:
         """Take messages again."""
-        self._blocked = False
+        self.blocked = False
         self.wake()
 
     def refuse_next(self, count: int = 1) -> None:
@@ -222,27 +219,11 @@ class MemoryBroker:
 
     # For transports ---------------------------------------------------------------------------------------
 
-    @property
-    def running(self) -> bool:
-        """False during an outage."""
-        return self._running
-
-    @property
-    def blocked(self) -> bool:
-        """True while short of memory or disk."""
-        return self._blocked
-
-    @property
-    def outages(self) -> int:
-        """Number of outages that have ended."""
-        return self._outages
-
     def declare(self, topology: Topology) -> None:
         """Create what is missing; raise `BrokerRefused` if a queue exists with other properties."""
         for spec in topology.queues:
             if spec.name in self._queues and self._queues[spec.name].spec != spec:
                 raise BrokerRefused(f"queue {spec.name!r} exists with other properties")
-        self._exchanges.update({spec.name: spec for spec in topology.exchanges})
         for spec in topology.queues:
             self._queues.setdefault(spec.name, _Queue(spec, self))
         for binding in topology.bindings:
@@ -254,7 +235,7 @@ class MemoryBroker:
 
     def accept(self, address: Address, body: bytes, user: str = "") -> bool:
         """Take a user's message; return False if it cannot be taken now."""
-        if not self._running or self._blocked:
+        if not self.running or self.blocked:
             return False
         if self._refusals:
             self._refusals -= 1

@@ -27,11 +27,10 @@ others, and what no party may do at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeVar
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
@@ -57,6 +56,30 @@ FLOWS: Mapping[tuple[Role, Role], str] = MappingProxyType(
     }
 )
 """(sender, recipient) -> exchange. A pair that is not here exchanges no messages."""
+EXCHANGES = tuple(dict.fromkeys(FLOWS.values()))
+"""Exchanges that parties share."""
+DEFAULT_EXCHANGE = ""
+"""Reaches every queue by its name, so that the right to write to it is the right to write to everybody."""
+BUILT_IN_EXCHANGES = ("amq.direct", "amq.fanout", "amq.topic")
+
+# High enough that a party that restarts often loses no messages; a message that cannot be handled must still leave
+# the inbox one day.
+DELIVERY_LIMIT = 100
+# Old dead letters are dropped: a flood of bad messages must not fill the broker's disk.
+DEAD_MAX_LENGTH = 1_000
+DEAD_MAX_BYTES = 2**30
+# A client that publishes faster than an aggregator spools waits (4 GiB of 1 MiB chunks). A coordinator's
+# messages are small. A client may be away for days, and nobody can wait for it: its oldest messages are dropped,
+# and what it missed then comes from a peer.
+INBOX_MAX_LENGTH: Mapping[Role, int] = MappingProxyType(
+    {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: 20_000}
+)
+CLIENT_INBOX_MAX_BYTES = 8 * 2**30
+# A giver sends one client three snapshots in a run unless its policy says otherwise, and nothing else is long. For
+# 10^8 parameters these are 1.2 GB: 1,200 messages in chunks of 1 MiB, 18,300 in chunks of 64 KiB. The oldest are
+# dropped here too, since nobody can wait for a client that is away; its orders and sums are in its inbox.
+PEERS_MAX_LENGTH = 20_000
+PEERS_MAX_BYTES = 4 * 2**30
 
 
 class Overflow(StrEnum):
@@ -64,18 +87,6 @@ class Overflow(StrEnum):
 
     REJECT_PUBLISH = "reject-publish"
     DROP_HEAD = "drop-head"
-
-
-# High enough that a party that restarts often loses no messages; a message that cannot be handled must still leave
-# the inbox one day.
-DELIVERY_LIMIT = 100
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeSpec:
-    """Durable direct exchange."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +122,44 @@ class Permissions:
     read: str
 
 
+class Deed(StrEnum):
+    """Kind of an attempt."""
+
+    DECLARE = "declare queue"
+    PUBLISH = "publish to exchange"
+    CONSUME = "read queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Operation at the broker that tests a permission, on the exchange or queue `name`."""
+
+    deed: Deed
+    name: str
+
+    def __str__(self) -> str:
+        if self.deed is Deed.PUBLISH and self.name == DEFAULT_EXCHANGE:
+            return "publish to the default exchange"
+        return f"{self.deed.value} {self.name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """Exchanges, queues and bindings that must exist at the broker before a party can work."""
 
-    exchanges: tuple[ExchangeSpec, ...]
+    exchanges: tuple[str, ...]
+    """Names of durable direct exchanges."""
     queues: tuple[QueueSpec, ...]
     bindings: tuple[BindingSpec, ...]
 
     def __post_init__(self) -> None:
-        exchanges = _unique("exchange", ((spec.name, spec) for spec in self.exchanges))
-        queues = _unique("queue", ((spec.name, spec) for spec in self.queues))
+        queues: dict[str, QueueSpec] = {}
+        for spec in self.queues:
+            if queues.setdefault(spec.name, spec) is not spec:
+                both = f"{queues[spec.name]}, {spec}"
+                raise ConfigurationError(f"queue {spec.name!r} is described twice, differently: {both}")
         for binding in self.bindings:
-            if binding.queue not in queues or binding.address.exchange not in exchanges:
+            if binding.queue not in queues or binding.address.exchange not in self.exchanges:
                 raise ConfigurationError(f"{binding} names an exchange or queue that the topology lacks")
 
     def queue(self, name: str) -> QueueSpec:
@@ -133,26 +169,6 @@ class Topology:
                 return spec
         known = ", ".join(spec.name for spec in self.queues)
         raise ConfigurationError(f"no queue {name!r} in this topology, which has: {known or 'none'}")
-
-
-# Old dead letters are dropped: a flood of bad messages must not fill the broker's disk.
-DEAD_MAX_LENGTH = 1_000
-DEAD_MAX_BYTES = 2**30
-# A client that publishes faster than an aggregator spools waits (4 GiB of 1 MiB chunks). A coordinator's
-# messages are small. A client may be away for days, and nobody can wait for it: its oldest messages are dropped,
-# and what it missed then comes from a peer.
-INBOX_MAX_LENGTH: Mapping[Role, int] = MappingProxyType(
-    {Role.AGGREGATOR: 4_096, Role.COORDINATOR: 100_000, Role.CLIENT: 20_000}
-)
-CLIENT_INBOX_MAX_BYTES = 8 * 2**30
-# A giver sends one client three snapshots in a run unless its policy says otherwise, and nothing else is long. For
-# 10^8 parameters these are 1.2 GB: 1,200 messages in chunks of 1 MiB, 18,300 in chunks of 64 KiB. The oldest are
-# dropped here too, since nobody can wait for a client that is away; its orders and sums are in its inbox.
-PEERS_MAX_LENGTH = 20_000
-PEERS_MAX_BYTES = 4 * 2**30
-
-EXCHANGES = tuple(ExchangeSpec(name) for name in dict.fromkeys(FLOWS.values()))
-"""Exchanges that parties share."""
 
 
 def inbox(party: PartyId) -> str:
@@ -204,7 +220,7 @@ def topology_for(party: PartyId, role: Role) -> Topology:
     dead = Address(dead_letter_exchange(party), party)
     sources = dict.fromkeys(exchange for (_, recipient), exchange in FLOWS.items() if recipient is role)
     return Topology(
-        exchanges=(*EXCHANGES, ExchangeSpec(dead.exchange)),
+        exchanges=(*EXCHANGES, dead.exchange),
         queues=(
             QueueSpec(
                 name=dead_letter_queue(party),
@@ -240,38 +256,22 @@ def _queue_for(exchange: str, party: PartyId, role: Role) -> str:
 
 def permissions_for(party: PartyId, role: Role) -> Permissions:
     """Return the permissions that a party's role needs and no more; nobody may use the default exchange."""
-    targets = dict.fromkeys(exchange for (sender, _), exchange in FLOWS.items() if sender is role)
-    return Permissions(
-        configure="^$",
-        write=_exactly(*targets, dead_letter_exchange(party)),
-        read=_exactly(*received_from(party, role), dead_letter_queue(party)),
+    duties = find_duties(party, role)
+    write, read = (
+        "|".join(re.escape(duty.name) for duty in duties if duty.deed is deed)
+        for deed in (Deed.PUBLISH, Deed.CONSUME)
     )
+    return Permissions(configure="^$", write=f"^({write})$", read=f"^({read})$")
 
 
 def merge(topologies: Iterable[Topology]) -> Topology:
     """Unite topologies; equal parts are kept once, parts of one name that differ are an error."""
     parts = tuple(topologies)
     return Topology(
-        exchanges=tuple(dict.fromkeys(spec for part in parts for spec in part.exchanges)),
+        exchanges=tuple(dict.fromkeys(name for part in parts for name in part.exchanges)),
         queues=tuple(dict.fromkeys(spec for part in parts for spec in part.queues)),
         bindings=tuple(dict.fromkeys(spec for part in parts for spec in part.bindings)),
     )
-
-
-T = TypeVar("T", bound=Hashable)
-
-
-def _unique(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    found: dict[str, T] = {}
-    for name, spec in named:
-        if name in found:
-            raise ConfigurationError(f"{kind} {name!r} is described twice, differently: {found[name]}, {spec}")
-        found[name] = spec
-    return found
-
-
-def _exactly(*names: str) -> str:
-    return f"^({'|'.join(re.escape(name) for name in names)})$"
 
 
 def _checked(party: PartyId) -> PartyId:
@@ -280,32 +280,6 @@ def _checked(party: PartyId) -> PartyId:
             f"{party!r} cannot name a party: use lower-case letters, digits and hyphens, 40 at most"
         )
     return party
-
-
-DEFAULT_EXCHANGE = ""
-"""Reaches every queue by its name, so that the right to write to it is the right to write to everybody."""
-BUILT_IN_EXCHANGES = ("amq.direct", "amq.fanout", "amq.topic")
-
-
-class Deed(StrEnum):
-    """Kind of an attempt."""
-
-    DECLARE = "declare queue"
-    PUBLISH = "publish to exchange"
-    CONSUME = "read queue"
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Operation at the broker that tests a permission, on the exchange or queue `name`."""
-
-    deed: Deed
-    name: str
-
-    def __str__(self) -> str:
-        if self.deed is Deed.PUBLISH and self.name == DEFAULT_EXCHANGE:
-            return "publish to the default exchange"
-        return f"{self.deed.value} {self.name}"
 
 
 def find_duties(party: PartyId, role: Role) -> tuple[Attempt, ...]:
@@ -324,7 +298,7 @@ def find_taboos(party: PartyId, role: Role, others: Iterable[PartyId]) -> tuple[
     exchanges = (
         DEFAULT_EXCHANGE,
         *BUILT_IN_EXCHANGES,
-        *(spec.name for spec in EXCHANGES if spec.name not in allowed),
+        *(name for name in EXCHANGES if name not in allowed),
         *map(dead_letter_exchange, strangers),
     )
     queues = (

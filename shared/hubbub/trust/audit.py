@@ -33,7 +33,7 @@ from hubbub.disk import sync_folder
 from hubbub.errors import ConfigurationError, LocalError, StorageFailed
 from hubbub.ids import PartyId, RunId, is_party_id
 from hubbub.messages.envelope import Claim
-from hubbub.messages.manifest import describe
+from hubbub.messages.manifest import Digest, describe
 
 FORMAT = 2
 """Format of lines with a salt. A log of format 1, whose lines have none, is read, and continued in this format."""
@@ -48,8 +48,6 @@ MAX_TALLIES_OF_ONE = 100
 MAX_NAME_CHARACTERS = 80
 
 _LINE_START = b'{"digest":"'
-
-_Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BrokenChain(ConfigurationError):
@@ -69,8 +67,8 @@ class Entry(Claim):
     fields: Mapping[str, JsonValue]
     salt: Annotated[str, StringConstraints(pattern=rf"^[0-9a-f]{{{2 * SALT_BYTES}}}$")] | None = None
     """Absent in format 1."""
-    previous: _Digest
-    digest: _Digest
+    previous: Digest
+    digest: Digest
 
     @property
     def format(self) -> int:
@@ -136,32 +134,35 @@ class AuditLog:
     def _go_on(self, party: PartyId) -> None:
         """Continue the chain of the file; a line that a crash cut short is removed, and that is recorded."""
         try:
-            rest = self._read_rest(party)
+            with os.fdopen(self._file, "rb", closefd=False) as stream:
+                found = stream.read()
+            entries, cut = _check_rest(self._path, found)
+            self._take_up(entries, party)
+            self._size = len(found) - cut
             os.ftruncate(self._file, self._size)
             sync_folder(self._path.parent)
         except BrokenChain as error:
             raise LocalError(f"the audit log is broken and nothing is added to it: {error}") from None
         except OSError as error:
             raise StorageFailed(f"the audit log {self._path} cannot be used: {error.strerror}") from None
-        if rest.lacks_newline:
+        if found and not cut and not found.endswith(b"\n"):
             self._write(b"\n")
-        if not rest.entries:
+        if not entries:
             self.append("opened", format=FORMAT, party=party)
-        if rest.cut:
-            self.append("recovered", bytes=rest.cut)
+        if cut:
+            self.append("recovered", bytes=cut)
 
-    def _read_rest(self, party: PartyId) -> _Rest:
-        with os.fdopen(self._file, "rb", closefd=False) as stream:
-            found = stream.read()
-        rest = _check_rest(self._path, found)
-        self._size = len(found) - rest.cut
-        if rest.entries:
-            owner, last = _party_of(rest.entries), rest.entries[-1]
-            if owner != party:
-                raise LocalError(f"{self._path}, line 1: this is the audit log of {owner}, not of {party}")
-            self._sequence, self._head = last.sequence, last.digest
-            self.runs = _find_runs(rest.entries)
-        return rest
+    def _take_up(self, entries: Sequence[Entry], party: PartyId) -> None:
+        """Take up where these entries end."""
+        if not entries:
+            return
+        owner = _party_of(entries)
+        if owner != party:
+            raise LocalError(f"{self._path}, line 1: this is the audit log of {owner}, not of {party}")
+        self._sequence, self._head = entries[-1].sequence, entries[-1].digest
+        named = [(entry.kind, RunId(str(entry.fields.get("run", "")))) for entry in entries]
+        ended = {run for kind, run in named if kind == "ended"}
+        self.runs = {run: run in ended for kind, run in named if kind == "joined"}
 
     def _compose(self, kind: str, fields: dict[str, JsonValue]) -> tuple[bytes, Entry]:
         """Return the next line; raise `LocalError` if it could not be read back."""
@@ -250,7 +251,7 @@ def read_log(path: Path) -> Log:
         found = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    lines, tail = _split(found)
+    *lines, tail = found.split(b"\n")
     entries = _check_chain(path, lines)
     if tail:
         how = "the last line is incomplete; a crash leaves this, and the party mends it when it starts again"
@@ -260,38 +261,21 @@ def read_log(path: Path) -> Log:
     return Log(_party_of(entries), entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """State of a log when its party starts."""
-
-    entries: tuple[Entry, ...]
-    cut: int = 0
-    lacks_newline: bool = False
-
-
-def _check_rest(path: Path, found: bytes) -> _Rest:
-    """Check all complete lines, and the last one if it has no newline."""
-    lines, tail = _split(found)
+def _check_rest(path: Path, found: bytes) -> tuple[tuple[Entry, ...], int]:
+    """Return the entries of a log when its party starts, and the bytes of a last line that a crash cut short."""
+    *lines, tail = found.split(b"\n")
     entries = _check_chain(path, lines)
     if not tail:
-        return _Rest(entries)
+        return entries, 0
     try:
         _read_entry(tail)
     except ConfigurationError as error:
-        if not entries and not _is_start_of_line(tail):
+        # If no crash can have left this, the file is no log of ours and must not be cut.
+        is_start = tail.startswith(_LINE_START) or _LINE_START.startswith(tail) or not tail.strip(b"\0")
+        if not entries and not is_start:
             raise BrokenChain(path, 1, str(error)) from None
-        return _Rest(entries, cut=len(tail))
-    return _Rest(_check_chain(path, [*lines, tail]), lacks_newline=True)
-
-
-def _is_start_of_line(tail: bytes) -> bool:
-    """Say whether a crash can have left this: if not, the file is no log of ours and must not be cut."""
-    return tail.startswith(_LINE_START) or _LINE_START.startswith(tail) or not tail.strip(b"\0")
-
-
-def _split(found: bytes) -> tuple[list[bytes], bytes]:
-    *lines, tail = found.split(b"\n")
-    return lines, tail
+        return entries, len(tail)
+    return _check_chain(path, [*lines, tail]), 0
 
 
 def _check_chain(path: Path, lines: Sequence[bytes]) -> tuple[Entry, ...]:
@@ -344,13 +328,6 @@ def _opens(entry: Entry) -> bool:
 
 def _party_of(entries: Sequence[Entry]) -> PartyId:
     return PartyId(str(entries[0].fields["party"]))
-
-
-def _find_runs(entries: Sequence[Entry]) -> dict[RunId, bool]:
-    """Return the runs that were joined, and whether each has ended."""
-    named = [(entry.kind, RunId(str(entry.fields.get("run", "")))) for entry in entries]
-    ended = {run for kind, run in named if kind == "ended"}
-    return {run: run in ended for kind, run in named if kind == "joined"}
 
 
 def _encode(content: Mapping[str, object]) -> bytes:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
 from pydantic import Field, JsonValue, StringConstraints, ValidationError
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, PartyId, RunId
+from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.envelope import Claim
-from hubbub.messages.manifest import Manifest, describe, read_manifest
+from hubbub.messages.manifest import Manifest, Name, RunName, describe, read_manifest
 from hubbub.trust.audit import Log
 
 SHOWN_DIGITS = 16
@@ -72,7 +71,7 @@ class Common:
 class _Fact(Claim, extra="ignore"):
     """Fields of an entry that are compared; others are ignored."""
 
-    run: Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
+    run: RunName
 
 
 class _Joined(_Fact):
@@ -94,12 +93,8 @@ class _Verdict(_Fact):
 
 
 class _Released(_Verdict):
-    members: list[Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]]
+    members: list[Name]
     transcript: _Hex
-
-
-class _Void(_Verdict):
-    pass
 
 
 class _Applied(_Fact):
@@ -116,13 +111,14 @@ _FACTS: Mapping[str, type[_Fact]] = {
     "keys": _Keys,
     "group": _Group,
     "released": _Released,
-    "void": _Void,
+    "void": _Verdict,
     "applied": _Applied,
     "ended": _Ended,
 }
 
 _F = TypeVar("_F", bound=_Fact)
 _T = TypeVar("_T", bound=Hashable)
+_Place = TypeVar("_Place", int, tuple[int, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +134,16 @@ class _Run:
         said = {party: [fact for fact in facts if isinstance(fact, kind)] for party, facts in self.facts.items()}
         return {party: facts for party, facts in said.items() if facts}
 
+    def by_place(
+        self, kind: type[_F], place_of: Callable[[_F], _Place]
+    ) -> list[tuple[_Place, dict[PartyId, list[_F]]]]:
+        """Return the facts of a kind by round, or by round and phase, and there by party."""
+        said: dict[_Place, dict[PartyId, list[_F]]] = defaultdict(lambda: defaultdict(list))
+        for party, facts in self.by_party(kind).items():
+            for fact in facts:
+                said[place_of(fact)][party].append(fact)
+        return list(said.items())
+
     def differ(
         self, kind: DifferenceKind, place: str, said: Mapping[PartyId, _T], show: Callable[[_T], str]
     ) -> Iterator[Difference]:
@@ -152,7 +158,8 @@ def compare(logs: Sequence[Log]) -> tuple[Difference, ...]:
     runs, unreadable = _gather(latest)
     found = [*forks, *unreadable, *_compare_nonces(runs)]
     for run in runs:
-        found += [difference for check in _CHECKS for difference in check(run)]
+        found += [*_check_manifests(run), *_check_enrolment(run), *_check_verdicts(run)]
+        found += [*_check_rounds(run), *_check_models(run), *_check_tails(run)]
     found += _find_absent(runs, latest)
     return (*found, *_find_unrelated(runs, latest, found))
 
@@ -160,11 +167,8 @@ def compare(logs: Sequence[Log]) -> tuple[Difference, ...]:
 def find_common(logs: Sequence[Log]) -> Common:
     """Count the runs, and their phases, that at least two logs have."""
     runs, _ = _gather(_take_latest(logs)[0])
-    phases = 0
-    for run in runs:
-        told = Counter(place for said in run.by_party(_Verdict).values() for place in {_phase_of(v) for v in said})
-        phases += sum(count > 1 for count in told.values())
-    return Common(sum(len(run.facts) > 1 for run in runs), phases)
+    phases = [said for run in runs for _, said in run.by_place(_Verdict, _phase_of)]
+    return Common(sum(len(run.facts) > 1 for run in runs), sum(len(said) > 1 for said in phases))
 
 
 def runs_of(log: Log) -> tuple[RunId, ...]:
@@ -271,15 +275,11 @@ def _check_enrolment(run: _Run) -> Iterator[Difference]:
 
 def _check_verdicts(run: _Run) -> Iterator[Difference]:
     """Check that each phase ended the same way at all parties, and once at each."""
-    said: dict[tuple[int, str], dict[PartyId, list[_Verdict]]] = defaultdict(lambda: defaultdict(list))
-    for party, verdicts in run.by_party(_Verdict).items():
-        for verdict in verdicts:
-            said[_phase_of(verdict)][party].append(verdict)
-    for (number, phase), verdicts_of in sorted(said.items(), key=lambda item: item[0][0]):
-        place = f"round {number}, phase {phase}"
-        for party, verdicts in verdicts_of.items():
+    for (number, phase), said in sorted(run.by_place(_Verdict, _phase_of), key=lambda item: item[0][0]):
+        place = _show_place(number, phase)
+        for party, verdicts in said.items():
             yield from _check_final(run, place, party, verdicts)
-        yield from _compare_phase(run, place, {party: verdicts[0] for party, verdicts in verdicts_of.items()})
+        yield from _compare_phase(run, place, {party: verdicts[0] for party, verdicts in said.items()})
 
 
 def _check_final(run: _Run, place: str, party: PartyId, verdicts: Sequence[_Verdict]) -> Iterator[Difference]:
@@ -305,32 +305,24 @@ def _compare_phase(run: _Run, place: str, said: Mapping[PartyId, _Verdict]) -> I
 
 def _check_rounds(run: _Run) -> Iterator[Difference]:
     """Check that all phases of a round were released over one member set, across all logs."""
-    said: dict[int, dict[str, set[frozenset[PartyId]]]] = defaultdict(lambda: defaultdict(set))
-    told_by: dict[int, dict[PartyId, None]] = defaultdict(dict)
-    for party, verdicts in run.by_party(_Released).items():
-        for verdict in verdicts:
-            said[verdict.round][verdict.phase].add(frozenset(verdict.members))
-            told_by[verdict.round][party] = None
-    for number, phases in sorted(said.items()):
+    for number, said in sorted(run.by_place(_Released, _round_of)):
+        phases: dict[str, set[frozenset[PartyId]]] = defaultdict(set)
+        for verdict in (verdict for verdicts in said.values() for verdict in verdicts):
+            phases[verdict.phase].add(frozenset(verdict.members))
         sets = list(phases.values())
         if all(each == sets[0] for each in sets):
             continue
         show = _show_members(members for each in sets for members in each)
-        what = "; ".join(
+        told = "; ".join(
             f"phase {phase} has {' or '.join(sorted(map(show, each)))}" for phase, each in phases.items()
         )
-        kind = DifferenceKind.MEMBERS_OF_PHASES
-        yield Difference(
-            kind, run.id, f"round {number}", f"by {_names(told_by[number])}, {what}", tuple(told_by[number])
-        )
+        what = f"by {_names(said)}, {told}"
+        yield Difference(DifferenceKind.MEMBERS_OF_PHASES, run.id, f"round {number}", what, tuple(said))
 
 
 def _check_models(run: _Run) -> Iterator[Difference]:
-    said: dict[int, dict[PartyId, frozenset[str]]] = defaultdict(dict)
-    for party, models in run.by_party(_Applied).items():
-        for number in {fact.round for fact in models}:
-            said[number][party] = frozenset(fact.model_hmac for fact in models if fact.round == number)
-    for number, digests in sorted(said.items()):
+    for number, said in sorted(run.by_place(_Applied, _round_of)):
+        digests = {party: frozenset(fact.model_hmac for fact in facts) for party, facts in said.items()}
         yield from run.differ(DifferenceKind.MODELS, f"round {number}", digests, _show_digests)
 
 
@@ -340,20 +332,16 @@ class _Step:
 
     round: int
     rank: int
-    name: str = dataclasses.field(compare=False)
+    name: str = field(compare=False)
+    shown: str = field(compare=False)
 
     def __str__(self) -> str:
-        match self.name:
-            case "joined":
-                return "joining"
-            case "keys":
-                return "the exchange of run keys"
-            case "group":
-                return "the group secret"
-            case "applied":
-                return f"the model of round {self.round}"
-            case phase:
-                return f"round {self.round}, phase {phase}"
+        return self.shown
+
+
+_JOINED = _Step(0, 0, "joined", "joining")
+_KEYS = _Step(0, 1, "keys", "the exchange of run keys")
+_GROUP = _Step(0, 2, "group", "the group secret")
 
 
 def _check_tails(run: _Run) -> Iterator[Difference]:
@@ -361,7 +349,7 @@ def _check_tails(run: _Run) -> Iterator[Difference]:
     steps = _steps_of(run)
     ended = run.by_party(_Ended)
     for party in run.facts:
-        last = max(steps[party], default=_Step(0, 0, "joined"))
+        last = max(steps[party], default=_JOINED)
         beyond = None if party in ended else _find_beyond(run, party, steps, last)
         if beyond:
             other, where = beyond
@@ -401,17 +389,17 @@ def _order_of_phases(run: _Run) -> list[str]:
 def _step(fact: _Fact, order: Sequence[str]) -> _Step | None:
     match fact:
         case _Joined():
-            return _Step(0, 0, "joined")
+            return _JOINED
         case _Keys():
-            return _Step(0, 1, "keys")
+            return _KEYS
         case _Group():
-            return _Step(0, 2, "group")
-        case _Released():
-            return _Step(fact.round, order.index(fact.phase), fact.phase)
-        case _Void():
-            return _Step(fact.round, len(order), fact.phase)  # It ends the whole round.
-        case _Applied():
-            return _Step(fact.round, len(order), "applied")
+            return _GROUP
+        case _Verdict(round=number, phase=phase):
+            # A void phase ends the whole round.
+            rank = order.index(phase) if isinstance(fact, _Released) else len(order)
+            return _Step(number, rank, phase, _show_place(number, phase))
+        case _Applied(round=number):
+            return _Step(number, len(order), "applied", f"the model of round {number}")
     return None
 
 
@@ -449,11 +437,8 @@ def _has_to_know(run: _Run, log: Log) -> bool:
         return False
     named = {*run.manifest.clients, *run.manifest.aggregators, run.manifest.coordinator}
     began = any(isinstance(fact, _Keys | _Verdict) for facts in run.facts.values() for fact in facts)
-    return log.party in named and (began or not _refused(log, run.id))
-
-
-def _refused(log: Log, run: RunId) -> bool:
-    return any(entry.kind == "refused" and entry.fields.get("run") == run for entry in log.entries)
+    refused = any(entry.kind == "refused" and entry.fields.get("run") == run.id for entry in log.entries)
+    return log.party in named and (began or not refused)
 
 
 def _find_unrelated(
@@ -466,16 +451,6 @@ def _find_unrelated(
         if log.party not in related:
             what = f"{log.party} shares no run with the others, so nothing in its log was compared"
             yield Difference(DifferenceKind.UNRELATED, "", "whole log", what, (log.party,))
-
-
-_CHECKS: tuple[Callable[[_Run], Iterator[Difference]], ...] = (
-    _check_manifests,
-    _check_enrolment,
-    _check_verdicts,
-    _check_rounds,
-    _check_models,
-    _check_tails,
-)
 
 
 def _tell(said: Mapping[PartyId, _T], show: Callable[[_T], str]) -> str:
@@ -520,3 +495,11 @@ def _word(verdict: _Verdict) -> str:
 
 def _phase_of(verdict: _Verdict) -> tuple[int, str]:
     return verdict.round, verdict.phase
+
+
+def _round_of(fact: _Verdict | _Applied) -> int:
+    return fact.round
+
+
+def _show_place(number: int, phase: str) -> str:
+    return f"round {number}, phase {phase}"

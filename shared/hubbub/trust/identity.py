@@ -23,7 +23,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
 from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import Name, describe
-from hubbub.trust.roster import PROOF_DOMAIN, PublicIdentity, what_is_proven
+from hubbub.trust.roster import PROOF_DOMAIN, PublicIdentity, read_claim, what_is_proven
 
 PASSWORD_BYTES = 32
 SALT_BYTES = 4
@@ -172,13 +172,9 @@ def read_public_identity(path: Path) -> PublicIdentity:
         raise ConfigurationError(
             f"{path} is a private file, never to be sent: take its party's {PUBLIC_SUFFIX} file"
         )
+    identity = read_claim(path, PublicIdentity, "a public identity")
     try:
-        identity = PublicIdentity.model_validate_json(path.read_bytes())
         identity.check_proof()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise ConfigurationError(f"{path} is not a public identity: {describe(error)}") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return identity

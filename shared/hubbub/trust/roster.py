@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import StringConstraints, ValidationError, model_validator
 
@@ -22,13 +22,13 @@ from hubbub.crypto.signing import bind, check_public_key, verify
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
 from hubbub.messages.envelope import Claim
-from hubbub.messages.manifest import MINIMUM, Name, describe
+from hubbub.messages.manifest import MINIMUM, Name, Signature, describe
 
 PROOF_DOMAIN = "public identity"
 GROUP_DIGITS = 4
 
+C = TypeVar("C", bound=Claim)
 PublicKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
 PasswordHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{48}$")]
 
 
@@ -145,15 +145,21 @@ def verify_roster(roster: Roster) -> None:
         party.check_proof()
 
 
-def read_roster(path: Path, *, pinned: str | None = None) -> Roster:
-    """Read a roster, check every party in it and, if a digest is pinned, that it matches."""
+def read_claim(path: Path, model: type[C], what: str) -> C:
+    """Read a JSON file, or raise `ConfigurationError` with one line on what is wrong."""
     try:
-        roster = Roster.model_validate_json(path.read_bytes())
-        verify_roster(roster)
+        return model.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise ConfigurationError(f"{path} is not a roster: {describe(error)}") from None
+        raise ConfigurationError(f"{path} is not {what}: {describe(error)}") from None
+
+
+def read_roster(path: Path, *, pinned: str | None = None) -> Roster:
+    """Read a roster, check every party in it and, if a digest is pinned, that it matches."""
+    roster = read_claim(path, Roster, "a roster")
+    try:
+        verify_roster(roster)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     if pinned is not None and pinned != roster.digest:

@@ -19,7 +19,7 @@ from hubbub.crypto.sealing import (
     seal,
     seal_overhead,
 )
-from hubbub.crypto.signing import bind
+from hubbub.crypto.signing import Part, bind
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream, derive_key
 from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role, RunId, SetId
@@ -45,6 +45,10 @@ class Stage:
     run: RunId
     round: int
     phase: str
+
+    def bind(self, label: str, *context: Part) -> bytes:
+        """Encode a label, this stage and further context, as the `info` of a seal."""
+        return bind(label, self.run, self.round, self.phase, *context)
 
 
 class RunSeals:
@@ -75,9 +79,8 @@ class RunSeals:
 
     def make_share_key(self, stage: Stage, to: PartyId, set_id: SetId, key: ChunkKey) -> ShareKey:
         """Seal a share set's key to the aggregator that the share is for."""
-        parties = (self._me, to)
-        sealed = seal(self._kem, self._publics[to], key.to_bytes(), _share_key_info(stage, *parties, set_id))
-        return ShareKey(stage, *parties, set_id, key, sealed)
+        sealed = seal(self._kem, self._publics[to], key.to_bytes(), _share_key_info(stage, self._me, to, set_id))
+        return ShareKey(stage, self._me, to, set_id, key, sealed)
 
     def open_share_key(self, stage: Stage, sender: PartyId, set_id: SetId, payload: bytes) -> ShareKey:
         """Open the key that came with a chunk of a share."""
@@ -176,32 +179,31 @@ def derive_share_key(stage: Stage, secret: bytes, server: PartyId) -> ChunkKey:
 
 
 def _share_key_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId) -> bytes:
-    parties = (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
-    return bind("hubbub/1 share key", stage.run, stage.round, stage.phase, *parties, set_id)
+    return stage.bind("hubbub/1 share key", *_to_aggregator(sender, recipient), set_id)
 
 
 def _share_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId, chunk: int) -> bytes:
-    parties = (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
-    return bind("hubbub/1 share", stage.run, stage.round, stage.phase, *parties, set_id, chunk)
+    return stage.bind("hubbub/1 share", *_to_aggregator(sender, recipient), set_id, chunk)
 
 
 def _seed_info(stage: Stage, sender: PartyId, recipient: PartyId, set_id: SetId) -> bytes:
-    parties = (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
-    return bind("hubbub/1 share seed", stage.run, stage.round, stage.phase, *parties, set_id)
+    return stage.bind("hubbub/1 share seed", *_to_aggregator(sender, recipient), set_id)
+
+
+def _to_aggregator(sender: PartyId, recipient: PartyId) -> tuple[str, ...]:
+    return (Role.CLIENT.value, sender, Role.AGGREGATOR.value, recipient)
 
 
 def _partial_info(stage: Stage, sender: PartyId, recipient: PartyId, chunk: int) -> bytes:
-    parties = (Role.AGGREGATOR.value, sender, recipient)
-    return bind("hubbub/1 partial sum", stage.run, stage.round, stage.phase, *parties, chunk)
+    return stage.bind("hubbub/1 partial sum", Role.AGGREGATOR.value, sender, recipient, chunk)
 
 
 def _sum_key_info(stage: Stage, sender: PartyId, recipient: PartyId) -> bytes:
-    parties = (Role.AGGREGATOR.value, sender, Role.CLIENT.value, recipient)
-    return bind("hubbub/1 sum key", stage.run, stage.round, stage.phase, *parties)
+    return stage.bind("hubbub/1 sum key", Role.AGGREGATOR.value, sender, Role.CLIENT.value, recipient)
 
 
 def _sum_info(stage: Stage, sender: PartyId, chunk: int) -> bytes:
-    return bind("hubbub/1 sum", stage.run, stage.round, stage.phase, Role.AGGREGATOR.value, sender, chunk)
+    return stage.bind("hubbub/1 sum", Role.AGGREGATOR.value, sender, chunk)
 
 
 def _contribution_info(run: RunId, sender: PartyId, recipient: PartyId) -> bytes:

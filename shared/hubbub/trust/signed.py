@@ -63,41 +63,33 @@ def digest_run_keys(run: RunId, keys: dict[PartyId, bytes]) -> str:
     return hashlib.sha256(bind(run, *(part for item in keys.items() for part in item))).hexdigest()
 
 
-# Receipts -----------------------------------------------------------------------------------------------
+# Receipts and releases ----------------------------------------------------------------------------------
 
 
-def _receipt_content(run: RunId, round_number: int, phase: str, receipt: Receipt) -> bytes:
-    return bind(run, round_number, phase, receipt.model_dump_json())
+def _content(run: RunId, round_number: int, phase: str, claim: Receipt | ReleaseClaim) -> bytes:
+    return bind(run, round_number, phase, claim.model_dump_json())
 
 
 def sign_receipt(identity: Identity, run: RunId, round_number: int, phase: str, receipt: Receipt) -> SignedReceipt:
     """Sign this aggregator's receipt for a share set of one phase."""
-    signature = identity.key.sign("receipt", _receipt_content(run, round_number, phase, receipt))
+    signature = identity.key.sign("receipt", _content(run, round_number, phase, receipt))
     return SignedReceipt(receipt=receipt, signature=signature.hex())
 
 
 def check_receipt(roster: Roster, run: RunId, round_number: int, phase: str, signed: SignedReceipt) -> None:
     """Raise `PeerError` if the aggregator has not signed the receipt for this very phase."""
-    content = _receipt_content(run, round_number, phase, signed.receipt)
-    signature = bytes.fromhex(signed.signature)
-    check_signature(roster, signed.receipt.aggregator, signature, "receipt", content)
-
-
-# Releases -----------------------------------------------------------------------------------------------
-
-
-def _release_content(run: RunId, round_number: int, phase: str, release: ReleaseClaim) -> bytes:
-    return bind(run, round_number, phase, release.model_dump_json())
+    content = _content(run, round_number, phase, signed.receipt)
+    check_signature(roster, signed.receipt.aggregator, bytes.fromhex(signed.signature), "receipt", content)
 
 
 def sign_release(identity: Identity, run: RunId, round_number: int, phase: str, release: ReleaseClaim) -> str:
     """Sign the sum that this aggregator adds to the combined one."""
-    return identity.key.sign("release", _release_content(run, round_number, phase, release)).hex()
+    return identity.key.sign("release", _content(run, round_number, phase, release)).hex()
 
 
 def check_release(
     roster: Roster, run: RunId, round_number: int, phase: str, release: ReleaseClaim, signature: str
 ) -> None:
     """Raise `PeerError` if the aggregator has not signed the release for this very phase."""
-    content = _release_content(run, round_number, phase, release)
+    content = _content(run, round_number, phase, release)
     check_signature(roster, release.aggregator, bytes.fromhex(signature), "release", content)

@@ -25,7 +25,7 @@ from hubbub.messages.manifest import (
     describe,
 )
 from hubbub.trust.identity import Identity
-from hubbub.trust.roster import Roster
+from hubbub.trust.roster import Roster, read_claim
 from hubbub.trust.signed import check_signature
 
 DOMAIN = "succession"
@@ -83,12 +83,7 @@ def gather(endorsed: Sequence[EndorsedModel]) -> tuple[str, Predecessor]:
 
 def read_endorsement(path: Path) -> EndorsedModel:
     """Read the file that a trainer leaves when a run is completed."""
-    try:
-        return EndorsedModel.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"the endorsement {path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise ConfigurationError(f"{path} is not an endorsement: {describe(error)}") from None
+    return read_claim(path, EndorsedModel, "an endorsement")
 
 
 def find_unendorsed(manifest: Manifest, roster: Roster) -> tuple[str, ...]:

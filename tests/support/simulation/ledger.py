@@ -133,13 +133,23 @@ class Ledger:
 
     def released_rounds(self) -> dict[int, frozenset[PartyId]]:
         """The rounds whose last phase was released, with their members."""
-        last = find_strategy(self.manifest.strategy).phases[-1].name
-        rounds = sorted(
-            (place[1], members)
+        verdicts = self._verdicts_on(find_strategy(self.manifest.strategy).phases[-1].name)
+        return {number: members for number, members in sorted(verdicts.items()) if members}
+
+    def _verdicts_on(self, phase: str) -> dict[int, frozenset[PartyId]]:
+        """By round, the members that a phase was released over; nobody if it was void."""
+        return {
+            place[1]: members
             for place, members in self._once.items()
-            if isinstance(place, tuple) and place[0] == "verdict" and place[2] == last and members
-        )
-        return {number: members for number, members in rounds if isinstance(members, frozenset)}
+            if isinstance(place, tuple) and place[::2] == ("verdict", phase) and isinstance(members, frozenset)
+        }
+
+    def _reasons_to_leave(self) -> tuple[str, ...]:
+        """A client leaves if two rounds were void after their first phase was released: a model may have one."""
+        phases = find_strategy(self.manifest.strategy).phases
+        united, signed = self._verdicts_on(phases[0].name), self._verdicts_on(phases[-1].name)
+        wasted = [number for number, members in signed.items() if not members and united.get(number)]
+        return ("(policy-void-rounds)",) if len(wasted) > 1 else ()
 
     def check_models(self, task: Task, *, demo_seed: int) -> dict[int, str]:
         """Every model must be that of the plaintext algorithm over the same history; they are returned."""
@@ -167,7 +177,7 @@ class Ledger:
         lost_keys = ("did not check the keys",) if self.overflowed else ()
         reasons = {
             "completed": ("all ",),
-            "failed": ("rounds were void", "rounds (", "were void after", *lost_keys),
+            "failed": ("rounds were void", *self._reasons_to_leave(), *lost_keys),
             "cancelled": ("an operator",),
         }[outcome]
         if not any(each in reason for each in reasons):

@@ -19,7 +19,6 @@ import pytest
 
 from hubbub.errors import HubbubError, RejectReason, StorageFailed, TransportError
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
@@ -37,7 +36,7 @@ from hubbub_local.federation import Parties
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SharesSent
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.phases.round import ClientRound
+from hubbub_trainer.phases.round import ClientRound, SendShares
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.service import Trainer
@@ -438,19 +437,18 @@ class World:
 
     def _watch_trainers(self, patch: pytest.MonkeyPatch) -> None:
         ledger = self.ledger
-        send_shares, read_sums = RoundJobs._send_shares, RoundJobs._read_sums
+        send_shares, read_sums = RoundJobs.send_shares, RoundJobs._read_sums
         advance, keep_update, take = Workspace.advance, Workspace.keep_update, snapshots.take
 
-        async def send_watched(bench: RoundJobs, key: Key, phase: str) -> SharesSent:
-            mine = bench._open_phase(key, phase).client_round
-            said = Said.by(mine, phase)
-            ledger.note_said(bench.me, key, phase, said)
-            return await send_shares(bench, key, phase)
+        async def send_watched(jobs: RoundJobs, job: SendShares) -> SharesSent:
+            mine = jobs._open_phase(job.phase).client_round
+            ledger.note_said(jobs.me, jobs.key, job.phase, Said.by(mine, job.phase))
+            return await send_shares(jobs, job)
 
-        def read_watched(bench: RoundJobs, key: Key, data: ClientRound, phase: str) -> Release:
-            release = read_sums(bench, key, data, phase)
+        def read_watched(jobs: RoundJobs, data: ClientRound, phase: str) -> Release:
+            release = read_sums(jobs, data, phase)
             members = next(iter(data.sums[phase].values())).members
-            ledger.note_sum(bench.me, key, phase, members, release.values)
+            ledger.note_sum(jobs.me, jobs.key, phase, members, release.values)
             return release
 
         def advance_watched(
@@ -475,7 +473,7 @@ class World:
 
         patch.setattr(snapshots, "take", take_watched)
         patch.setattr(Workspace, "keep_update", keep_watched)
-        patch.setattr(RoundJobs, "_send_shares", send_watched)
+        patch.setattr(RoundJobs, "send_shares", send_watched)
         patch.setattr(RoundJobs, "_read_sums", read_watched)
         patch.setattr(Workspace, "advance", advance_watched)
 

@@ -1,52 +1,62 @@
-"""Whose eyes a file with a secret is for; what is on disk when is tested at journal, vault and spool."""
+"""Files that are written whole, and whose eyes a secret file is for."""
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from hubbub.disk import is_open_to_others
+from hubbub.disk import is_open_to_others, replacing
 
 US = 1000
 ROOT = 0
 
 
-def status(mode: int, owner: int) -> os.stat_result:
-    return os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0))
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, draft, synced = tmp_path / "file.json", tmp_path / "file.json.part", list[tuple[int, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, path.exists())))
+    draft.write_bytes(b"left by a process that was killed")
+    with replacing(path) as file:
+        file.write(b"first")
+        assert not path.exists()
+        assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+    # The content before it has its name, the name after.
+    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+    def fail() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file.json": b"first"}
+
+    path.chmod(0o640)
+    with replacing(path, like=path.stat()) as file:
+        file.write(b"second")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"second", 0o640)
 
 
-@pytest.fixture
-def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: US)
+@pytest.mark.parametrize(
+    ("who", "owner", "closed", "open_to_others"),
+    [
+        (US, US, (0o400, 0o600, 0o700), (0o640, 0o440, 0o620, 0o610, 0o604, 0o602, 0o601)),
+        # A file of root's may be handed to us by a group that reads it.
+        (US, ROOT, (0o400, 0o600, 0o700, 0o440, 0o640), (0o460, 0o660, 0o450, 0o444, 0o442, 0o441, 0o644)),
+        (ROOT, ROOT, (0o400,), (0o440,)),
+    ],
+    ids=["ours", "handed-to-us", "root"],
+)
+def test_a_secret_is_for_its_owner(
+    monkeypatch: pytest.MonkeyPatch, who: int, owner: int, closed: tuple[int, ...], open_to_others: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: who)
 
+    def is_open(mode: int) -> bool:
+        return is_open_to_others(os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0)))
 
-@pytest.mark.usefixtures("somebody")
-@pytest.mark.parametrize("mode", [0o400, 0o600, 0o700])
-@pytest.mark.parametrize("owner", [US, ROOT])
-def test_what_only_its_owner_may_read_is_closed(mode: int, owner: int) -> None:
-    assert not is_open_to_others(status(mode, owner))
-
-
-@pytest.mark.usefixtures("somebody")
-@pytest.mark.parametrize("mode", [0o640, 0o440, 0o620, 0o610, 0o604, 0o602, 0o601])
-def test_our_own_file_is_open_by_any_right_of_a_group_or_of_all(mode: int) -> None:
-    assert is_open_to_others(status(mode, US))
-
-
-@pytest.mark.usefixtures("somebody")
-@pytest.mark.parametrize("mode", [0o440, 0o640])
-def test_a_file_of_roots_may_be_handed_to_us_by_a_group_that_reads_it(mode: int) -> None:
-    assert not is_open_to_others(status(mode, ROOT))
-
-
-@pytest.mark.usefixtures("somebody")
-@pytest.mark.parametrize("mode", [0o460, 0o660, 0o450, 0o444, 0o442, 0o441, 0o644])
-def test_a_file_of_roots_that_more_than_a_reading_group_may_use_is_open(mode: int) -> None:
-    assert is_open_to_others(status(mode, ROOT))
-
-
-def test_for_root_itself_its_own_file_is_like_anybodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: ROOT)
-
-    assert is_open_to_others(status(0o440, ROOT))
-    assert not is_open_to_others(status(0o400, ROOT))
+    assert {mode: is_open(mode) for mode in closed + open_to_others} == {
+        **dict.fromkeys(closed, False),
+        **dict.fromkeys(open_to_others, True),
+    }

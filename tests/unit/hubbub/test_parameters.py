@@ -7,7 +7,7 @@ from hubbub.parameters import Parameters
 
 
 def lenet(**changes: float | str) -> Parameters:
-    values = {"parameters": 61_706, "clients": 5, "servers": 2, "rho": 0.1, **changes}
+    values = {"model_size": 61_706, "clients": 5, "servers": 2, "rho": 0.1, **changes}
     return Parameters(**values)  # type: ignore[arg-type] # one dictionary for whole numbers and others
 
 
@@ -33,7 +33,7 @@ def test_what_follows_from_a_block() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parameters": 0}, "at least one parameter"),
+        ({"model_size": 0}, "at least one parameter"),
         ({"clients": 1}, "at least 2 are needed"),
         ({"clients": 0}, "at least 2 are needed"),
         ({"clients": 2**31, "alpha_max": 1.0}, "modulus is 4294967297"),

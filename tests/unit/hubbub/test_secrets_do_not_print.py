@@ -69,7 +69,7 @@ def tag_coefficients() -> TagCoefficients:
 
 
 def round_of(strategy: str) -> Callable[[], object]:
-    parameters = Parameters(parameters=4, clients=3, servers=2, rho=0.5)
+    parameters = Parameters(model_size=4, clients=3, servers=2, rho=0.5)
     return lambda: STRATEGIES[strategy].begin(parameters, client_input())
 
 

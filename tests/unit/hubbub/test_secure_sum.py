@@ -3,6 +3,7 @@
 import doctest
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,10 +33,6 @@ def test_the_example_in_its_docstring_is_true() -> None:
     found = doctest.testmod(secure_sum)
 
     assert (found.failed, found.attempted > 0) == (0, True)
-
-
-def test_it_adds_numbers_of_either_sign() -> None:
-    assert run(ASK, INPUTS).tolist() == [-6.0, 0.125, 0.0, 300.0]
 
 
 @given(
@@ -69,21 +66,13 @@ def test_other_numbers_are_rounded_to_a_unit_that_can_be_asked_for() -> None:
     assert total == 4 * round(16 / 3) / 16
 
 
-def test_a_sum_over_fewer_clients_than_were_agreed_on_is_theirs() -> None:
-    assert run(ASK, INPUTS[:2]).tolist() == [1.0, 0.0, 0.0, 200.0]
-
-
-def test_totals_of_some_can_be_added_to_totals_of_others() -> None:
+def test_totals_are_of_those_who_were_added_in_any_order_and_can_be_added_again() -> None:
     first, rest = deal(ASK, INPUTS[:1]), deal(ASK, INPUTS[1:])
     totals = [ASK.add([ASK.add(one), ASK.add(two)]) for one, two in zip(first, rest, strict=True)]
 
-    assert ASK.open(totals).tolist() == [-6.0, 0.125, 0.0, 300.0]
-
-
-def test_servers_totals_are_opened_in_any_order() -> None:
-    totals = [ASK.add(shares) for shares in deal(ASK, INPUTS)]
-
-    assert ASK.open(totals[::-1]).tolist() == ASK.open(totals).tolist()
+    assert run(ASK, INPUTS).tolist() == [-6.0, 0.125, 0.0, 300.0]
+    assert run(ASK, INPUTS[:2]).tolist() == [1.0, 0.0, 0.0, 200.0], "of fewer clients than were agreed on"
+    assert ASK.open(totals).tolist() == ASK.open(totals[::-1]).tolist() == [-6.0, 0.125, 0.0, 300.0]
 
 
 # What hides -----------------------------------------------------------------------------------------------
@@ -130,47 +119,30 @@ def test_a_vector_of_another_shape_is_refused(values: ArrayLike) -> None:
         ASK.share(values)
 
 
-def test_shares_of_different_servers_are_not_added() -> None:
-    with pytest.raises(DataError, match="for different servers"):
-        ASK.add(ASK.share(INPUTS[0]))
-
-
-def test_more_clients_than_were_agreed_on_are_not_added() -> None:
-    """Their sum could overflow."""
-    (shares, *_) = deal(ASK, INPUTS)
-
-    with pytest.raises(DataError, match="4 clients where 3 were agreed on"):
-        ASK.add([*shares, shares[0]])
-
-
-def test_no_share_at_all_is_no_sum() -> None:
-    with pytest.raises(DataError, match="no share to add"):
-        ASK.add([])
-
-
-def test_a_share_of_another_length_is_refused() -> None:
-    longer = SecureSum(clients=3, servers=3, length=5, largest=100.0)
+def test_shares_that_make_no_sum_are_not_added_and_totals_that_make_none_are_not_opened() -> None:
+    dealt = deal(ASK, INPUTS)
+    one, two, three = (ASK.add(shares) for shares in dealt)
+    longer = replace(ASK, length=5)
     strangers = [longer.add(shares) for shares in deal(longer, [[0.0] * 5])]
 
-    with pytest.raises(DataError, match="5 elements where 4 are shared"):
-        ASK.add(strangers[:1])
-    with pytest.raises(DataError, match="5 elements where 4 are shared"):
-        ASK.open(strangers)
-
-
-def test_a_total_that_is_missing_or_there_twice_opens_nothing() -> None:
-    one, two, three = (ASK.add(shares) for shares in deal(ASK, INPUTS))
-
-    for totals in ([one, two], [one, two, two], [one, two, three, three]):
-        with pytest.raises(DataError, match="one total of each of the 3 servers"):
+    for shares, complaint in (
+        (ASK.share(INPUTS[0]), "for different servers"),
+        # Their sum could overflow.
+        ([*dealt[0], dealt[0][0]], "4 clients where 3 were agreed on"),
+        ([], "no share to add"),
+        (strangers[:1], "5 elements where 4 are shared"),
+    ):
+        with pytest.raises(DataError, match=complaint):
+            ASK.add(shares)
+    for totals, complaint in (
+        ([one, two], "one total of each of the 3 servers"),
+        ([one, two, two], "one total of each of the 3 servers"),
+        ([one, two, three, three], "one total of each of the 3 servers"),
+        ([one, two, ASK.add(dealt[2][:2])], "must agree on whom to add"),
+        (strangers, "5 elements where 4 are shared"),
+    ):
+        with pytest.raises(DataError, match=complaint):
             ASK.open(totals)
-
-
-def test_totals_over_different_numbers_of_clients_open_nothing() -> None:
-    one, two, three = deal(ASK, INPUTS)
-
-    with pytest.raises(DataError, match="must agree on whom to add"):
-        ASK.open([ASK.add(one), ASK.add(two), ASK.add(three[:2])])
 
 
 def test_a_total_that_was_shifted_beyond_what_is_possible_is_refused() -> None:
@@ -213,15 +185,9 @@ def test_over_declared_indices_only_they_are_shared_and_the_rest_of_the_sum_is_z
 
     assert sparse.share([5.0, 0.0, 0.0, 1.0])[0].residues.size == 2
     assert run(sparse, [[5.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, -4.0]]).tolist() == [5.0, 0.0, 0.0, -3.0]
-
-
-def test_a_number_outside_of_the_declared_indices_is_refused_and_not_lost() -> None:
-    with pytest.raises(DataError, match="outside of the declared indices"):
-        ASK.restricted_to([0, 3]).share([5.0, 1.0, 0.0, 1.0])
-
-
-def test_nobody_has_anything_is_a_sum_too() -> None:
     assert run(ASK.restricted_to([]), [[0.0] * 4] * 3).tolist() == [0.0] * 4
+    with pytest.raises(DataError, match="outside of the declared indices"):
+        sparse.share([5.0, 1.0, 0.0, 1.0])
 
 
 @pytest.mark.parametrize("clients", [2, 3, 7])

@@ -8,17 +8,28 @@ import pytest
 
 from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import CancelTimer, CountRefusal, Effect, Failed, Publish, Record, SetTimer, Tell
+from hubbub.machine.effects import CancelTimer, CountRefusal, Failed, Publish, Record, SetTimer, Tell
 from hubbub.messages.manifest import CohortMember
-from hubbub.messages.rounds import PhaseReleased, PhaseVoided, VoidNotice, VoidPhase
+from hubbub.messages.rounds import PartialChunk, PhaseReleased, PhaseVoided, VoidNotice, VoidPhase
 from hubbub.messages.runs import PartyFailed
-from hubbub.messages.shares import MAX_RESENDS, Receipt, ResendSet, SetRefused, ShareChunk, Traffic, declare
+from hubbub.messages.shares import (
+    MAX_RESENDS,
+    DenseShareChunk,
+    Receipt,
+    ResendSet,
+    SetRefused,
+    ShareChunk,
+    ShareSeed,
+    Traffic,
+    declare,
+)
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import (
     AnswerOverdue,
     AskDue,
     ChunkBroken,
     ChunkChecked,
+    PartialArrived,
     PhaseEnded,
     SetDamaged,
     SumSent,
@@ -26,21 +37,23 @@ from hubbub_aggregator.events import (
 )
 from hubbub_aggregator.phases.accumulation import (
     KIND,
+    PARTIAL,
     CheckChunk,
     DropSet,
     GiveReceipt,
     NoteDamage,
-    RecordRelease,
     RecordSet,
-    RecordVoid,
+    RecordVerdict,
     SpoolChunk,
     State,
     SumAndRelease,
 )
 from support.accumulation_play import CHUNKS, LONG, OTHER_TRANSCRIPT, SHORT, Play, set_of
-from support.builders import TRANSCRIPT, make_manifest
+from support.builders import TRANSCRIPT, aggregator_names, make_manifest
 
 WHY = "7 is no residue mod 7"
+OTHER_SET = SetId("f" * 32)
+ME, SECOND, THIRD = aggregator_names(3)
 
 
 @pytest.fixture
@@ -49,51 +62,79 @@ def play() -> Play:
 
 
 @pytest.fixture
-def full() -> Play:
+def full(play: Play) -> Play:
     """Everybody's set is complete."""
-    play = Play()
-    for client in play.manifest.clients:
-        play.deliver(client)
-    return play
+    return play.deliver(*play.manifest.clients)
+
+
+def begin_compact(combiner: PartyId = ME) -> Play:
+    return Play(make_manifest(clients=4, servers=3, min_clients=3, wire="compact"), combiner=combiner)
+
+
+@pytest.fixture
+def combining() -> Play:
+    """Everybody's set is complete at the combiner."""
+    play = begin_compact()
+    return play.deliver(*play.manifest.clients)
+
+
+def break_chunk(
+    play: Play, client: PartyId, index: int, *, asked: int = 0, reason: RejectReason = RejectReason.BROKEN_SEAL
+) -> None:
+    play.feed(ChunkBroken(client=client, index=index, reason=reason, explanation=WHY, asked=asked))
+
+
+def journalled(play: Play) -> tuple[object, ...]:
+    """The first effects of an order that is obeyed."""
+    members = play.manifest.clients
+    ended = PhaseEnded(round=1, phase="signs", members=frozenset(members))
+    recorded = Record("released", {"members": list(members), "transcript": TRANSCRIPT})
+    return RecordVerdict(members), recorded, Tell(play.run, ended)
 
 
 # Collecting ---------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_is_spooled_before_it_is_checked(play: Play) -> None:
-    client = play.manifest.clients[0]
+def test_a_set_is_spooled_checked_and_earns_a_receipt_once_every_chunk_was_opened(play: Play) -> None:
+    client, begun = play.manifest.clients[0], play.data
     play.chunk(client, 1)
     spooled, check = play.effects
     assert spooled == SpoolChunk(client, set_of(client), 1)
-    assert isinstance(check, CheckChunk)
-    assert (check.client, check.index, check.share_set.set_id) == (client, 1, set_of(client))
-
-
-def test_a_receipt_is_given_only_for_a_set_whose_every_chunk_was_opened(play: Play) -> None:
-    client = play.manifest.clients[0]
-    for index in reversed(range(CHUNKS)):
-        play.chunk(client, index)
-        assert not play.given()
+    assert check == CheckChunk(client, play.data.sets[client], 1)
+    before = play.data
+    play.chunk(client, 1)
+    play.expect(State.COLLECTING)
+    assert (play.data, before.wire_bytes) == (before, {"signs": 10}), "a duplicate is not counted"
+    play.chunk(client, 0)
+    assert not play.given()
     play.feed(ChunkChecked(client=client, index=1))
     assert not play.effects
     play.feed(ChunkChecked(client=client, index=0))
-    expected = Receipt(
-        aggregator=play.data.me,
-        client=client,
-        set_id=set_of(client),
-        vectors=declare(SHORT),
-        transcript=TRANSCRIPT,
+    receipt = Receipt(
+        aggregator=ME, client=client, set_id=set_of(client), vectors=declare(SHORT), transcript=TRANSCRIPT
     )
-    assert play.effects == (RecordSet(client, set_of(client)), GiveReceipt(expected)), "first the journal"
+    assert play.effects == (RecordSet(client, set_of(client)), GiveReceipt(receipt)), "first the journal"
+    assert not begun.sets, "data is never changed in place"
 
 
-def test_a_duplicate_chunk_is_neither_spooled_nor_counted_again(play: Play) -> None:
+@pytest.mark.parametrize("seeded", [True, False])
+def test_what_was_opened_when_it_came_is_not_checked_again(*, seeded: bool) -> None:
+    play = begin_compact()
     client = play.manifest.clients[0]
-    play.chunk(client, 0)
+    if not seeded:
+        play.chunk(client, 1, checked=True)
+        assert play.effects == (SpoolChunk(client, set_of(client), 1),)
+    play.chunk(client, 0, seeded=seeded, checked=True)
+    kinds = [RecordSet, GiveReceipt] if seeded else [SpoolChunk, RecordSet, GiveReceipt]
+    assert [type(effect) for effect in play.effects] == kinds, "a seed is kept in the event alone"
+    assert play.data.sets[client].complete
+    assert play.data.sets[client].seed == (b"sealed" if seeded else b"")
+    assert play.resumed() == []
     before = play.data
-    play.chunk(client, 0)
-    assert (play.data, play.effects) == (before, ())
-    assert before.wire_bytes == {"signs": 10}
+    play.chunk(client, 0, seeded=seeded)
+    break_chunk(play, client, 0)
+    play.expect(State.COLLECTING)
+    assert play.data == before, "a broken one after a good one spoils nothing"
 
 
 class Declared(TypedDict, total=False):
@@ -103,20 +144,26 @@ class Declared(TypedDict, total=False):
     vectors: tuple[Vector, ...]
     weight: int
     transcript: str
+    seeded: bool
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(Declared(set_id=SetId("f" * 32)), id="another-id"),
-        pytest.param(Declared(vectors=LONG), id="same-id-other-vectors"),
-        pytest.param(Declared(weight=8), id="same-id-other-weight"),
-        pytest.param(Declared(transcript=OTHER_TRANSCRIPT), id="same-id-other-transcript"),
+        Declared(set_id=OTHER_SET),
+        Declared(vectors=LONG),
+        Declared(weight=8),
+        Declared(transcript=OTHER_TRANSCRIPT),
+        Declared(seeded=True),
     ],
+    ids=lambda other: next(iter(other)),
 )
-def test_a_second_set_is_refused(play: Play, other: Declared) -> None:
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_a_second_set_is_refused(play: Play, other: Declared, *, spoilt: bool) -> None:
     client = play.manifest.clients[0]
     play.chunk(client, 0)
+    if spoilt:
+        break_chunk(play, client, 0)
     before = play.data
     with pytest.raises(PeerError) as caught:
         play.chunk(client, 1, **other)
@@ -124,192 +171,127 @@ def test_a_second_set_is_refused(play: Play, other: Declared) -> None:
     assert play.data is before
 
 
-def break_chunk(
-    play: Play, client: PartyId, index: int, reason: RejectReason = RejectReason.RESIDUE_OUT_OF_RANGE
-) -> None:
-    play.feed(ChunkBroken(client=client, index=index, reason=reason, explanation=WHY))
-
-
 @pytest.mark.parametrize("reason", [RejectReason.RESIDUE_OUT_OF_RANGE, RejectReason.BROKEN_SEAL])
-def test_a_spoilt_set_earns_no_receipt_and_the_coordinator_is_told_once(play: Play, reason: RejectReason) -> None:
-    client = play.manifest.clients[0]
-    play.chunk(client, 0)
-    play.chunk(client, 1)
-    break_chunk(play, client, 0, reason)
-    assert play.said() == [SetRefused(client=client, set_id=set_of(client), reason=reason)]
-    assert play.effects[1:] == (CountRefusal(reason, ShareChunk.kind, client, WHY),)
-    play.feed(ChunkChecked(client=client, index=1))
-    assert not play.effects
-    break_chunk(play, client, 1, reason)
-    assert not play.effects
-    play.expect(State.COLLECTING)
-
-
-def test_more_chunks_of_a_spoilt_set_are_not_even_spooled(play: Play) -> None:
-    client = play.manifest.clients[0]
-    play.chunk(client, 0)
-    break_chunk(play, client, 0)
-    play.chunk(client, 1)
-    assert not play.effects
-
-
-def test_a_spoilt_set_cannot_be_replaced_by_a_second_one(play: Play) -> None:
-    client = play.manifest.clients[0]
-    play.chunk(client, 0)
-    break_chunk(play, client, 0)
-    with pytest.raises(PeerError) as caught:
-        play.chunk(client, 0, set_id=SetId("f" * 32))
-    assert caught.value.reason is RejectReason.SECOND_SET
-
-
-def test_a_spoilt_set_does_not_harm_the_others(play: Play) -> None:
+def test_a_spoilt_set_earns_no_receipt_and_does_not_harm_the_others(play: Play, reason: RejectReason) -> None:
     spoilt, *others = play.manifest.clients
     play.chunk(spoilt, 0)
-    break_chunk(play, spoilt, 0)
-    for client in others:
-        play.deliver(client)
+    break_chunk(play, spoilt, 0, reason=reason)
+    assert play.said() == [SetRefused(client=spoilt, set_id=set_of(spoilt), reason=reason)]
+    assert play.effects[1:] == (CountRefusal(reason, ShareChunk.kind, spoilt, WHY),)
+    play.chunk(spoilt, 1)
+    play.expect(State.COLLECTING)
+    play.feed(ChunkChecked(client=spoilt, index=1))
+    play.expect(State.COLLECTING)
+    break_chunk(play, spoilt, 1)
+    play.expect(State.COLLECTING)
+    play.deliver(*others)
     play.order(play.manifest.clients)
     play.expect_refusal(RejectReason.MISSING_RECEIPT)
     play.order(others)
-    play.expect(State.SUMMING)
+    play.at(State.SUMMING)
+
+
+@pytest.mark.parametrize(("seeded", "kind"), [(True, ShareSeed.kind), (False, DenseShareChunk.kind)])
+def test_a_broken_set_is_counted_as_the_messages_that_it_came_in(seeded: bool, kind: str) -> None:  # noqa: FBT001
+    play = begin_compact()
+    client = play.manifest.clients[0]
+    play.chunk(client, 0, seeded=seeded)
+    assert play.resumed() == [CheckChunk(client, play.data.sets[client], 0)]
+    break_chunk(play, client, 0)
+    assert CountRefusal(RejectReason.BROKEN_SEAL, kind, client, WHY) in play.effects
 
 
 # Orders -------------------------------------------------------------------------------------------------
 
 
-def test_the_journal_entry_comes_before_anything_else(full: Play) -> None:
+def test_the_journal_entry_comes_first_and_names_the_members_in_one_order(full: Play) -> None:
     members = full.manifest.clients
-    full.order(members)
-    full.expect(State.SUMMING)
-    ended = PhaseEnded(round=1, phase="signs", members=frozenset(members))
-    recorded = Record("released", {"members": list(members), "transcript": TRANSCRIPT})
-    assert full.effects == (RecordRelease(members), recorded, Tell(full.run, ended), SumAndRelease(members))
+    full.order(members[::-1])
+    full.expect(State.SUMMING, *journalled(full), SumAndRelease(members))
 
 
-def test_a_member_set_is_journalled_in_one_order_however_it_was_named(full: Play) -> None:
-    named = tuple(reversed(full.manifest.clients))
-    full.order(named)
-    assert full.effects[0] == RecordRelease(full.manifest.clients)
-    full.order(named)
-    assert (full.state, full.effects) == (State.SUMMING, ())
+Order = tuple[Sequence[PartyId], Sequence[Receipt]]
 
 
-Wrong = Callable[[Play], tuple[Sequence[PartyId], Sequence[Receipt]]]
+def last_receipt(**changed: object) -> Callable[[Play], Order]:
+    def make(play: Play) -> Order:
+        *rest, last = play.receipts(play.manifest.clients)
+        return play.manifest.clients, [*rest, last.model_copy(update=changed)]
+
+    return make
 
 
-def a_stranger(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    members = (*play.manifest.clients[:3], PartyId("client-9"))
-    return members, play.receipts(members)
+def name(members: Callable[[Sequence[PartyId]], Sequence[PartyId]]) -> Callable[[Play], Order]:
+    return lambda play: (members(play.manifest.clients), play.receipts(members(play.manifest.clients)))
 
 
-def a_member_twice(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    members = (*play.manifest.clients, play.manifest.clients[0])
-    return members, play.receipts(play.manifest.clients)
-
-
-def too_few(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    members = play.manifest.clients[:2]
-    return members, play.receipts(members)
-
-
-def a_receipt_missing(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    return play.manifest.clients, play.receipts(play.manifest.clients)[:-1]
-
-
-def a_receipt_for_another_set(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    *rest, last = play.receipts(play.manifest.clients)
-    return play.manifest.clients, [*rest, last.model_copy(update={"set_id": SetId("f" * 32)})]
-
-
-def a_receipt_for_other_vectors(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    *rest, last = play.receipts(play.manifest.clients)
-    return play.manifest.clients, [*rest, last.model_copy(update={"vectors": declare(LONG)})]
-
-
-def a_receipt_for_another_transcript(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    *rest, last = play.receipts(play.manifest.clients)
-    return play.manifest.clients, [*rest, last.model_copy(update={"transcript": OTHER_TRANSCRIPT})]
-
-
-def a_foreign_receipt(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
-    """Of somebody who is no aggregator of this run, in the place of one who is."""
-    *rest, last = play.receipts(play.manifest.clients)
-    return play.manifest.clients, [*rest, last.model_copy(update={"aggregator": PartyId("aggregator-9")})]
-
-
-def one_receipt_too_many(play: Play) -> tuple[Sequence[PartyId], Sequence[Receipt]]:
+def one_receipt_too_many(play: Play) -> Order:
     receipts = play.receipts(play.manifest.clients)
-    other = receipts[0].model_copy(update={"set_id": SetId("f" * 32)})
-    return play.manifest.clients, [*receipts, other]
+    return play.manifest.clients, [*receipts, receipts[0].model_copy(update={"set_id": OTHER_SET})]
 
 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (a_stranger, RejectReason.NOT_IN_COHORT),
-        (a_member_twice, RejectReason.NOT_IN_COHORT),
-        (too_few, RejectReason.TOO_FEW_MEMBERS),
-        (a_receipt_missing, RejectReason.MISSING_RECEIPT),
-        (a_receipt_for_another_set, RejectReason.MISSING_RECEIPT),
-        (a_receipt_for_other_vectors, RejectReason.MISSING_RECEIPT),
-        (a_receipt_for_another_transcript, RejectReason.MISSING_RECEIPT),
-        (a_foreign_receipt, RejectReason.MISSING_RECEIPT),
-        (one_receipt_too_many, RejectReason.MISSING_RECEIPT),
+        pytest.param(wrong, reason, id=title)
+        for title, wrong, reason in (
+            ("stranger", name(lambda all_: [*all_[:3], PartyId("client-9")]), RejectReason.NOT_IN_COHORT),
+            ("twice", name(lambda all_: [*all_, all_[0]]), RejectReason.NOT_IN_COHORT),
+            ("too-few", name(lambda all_: all_[:2]), RejectReason.TOO_FEW_MEMBERS),
+            (
+                "receipt-missing",
+                lambda play: (play.manifest.clients, play.receipts(play.manifest.clients)[:-1]),
+                RejectReason.MISSING_RECEIPT,
+            ),
+            ("other-set", last_receipt(set_id=OTHER_SET), RejectReason.MISSING_RECEIPT),
+            ("other-vectors", last_receipt(vectors=declare(LONG)), RejectReason.MISSING_RECEIPT),
+            ("other-transcript", last_receipt(transcript=OTHER_TRANSCRIPT), RejectReason.MISSING_RECEIPT),
+            ("foreign", last_receipt(aggregator=PartyId("aggregator-9")), RejectReason.MISSING_RECEIPT),
+            ("one-too-many", one_receipt_too_many, RejectReason.MISSING_RECEIPT),
+        )
     ],
 )
 def test_a_wrong_order_is_refused_and_a_right_one_still_obeyed(
-    full: Play, wrong: Wrong, reason: RejectReason
+    full: Play, wrong: Callable[[Play], Order], reason: RejectReason
 ) -> None:
     before = full.data
     full.order(*wrong(full))
-    full.expect(State.COLLECTING)
-    assert full.data is before
     full.expect_refusal(reason)
+    assert (full.state, full.data) == (State.COLLECTING, before)
     full.order(full.manifest.clients)
-    full.expect(State.SUMMING)
+    full.at(State.SUMMING)
 
 
-def test_a_set_that_is_not_here_cannot_be_added_whatever_receipts_say(play: Play) -> None:
-    for client in play.manifest.clients[:3]:
-        play.deliver(client)
-    play.chunk(play.manifest.clients[3], 0)
+@pytest.mark.parametrize(
+    ("vectors", "transcript", "reason"),
+    [
+        ((), TRANSCRIPT, RejectReason.MISSING_RECEIPT),
+        (LONG, TRANSCRIPT, RejectReason.WRONG_LENGTH),
+        (SHORT, OTHER_TRANSCRIPT, RejectReason.DIFFERENT_TRANSCRIPT),
+    ],
+)
+def test_a_set_that_is_not_whole_or_not_like_the_others_is_never_added_to_them(
+    play: Play, vectors: tuple[Vector, ...], transcript: str, reason: RejectReason
+) -> None:
+    *others, odd = play.manifest.clients
+    play.deliver(*others)
+    if vectors:
+        play.deliver(odd, vectors=vectors, transcript=transcript)
+    else:
+        play.chunk(odd, 0)
     play.order(play.manifest.clients)
-    play.expect_refusal(RejectReason.MISSING_RECEIPT)
-    play.expect(State.COLLECTING)
-
-
-def test_sets_of_different_vectors_are_never_added_together(play: Play) -> None:
-    for client in play.manifest.clients[:3]:
-        play.deliver(client)
-    play.deliver(play.manifest.clients[3], vectors=LONG)
-    play.order(play.manifest.clients)
-    play.expect_refusal(RejectReason.WRONG_LENGTH)
-    play.order(play.manifest.clients[:3])
-    play.expect(State.SUMMING)
-
-
-def test_sets_after_different_sums_are_never_added_together(play: Play) -> None:
-    *others, misled = play.manifest.clients
-    for client in others:
-        play.deliver(client)
-    play.deliver(misled, transcript=OTHER_TRANSCRIPT)
-    play.order(play.manifest.clients)
-    play.expect(State.COLLECTING)
-    play.expect_refusal(RejectReason.DIFFERENT_TRANSCRIPT)
+    play.expect_refusal(reason)
+    play.at(State.COLLECTING)
     play.order(others)
-    play.expect(State.SUMMING)
+    play.at(State.SUMMING)
 
 
-def test_which_sums_a_set_comes_after_is_not_for_this_aggregator_to_judge() -> None:
-    """It cannot read a transcript: whichever the members have in common is theirs."""
-    play = Play()
-    for client in play.manifest.clients:
-        play.deliver(client, transcript=OTHER_TRANSCRIPT)
+def test_the_members_common_transcript_is_not_for_this_aggregator_to_judge(play: Play) -> None:
+    play.deliver(*play.manifest.clients, transcript=OTHER_TRANSCRIPT)
     play.order(play.manifest.clients)
-    play.expect(State.SUMMING)
-    assert [effect.fields["transcript"] for effect in play.effects if isinstance(effect, Record)] == [
-        OTHER_TRANSCRIPT
-    ]
+    play.at(State.SUMMING)
+    (record,) = [effect for effect in play.effects if isinstance(effect, Record)]
+    assert record.fields["transcript"] == OTHER_TRANSCRIPT
 
 
 def test_min_clients_counts_organisations_not_clients() -> None:
@@ -318,132 +300,228 @@ def test_min_clients_counts_organisations_not_clients() -> None:
         for number, organisation in enumerate(("a", "a", "a", "b", "c"), 1)
     )
     play = Play(make_manifest(clients=5, servers=3, cohort=cohort, min_clients=3))
-    for client in play.manifest.clients:
-        play.deliver(client)
+    play.deliver(*play.manifest.clients)
     play.order(play.manifest.clients[:4])
     play.expect_refusal(RejectReason.TOO_FEW_MEMBERS)
     play.order(play.manifest.clients[2:])
-    play.expect(State.SUMMING)
+    play.at(State.SUMMING)
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [3, 4, 5])
 def test_a_later_phase_keeps_the_first_phases_members(size: int) -> None:
     manifest = make_manifest(clients=5, servers=3, min_clients=3)
-    required = frozenset(manifest.clients[1:])
-    play = Play(manifest, required)
-    for client in manifest.clients:
-        play.deliver(client)
+    play = Play(manifest, frozenset(manifest.clients[1:])).deliver(*manifest.clients)
     play.order(manifest.clients[:size])
     play.expect_refusal(RejectReason.DIFFERENT_MEMBERS)
     play.order(manifest.clients[1:])
-    play.expect(State.SUMMING)
+    play.at(State.SUMMING)
 
 
-# After the order ----------------------------------------------------------------------------------------
-
-
-def test_the_same_order_again_changes_nothing_and_another_one_is_refused(full: Play) -> None:
-    full.order(full.manifest.clients)
-    before = full.data
-    full.order(full.manifest.clients)
-    assert (full.state, full.data, full.effects) == (State.SUMMING, before, ())
-    full.order(full.manifest.clients[:3])
-    full.expect_refusal(RejectReason.ALREADY_ENDED)
-    assert (full.state, full.data) == (State.SUMMING, before)
-
-
-def test_a_void_after_the_release_is_refused(full: Play) -> None:
-    full.order(full.manifest.clients)
-    full.feed(VoidOrdered())
-    full.expect_refusal(RejectReason.ALREADY_ENDED, VoidPhase.kind)
-    full.expect(State.SUMMING)
-
-
-def test_late_chunks_change_nothing_once_the_members_are_frozen(full: Play) -> None:
-    full.order(full.manifest.clients[:3])
-    before = full.data
-    full.chunk(full.manifest.clients[3], 0, set_id=SetId("f" * 32))
-    full.feed(ChunkChecked(client=full.manifest.clients[3], index=0))
-    break_chunk(full, full.manifest.clients[3], 1)
-    assert (full.state, full.data, full.effects) == (State.SUMMING, before, ())
+@pytest.mark.parametrize("state", [State.SUMMING, State.AWAITING])
+def test_once_the_members_are_frozen_only_the_same_order_is_taken_and_late_chunks_change_nothing(
+    state: State,
+) -> None:
+    play = begin_compact(ME if state is State.AWAITING else SECOND)
+    play.deliver(*play.manifest.clients)
+    members, late = play.manifest.clients[:3], play.manifest.clients[3]
+    play.order(members)
+    before = play.data
+    play.order(members[::-1])
+    play.expect(state)
+    play.chunk(late, 0, set_id=OTHER_SET)
+    play.expect(state)
+    play.ignores(ChunkChecked(client=late, index=0))
+    break_chunk(play, late, 1)
+    play.expect(state)
+    play.order(play.manifest.clients)
+    play.expect_refusal(RejectReason.ALREADY_ENDED)
+    play.feed(VoidOrdered())
+    play.expect_refusal(RejectReason.ALREADY_ENDED, VoidPhase.kind)
+    assert (play.state, play.data) == (state, before)
+    play.feed(Failed("the disk is full", Code.DISK_FAILED))
+    assert (play.state, play.said()) == (State.FAILED, [PartyFailed(code=Code.DISK_FAILED)])
 
 
 def test_the_release_is_reported_with_what_was_counted(full: Play) -> None:
     full.order(full.manifest.clients)
+    assert full.resumed() == [SumAndRelease(full.manifest.clients)]
     sent = Traffic(counts_as="signs", direction="down", payload_bits=1200)
-    full.feed(SumSent(vectors=LONG, traffic=(sent,)))
-    full.expect(State.RELEASED)
+    full.feed(SumSent(vectors=LONG, traffic=(sent,)))  # It may look otherwise than the shares.
+    full.at(State.RELEASED)
     arrived = Traffic(counts_as="signs", direction="up", wire_bytes=10 * CHUNKS * 4)
-    # What is released may look otherwise than what was sent.
-    assert full.said() == [
-        PhaseReleased(members=full.manifest.clients, vectors=declare(LONG), traffic=(arrived, sent))
-    ]
+    body = PhaseReleased(members=full.manifest.clients, vectors=declare(LONG), traffic=(arrived, sent))
+    assert full.said() == [body]
 
 
 def test_a_void_is_journalled_before_anybody_hears_of_it(full: Play) -> None:
     full.feed(VoidOrdered())
-    full.expect(State.VOID)
-    assert full.effects[0] == RecordVoid()
-    told = [effect for effect in full.effects if isinstance(effect, Publish)]
-    notices = [effect.to for effect in told if effect.body == VoidNotice()]
-    assert notices == list(full.manifest.clients)
-    assert full.said() == [PhaseVoided()]
     ended = PhaseEnded(round=1, phase="signs", members=frozenset())
-    assert full.effects[-2:] == (Record("void"), Tell(full.run, ended))
+    full.expect(
+        State.VOID,
+        RecordVerdict(),
+        *(Publish(client, Role.CLIENT, VoidNotice()) for client in full.manifest.clients),
+        Publish(full.manifest.coordinator, Role.COORDINATOR, PhaseVoided()),
+        Record("void"),
+        Tell(full.run, ended),
+    )
 
 
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_disk_that_fails_us_is_told_to_the_coordinator(full: Play, *, closed: bool) -> None:
-    if closed:
-        full.order(full.manifest.clients)
-    full.feed(Failed("CheckChunk: the disk is full", Code.DISK_FAILED))
-    full.expect(State.FAILED)
-    assert full.said() == [PartyFailed(code=Code.DISK_FAILED)]
+def test_a_disk_that_fails_us_is_told_to_the_coordinator(play: Play) -> None:
+    play.feed(Failed("CheckChunk: the disk is full", Code.DISK_FAILED))
+    assert (play.state, play.said()) == (State.FAILED, [PartyFailed(code=Code.DISK_FAILED)])
 
 
-def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:
-    data, copy = play.data, replace(play.data)
-    play.deliver(play.manifest.clients[0])
-    assert data == copy
-    assert data.sets == {}
-
-
-# After a restart ----------------------------------------------------------------------------------------
-
-
-def test_chunks_that_nobody_has_looked_at_are_looked_at_again(play: Play) -> None:
+def test_a_restart_checks_the_chunks_that_nobody_has_looked_at(play: Play) -> None:
+    assert play.resumed() == []
     done, half, spoilt, _ = play.manifest.clients
     play.deliver(done)
     for client in (half, spoilt):
         for index in reversed(range(CHUNKS)):
             play.chunk(client, index)
     play.feed(ChunkChecked(client=half, index=0))
-    play.feed(ChunkBroken(client=spoilt, index=0, reason=RejectReason.BROKEN_SEAL, explanation=WHY))
-    assert KIND.resume(play.state, play.data) == (CheckChunk(half, play.data.sets[half], 1),)
+    break_chunk(play, spoilt, 0)
+    assert play.resumed() == [CheckChunk(half, play.data.sets[half], 1)]
 
 
-def test_a_sum_that_was_not_out_is_added_and_sent_again(full: Play) -> None:
-    full.order(full.manifest.clients)
-    assert KIND.resume(full.state, full.data) == (SumAndRelease(full.manifest.clients),)
+# Combining ----------------------------------------------------------------------------------------------
 
 
-def test_an_empty_phase_has_nothing_to_take_up(play: Play) -> None:
-    assert KIND.resume(play.state, play.data) == ()
+def partial_of(play: Play, aggregator: PartyId, index: int = 0) -> PartialArrived:
+    return PartialArrived(
+        aggregator=aggregator,
+        members=play.manifest.clients,
+        vectors=SHORT,
+        transcript=TRANSCRIPT,
+        signature="5a" * 64,
+        index=index,
+        chunks=CHUNKS,
+        wire_bytes={"signs": 7},
+    )
+
+
+def send_sum(play: Play, aggregator: PartyId) -> None:
+    for index in reversed(range(CHUNKS)):
+        play.feed(partial_of(play, aggregator, index))
+
+
+def test_an_aggregator_that_does_not_combine_waits_for_nobody() -> None:
+    play = begin_compact(SECOND)
+    play.deliver(*play.manifest.clients)
+    play.order(play.manifest.clients)
+    play.expect(State.SUMMING, *journalled(play), SumAndRelease(play.manifest.clients))
+
+
+def test_the_combiner_journals_at_its_order_and_adds_when_the_last_sum_is_here(combining: Play) -> None:
+    play = combining
+    play.order(play.manifest.clients)
+    play.expect(State.AWAITING, *journalled(play))
+    assert play.data.missing == (SECOND, THIRD)
+    send_sum(play, THIRD)
+    play.feed(partial_of(play, SECOND, 1))
+    play.expect(State.AWAITING, SpoolChunk(SECOND, PARTIAL, 1))
+    before = play.data
+    play.feed(partial_of(play, SECOND, 1))
+    play.expect(State.AWAITING)
+    assert (play.data, before.across) == (before, {"signs": 21}), "a duplicate is not counted"
+    assert play.resumed() == [], "a restart goes on waiting"
+    play.feed(partial_of(play, SECOND, 0))
+    play.expect(State.SUMMING, SpoolChunk(SECOND, PARTIAL, 0), SumAndRelease(play.manifest.clients))
+    before = play.data
+    play.feed(partial_of(play, SECOND))
+    play.feed(replace(partial_of(play, THIRD), members=play.manifest.clients[:3]))
+    play.expect(State.SUMMING)
+    assert play.data is before, "a late sum changes nothing"
+    assert play.resumed() == [SumAndRelease(play.manifest.clients)]
+    sent = Traffic(counts_as="signs", direction="down", payload_bits=1200)
+    play.feed(SumSent(vectors=SHORT, traffic=(sent,)))
+    up = Traffic(counts_as="signs", direction="up", wire_bytes=10 * CHUNKS * 4)
+    across = Traffic(counts_as="signs", direction="across", wire_bytes=7 * CHUNKS * 2)
+    body = PhaseReleased(members=play.manifest.clients, vectors=declare(SHORT), traffic=(up, across, sent))
+    play.expect(State.RELEASED, Publish(play.manifest.coordinator, Role.COORDINATOR, body))
+    for state in (State.RELEASED, State.VOID, State.FAILED):
+        assert KIND.resume(state, play.data) == ()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_sums_before_our_own_order_are_kept_and_release_nothing(*, whole: bool) -> None:
+    play = begin_compact()
+    client = play.manifest.clients[0]
+    play.chunk(client, 0)
+    send_sum(play, THIRD)
+    assert play.effects == (SpoolChunk(THIRD, PARTIAL, 0),)
+    play.feed(partial_of(play, SECOND, 1))
+    assert play.resumed() == [CheckChunk(client, play.data.sets[client], 0)]
+    if whole:
+        play.feed(partial_of(play, SECOND, 0))
+    play.deliver(*play.manifest.clients)
+    before = play.data
+    play.order(play.manifest.clients[:2])
+    play.expect_refusal(RejectReason.TOO_FEW_MEMBERS)
+    assert (play.state, play.data) == (State.COLLECTING, before)
+    play.feed(VoidOrdered())
+    play.expect_refusal(RejectReason.CONTRADICTION, VoidPhase.kind)
+    assert (play.state, play.data) == (State.COLLECTING, before), "another has released the phase"
+    play.order(play.manifest.clients)
+    sums = (SumAndRelease(play.manifest.clients),) if whole else ()
+    play.expect(State.SUMMING if whole else State.AWAITING, *journalled(play), *sums)
+
+
+OTHERS: dict[str, Callable[[PartialArrived], PartialArrived]] = {
+    "members": lambda event: replace(event, members=event.members[:3]),
+    "order-of-members": lambda event: replace(event, members=event.members[::-1]),
+    "vectors": lambda event: replace(event, vectors=LONG),
+    "transcript": lambda event: replace(event, transcript=OTHER_TRANSCRIPT),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_sum_of_something_else_ends_the_run_and_a_second_sum_is_refused(
+    combining: Play, other: str, *, ordered: bool
+) -> None:
+    play = combining
+    if ordered:
+        play.order(play.manifest.clients)
+    play.feed(partial_of(play, SECOND, 0))
+    before = play.state, play.data
+    with pytest.raises(PeerError, match="aggregator-2 has released another sum") as caught:
+        play.feed(OTHERS[other](partial_of(play, SECOND, 1)))
+    assert caught.value.reason is RejectReason.CONTRADICTION
+    assert (play.state, play.data) == before
+
+    play.feed(OTHERS[other](partial_of(play, THIRD)))
+    if not ordered:
+        play.at(State.COLLECTING)
+        play.order(play.manifest.clients)
+        assert play.effects[:3] == journalled(play), "our own verdict is final all the same"
+    play.at(State.FAILED)
+    assert play.said() == [PartyFailed(code=Code.PROTOCOL_CONTRADICTION)]
+    (counted,) = [each for each in play.effects if isinstance(each, CountRefusal)]
+    assert (counted.reason, counted.kind) == (RejectReason.CONTRADICTION, PartialChunk.kind)
+    assert counted.sender == THIRD
+    assert counted.explanation.startswith(f"{THIRD} released a sum of other members")
+    assert not [each for each in play.effects if isinstance(each, SumAndRelease)]
+
+
+def test_a_void_that_comes_before_any_sum_is_obeyed(combining: Play) -> None:
+    combining.feed(VoidOrdered())
+    combining.at(State.VOID)
 
 
 # What the disk has damaged ------------------------------------------------------------------------------
 
 
-def damage(play: Play, client: PartyId, *, asked: int = 0, at_s: float = 100.0) -> None:
-    play.feed(SetDamaged(client=client, index=0, asked=asked, path="0.slot", what="is gone", at_s=at_s))
+def damage(play: Play, client: PartyId, *, asked: int = 0) -> None:
+    play.feed(SetDamaged(client=client, index=0, asked=asked, path="0.slot", what="is gone", at_s=100.0))
 
 
 def request_to(client: PartyId) -> Publish:
     return Publish(client, Role.CLIENT, ResendSet(set_id=set_of(client)))
 
 
-def done(play: Play) -> list[Effect]:
-    return list(play.effects)
+def expect_given_up(play: Play) -> None:
+    play.at(State.FAILED)
+    assert play.said() == [PartyFailed(code=Code.DISK_FAILED)]
 
 
 def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_do_not_count(play: Play) -> None:
@@ -451,14 +529,16 @@ def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_
     for index in range(CHUNKS):
         play.chunk(client, index)
     damage(play, client)
-    assert done(play) == [DropSet(client), NoteDamage(client, "0.slot is gone"), request_to(client)]
+    play.expect(State.COLLECTING, DropSet(client), NoteDamage(client, "0.slot is gone"), request_to(client))
+    assert play.resumed() == [SetTimer("ask", 0.0, AskDue)]
+    play.feed(AskDue(at_s=200.0))
+    play.expect(State.COLLECTING, request_to(client))
     before = play.data.wire_bytes
-    play.feed(ChunkChecked(client=client, index=1))
-    assert done(play) == []
+    play.ignores(ChunkChecked(client=client, index=1))
     break_chunk(play, client, 1)
-    assert done(play) == []
+    play.expect(State.COLLECTING)
     damage(play, client)
-    assert done(play) == [], "found in what is dropped already"
+    play.expect(State.COLLECTING)
     for index in range(CHUNKS):
         play.chunk(client, index)
         assert play.effects[0] == SpoolChunk(client, set_of(client), index)
@@ -468,59 +548,41 @@ def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_
 
 
 def test_damage_after_the_order_waits_for_the_set_and_then_adds_over_the_same_members(full: Play) -> None:
-    members = full.manifest.clients[:3]
+    members, left_out = full.manifest.clients[:3], full.manifest.clients[3]
+    client = members[1]
     full.order(members)
     frozen = full.data
-    damage(full, members[1])
-    full.expect(State.AWAITING)
-    due_s = 100.0 + full.manifest.phase_timeout_s
-    assert full.effects[2:] == (request_to(members[1]), SetTimer("answer", due_s, AnswerOverdue))
-    for client in (members[0], full.manifest.clients[3]):
-        full.chunk(client, 0)
-        assert done(full) == [], "nobody else was asked"
-    for index in range(CHUNKS):
-        full.chunk(members[1], index)
-    full.feed(ChunkChecked(client=members[1], index=0))
-    full.feed(ChunkChecked(client=members[1], index=0, asked=1))
-    full.expect(State.AWAITING)
-    full.feed(ChunkChecked(client=members[1], index=1, asked=1))
+    damage(full, left_out)
     full.expect(State.SUMMING)
-    assert full.effects == (CancelTimer("answer"), SumAndRelease(members))
-    again = replace(full.data, sets=frozen.sets, answer_by_s=0.0)
-    assert again == frozen, "nothing but the set and the deadline has changed"
-    full.feed(AnswerOverdue(at_s=due_s))
-    full.expect(State.SUMMING)
-
-
-def test_damage_to_the_set_of_somebody_who_was_left_out_changes_nothing(full: Play) -> None:
-    full.order(full.manifest.clients[:3])
-    damage(full, full.manifest.clients[3])
-    full.expect(State.SUMMING)
-    assert not full.effects
-
-
-def test_after_a_restart_the_request_and_its_deadline_are_there_again(full: Play) -> None:
-    client = full.manifest.clients[0]
-    full.order(full.manifest.clients)
     damage(full, client)
-    full.chunk(client, 0)
-    check, ask, give_up = KIND.resume(full.state, full.data)
-    assert isinstance(check, CheckChunk)
-    assert (check.client, check.index, check.share_set.asked) == (client, 0, 1)
-    assert ask == SetTimer("ask", 0.0, AskDue)
-    assert give_up == SetTimer("answer", 100.0 + full.manifest.phase_timeout_s, AnswerOverdue)
-    full.feed(AskDue(at_s=200.0))
-    assert full.effects == (request_to(client),)
-
-
-def test_an_order_to_void_or_to_close_otherwise_is_refused_while_a_set_is_awaited_again(full: Play) -> None:
-    full.order(full.manifest.clients[:3])
-    damage(full, full.manifest.clients[0])
+    full.at(State.AWAITING)
+    overdue = SetTimer("answer", 100.0 + full.manifest.phase_timeout_s, AnswerOverdue)
+    assert full.effects[2:] == (request_to(client), overdue)
+    for nobody in (members[0], left_out):
+        full.chunk(nobody, 0)
+        full.expect(State.AWAITING)
+        break_chunk(full, nobody, 0)
+        full.expect(State.AWAITING)
     full.feed(VoidOrdered())
     full.expect_refusal(RejectReason.ALREADY_ENDED, VoidPhase.kind)
     full.order(full.manifest.clients)
     full.expect_refusal(RejectReason.ALREADY_ENDED)
+
+    full.chunk(client, 0)
+    check = CheckChunk(client, full.data.sets[client], 0)
+    assert full.data.sets[client].asked == 1
+    assert full.resumed() == [check, SetTimer("ask", 0.0, AskDue), overdue]
+    full.feed(AskDue(at_s=200.0))
+    full.expect(State.AWAITING, request_to(client))
+    full.chunk(client, 1)
+    full.feed(ChunkChecked(client=client, index=0))
+    full.feed(ChunkChecked(client=client, index=0, asked=1))
     full.expect(State.AWAITING)
+    full.feed(ChunkChecked(client=client, index=1, asked=1))
+    full.expect(State.SUMMING, CancelTimer("answer"), SumAndRelease(members))
+    assert replace(full.data, sets=frozen.sets, answer_by_s=0.0) == frozen, "only set and deadline have changed"
+    full.feed(AnswerOverdue(at_s=700.0))
+    full.expect(State.SUMMING)
 
 
 def test_a_set_that_is_damaged_each_time_is_given_up(full: Play) -> None:
@@ -528,7 +590,34 @@ def test_a_set_that_is_damaged_each_time_is_given_up(full: Play) -> None:
     full.order(full.manifest.clients)
     for asked in range(MAX_RESENDS):
         damage(full, client, asked=asked)
-        full.expect(State.AWAITING)
+        full.at(State.AWAITING)
     damage(full, client, asked=MAX_RESENDS)
-    full.expect(State.FAILED)
-    assert full.said() == [PartyFailed(code=Code.DISK_FAILED)]
+    expect_given_up(full)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_set_that_does_not_come_again_or_comes_broken_ends_the_run(full: Play, *, silent: bool) -> None:
+    client = full.manifest.clients[0]
+    full.order(full.manifest.clients)
+    damage(full, client)
+    if silent:
+        full.feed(AnswerOverdue(at_s=700.0))
+    else:
+        full.chunk(client, 0)
+        break_chunk(full, client, 0, asked=1)
+        assert full.effects[-1] == CountRefusal(RejectReason.BROKEN_SEAL, ShareChunk.kind, client, WHY)
+    expect_given_up(full)
+
+
+def test_the_combiner_waits_for_the_damaged_set_beside_the_sums(combining: Play) -> None:
+    client = combining.manifest.clients[0]
+    combining.order(combining.manifest.clients)
+    damage(combining, client)
+    for server in (SECOND, THIRD):
+        send_sum(combining, server)
+        combining.expect(State.AWAITING, SpoolChunk(server, PARTIAL, 0))
+    for index in range(CHUNKS):
+        combining.at(State.AWAITING)
+        combining.chunk(client, index, checked=True)
+    spooled = SpoolChunk(client, set_of(client), CHUNKS - 1)
+    combining.expect(State.SUMMING, spooled, CancelTimer("answer"), SumAndRelease(combining.manifest.clients))

@@ -42,10 +42,8 @@ from support.compact_scene import (
     THIRD,
     VECTORS,
     CompactScene,
-    Deal,
     compact_scene,
     cut,
-    manifest_where,
     running_compact,
 )
 from support.deaths import Fate, live_through
@@ -59,24 +57,19 @@ both = pytest.mark.parametrize("combines", [True, False], ids=["combiner", "othe
 
 
 @both
-def test_these_sets_have_several_chunks_and_come_in_both_forms(*, combines: bool) -> None:
-    manifest = manifest_where(combines=combines)
-    assert len(PLAN) == 2
-    assert [Deal(manifest, client, 1).holder == ME for client in CLIENTS].count(True) == 1
-
-
-@both
 @aio
 async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
     tmp_path: Path, *, combines: bool
 ) -> None:
     async with running_compact(tmp_path, combines=combines) as scene:
+        assert len(PLAN) == 2
+        assert [scene.deal(client).holder == ME for client in CLIENTS].count(True) == 1, "sets in both forms"
         for number in (1, 2, 3):
             await scene.play_round(number)
 
         assert scene.dead() == []
         assert not scene.spooled(), "neither shares nor sums stay on disk"
-        assert not scene.aggregator._bench._opened._seeds, "nor opened seeds in memory"
+        assert not scene.aggregator._bench.opened._seeds, "nor opened seeds in memory"
 
 
 @aio
@@ -85,14 +78,14 @@ async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_i
 ) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all()
-        assert scene.aggregator._bench._opened._seeds
-        assert scene.aggregator._bench._opened._share_keys
+        assert scene.aggregator._bench.opened._seeds
+        assert scene.aggregator._bench.opened._share_keys
 
         await scene.command(RunEnded(outcome="failed", reason="enough"))
         await scene.empty_inbox()
 
-        assert not scene.aggregator._bench._opened._seeds
-        assert not scene.aggregator._bench._opened._share_keys
+        assert not scene.aggregator._bench.opened._seeds
+        assert not scene.aggregator._bench.opened._share_keys
         assert not scene.aggregator._receipts
 
 
@@ -156,37 +149,30 @@ async def test_the_key_of_a_share_set_is_opened_once_and_kept_in_memory_until_th
         await scene.check_release()
 
         assert opened.count(client) == 1
-        assert not scene.aggregator._bench._opened._share_keys
+        assert not scene.aggregator._bench.opened._share_keys
 
 
 @both
 @aio
-async def test_who_drops_out_is_in_nobodys_sum(tmp_path: Path, *, combines: bool) -> None:
+async def test_a_client_that_drops_out_or_is_not_ordered_is_in_nobodys_sum(
+    tmp_path: Path, *, combines: bool
+) -> None:
     for missing in CLIENTS:
         members = tuple(client for client in CLIENTS if client != missing)
         async with running_compact(tmp_path / missing, combines=combines) as scene:
+            if missing == CLIENTS[0]:
+                await scene.deal_all()
             await scene.play_round(1, members)
 
 
-@both
 @aio
-async def test_a_set_that_came_and_is_not_ordered_is_in_nobodys_sum(tmp_path: Path, *, combines: bool) -> None:
-    members = CLIENTS[1:]
-    async with running_compact(tmp_path, combines=combines) as scene:
-        await scene.deal_all()
-
-        await scene.order_close(1, members)
-        if combines:
-            await scene.send_partials(1, members)
-
-        await scene.check_release(1, members)
-
-
-@aio
-async def test_sums_of_the_others_may_come_before_our_order(tmp_path: Path) -> None:
+async def test_sums_of_the_others_may_come_before_our_order_and_no_void_is_obeyed_then(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.deal_all()
         await scene.send_partials()
+        await scene.command(VoidPhase(), round_number=1, phase=PHASE)
+        ((_, refusal),) = await scene.coordinator.hear(OrderRefused)
+        assert refusal.reason is RejectReason.CONTRADICTION
 
         await scene.order_close()
 
@@ -239,99 +225,43 @@ Misdeed = Callable[[CompactScene], Awaitable[None]]
 
 async def a_share_of_the_papers_wire(scene: CompactScene) -> None:
     client = scene.owes_all()
-    deal, index = scene.deal(client), 0
-    body = ShareChunk(set_id=deal.set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=index)
-    sealed = seal_share(scene.seals[scene.run][client], scene.stage(), ME, deal.set_id, index, bytes(252))
-    await scene.clients[client].say(
-        body,
-        to=ME,
-        role=scene.aggregator.runner.identity.role,
-        run=scene.run,
-        round_number=1,
-        phase=PHASE,
-        payload=sealed,
-    )
-
-
-async def a_seed_where_the_share_is_owed(scene: CompactScene) -> None:
-    await scene.send_seed(scene.owes_all())
-
-
-async def a_share_where_a_seed_is_owed(scene: CompactScene) -> None:
-    await scene.send_full(scene.owes_seed(), 0)
-
-
-async def a_long_seed(scene: CompactScene) -> None:
-    await send_odd_seed(scene, 33)
-
-
-async def a_short_seed(scene: CompactScene) -> None:
-    await send_odd_seed(scene, 31)
+    set_id = scene.deal(client).set_id
+    body = ShareChunk(set_id=set_id, vectors=declare(VECTORS), transcript=TRANSCRIPT, index=0)
+    sealed = seal_share(scene.seals[scene.run][client], scene.stage(), ME, set_id, 0, bytes(252))
+    await scene.send(client, body, sealed)
 
 
 async def send_odd_seed(scene: CompactScene, size: int) -> None:
     client = scene.owes_seed()
-    seals = scene.seals[scene.run][client]
-    await scene.send_seed(
-        client, payload=seals.seal_seed(scene.stage(), ME, scene.deal(client).set_id, bytes(size))
-    )
+    seals, set_id = scene.seals[scene.run][client], scene.deal(client).set_id
+    await scene.send_seed(client, payload=seals.seal_seed(scene.stage(), ME, set_id, bytes(size)))
 
 
-async def a_share_of_another_length(scene: CompactScene) -> None:
-    await scene.send_full(scene.owes_all(), 0, share=bytes(10))
-
-
-async def send_sum_as(scene: CompactScene, sender: PartyId) -> None:
-    """A good partial sum, but for who sends it."""
-    body = scene.make_partial(SECOND, 0)
-    await scene.send(sender, body, scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0])))
-
-
-async def a_sum_by_a_client(scene: CompactScene) -> None:
-    await send_sum_as(scene, CLIENTS[0])
-
-
-async def a_sum_by_the_coordinator(scene: CompactScene) -> None:
-    await scene.coordinator.say(
-        scene.make_partial(SECOND, 0),
-        to=ME,
-        role=scene.aggregator.runner.identity.role,
-        run=scene.run,
-        round_number=1,
-        phase=PHASE,
-        payload=scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0])),
-    )
-
-
-async def a_sum_that_another_signed(scene: CompactScene) -> None:
-    await send_sum_as(scene, THIRD)
+async def send_sum(
+    scene: CompactScene,
+    sender: PartyId = SECOND,
+    *,
+    index: int = 0,
+    number: int = 1,
+    sealed_for: int | None = None,
+    signature: str | None = None,
+) -> None:
+    """A good partial sum, but for its sender, its place or its signature."""
+    body = scene.make_partial(SECOND, index, number, signature=signature)
+    packed = cut(scene.partial(SECOND), PLAN[index]) if index < len(PLAN) else bytes(10)
+    sealed = scene.seal_partial(SECOND, index, packed, sealed_for or number)
+    await scene.send(sender, body, sealed, number)
 
 
 def signed_as(*, run: RunId | None = None, number: int = 1, phase: str = PHASE, **claim: object) -> Misdeed:
     """A sum whose release is signed for something else than its message says."""
 
-    async def misdeed(scene: CompactScene) -> None:
+    def misdeed(scene: CompactScene) -> Awaitable[None]:
         release = scene.claim(SECOND).model_copy(update=claim)
         identity = identity_of(scene.manifest, SECOND)
-        signature = sign_release(identity, run or scene.run, number, phase, release)
-        body = scene.make_partial(SECOND, 0, signature=signature)
-        await scene.send(SECOND, body, scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0])))
+        return send_sum(scene, signature=sign_release(identity, run or scene.run, number, phase, release))
 
     return misdeed
-
-
-async def a_sum_of_another_length(scene: CompactScene) -> None:
-    await scene.send_partial(SECOND, 0, packed=bytes(10))
-
-
-async def a_chunk_that_no_sum_has(scene: CompactScene) -> None:
-    body = scene.make_partial(SECOND, len(PLAN))
-    await scene.send(SECOND, body, scene.seal_partial(SECOND, len(PLAN), bytes(10)))
-
-
-async def a_sum_of_a_round_to_come(scene: CompactScene) -> None:
-    body = scene.make_partial(SECOND, 0, 4)
-    await scene.send(SECOND, body, scene.seal_partial(SECOND, 0, cut(scene.partial(SECOND), PLAN[0]), 4), 4)
 
 
 async def a_second_sum(scene: CompactScene) -> None:
@@ -339,29 +269,42 @@ async def a_second_sum(scene: CompactScene) -> None:
     await scene.send_partial(SECOND, 1, members=CLIENTS[1:])
 
 
+MISDEEDS: dict[RejectReason, dict[str, Misdeed]] = {
+    RejectReason.UNEXPECTED: {
+        "a share of the paper's wire": a_share_of_the_papers_wire,
+        "a seed where the share is owed": lambda s: s.send_seed(s.owes_all()),
+        "a share where a seed is owed": lambda s: s.send_full(s.owes_seed(), 0),
+    },
+    RejectReason.WRONG_LENGTH: {
+        "a long seed": lambda s: send_odd_seed(s, 33),
+        "a short seed": lambda s: send_odd_seed(s, 31),
+        "a share of another length": lambda s: s.send_full(s.owes_all(), 0, share=bytes(10)),
+        "a sum of another length": lambda s: s.send_partial(SECOND, 0, packed=bytes(10)),
+        "a chunk that no sum has": lambda s: send_sum(s, index=len(PLAN)),
+    },
+    RejectReason.WRONG_SENDER: {
+        "a sum by a client": lambda s: send_sum(s, CLIENTS[0]),
+        "a sum by the coordinator": lambda s: send_sum(s, s.coordinator.name),
+    },
+    RejectReason.BAD_SIGNATURE: {
+        "a sum that another signed": lambda s: send_sum(s, THIRD),
+        "signed for another round": signed_as(number=2),
+        "signed for another phase": signed_as(phase="union"),
+        "signed for another run": signed_as(run=RunId("0" * 32)),
+        "signed for other members": signed_as(members=CLIENTS[1:]),
+        "signed for another transcript": signed_as(transcript="7b" * 32),
+    },
+    RejectReason.TOO_EARLY: {"a sum of a round to come": lambda s: send_sum(s, number=4)},
+    RejectReason.CONTRADICTION: {"a second sum": a_second_sum},
+}
+
+
 @pytest.mark.parametrize(
     ("misdeed", "reason"),
     [
-        (a_share_of_the_papers_wire, RejectReason.UNEXPECTED),
-        (a_seed_where_the_share_is_owed, RejectReason.UNEXPECTED),
-        (a_share_where_a_seed_is_owed, RejectReason.UNEXPECTED),
-        (a_long_seed, RejectReason.WRONG_LENGTH),
-        (a_short_seed, RejectReason.WRONG_LENGTH),
-        (a_share_of_another_length, RejectReason.WRONG_LENGTH),
-        (a_sum_by_a_client, RejectReason.WRONG_SENDER),
-        (a_sum_by_the_coordinator, RejectReason.WRONG_SENDER),
-        (a_sum_that_another_signed, RejectReason.BAD_SIGNATURE),
-        pytest.param(signed_as(number=2), RejectReason.BAD_SIGNATURE, id="signed-for-another-round"),
-        pytest.param(signed_as(phase="union"), RejectReason.BAD_SIGNATURE, id="signed-for-another-phase"),
-        pytest.param(signed_as(run=RunId("0" * 32)), RejectReason.BAD_SIGNATURE, id="signed-for-another-run"),
-        pytest.param(signed_as(members=CLIENTS[1:]), RejectReason.BAD_SIGNATURE, id="signed-for-other-members"),
-        pytest.param(
-            signed_as(transcript="7b" * 32), RejectReason.BAD_SIGNATURE, id="signed-for-another-transcript"
-        ),
-        (a_sum_of_another_length, RejectReason.WRONG_LENGTH),
-        (a_chunk_that_no_sum_has, RejectReason.WRONG_LENGTH),
-        (a_sum_of_a_round_to_come, RejectReason.TOO_EARLY),
-        (a_second_sum, RejectReason.CONTRADICTION),
+        pytest.param(misdeed, reason, id=name)
+        for reason, misdeeds in MISDEEDS.items()
+        for name, misdeed in misdeeds.items()
     ],
 )
 @aio
@@ -466,47 +409,30 @@ async def seal_a_share_as_a_sum(scene: CompactScene) -> PartyId:
     return client
 
 
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (spoil_seed, RejectReason.BROKEN_SEAL),
-        (seal_seed_as_a_share_key, RejectReason.BROKEN_SEAL),
-        (seal_a_share_as_a_sum, RejectReason.BROKEN_SEAL),
-    ],
-)
+@pytest.mark.parametrize("spoil", [spoil_seed, seal_seed_as_a_share_key, seal_a_share_as_a_sum])
 @both
 @aio
 async def test_a_spoilt_set_earns_no_receipt_and_the_others_are_added(
-    tmp_path: Path,
-    spoil: Callable[[CompactScene], Awaitable[PartyId]],
-    reason: RejectReason,
-    *,
-    combines: bool,
+    tmp_path: Path, spoil: Callable[[CompactScene], Awaitable[PartyId]], *, combines: bool
 ) -> None:
     async with running_compact(tmp_path, combines=combines) as scene:
         client = await spoil(scene)
         ((_, refused),) = await scene.coordinator.hear(SetRefused)
-        assert refused == SetRefused(client=client, set_id=scene.deal(client).set_id, reason=reason)
+        set_id, reason = scene.deal(client).set_id, RejectReason.BROKEN_SEAL
+        assert refused == SetRefused(client=client, set_id=set_id, reason=reason)
 
         await scene.play_round(1, tuple(each for each in CLIENTS if each != client))
 
 
 @aio
-async def test_a_spoilt_seed_after_a_good_one_takes_nothing_from_the_sum(tmp_path: Path) -> None:
+async def test_seeds_are_not_spooled_and_a_spoilt_one_after_a_good_one_changes_nothing(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all(1, CLIENTS)
+        assert {name.split(".")[2] for name in scene.spooled()} == {scene.owes_all()}
         await spoil_seed(scene)
 
         await scene.order_close(1, CLIENTS)
         await scene.check_release(1, CLIENTS)
-
-
-@aio
-async def test_seeds_are_not_spooled(tmp_path: Path) -> None:
-    async with running_compact(tmp_path, combines=False) as scene:
-        await scene.deal_all(1, CLIENTS)
-
-        assert {name.split(".")[2] for name in scene.spooled()} == {scene.owes_all()}
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["short", "long"])
@@ -517,7 +443,7 @@ async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
     checked = list[CheckChunk]()
     check = Openings.check
 
-    def check_watched(self: Openings, key: Key, wire: PhasePlan[PartyId], job: CheckChunk) -> object:
+    def check_watched(self: Openings, key: Key, wire: PhasePlan, job: CheckChunk) -> object:
         checked.append(job)
         return check(self, key, wire, job)
 
@@ -530,31 +456,20 @@ async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
     assert sorted((job.client, job.index) for job in checked) == looked_at
 
 
-async def seal_for_another_round(scene: CompactScene) -> None:
-    packed = cut(scene.partial(SECOND), PLAN[0])
-    await scene.send(SECOND, scene.make_partial(SECOND, 0), scene.seal_partial(SECOND, 0, packed, 2))
-
-
-async def send_over_other_members(scene: CompactScene) -> None:
-    await scene.send_partial(SECOND, 0, members=CLIENTS[1:])
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (seal_for_another_round, RejectReason.BROKEN_SEAL),
-        (send_over_other_members, RejectReason.CONTRADICTION),
-    ],
-)
+@pytest.mark.parametrize("contradicts", [True, False])
 @aio
 async def test_a_sum_that_cannot_be_added_ends_the_run_and_no_client_is_sent_all_of_it(
-    tmp_path: Path, spoil: Misdeed, reason: RejectReason
+    tmp_path: Path, *, contradicts: bool
 ) -> None:
+    """It is over other members, or sealed for another round."""
+    reason = RejectReason.CONTRADICTION if contradicts else RejectReason.BROKEN_SEAL
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.deal_all()
         await scene.order_close()
-        await spoil(scene)
-        if spoil is not send_over_other_members:
+        if contradicts:
+            await scene.send_partial(SECOND, 0, members=CLIENTS[1:])
+        else:
+            await send_sum(scene, sealed_for=2)
             await scene.send_partial(SECOND, 1)
             for index in range(len(PLAN)):
                 await scene.send_partial(THIRD, index)
@@ -565,23 +480,6 @@ async def test_a_sum_that_cannot_be_added_ends_the_run_and_no_client_is_sent_all
         for client in scene.clients.values():
             heard = {each.body.index for each in client.heard if isinstance(each.body, MaskedChunk | SumChunk)}
             assert 0 not in heard, "of a sum that is broken in one chunk, others may be out"
-
-
-# Orders ---------------------------------------------------------------------------------------------------
-
-
-@aio
-async def test_a_void_beside_anothers_sum_is_refused_and_the_round_can_still_be_released(tmp_path: Path) -> None:
-    async with running_compact(tmp_path, combines=True) as scene:
-        await scene.deal_all()
-        await scene.send_partials()
-
-        await scene.command(VoidPhase(), round_number=1, phase=PHASE)
-
-        ((_, refusal),) = await scene.coordinator.hear(OrderRefused)
-        assert refusal.reason is RejectReason.CONTRADICTION
-        await scene.order_close()
-        await scene.check_release()
 
 
 # Deaths ---------------------------------------------------------------------------------------------------

@@ -71,68 +71,41 @@ def refuse(
     return str(caught.value)
 
 
-def refuse_set(journal: Journal, set_id: SetId) -> None:
-    with pytest.raises(PeerError, match="has sent another share set") as caught:
-        journal.record_set(KEY, CLIENT, set_id)
-    assert caught.value.reason is RejectReason.SECOND_SET
+# One verdict a phase, one member set a round, one share set a client -----------------------------------------
 
 
-# One verdict a phase ------------------------------------------------------------------------------------
-
-
-def test_what_has_no_verdict_is_not_found(journal: Journal) -> None:
-    assert journal.find(KEY) is None
-
-
-@pytest.mark.parametrize("members", [MEMBERS, ()], ids=["released", "void"])
-def test_the_same_verdict_twice_is_fine(journal: Journal, members: tuple[PartyId, ...]) -> None:
-    journal.record(KEY, members)
-    journal.record(KEY, members)
-    assert journal.find(KEY) == PhaseOutcome(members)
-
-
-def test_a_release_over_other_members_is_refused(journal: Journal) -> None:
-    journal.record(KEY, MEMBERS)
-    assert "released already" in refuse(journal, MEMBERS[:1])
-
-
-def test_a_void_after_a_release_is_refused(journal: Journal) -> None:
-    journal.record(KEY, MEMBERS)
-    assert "released already" in refuse(journal, ())
-
-
-def test_a_release_after_a_void_is_refused(journal: Journal) -> None:
-    journal.record(KEY, ())
-    assert "void already" in refuse(journal, MEMBERS)
-
-
-def test_after_a_crash_a_verdict_is_still_final(journal: Journal, crashed: Callable[[], Journal]) -> None:
-    journal.record(KEY, MEMBERS)
-    again = crashed()
-    assert again.find(KEY) == PhaseOutcome(MEMBERS)
-    refuse(again, ())
-    refuse(again, MORE)
-    again.record(KEY, MEMBERS)
-
-
-def test_a_verdict_can_be_checked_without_being_written(journal: Journal) -> None:
-    journal.check(KEY, MEMBERS)
-    assert journal.find(KEY) is None
-    journal.record(KEY, MEMBERS)
-    journal.check(KEY, MEMBERS)
-    with pytest.raises(PeerError, match="released already"):
-        journal.check(KEY, MORE)
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [pytest.param(MEMBERS, (MORE, MEMBERS[:1], ()), id="released"), pytest.param((), (MEMBERS,), id="void")],
+)
+def test_a_verdict_is_final_also_after_a_crash(
+    journal: Journal,
+    crashed: Callable[[], Journal],
+    first: tuple[PartyId, ...],
+    others: tuple[tuple[PartyId, ...], ...],
+) -> None:
+    journal.check(KEY, first)
+    assert journal.find(KEY) is None, "it was checked, and not written"
+    journal.record(KEY, first)
+    for each in (journal, crashed()):
+        each.record(KEY, first)
+        each.check(KEY, first)
+        assert each.find(KEY) == PhaseOutcome(first)
+        for other in others:
+            assert ("released" if first else "void") + " already" in refuse(each, other)
+            with pytest.raises(PeerError, match="already"):
+                each.check(KEY, other)
 
 
 @pytest.mark.parametrize("other", ELSEWHERE)
 def test_runs_rounds_and_phases_are_told_apart(journal: Journal, other: Key) -> None:
     journal.record(KEY, MEMBERS)
-    assert journal.find(other) is None
+    journal.record_set(KEY, CLIENT, SET)
+    assert (journal.find(other), journal.find_set(other, CLIENT)) == (None, None)
     journal.record(other, ())
+    journal.record_set(other, CLIENT, OTHER_SET)
     assert journal.find(KEY) == PhaseOutcome(MEMBERS)
-
-
-# One member set a round ---------------------------------------------------------------------------------
+    assert (journal.find_set(KEY, CLIENT), journal.find_set(other, CLIENT)) == (SET, OTHER_SET)
 
 
 @pytest.mark.parametrize("first", [MORE, MEMBERS[:1], ()], ids=["more", "fewer", "void"])
@@ -142,6 +115,7 @@ def test_a_second_phase_over_other_members_is_refused_also_after_a_crash(
     journal.record(UNION, first)
     for each in (journal, crashed()):
         refuse(each, MEMBERS, reason=RejectReason.DIFFERENT_MEMBERS)
+        each.record(replace(KEY, round=2), MEMBERS)  # Another round may have other members.
 
 
 @pytest.mark.parametrize("members", [MEMBERS, ()], ids=["released", "void"])
@@ -154,36 +128,27 @@ def test_a_second_phase_is_released_over_the_same_members_or_void(
     assert (journal.find(UNION), journal.find(KEY)) == (PhaseOutcome(MEMBERS), PhaseOutcome(members))
 
 
-def test_another_round_may_have_other_members(journal: Journal) -> None:
-    journal.record(KEY, MEMBERS)
-    journal.record(Key("phase", KEY.run, 2, "signs"), MORE)
-
-
-# One share set a client ---------------------------------------------------------------------------------
-
-
 def test_a_second_set_of_a_client_is_refused_also_after_a_crash(
     journal: Journal, crashed: Callable[[], Journal]
 ) -> None:
     journal.record_set(KEY, CLIENT, SET)
+    journal.record_set(KEY, MEMBERS[1], OTHER_SET)
     for each in (journal, crashed()):
         each.record_set(KEY, CLIENT, SET)
-        refuse_set(each, OTHER_SET)
-        assert each.find_set(KEY, CLIENT) == SET
+        with pytest.raises(PeerError, match="has sent another share set") as caught:
+            each.record_set(KEY, CLIENT, OTHER_SET)
+        assert caught.value.reason is RejectReason.SECOND_SET
+        assert [each.find_set(KEY, client) for client in MORE] == [SET, OTHER_SET, None]
 
 
-def test_every_client_has_a_set_of_its_own(journal: Journal) -> None:
-    journal.record_set(KEY, CLIENT, SET)
-    assert journal.find_set(KEY, MEMBERS[1]) is None
-    journal.record_set(KEY, MEMBERS[1], OTHER_SET)
-    assert journal.find_set(KEY, CLIENT) == SET
-
-
-@pytest.mark.parametrize("other", ELSEWHERE)
-def test_every_phase_of_every_round_and_run_has_its_own_set(journal: Journal, other: Key) -> None:
-    journal.record_set(KEY, CLIENT, SET)
-    journal.record_set(other, CLIENT, OTHER_SET)
-    assert (journal.find_set(KEY, CLIENT), journal.find_set(other, CLIENT)) == (SET, OTHER_SET)
+def test_all_scores_of_a_run_are_released_over_one_member_set_of_their_own(journal: Journal) -> None:
+    first, second, third = (replace(KEY, round=number, phase="scores") for number in (1, 2, 3))
+    journal.record(KEY, MORE)
+    journal.record(first, ())  # Void scores fix nothing.
+    journal.record(second, MEMBERS)
+    refuse(journal, MORE, key=third, reason=RejectReason.DIFFERENT_MEMBERS)
+    journal.record(third, MEMBERS)
+    journal.record(replace(first, run=RunId("b" * 64)), MORE)
 
 
 # The file -----------------------------------------------------------------------------------------------
@@ -282,24 +247,3 @@ def test_if_the_entry_is_refused_nothing_else_is_kept(path: Path) -> None:
 
     assert journal.find(KEY) is None
     store.close()
-
-
-# One member set for all scores of a run -----------------------------------------------------------------
-
-
-def test_all_scores_of_a_run_are_released_over_one_member_set(journal: Journal) -> None:
-    first, second = replace(KEY, phase="scores"), replace(KEY, round=2, phase="scores")
-    journal.record(first, MEMBERS)
-    refuse(journal, MORE, key=second, reason=RejectReason.DIFFERENT_MEMBERS)
-    journal.record(second, MEMBERS)
-    journal.record(replace(first, run=RunId("b" * 64)), MORE)
-
-
-def test_void_scores_fix_nothing(journal: Journal) -> None:
-    journal.record(replace(KEY, phase="scores"), ())
-    journal.record(replace(KEY, round=2, phase="scores"), MORE)
-
-
-def test_scores_and_their_round_may_have_different_members(journal: Journal) -> None:
-    journal.record(KEY, MORE)
-    journal.record(replace(KEY, phase="scores"), MEMBERS)

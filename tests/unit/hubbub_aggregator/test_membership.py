@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.errors import Code, Objection, PeerError, RejectReason
-from hubbub.ids import PartyId
-from hubbub.machine.effects import CountRefusal, Effect, Publish, Record
-from hubbub.machine.table import Step, step
-from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.errors import Code, Objection, RejectReason
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import AcceptKeys, CountRefusal, Publish, Record, RememberRun
+from hubbub.messages.envelope import Message
+from hubbub.messages.manifest import Manifest, MetricClaim, describe_run
 from hubbub.messages.runs import RunJoined, RunReady, RunRefused
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from hubbub_aggregator.events import Ended, KeysArrived, PhaseEnded, Proposed
-from hubbub_aggregator.phases.membership import TRANSITIONS, AcceptKeys, Membership, RememberRun, State
+from hubbub_aggregator.phases.membership import KIND, Membership, State
 from support.builders import make_manifest, make_run_key
+from support.machine_play import MachinePlay
 from support.two_phases import NAME, TwoPhases
 
 MANIFEST = make_manifest()
@@ -28,108 +29,82 @@ def membership(manifest: Manifest = MANIFEST, me: PartyId = ME) -> Membership:
     return Membership(me=me, manifest=manifest, run_key=make_run_key(manifest, me))
 
 
-def take(state: State, data: Membership, event: object) -> Step[State, Membership]:
-    return step(TRANSITIONS, state, data, event)
+class Play(MachinePlay[State, Membership]):
+    """One aggregator in a run."""
+
+    def __init__(self, state: State = State.INVITED, data: Membership | None = None) -> None:
+        super().__init__(KIND, data or membership(), MANIFEST.coordinator)
+        self.state = state
 
 
-def answers(effects: tuple[Effect, ...]) -> list[object]:
-    """What the coordinator was told, and nobody else was told anything."""
-    published = [effect for effect in effects if isinstance(effect, Publish)]
-    assert {effect.to for effect in published} <= {MANIFEST.coordinator}
-    return [effect.body for effect in published]
+def tell(body: Message) -> Publish:
+    return Publish(MANIFEST.coordinator, Role.COORDINATOR, body)
 
 
-# Joining ------------------------------------------------------------------------------------------------
-
-
-def test_joins_with_its_key_and_remembers_the_run_before_anybody_hears_of_it() -> None:
-    data = membership()
-    result = take(State.INVITED, data, Proposed())
-    assert (result.state, result.data) == (State.PLEDGED, data)
-    remembered, answer, recorded = result.effects
-    assert remembered == RememberRun()
-    assert answers((answer,)) == [RunJoined(run_key=make_run_key(MANIFEST, ME))]
-    assert isinstance(recorded, Record)
-    assert recorded.kind == "joined"
-    assert recorded.fields["manifest"] == MANIFEST.model_dump(mode="json")
-    assert recorded.fields["roster_sha256"] == MANIFEST.roster_sha256
-
-
-def test_asked_again_before_the_keys_came_it_gives_the_same_key_again() -> None:
-    data = membership()
-    again = take(State.PLEDGED, data, Proposed())
-    assert (again.state, again.data) == (State.PLEDGED, data)
-    assert answers(again.effects) == [RunJoined(run_key=make_run_key(MANIFEST, ME))]
-    assert len(again.effects) == 1
-
-
-def test_asked_again_once_it_has_everybodys_keys_it_has_nothing_to_add() -> None:
-    data = replace(membership(), publics=KEYS.publics, keys_sha256=KEYS.keys_sha256)
-    assert take(State.JOINED, data, Proposed()) == Step(State.JOINED, data)
+def test_joins_and_takes_everybodys_keys_and_no_others() -> None:
+    """It remembers the run before anybody hears of it, and gives the same key again when it is asked again."""
+    play = Play()
+    joined = tell(RunJoined(run_key=make_run_key(MANIFEST, ME)))
+    play.feed(Proposed())
+    play.expect(State.PLEDGED, RememberRun(), joined, Record("joined", describe_run(MANIFEST)))
+    play.feed(Proposed())
+    play.expect(State.PLEDGED, joined)
+    play.feed(KEYS)
+    keys = Record("keys", {"keys_sha256": KEYS.keys_sha256})
+    play.expect(State.JOINED, AcceptKeys(KEYS.publics), tell(RunReady()), keys)
+    assert play.data == replace(membership(), publics=KEYS.publics, keys_sha256=KEYS.keys_sha256)
+    play.ignores(KEYS, Proposed())
+    play.refuses(replace(KEYS, keys_sha256="2" * 64), RejectReason.SECOND_KEY)
 
 
 def test_refuses_with_the_first_code_and_logs_everything_that_it_has_against_the_run() -> None:
+    """A run that was refused is counted, and not remembered."""
     objections = (
         Objection(Code.POLICY_ROSTER, "client-2 is not in the roster"),
         Objection(Code.POLICY_ROUNDS, "there are too many rounds"),
     )
-    result = take(State.INVITED, Membership(me=ME, manifest=MANIFEST, objections=objections), Proposed())
-    assert result.state is State.REFUSED
-    assert answers(result.effects) == [RunRefused(code=Code.POLICY_ROSTER)]
+    play = Play(data=Membership(me=ME, manifest=MANIFEST, objections=objections))
+    play.feed(Proposed())
     why = "client-2 is not in the roster; there are too many rounds"
     refusal = CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why)
-    assert result.effects[1:] == (refusal,), "a run that was refused is counted, and not remembered"
+    play.expect(State.REFUSED, tell(RunRefused(code=Code.POLICY_ROSTER)), refusal)
 
 
-# Keys ---------------------------------------------------------------------------------------------------
-
-
-def test_everybodys_keys_make_it_ready() -> None:
-    result = take(State.PLEDGED, membership(), KEYS)
-    assert result.state is State.JOINED
-    assert result.data == replace(membership(), publics=KEYS.publics, keys_sha256=KEYS.keys_sha256)
-    accepted, ready, recorded = result.effects
-    assert accepted == AcceptKeys(KEYS.publics)
-    assert answers((ready,)) == [RunReady()]
-    assert recorded == Record("keys", {"keys_sha256": KEYS.keys_sha256})
-
-
-def test_the_same_keys_again_are_old_news_and_others_are_refused() -> None:
-    joined = take(State.PLEDGED, membership(), KEYS).data
-    assert take(State.JOINED, joined, KEYS) == Step(State.JOINED, joined)
-    with pytest.raises(PeerError) as caught:
-        take(State.JOINED, joined, replace(KEYS, keys_sha256="2" * 64))
-    assert caught.value.reason is RejectReason.SECOND_KEY
+@pytest.mark.parametrize("state", [State.INVITED, State.PLEDGED, State.JOINED])
+def test_the_coordinators_last_word_ends_it_and_is_recorded_once_it_has_joined(state: State) -> None:
+    play = Play(state)
+    play.feed(Ended(outcome="cancelled"))
+    play.expect(State.ENDED, *[Record("ended", {"outcome": "cancelled"})][state is State.INVITED :])
 
 
 # One phase at a time ------------------------------------------------------------------------------------
 
 
 def ended(data: Membership, phase: str, members: frozenset[PartyId], *, number: int = 1) -> Membership:
-    result = take(State.JOINED, data, PhaseEnded(round=number, phase=phase, members=members))
-    assert result.state is State.JOINED
-    return result.data
+    play = Play(State.JOINED, data)
+    play.feed(PhaseEnded(round=number, phase=phase, members=members))
+    play.expect(State.JOINED)
+    return play.data
 
 
-def test_a_released_round_opens_the_next_without_any_members() -> None:
-    data = ended(membership(), "signs", MEMBERS)
-    assert (data.round, data.phase, data.members) == (2, 0, frozenset())
-
-
-def test_the_members_of_the_first_phase_bind_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_phases(monkeypatch: pytest.MonkeyPatch) -> Membership:
     monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
-    data = ended(membership(make_manifest(strategy=NAME)), "count", MEMBERS)
+    return membership(make_manifest(strategy=NAME))
+
+
+def test_the_members_of_the_first_phase_bind_the_second_and_a_round_opens_without_any(
+    two_phases: Membership,
+) -> None:
+    data = ended(two_phases, "count", MEMBERS)
     assert (data.round, data.phase, data.members) == (1, 1, MEMBERS)
     data = ended(data, "signs", MEMBERS)
     assert (data.round, data.phase, data.members) == (2, 0, frozenset())
 
 
 @pytest.mark.parametrize("phase", ["count", "signs"])
-def test_a_void_phase_ends_its_round(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    monkeypatch.setitem(STRATEGIES, NAME, Verified(TwoPhases()))
-    data = membership(make_manifest(strategy=NAME))
-    if phase == "signs":
-        data = ended(data, "count", MEMBERS)
+def test_a_void_phase_ends_its_round(two_phases: Membership, phase: str) -> None:
+    data = ended(two_phases, "count", MEMBERS) if phase == "signs" else two_phases
     data = ended(data, phase, frozenset())
     assert (data.round, data.phase, data.members) == (2, 0, frozenset())
 
@@ -163,16 +138,6 @@ def test_a_verdict_that_is_not_on_the_open_phase_changes_nothing() -> None:
     assert ended(data, "signs", MEMBERS, number=4) is data
 
 
-# The end ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", [State.PLEDGED, State.JOINED])
-def test_the_coordinators_last_word_ends_it_and_is_recorded(state: State) -> None:
-    data = membership()
-    result = take(state, data, Ended(outcome="cancelled"))
-    assert result == Step(State.ENDED, data, (Record("ended", {"outcome": "cancelled"}),))
-
-
 # Scores -------------------------------------------------------------------------------------------------
 
 SCORED = make_manifest(rounds=3, evaluate_every=2, metrics=(MetricClaim(name="accuracy"),))
@@ -188,15 +153,15 @@ def test_a_scored_round_is_over_when_its_scores_are() -> None:
     assert ended(third, "signs", MEMBERS, number=3).phase == 1, "the last round always is"
 
 
-def test_void_scores_end_the_round_and_fix_no_members() -> None:
+@pytest.mark.parametrize("scored", [True, False])
+def test_void_scores_fix_no_members_and_a_void_round_is_neither_scored_nor_counted(*, scored: bool) -> None:
     data = replace(membership(SCORED), round=2, released=1)
-    data = ended(ended(data, "signs", MEMBERS, number=2), "scores", frozenset(), number=2)
-    assert (data.round, data.score_members, data.released) == (3, frozenset(), 2)
-
-
-def test_a_void_round_is_not_scored_and_not_counted() -> None:
-    data = ended(replace(membership(SCORED), round=2, released=1), "signs", frozenset(), number=2)
-    assert (data.round, data.phase, data.released) == (3, 0, 1)
+    data = ended(data, "signs", MEMBERS, number=2) if scored else data
+    data = ended(data, "scores" if scored else "signs", frozenset(), number=2)
+    assert (data.round, data.phase, data.released) == (3, 0, 1 + scored)
+    assert data.score_members == frozenset()
+    fixed = replace(membership(SCORED), round=2, phase=1, score_members=MEMBERS)
+    assert ended(fixed, "scores", frozenset(), number=2).score_members == MEMBERS
 
 
 def test_scores_have_members_of_their_own() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hubbub.errors import Code, LocalError, RejectReason, StorageFailed
 from hubbub.messages.envelope import Message
 from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, PhaseVoided, SumChunk, VoidPhase
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunKeys, RunProposed, RunReady, RunRefused
+from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunKeys, RunProposed, RunRefused
 from hubbub.messages.shares import SetReceived
 from hubbub.protocol.layout import Vector
 from hubbub.runtime.state_folder import STATE_FILE
@@ -149,29 +149,6 @@ async def test_chunks_that_arrived_before_a_restart_need_not_be_sent_again(
             await scene.check_sum(1)
 
 
-@aio
-async def test_duplicates_are_dropped_before_and_after_a_restart(tmp_path: Path) -> None:
-    async with scene_of(tmp_path) as scene:
-        for _ in range(2):
-            async with scene.start():
-                if not scene.seals:
-                    await scene.join()
-                for client in CLIENTS:
-                    await scene.send_chunk(client, 0)
-                    await scene.send_chunk(client, 0)
-                await settle(scene)
-        async with scene.start():
-            await scene.send_sets(1)
-            await scene.close(1)
-            await scene.close(1)
-            await scene.check_sum(1)
-            await scene.coordinator.hear(PhaseReleased)
-            await scene.play_good_round(2)
-            first, second = (sum(row.wire_bytes for row in each.traffic) for each in said(scene, PhaseReleased))
-            assert first == pytest.approx(second, rel=0.01), "first deliveries only"
-            assert scene.dead() == []
-
-
 Order = ClosePhase | VoidPhase
 OTHER_ORDERS: list[Order] = [
     ClosePhase(members=CLIENTS[:2], receipts=make_receipts(1, CLIENTS[:2])),
@@ -300,14 +277,6 @@ async def test_keys_and_shares_of_a_phase_go_when_it_is_over(tmp_path: Path) -> 
 # What was lost --------------------------------------------------------------------------------------------
 
 
-async def order_a_void(scene: Scene) -> None:
-    await scene.order(VoidPhase(), 2)
-
-
-async def order_a_release(scene: Scene) -> None:
-    await scene.close(2)
-
-
 async def give_keys(scene: Scene) -> None:
     own = said(scene, RunJoined)[0].run_key
     await scene.command(RunKeys(keys=(own, *(seals.claim for seals in scene.seals[scene.run].values()))))
@@ -318,9 +287,18 @@ def lose_state(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("order", [order_a_void, order_a_release, give_keys])
+ORDERS: dict[str, Script] = {
+    "void": lambda scene: scene.order(VoidPhase(), 2),
+    "close": lambda scene: scene.close(2),
+    "keys": give_keys,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @aio
-async def test_who_lost_its_journal_says_so_and_makes_no_second_key(tmp_path: Path, order: Script) -> None:
+async def test_an_aggregator_that_lost_its_journal_says_so_and_makes_no_second_key(
+    tmp_path: Path, order: str
+) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start():
             await scene.join()
@@ -328,7 +306,7 @@ async def test_who_lost_its_journal_says_so_and_makes_no_second_key(tmp_path: Pa
         lose_state(tmp_path)
         async with scene.start() as aggregator:
             await scene.send_chunk(CLIENTS[0], 0, round_number=2)
-            await order(scene)
+            await ORDERS[order](scene)
             (*_, (_, failed)) = await scene.coordinator.hear(PartyFailed, 2)  # When it started, and now.
             assert failed.code is Code.DISK_LOST
             await scene.command(RunProposed(manifest=MANIFEST))
@@ -356,37 +334,23 @@ async def test_a_run_that_has_ended_is_not_lost(tmp_path: Path) -> None:
 
 # A disk that takes nothing ------------------------------------------------------------------------------
 
-Faulty = Callable[[Aggregator], tuple[object, str]]
+FAULTY: dict[str, Callable[[Aggregator], object]] = {
+    "write": lambda aggregator: aggregator._spool,
+    "append": lambda aggregator: aggregator.runner.event_log.store,
+    "record": lambda aggregator: aggregator.journal,
+    "record_set": lambda aggregator: aggregator.journal,
+    "put": lambda aggregator: aggregator._vault,
+}
 
 
-def the_spool(aggregator: Aggregator) -> tuple[object, str]:
-    return aggregator._spool, "write"
-
-
-def the_store(aggregator: Aggregator) -> tuple[object, str]:
-    return aggregator.runner.event_log.store, "append"
-
-
-def the_journal(aggregator: Aggregator) -> tuple[object, str]:
-    return aggregator.journal, "record"
-
-
-def the_sets(aggregator: Aggregator) -> tuple[object, str]:
-    return aggregator.journal, "record_set"
-
-
-def the_vault(aggregator: Aggregator) -> tuple[object, str]:
-    return aggregator._vault, "put"
-
-
-@pytest.mark.parametrize("find", [the_spool, the_store, the_journal, the_sets, the_vault])
+@pytest.mark.parametrize("what", FAULTY)
 @aio
 async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(
-    tmp_path: Path, find: Faulty, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
     async with running_scene(tmp_path) as scene:
-        where, what = find(scene.aggregator)
+        where = FAULTY[what](scene.aggregator)
         # More attempts than all that are fetched at a time may be delivered.
         real, left = getattr(where, what), [10 * DELIVERY_LIMIT]
 
@@ -433,20 +397,6 @@ async def test_a_folder_that_cannot_be_written_to_is_a_clear_error(tmp_path: Pat
         with pytest.raises(StorageFailed, match=r"state\.sqlite cannot be used"):
             async with scene.start():
                 pass
-
-
-@aio
-async def test_a_restart_in_the_middle_of_enrolment_keeps_the_key(tmp_path: Path) -> None:
-    async with scene_of(tmp_path) as scene:
-        async with scene.start():
-            keys = await scene.propose()
-        async with scene.start():
-            await scene.command(RunProposed(manifest=MANIFEST))
-            (_, (_, again)) = await scene.coordinator.hear(RunJoined, 2)
-            assert again.run_key == keys[0]
-            await scene.command(RunKeys(keys=keys))
-            await scene.coordinator.hear(RunReady)
-            await scene.play_good_round(1)
 
 
 @aio

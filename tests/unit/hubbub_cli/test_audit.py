@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,33 +10,11 @@ from pydantic import JsonValue
 
 from hubbub.ids import PartyId
 from hubbub.trust.audit import AuditLog
-from hubbub_cli.main import main
 from support.builders import make_manifest
+from support.command_line import Hubbub
 
 MANIFEST = make_manifest(clients=3, servers=2, roster_sha256="cd" * 32)
 RUN = MANIFEST.run_id
-
-
-@dataclass(frozen=True)
-class Result:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["hubbub", "audit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return Result(int(left.value.code or 0), out, err)
-
-    return run
 
 
 def write(path: Path, party: str, *, transcript: str = "11" * 32) -> Path:
@@ -63,14 +38,14 @@ def break_line(path: Path, number: int) -> None:
     path.write_text("".join(lines), "ascii")
 
 
-def test_a_whole_log_is_described(run_audit: Run, client: Path) -> None:
-    shown = run_audit("verify", client)
-    told = run_audit("verify", client, "--json")
+def test_a_whole_log_is_described(hubbub: Hubbub, client: Path) -> None:
+    shown = hubbub("audit", "verify", client)
+    told = hubbub("audit", "verify", client, "--json")
 
-    report = json.loads(told.stdout)
-    assert (shown.returncode, told.returncode) == (0, 0)
+    report = json.loads(told.out)
+    assert (shown.code, told.code) == (0, 0)
     assert (report["intact"], report["party"], report["entries"], report["runs"]) == (True, "client-1", 4, [RUN])
-    lines = dict(line.split(maxsplit=1) for line in shown.stdout.splitlines()[:6])
+    lines = dict(line.split(maxsplit=1) for line in shown.out.splitlines()[:6])
     assert (lines["party"], lines["entries"], lines["head"]) == ("client-1", "4", report["head"])
     assert (lines["first"], lines["last"]) == tuple(
         report[end].replace("T", " ").replace("+00:00", " UTC") for end in ("first", "last")
@@ -79,16 +54,16 @@ def test_a_whole_log_is_described(run_audit: Run, client: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "compare"])
-def test_a_broken_chain_fails_and_says_where(run_audit: Run, client: Path, command: str) -> None:
+def test_a_broken_chain_fails_and_says_where(hubbub: Hubbub, client: Path, command: str) -> None:
     break_line(client, 3)
     files = [client] if command == "verify" else [client, client]
 
-    shown = run_audit(command, *files)
-    told = run_audit(command, *files, "--json")
+    shown = hubbub("audit", command, *files)
+    told = hubbub("audit", command, *files, "--json")
 
-    assert (shown.returncode, told.returncode) == (1, 1)
-    assert shown.stderr == f"hubbub: {client}, line 3: the line was changed: its digest does not match\n"
-    assert json.loads(told.stdout) == {
+    assert (shown.code, told.code) == (1, 1)
+    assert shown.err == f"hubbub: {client}, line 3: the line was changed: its digest does not match\n"
+    assert json.loads(told.out) == {
         "intact": False,
         "file": str(client),
         "line": 3,
@@ -104,21 +79,21 @@ def test_a_broken_chain_fails_and_says_where(run_audit: Run, client: Path, comma
         (("compare", "/nowhere"), "one log alone cannot be compared"),
     ],
 )
-def test_a_wrong_use_is_told_in_one_line(run_audit: Run, arguments: tuple[str, ...], complaint: str) -> None:
-    result = run_audit(*arguments)
+def test_a_wrong_use_is_told_in_one_line(hubbub: Hubbub, arguments: tuple[str, ...], complaint: str) -> None:
+    result = hubbub("audit", *arguments)
 
-    assert result.returncode == 2
-    assert complaint in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert result.code == 2
+    assert complaint in result.err
+    assert result.err.count("\n") == 1
 
 
-def test_logs_that_agree_say_on_how_much(run_audit: Run, client: Path, tmp_path: Path) -> None:
+def test_logs_that_agree_say_on_how_much(hubbub: Hubbub, client: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", "aggregator-1")
 
-    shown = run_audit("compare", client, other)
-    told = json.loads(run_audit("compare", client, other, "--json").stdout)
+    shown = hubbub("audit", "compare", client, other)
+    told = json.loads(hubbub("audit", "compare", client, other, "--json").out)
 
-    assert (shown.returncode, shown.stdout) == (0, "2 logs agree on 1 run, 1 phase.\n")
+    assert (shown.code, shown.out) == (0, "2 logs agree on 1 run, 1 phase.\n")
     assert (told["agree"], told["common"]) == (True, {"runs": 1, "phases": 1})
     assert [(log["file"], log["party"]) for log in told["logs"]] == [
         (str(client), "client-1"),
@@ -126,18 +101,18 @@ def test_logs_that_agree_say_on_how_much(run_audit: Run, client: Path, tmp_path:
     ]
 
 
-def test_logs_that_differ_fail_and_say_who_says_what(run_audit: Run, client: Path, tmp_path: Path) -> None:
+def test_logs_that_differ_fail_and_say_who_says_what(hubbub: Hubbub, client: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", "aggregator-1", transcript="22" * 32)
 
-    shown = run_audit("compare", client, other)
-    told = run_audit("compare", client, other, "--json")
+    shown = hubbub("audit", "compare", client, other)
+    told = hubbub("audit", "compare", client, other, "--json")
 
-    assert (shown.returncode, told.returncode) == (1, 1)
-    text = " ".join(shown.stdout.split())
+    assert (shown.code, told.code) == (1, 1)
+    text = " ".join(shown.out.split())
     assert RUN[:12] in text
     assert "different transcripts" in text
     assert "1 difference between 2 logs; in common: 1 run, 1 phase." in text
-    report = json.loads(told.stdout)
+    report = json.loads(told.out)
     assert report["agree"] is False
     assert report["differences"] == [
         {
@@ -150,13 +125,13 @@ def test_logs_that_differ_fail_and_say_who_says_what(run_audit: Run, client: Pat
     ]
 
 
-def test_a_note_alone_does_not_fail(run_audit: Run, client: Path, tmp_path: Path) -> None:
+def test_a_note_alone_does_not_fail(hubbub: Hubbub, client: Path, tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.jsonl"
     AuditLog(stranger, PartyId("stranger")).close()
     other = write(tmp_path / "other.jsonl", "aggregator-1")
 
-    shown = run_audit("compare", client, other, stranger)
+    shown = hubbub("audit", "compare", client, other, stranger)
 
-    assert shown.returncode == 0
-    assert "note: stranger shares no run with the others" in shown.stdout
-    assert "3 logs agree on 1 run, 1 phase." in shown.stdout
+    assert shown.code == 0
+    assert "note: stranger shares no run with the others" in shown.out
+    assert "3 logs agree on 1 run, 1 phase." in shown.out

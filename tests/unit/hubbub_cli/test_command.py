@@ -77,6 +77,7 @@ def test_help_documents_the_exit_codes(hubbub: Hubbub) -> None:
         (("doctor", "--role", "cordinator"), "did you mean 'coordinator'?"),
         (("plan", "--params", "9", "--servers-learn", "indicies"), "did you mean 'indices'?"),
         (("demo", "--strategy", "SecUnion"), "did you mean 'sec-union'?"),
+        (("demo", "--round", "3"), "--rounds"),
         (("manifest", "new", "--roster", "x", "--strategy", "no_union"), "did you mean 'no-union'?"),
     ],
 )

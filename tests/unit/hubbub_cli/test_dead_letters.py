@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,8 +17,8 @@ from hubbub.transport.base import reject
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.topology import inbox, route, topology_for
 from hubbub.trust.identity import Identity, new_identity, write_identity
-from hubbub_cli.main import main
 from support.builders import make_bodies, make_envelope
+from support.command_line import Hubbub
 from support.twins import Recorder, new_party
 
 PAYLOAD = b"what must not be shown" * 100
@@ -30,29 +28,6 @@ ENVELOPE = make_envelope(
 )
 FRAMES = (encode(ENVELOPE), b"nothing like a message")
 REASONS = ("wrong-length", "malformed")
-
-
-@dataclass(frozen=True)
-class Result:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str | Path | int) -> Result:
-        monkeypatch.setattr(sys, "argv", ["hubbub", "dead-letters", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "160")
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return Result(int(left.value.code or 0), out, err)
-
-    return run
 
 
 async def put_aside(url: str, identity: Identity) -> None:
@@ -78,13 +53,13 @@ def party(amqp_url: str, tmp_path: Path) -> Iterator[tuple[str, str, str, Path]]
 
 
 @pytest.mark.broker
-def test_letters_are_listed_as_often_as_one_likes(run_command: Run, party: tuple[str | Path, ...]) -> None:
-    first, second = (run_command("list", *party, "--json") for _ in range(2))
-    shown = run_command("list", *party)
+def test_letters_are_listed_as_often_as_one_likes(hubbub: Hubbub, party: tuple[str | Path, ...]) -> None:
+    first, second = (hubbub("dead-letters", "list", *party, "--json") for _ in range(2))
+    shown = hubbub("dead-letters", "list", *party, columns=160)
 
-    assert {result.returncode for result in (first, second, shown)} == {0}
-    assert json.loads(first.stdout) == json.loads(second.stdout)
-    ours, malformed = json.loads(first.stdout)
+    assert {result.code for result in (first, second, shown)} == {0}
+    assert json.loads(first.out) == json.loads(second.out)
+    ours, malformed = json.loads(first.out)
     assert ours == {
         "number": 1,
         "reason": "wrong-length",
@@ -98,7 +73,7 @@ def test_letters_are_listed_as_often_as_one_likes(run_command: Run, party: tuple
     }
     assert (malformed["number"], malformed["reason"], malformed["kind"]) == (2, "malformed", None)
     assert "magic" in malformed["malformed"]
-    rows = [line.split() for line in shown.stdout.splitlines() if "wrong-length" in line or "malformed" in line]
+    rows = [line.split() for line in shown.out.splitlines() if "wrong-length" in line or "malformed" in line]
     sizes = [f"{len(frame):,}" for frame in FRAMES]
     assert rows == [
         ["1", "wrong-length", "share-chunk", "client-1", ENVELOPE.run[:12], "1", "signs", sizes[0]],
@@ -107,57 +82,52 @@ def test_letters_are_listed_as_often_as_one_likes(run_command: Run, party: tuple
 
 
 @pytest.mark.broker
-def test_one_letter_is_shown_in_full_but_for_its_payload(run_command: Run, party: tuple[str | Path, ...]) -> None:
-    told, shown = run_command("show", 1, *party, "--json"), run_command("show", 1, *party)
+def test_one_letter_is_shown_in_full_but_for_its_payload(hubbub: Hubbub, party: tuple[str | Path, ...]) -> None:
+    told, shown = hubbub("dead-letters", "show", 1, *party, "--json"), hubbub("dead-letters", "show", 1, *party)
 
-    letter = json.loads(told.stdout)
+    letter = json.loads(told.out)
     assert letter["header"]["message_id"] == ENVELOPE.message_id
     assert letter["header"]["recipient"] == ENVELOPE.recipient
     assert letter["body"] == CHUNK.model_dump(mode="json")
     assert letter["payload"] == {"bytes": len(PAYLOAD), "sha256": hashlib.sha256(PAYLOAD).hexdigest()}
-    for text in (told.stdout, shown.stdout):
+    for text in (told.out, shown.out):
         assert hashlib.sha256(PAYLOAD).hexdigest() in text
         assert "must not be shown" not in text
         assert PAYLOAD[:20].hex() not in text
-    assert "2,200 bytes" in shown.stdout
+    assert "2,200 bytes" in shown.out
 
 
 @pytest.mark.broker
-def test_letter_that_is_no_message_is_shown_as_such(run_command: Run, party: tuple[str | Path, ...]) -> None:
-    told, shown = run_command("show", 2, *party, "--json"), run_command("show", 2, *party)
+def test_letter_that_is_no_message_is_shown_as_such_and_one_that_is_not_there_is_told(
+    hubbub: Hubbub, party: tuple[str | Path, ...]
+) -> None:
+    told, shown = hubbub("dead-letters", "show", 2, *party, "--json"), hubbub("dead-letters", "show", 2, *party)
+    missing = hubbub("dead-letters", "show", 3, *party)
 
-    letter = json.loads(told.stdout)
+    letter = json.loads(told.out)
     assert "magic" in letter["malformed"]
     assert letter["sha256"] == hashlib.sha256(FRAMES[1]).hexdigest()
     assert {"header", "body", "payload"}.isdisjoint(letter)
-    assert "malformed  the frame does not begin" in shown.stdout
-    assert "nothing like" not in told.stdout + shown.stdout
-
-
-@pytest.mark.broker
-def test_number_that_does_not_exist_is_told_with_how_many_there_are(
-    run_command: Run, party: tuple[str | Path, ...]
-) -> None:
-    result = run_command("show", 3, *party)
-
-    assert result.returncode == 2
-    assert "there is no dead letter 3: there are 2" in result.stderr
+    assert "malformed  the frame does not begin" in shown.out
+    assert "nothing like" not in told.out + shown.out
+    assert missing.code == 2
+    assert "there is no dead letter 3: there are 2" in missing.err
 
 
 @pytest.mark.broker
 def test_party_that_the_broker_does_not_know_fails_without_its_password(
-    run_command: Run, amqp_url: str, tmp_path: Path
+    hubbub: Hubbub, amqp_url: str, tmp_path: Path
 ) -> None:
     identity = new_identity(new_party(), Role.CLIENT, "lab")
     private, _ = write_identity(identity, tmp_path)
     nobodys = urlsplit(amqp_url)._replace(netloc=amqp_url.rpartition("@")[2].partition("/")[0]).geturl()
 
-    result = run_command("list", "--amqp-url", nobodys, "--identity", private)
+    ended = hubbub("dead-letters", "list", "--amqp-url", nobodys, "--identity", private)
 
-    assert result.returncode == 1
-    assert f"refuses user '{identity.name}'" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert identity.broker_password not in result.stderr
+    assert ended.code == 1
+    assert f"refuses user '{identity.name}'" in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert identity.broker_password not in ended.err
 
 
 @pytest.mark.parametrize(
@@ -171,11 +141,11 @@ def test_party_that_the_broker_does_not_know_fails_without_its_password(
     ],
 )
 def test_what_cannot_be_asked_is_told_in_one_line(
-    run_command: Run, arguments: tuple[str, ...], complaint: str
+    hubbub: Hubbub, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    result = run_command("list", *arguments)
+    ended = hubbub("dead-letters", "list", *arguments)
 
-    assert result.returncode == 2
-    assert complaint in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert "sesame" not in result.stderr
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert "sesame" not in ended.err

@@ -40,18 +40,32 @@ def write_config(path: Path, files: PartyFiles, party: PartyId, **more: str) -> 
 # Settings --------------------------------------------------------------------------------------------------
 
 
-def test_settings_are_taken_from_the_file_that_the_service_reads(
-    files: PartyFiles, hubbub: Hubbub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("party", "options", "more", "well"),
+    [
+        (ADA, ("--role", "aggregator"), {}, ("versions", "settings", "identity", "roster", "folder")),
+        (ANNA, (), {"data": "digits"}, ("settings", "identity", "roster", "folder", "data")),
+    ],
+)
+def test_settings_are_taken_from_the_file_that_the_service_reads_which_tells_whose_they_are(
+    files: PartyFiles,
+    hubbub: Hubbub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    party: PartyId,
+    options: tuple[str, ...],
+    more: dict[str, str],
+    well: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(doctor_checks, "CONNECT_S", 0.5)
-    config = write_config(tmp_path / "ada.toml", files, ADA)
+    config = write_config(tmp_path / "settings.toml", files, party, **more)
 
-    ended = hubbub("doctor", "--role", "aggregator", "--config", config, "--json")
+    ended = hubbub("doctor", *options, "--config", config, "--json")
 
     found = verdicts(ended)
-    assert found | {"versions": "ok", "settings": "ok", "identity": "ok", "roster": "ok", "folder": "ok"} == found
+    assert found | dict.fromkeys(well, "ok") == found
     assert "no RabbitMQ answers at 127.0.0.1:1" in find(ended, "broker")["what"]
-    assert ended.code == 1
+    assert (ended.code, ended.err) == (1, "")
 
 
 def test_settings_that_are_misspelt_or_missing(
@@ -75,20 +89,6 @@ def test_settings_of_several_roles_need_a_choice(hubbub: Hubbub, monkeypatch: py
 
     assert ended.code == 2
     assert "choose one with --role" in ended.err
-
-
-def test_a_file_of_settings_tells_whose_they_are(
-    files: PartyFiles, hubbub: Hubbub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor_checks, "CONNECT_S", 0.5)
-    config = write_config(tmp_path / "trainer.toml", files, ANNA, data="digits")
-
-    ended = hubbub("doctor", "--config", config, "--json")
-
-    found = verdicts(ended)
-    assert found | dict.fromkeys(("settings", "identity", "roster", "folder", "data"), "ok") == found
-    assert "no RabbitMQ answers at 127.0.0.1:1" in find(ended, "broker")["what"]
-    assert ended.err == ""
 
 
 @pytest.mark.parametrize("text", [None, "not TOML", 'roster = "roster.json"\n', 'identity = "nowhere.json"\n'])
@@ -130,28 +130,20 @@ def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_a_folder_holds_is_for_a_task_of_ones_own_to_say(
-    files: PartyFiles, hubbub: Hubbub, own_task: Path
-) -> None:
-    ended = hubbub("doctor", *client_options(files), "--data", own_task.parent, "--json")
+def test_data_are_for_a_task_of_ones_own_to_say(files: PartyFiles, hubbub: Hubbub, own_task: Path) -> None:
+    folder, nowhere = own_task.parent, own_task.parent / "nowhere"
 
-    assert find(ended, "task", "ok")["what"] == "scans (accuracy, loss)"
-    assert find(ended, "data", "ok")["what"].startswith(f"{own_task.parent} can be read")
+    there, missing, elsewhere = (
+        hubbub("doctor", *client_options(files), "--data", data, "--json")
+        for data in (folder, nowhere, "postgresql://anna:hush@db/scans")
+    )
 
-
-def test_data_of_ones_own_that_are_not_there(files: PartyFiles, hubbub: Hubbub, own_task: Path) -> None:
-    ended = hubbub("doctor", *client_options(files), "--data", own_task.parent / "nowhere", "--json")
-
-    assert f"{own_task.parent / 'nowhere'} is not there" in find(ended, "data")["what"]
-    assert "--data (HUBBUB_TRAINER_DATA)" in find(ended, "data")["mend"]
-
-
-@pytest.mark.usefixtures("own_task")
-def test_data_that_are_no_place_are_not_shown(files: PartyFiles, hubbub: Hubbub) -> None:
-    ended = hubbub("doctor", *client_options(files), "--data", "postgresql://anna:hush@db/scans", "--json")
-
-    assert find(ended, "data", "skipped")
-    assert "hush" not in ended.out
+    assert find(there, "task", "ok")["what"] == "scans (accuracy, loss)"
+    assert find(there, "data", "ok")["what"].startswith(f"{folder} can be read")
+    assert f"{nowhere} is not there" in find(missing, "data")["what"]
+    assert "--data (HUBBUB_TRAINER_DATA)" in find(missing, "data")["mend"]
+    assert find(elsewhere, "data", "skipped")
+    assert "hush" not in elsewhere.out
 
 
 @pytest.mark.parametrize(

@@ -58,19 +58,22 @@ def snapshot(folder: Path) -> dict[Path, bytes]:
 # What is made --------------------------------------------------------------------------------------------------
 
 
-def test_every_party_has_its_identity_and_is_in_the_roster(make: Make, folder: Path) -> None:
-    make()
-
-    identities = [read_identity(folder / name / "identity.json") for name in PARTIES]
-    assert [identity.name for identity in identities] == list(PARTIES)
-    assert {identity.public() for identity in identities} == set(roster_in(folder).parties)
-    assert len({identity.organisation for identity in identities}) == len(PARTIES)
-
-
-def test_everybody_would_join_the_run(make: Make, folder: Path) -> None:
-    make("--strategy", "sec-union", "--rho", 0.2, "--phase-timeout", 30)
+def test_every_party_has_its_identity_and_the_broker_knows_it_and_everybody_would_join(
+    make: Make, folder: Path
+) -> None:
+    said = make("--strategy", "sec-union", "--rho", 0.2, "--phase-timeout", 30)
 
     roster, manifest = roster_in(folder), manifest_in(folder)
+    identities = [read_identity(folder / name / "identity.json") for name in PARTIES]
+    assert [identity.name for identity in identities] == list(PARTIES)
+    assert {identity.public() for identity in identities} == set(roster.parties)
+    assert len({identity.organisation for identity in identities}) == len(PARTIES)
+    definitions = json.loads((folder / "public" / "definitions.json").read_text(encoding="utf-8"))
+    hashes = {party.name: party.broker_password_hash for party in roster.parties}
+    assert {user["name"]: user["password_hash"] for user in definitions["users"]} == hashes
+    # The coordinator, which has no policy, pins the roster in its settings.
+    settings = tomllib.loads((folder / "coordinator" / "settings.toml").read_text(encoding="utf-8"))
+    assert settings == {"roster_sha256": roster.digest}
     assert (manifest.strategy, manifest.rounds, manifest.local_steps) == ("sec-union", 2, 5)
     assert (manifest.rho, manifest.phase_timeout_s) == (0.2, 30.0)
     for kind, role in ((Policy, Role.CLIENT), (AggregatorPolicy, Role.AGGREGATOR)):
@@ -78,6 +81,8 @@ def test_everybody_would_join_the_run(make: Make, folder: Path) -> None:
             policy = kind.read(folder / party.name / "policy.toml")
             assert policy.approved == (manifest.run_id,)
             assert policy.objections(manifest, roster=roster, runs_before=0) == ()
+    assert "no claim of privacy holds" in said.joined
+    assert manifest.run_id in said.out
 
 
 @pytest.mark.parametrize(
@@ -104,32 +109,8 @@ def test_what_a_policy_forbids_by_default_is_allowed_where_it_is_asked_for(
     assert serving.objections(manifest, roster=roster, runs_before=0) == ()
 
 
-def test_the_coordinator_which_has_no_policy_pins_the_roster_in_its_settings(make: Make, folder: Path) -> None:
-    make()
-
-    settings = tomllib.loads((folder / "coordinator" / "settings.toml").read_text(encoding="utf-8"))
-    assert settings == {"roster_sha256": roster_in(folder).digest}
-
-
-def test_the_operator_has_both_tokens_and_who_watches_has_one(make: Make, folder: Path) -> None:
-    make()
-
-    tokens = read_tokens(folder / "coordinator" / "read.token", folder / "coordinator" / "change.token")
-    assert read_tokens(folder / "operator" / "read.token", folder / "operator" / "change.token") == tokens
-    assert (folder / "monitor" / "read.token").read_text(encoding="ascii").strip() == tokens.read
-    assert [path.name for path in (folder / "monitor").iterdir()] == ["read.token"]
-
-
-def test_the_broker_is_told_of_one_user_a_party(make: Make, folder: Path) -> None:
-    make()
-
-    definitions = json.loads((folder / "public" / "definitions.json").read_text(encoding="utf-8"))
-    hashes = {party.name: party.broker_password_hash for party in roster_in(folder).parties}
-    assert {user["name"]: user["password_hash"] for user in definitions["users"]} == hashes
-
-
-def test_secrets_are_for_their_owner_and_the_rest_is_for_everybody(make: Make, folder: Path) -> None:
-    make()
+def test_secrets_are_for_their_owner_alone_and_the_rest_is_for_everybody(make: Make, folder: Path) -> None:
+    said = make()
 
     modes = {
         path.relative_to(folder).parts[0] + ("/" if path.is_dir() else ""): stat.S_IMODE(path.stat().st_mode)
@@ -138,24 +119,17 @@ def test_secrets_are_for_their_owner_and_the_rest_is_for_everybody(make: Make, f
     assert (modes.pop("public/"), modes.pop("public")) == (0o755, 0o644)
     assert {mode for name, mode in modes.items() if name.endswith("/")} == {0o700}
     assert {mode for name, mode in modes.items() if not name.endswith("/")} == {0o600}
-
-
-def test_no_secret_of_one_party_is_in_another_folder(make: Make, folder: Path) -> None:
-    make()
-
     for name in PARTIES:
         identity = read_identity(folder / name / "identity.json")
         elsewhere = [content for path, content in snapshot(folder).items() if path.parent.name != name]
         for secret in (identity.key.to_bytes().hex(), identity.broker_password):
             assert not any(secret.encode() in content for content in elsewhere)
-
-
-def test_it_says_that_one_hand_holds_all_keys_and_prints_no_secret(make: Make, folder: Path) -> None:
-    said = make()
-
-    assert "no claim of privacy holds" in said.joined
-    assert manifest_in(folder).run_id in said.out
-    assert (folder / "operator" / "change.token").read_text(encoding="ascii").strip() not in said.out
+    # The operator has both tokens, and who watches has one.
+    tokens = read_tokens(folder / "coordinator" / "read.token", folder / "coordinator" / "change.token")
+    assert read_tokens(folder / "operator" / "read.token", folder / "operator" / "change.token") == tokens
+    assert (folder / "monitor" / "read.token").read_text(encoding="ascii").strip() == tokens.read
+    assert [path.name for path in (folder / "monitor").iterdir()] == ["read.token"]
+    assert tokens.change not in said.out
 
 
 def test_it_speaks_to_programs(make: Make, folder: Path) -> None:

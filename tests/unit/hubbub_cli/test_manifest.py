@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, read_manifest
+from hubbub.run_options import RunOptions
 from hubbub.runtime.message_checks import find_disagreements
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.succession import endorse
@@ -47,13 +50,43 @@ def read_new(roster: Path, *options: str, task: str = "synthetic") -> Manifest:
     return read_manifest(draw_up(roster, *options, task=task))
 
 
-def test_it_knows_n_and_the_initial_model_of_the_task(roster: Path) -> None:
-    manifest = read_new(roster, "--seed", "3", "--strategy", "sec-union", "--q", "4", task="synthetic:300")
+ASKED = {
+    "strategy": "sec-union",
+    "wire": "paper",
+    "rounds": 7,
+    "local_steps": 3,
+    "rho": 0.25,
+    "q": 4,
+    "block": 16,
+    "alpha_rule": "mean",
+    "feedback": "lost",
+    "alpha_max": 1000.0,
+    "seed": 3,
+    "min_clients": 2,
+    "evaluate_every": 5,
+    "target": 0.98,
+    "phase_timeout_s": 90.0,
+}
+FLAGS = {"alpha_rule": "--alpha", "phase_timeout_s": "--phase-timeout"}
 
-    task = SyntheticTask(300)
-    assert manifest.parameters == 300
-    assert manifest.initial_model_sha256 == digest(task.initial_model(3))
-    assert (manifest.strategy, manifest.q) == ("sec-union", 4)
+
+def test_every_option_of_a_run_is_a_flag_and_a_field_of_the_manifest(roster: Path) -> None:
+    flags = [
+        word
+        for name, value in ASKED.items()
+        for word in (FLAGS.get(name, f"--{name.replace('_', '-')}"), str(value))
+    ]
+
+    asked, plain = (read_new(roster, *options, task="synthetic:300") for options in (flags, ()))
+
+    assert {*ASKED, "verified"} == {field.name for field in fields(RunOptions)}
+    assert {name: getattr(asked, name) for name in ASKED} == ASKED
+    assert read_new(roster, "--feedback", "paper").feedback == "paper"
+    assert asked.parameters == 300
+    assert asked.initial_model_sha256 == digest(SyntheticTask(300).initial_model(3))
+    assert {name: getattr(plain, name) for name in RunOptions().given()} == RunOptions().given()
+    assert (plain.alpha_max, plain.target, plain.phase_timeout_s) == (16.0, None, 3600.0)
+    assert not {"block", "predecessor", "target"} & json.loads(draw_up(roster)).keys()
 
 
 def test_every_manifest_begins_from_a_model_of_its_own_unless_a_seed_is_given(roster: Path) -> None:
@@ -63,20 +96,6 @@ def test_every_manifest_begins_from_a_model_of_its_own_unless_a_seed_is_given(ro
     assert len({each.initial_model_sha256 for each in drawn}) == 2
     for each in drawn:
         assert each.initial_model_sha256 == digest(SyntheticTask().initial_model(each.seed))
-
-
-def test_blocks_can_be_asked_for(roster: Path) -> None:
-    given = draw_up(roster, "--strategy", "sec-union", "--block", "16", task="synthetic:300")
-
-    assert read_manifest(given).block == 16
-    assert '"block"' not in draw_up(roster)
-
-
-def test_the_range_of_the_numbers_in_a_sum_can_be_said(roster: Path) -> None:
-    given = read_new(roster, "--strategy", "sum", "--rounds", "1", "--alpha-max", "1000")
-
-    assert (given.strategy, given.alpha_max) == ("sum", 1_000.0)
-    assert read_new(roster).alpha_max == 16.0
 
 
 def test_it_names_everybody_in_the_roster_with_its_organisation_and_the_roster_itself(roster: Path) -> None:
@@ -104,23 +123,13 @@ def test_two_manifests_alike_are_two_runs(roster: Path) -> None:
     assert first.model_copy(update={"nonce": second.nonce}) == second
 
 
-def test_a_target_and_a_deadline_are_taken_or_left_as_they_are_by_default(roster: Path) -> None:
-    manifest = read_new(roster, "--target", "0.98", "--phase-timeout", "90", "--evaluate-every", "5")
-
-    assert (manifest.target, manifest.phase_timeout_s, manifest.evaluate_every) == (0.98, 90.0, 5)
-    plain = read_new(roster)
-    assert (plain.target, plain.phase_timeout_s, plain.evaluate_every) == (None, 3600.0, 1)
-
-
 def test_it_is_written_to_a_file_and_its_run_is_named(roster: Path, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
-    said = draw_up(roster, "--out", str(file))
+    said = draw_up(roster, "--out", str(file), task="lenet")
 
-    assert read_manifest(file.read_bytes()).run_id in said
-
-
-def test_lenet_needs_neither_torch_nor_data(roster: Path) -> None:
-    assert read_new(roster, task="lenet").parameters == 61_706
+    written = read_manifest(file.read_bytes())
+    assert written.run_id in said
+    assert written.parameters == 61_706, "known without torch and data"
 
 
 @pytest.mark.parametrize(
@@ -203,10 +212,6 @@ def test_it_goes_on_with_other_clients_and_a_roster_that_has_grown(tmp_path: Pat
 
     assert manifest.predecessor is not None
     assert find_disagreements(manifest, grown) == ()
-
-
-def test_without_endorsements_a_manifest_goes_on_from_none(roster: Path) -> None:
-    assert "predecessor" not in draw_up(roster)
 
 
 def test_what_a_successor_lacks_is_told(roster: Path, tmp_path: Path) -> None:

@@ -41,22 +41,16 @@ def test_the_project_passes_its_own_test(tmp_path: Path) -> None:
     assert "task.py" in said
 
 
-def test_it_is_what_the_trainer_reads(tmp_path: Path) -> None:
+def test_its_files_are_what_the_trainer_and_its_image_expect_with_nothing_left_to_fill_in(tmp_path: Path) -> None:
     new(tmp_path / "x", "--task", "Tumour grades")
 
     policy = Policy.read(tmp_path / "x" / "policy.toml")
     service = read_services({"HUBBUB_BROKER": "amqps://b/"}, path=tmp_path / "x" / "docker-compose.yml")["trainer"]
     given = {name.removeprefix("HUBBUB_TRAINER_").lower() for name in service.environment}
     required = {name for name, field in TrainerSettings.model_fields.items() if field.is_required()}
+    image = read_targets()["trainer"]
     assert policy.approve_tasks == ("tumour-grades",)
     assert required <= given <= set(TrainerSettings.model_fields)
-
-
-def test_its_container_keeps_to_the_places_and_the_user_of_the_image(tmp_path: Path) -> None:
-    new(tmp_path / "x")
-
-    service = read_services({"HUBBUB_BROKER": "amqps://b/"}, path=tmp_path / "x" / "docker-compose.yml")["trainer"]
-    image = read_targets()["trainer"]
     assert service.content["image"] == f"hubbub-trainer:{__version__}"
     assert [service.content["user"]] == image.user
     assert {name: service.environment.get(name, value) for name, value in image.environment.items()} == {
@@ -64,6 +58,7 @@ def test_its_container_keeps_to_the_places_and_the_user_of_the_image(tmp_path: P
     }
     writable = {mount.target for mount in service.mounts if not mount.read_only}
     assert writable == {service.environment[f"HUBBUB_TRAINER_{name}"] for name in ("FOLDER", "CACHE_FOLDER")}
+    assert not [path for path in (tmp_path / "x").iterdir() if "{{" in path.read_text("utf-8")]
 
 
 def test_its_compose_file_keeps_to_the_specification_and_asks_where_the_broker_is(tmp_path: Path) -> None:
@@ -76,13 +71,6 @@ def test_its_compose_file_keeps_to_the_specification_and_asks_where_the_broker_i
     assert done.returncode == 0, done.stdout
     with pytest.raises(MissingVariable, match="say where the broker is"):
         read_services(path=file)
-
-
-def test_nothing_is_left_to_fill_in(tmp_path: Path) -> None:
-    new(tmp_path / "x")
-
-    for path in (tmp_path / "x").iterdir():
-        assert "{{" not in path.read_text("utf-8")
 
 
 def test_a_folder_in_which_something_is_stays_as_it_is(tmp_path: Path) -> None:

@@ -1,20 +1,19 @@
-"""`hubbub roster` as a user sees it; what makes a roster good is tested with the library."""
+"""`hubbub roster` as a user sees it; what makes a roster good and what a broker grants is the library's."""
 
 from __future__ import annotations
 
 import json
-import sys
+import stat
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from hubbub.crypto.sealing import Kem
-from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
+from hubbub.transport.definitions import BrokerUser, make_definitions
 from hubbub.trust.identity import new_identity, write_identity
 from hubbub.trust.roster import read_roster, show_fingerprint
-from hubbub_cli.main import app, main
+from support.command_line import Ended, Hubbub
 
 PARTIES = (
     ("clinic-a", Role.CLIENT, "clinic-a"),
@@ -25,88 +24,77 @@ PARTIES = (
 )
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The public files of five parties."""
-    return [str(write_identity(new_identity(*each), tmp_path / "keys")[1]) for each in PARTIES]
-
-
-def run_roster(*arguments: str, columns: int = 80) -> str:
-    result = CliRunner().invoke(app, ["roster", *arguments], env={"COLUMNS": str(columns)}, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    folder = tmp_path_factory.mktemp("keys")
+    return [write_identity(new_identity(*each), folder)[1] for each in PARTIES]
 
 
 @pytest.fixture
-def roster(files: list[str], tmp_path: Path) -> Path:
-    path = tmp_path / "roster.json"
-    run_roster("build", *files, "--out", str(path))
-    return path
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "roster.json"
 
 
-def test_build_writes_the_roster_and_tells_its_digest(files: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "roster.json"
-    said = run_roster("build", *files, "--out", str(path))
+@pytest.fixture
+def roster(hubbub: Hubbub, five: list[Path], out: Path) -> Path:
+    assert hubbub("roster", "build", *five, "--out", out).code == 0
+    return out
 
-    built = read_roster(path)
+
+def is_refused(ended: Ended, complaint: str) -> bool:
+    """In one line on the error stream, and with exit code 2."""
+    return ended.code == 2 and ended.err.count("\n") == 1 and complaint in ended.err and not ended.out
+
+
+def test_build_writes_the_roster_and_tells_its_digest(hubbub: Hubbub, five: list[Path], out: Path) -> None:
+    said = hubbub("roster", "build", *reversed(five), "--out", out).out
+
+    built = read_roster(out)
     assert [(party.name, party.role, party.organisation) for party in built.parties] == list(PARTIES)
     assert (built.kem, built.broker) == (Kem.X25519, None)
-    assert f"written to {path}\n" in said
+    assert f"written to {out}\n" in said
     assert built.digest in said
     assert show_fingerprint(built.digest) in said
     assert "warning" not in said
 
 
-def test_build_takes_files_in_any_order(files: list[str], roster: Path, tmp_path: Path) -> None:
-    run_roster("build", *reversed(files), "--out", str(tmp_path / "other.json"))
-
-    assert (tmp_path / "other.json").read_bytes() == roster.read_bytes()
-
-
-def test_build_takes_the_kem_and_the_brokers_organisation(files: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "roster.json"
-    options = ("--kem", "mlkem768-x25519", "--broker-organisation", "ministry")
-    said = run_roster("build", *files, *options, "--out", str(path))
-
-    built = read_roster(path)
-    assert (built.kem, built.broker) == (Kem.HYBRID, "ministry")
-    assert "warning: ministry runs an aggregator and the broker" in said
-    assert "warning: ministry runs an aggregator and the broker" in run_roster("show", str(path))
-
-
-def test_build_offers_every_kem(files: list[str], tmp_path: Path) -> None:
+def test_build_takes_every_kem_and_the_brokers_organisation(
+    hubbub: Hubbub, five: list[Path], tmp_path: Path
+) -> None:
     for kem in Kem:
-        run_roster("build", *files, "--kem", kem, "--out", str(tmp_path / f"{kem}.json"))
+        path = tmp_path / f"{kem}.json"
+        said = hubbub("roster", "build", *five, "--kem", kem, "--broker-organisation", "ministry", "--out", path)
 
-    assert {read_roster(tmp_path / f"{kem}.json").kem for kem in Kem} == set(Kem)
+        built = read_roster(path)
+        assert (built.kem, built.broker) == (kem, "ministry")
+        for each in (said, hubbub("roster", "show", path)):
+            assert "warning: ministry runs an aggregator and the broker" in each.out
 
 
-def test_a_roster_is_not_overwritten(files: list[str], roster: Path) -> None:
+def test_a_roster_is_not_overwritten(hubbub: Hubbub, five: list[Path], roster: Path) -> None:
     before = roster.read_bytes()
 
-    with pytest.raises(ConfigurationError, match="is there already"):
-        run_roster("build", *files[:-1], "--out", str(roster))
-
+    assert is_refused(hubbub("roster", "build", *five[:-1], "--out", roster), "is there already")
     assert roster.read_bytes() == before
 
 
-def test_nothing_is_written_if_a_file_was_tampered_with(files: list[str], tmp_path: Path) -> None:
-    content = json.loads(Path(files[3]).read_text("utf-8"))
-    Path(files[3]).write_text(json.dumps(content | {"organisation": "lab"}), "utf-8")
+def test_nothing_is_written_of_files_that_make_no_roster(
+    hubbub: Hubbub, five: list[Path], out: Path, tmp_path: Path
+) -> None:
+    forged = tmp_path / "north.public.json"
+    forged.write_text(json.dumps(json.loads(five[3].read_text("utf-8")) | {"organisation": "lab"}), "utf-8")
 
-    with pytest.raises(ConfigurationError, match=f"{files[3]}: north does not prove"):
-        run_roster("build", *files, "--out", str(tmp_path / "roster.json"))
+    tampered = hubbub("roster", "build", *five[:3], forged, "--out", out)
+    twice = hubbub("roster", "build", *five, five[3], "--out", out)
 
-    assert not (tmp_path / "roster.json").exists()
-
-
-def test_a_file_given_twice_is_refused(files: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="north stands for several"):
-        run_roster("build", *files, files[3], "--out", str(tmp_path / "roster.json"))
+    assert is_refused(tampered, f"{forged}: north does not prove")
+    assert is_refused(twice, "north stands for several")
+    assert not out.exists()
 
 
-def test_show_has_a_row_for_every_party_in_80_columns(roster: Path) -> None:
-    said = run_roster("show", str(roster))
+def test_show_has_a_row_for_every_party_in_80_columns(hubbub: Hubbub, roster: Path) -> None:
+    said = hubbub("roster", "show", roster, columns=80).out
 
     built = read_roster(roster)
     lines = [" ".join(line.split()) for line in said.splitlines()]
@@ -118,44 +106,66 @@ def test_show_has_a_row_for_every_party_in_80_columns(roster: Path) -> None:
     assert f"read out {show_fingerprint(built.digest)}" in lines
 
 
-def test_verify_without_a_digest_says_that_none_was_compared(roster: Path) -> None:
-    said = run_roster("verify", str(roster))
+def test_verify_compares_the_digest_as_it_is_printed_or_read_out_if_one_is_given(
+    hubbub: Hubbub, roster: Path
+) -> None:
+    digest, agreed = read_roster(roster).digest, "this is the roster that was agreed on"
+    alone = hubbub("roster", "verify", roster).out
 
-    assert "all 5 parties prove" in said
-    assert "not compared with any digest" in said
-    assert "this is the roster that was agreed on" not in said
-
-
-def test_verify_takes_the_digest_as_it_is_printed_or_read_out(roster: Path) -> None:
-    digest = read_roster(roster).digest
-
+    assert "all 5 parties prove" in alone
+    assert "not compared with any digest" in alone
+    assert agreed not in alone
     for written in (digest, show_fingerprint(digest), digest.upper()):
-        assert "this is the roster that was agreed on" in run_roster("verify", str(roster), "--sha256", written)
+        assert agreed in hubbub("roster", "verify", roster, "--sha256", written).out
+    other = hubbub("roster", "verify", roster, "--sha256", "0" * 64)
+    assert is_refused(other, "0" * 64)
+    assert digest in other.err
 
 
-def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the real command and give the one line that it says."""
-    monkeypatch.setattr(sys, "argv", ["hubbub", "roster", *arguments])
-    with pytest.raises(SystemExit) as info:
-        main()
-    assert info.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+# The broker's definitions ----------------------------------------------------------------------------------
 
 
-def test_verify_fails_on_another_digest(
-    roster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("options", "vhost"), [((), "/"), (("--vhost", "hospitals"), "hospitals")])
+def test_definitions_are_written_for_their_owner_alone_in_place_of_earlier_ones(
+    hubbub: Hubbub, roster: Path, tmp_path: Path, options: tuple[str, ...], vhost: str
 ) -> None:
-    said = fail(monkeypatch, capsys, "verify", str(roster), "--sha256", "0" * 64)
+    out = tmp_path / "the broker.json"
+    out.write_text("old")
+    out.chmod(0o644)
 
-    assert "0" * 64 in said
-    assert read_roster(roster).digest in said
+    said = hubbub("roster", "broker-config", roster, "--out", out, *options).out
+
+    parties = read_roster(roster).parties
+    users = [BrokerUser(party.name, party.role, party.broker_password_hash) for party in parties]
+    assert json.loads(out.read_text("utf-8")) == json.loads(json.dumps(make_definitions(users, vhost=vhost)))
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["roster.json", "the broker.json"]
+    assert f"rabbitmqctl import_definitions < '{out}'\n" in said
+    assert "rabbitmqctl delete_user guest\n" in said
+    assert not [party.name for party in parties if party.broker_password_hash in said]
 
 
-def test_verify_fails_on_a_roster_that_was_tampered_with(
-    roster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("file", ["nowhere/broker.json", "folder"])
+def test_definitions_that_cannot_be_written_leave_nothing(
+    hubbub: Hubbub, roster: Path, tmp_path: Path, file: str
 ) -> None:
-    roster.write_text(roster.read_text("utf-8").replace('"university"', '"ministry"'), "utf-8")
+    (tmp_path / "folder").mkdir()
 
-    assert "north does not prove" in fail(monkeypatch, capsys, "verify", str(roster))
+    refused = hubbub("roster", "broker-config", roster, "--out", tmp_path / file)
+
+    assert is_refused(refused, f"{file} cannot be written")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "roster.json"]
+
+
+def test_a_roster_that_was_tampered_with_is_refused(hubbub: Hubbub, roster: Path, tmp_path: Path) -> None:
+    good = roster.read_text("utf-8")
+    first, second = (party.broker_password_hash for party in read_roster(roster).parties[:2])
+
+    roster.write_text(good.replace('"university"', '"ministry"'), "utf-8")
+    verified = hubbub("roster", "verify", roster)
+    roster.write_text(good.replace(first, second), "utf-8")
+    configured = hubbub("roster", "broker-config", roster, "--out", tmp_path / "broker.json")
+
+    assert is_refused(verified, "north does not prove")
+    assert is_refused(configured, "does not prove")
+    assert not (tmp_path / "broker.json").exists()

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -60,24 +61,23 @@ def test_runs_are_listed_the_newest_first(finished: LiveCoordinator, hubbub: Hub
     assert (shown.code, told.code) == (0, 0)
 
 
-def test_a_list_is_cut_and_says_so(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    shown = hubbub("run", "list", *at(finished), "--limit", 1)
-
-    assert SECOND.run_id[:12] in shown.out
-    assert FIRST.run_id[:12] not in shown.out
-    assert "1 of 2; --limit shows more" in shown.out
-
-
-def test_a_list_has_only_runs_in_the_states_that_are_asked_for(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+def test_a_list_is_cut_and_has_only_runs_in_the_states_that_are_asked_for(
+    finished: LiveCoordinator, hubbub: Hubbub
+) -> None:
+    cut = hubbub("run", "list", *at(finished), "--limit", 1)
     none = hubbub("run", "list", *at(finished), "--state", "failed", "--state", "running")
     all_of_them = hubbub("run", "list", *at(finished), "--state", "failed", "--state", "completed", "--json")
 
+    assert SECOND.run_id[:12] in cut.out
+    assert FIRST.run_id[:12] not in cut.out
+    assert "1 of 2; --limit shows more" in cut.out
     assert none.out == "no runs\n"
     assert len(json.loads(all_of_them.out)["items"]) == 2
 
 
 def test_the_states_are_those_of_the_coordinator() -> None:
     assert [state.value for state in State] == [state.value for state in runs.State]
+    assert {state.value for state in runs.OUTCOMES} == FINAL_STATES
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -100,6 +100,9 @@ def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, h
         assert party in shown.out
     assert sum("released  3 clients" in line for line in shown.out.splitlines()) == 2
     assert re.search(r"scores +accuracy \d+\.\d\d%, loss \d", shown.out)
+    answer = json.loads(hubbub("run", "show", FIRST.run_id, *at(finished), "--json").out)
+    assert answer["manifest"] == json.loads(FIRST.model_dump_json())
+    assert {each["name"] for each in answer["participants"]} == {*FIRST.clients, *FIRST.aggregators}
 
 
 ANSWER = {
@@ -151,10 +154,6 @@ def test_an_answer_that_lacks_a_field_is_of_another_version() -> None:
         read(RunView, {**ANSWER, "headline": {"higher_is_better": False}})
 
 
-def test_a_run_is_over_in_the_states_of_its_outcomes() -> None:
-    assert {state.value for state in runs.OUTCOMES} == FINAL_STATES
-
-
 @pytest.mark.parametrize(
     ("changes", "said", "in_a_list"),
     [
@@ -176,26 +175,21 @@ def test_a_regression_has_its_own_metrics_and_no_accuracy(
     assert "%" not in listed
 
 
-@pytest.mark.parametrize("name", ["accuracy", "auc", "mse"])
-@pytest.mark.parametrize("value", [0.0, 0.98765, 123456.0])
-def test_a_metric_is_written_as_everywhere_else(name: str, value: float) -> None:
-    assert show_metric(name, value) == format_value(name, value)
+def test_a_metric_is_written_as_everywhere_else() -> None:
+    for name, value in product(("accuracy", "auc", "mse"), (0.0, 0.98765, 123456.0)):
+        assert show_metric(name, value) == format_value(name, value)
 
 
-def test_json_of_a_run_is_what_the_coordinator_answers(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    answer = json.loads(hubbub("run", "show", FIRST.run_id, *at(finished), "--json").out)
+def test_when_a_run_pauses_is_told() -> None:
+    before, open_round = (describe_pause(read(RunView, {**ANSWER, "round": number})) for number in (0, 3))
 
-    assert answer["manifest"] == json.loads(FIRST.model_dump_json())
-    assert {each["name"] for each in answer["participants"]} == {*FIRST.clients, *FIRST.aggregators}
-
-
-@pytest.mark.parametrize("name", [FIRST.run_id, FIRST.run_id[:8], FIRST.run_id[:8].upper()])
-def test_a_run_is_found_by_what_is_unambiguous(finished: LiveCoordinator, hubbub: Hubbub, name: str) -> None:
-    assert json.loads(hubbub("run", "show", name, *at(finished), "--json").out)["run"] == FIRST.run_id
+    assert (before, open_round) == ("before its first round", "when its open round has ended")
 
 
-def test_latest_is_the_newest_run(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    assert json.loads(hubbub("run", "show", "latest", *at(finished), "--json").out)["run"] == SECOND.run_id
+def test_a_run_is_found_by_what_is_unambiguous(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    first = FIRST.run_id
+    for name, run in ((first, first), (first[:8], first), (first[:8].upper(), first), ("latest", SECOND.run_id)):
+        assert json.loads(hubbub("run", "show", name, *at(finished), "--json").out)["run"] == run
 
 
 @pytest.mark.parametrize(
@@ -249,18 +243,13 @@ def test_csv_has_a_header_and_rows(
     assert column in rows[0]
 
 
-def test_a_table_of_json_is_refused(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    ended = hubbub("run", "export", "latest", *at(finished), "--table", "rounds")
+def test_an_export_that_cannot_be_written_is_told(finished: LiveCoordinator, hubbub: Hubbub) -> None:
+    table = hubbub("run", "export", "latest", *at(finished), "--table", "rounds")
+    nowhere = hubbub("run", "export", "latest", *at(finished), "--out", "/nowhere/at/all.json")
 
-    assert ended.code == 2
-    assert "--format csv" in ended.err
-
-
-def test_a_file_that_cannot_be_written_is_told(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    ended = hubbub("run", "export", "latest", *at(finished), "--out", "/nowhere/at/all.json")
-
-    assert ended.code == 2
-    assert "/nowhere/at/all.json cannot be written: No such file or directory" in ended.err
+    assert (table.code, nowhere.code) == (2, 2)
+    assert "--format csv" in table.err
+    assert "/nowhere/at/all.json cannot be written: No such file or directory" in nowhere.err
 
 
 # Beginning and steering ------------------------------------------------------------------------------------
@@ -306,40 +295,22 @@ def test_a_run_is_paused_resumed_and_cancelled(live: LiveCoordinator, hubbub: Hu
     assert "is cancelled already" in late.err
 
 
-@pytest.mark.parametrize(("number", "when"), [(0, "before its first round"), (3, "when its open round has ended")])
-def test_when_a_run_pauses_is_told(live: LiveCoordinator, hubbub: Hubbub, number: int, when: str) -> None:
-    live.submit(FIRST)
-    answer = json.loads(hubbub("run", "show", "latest", *at(live), "--json").out)
-
-    assert describe_pause(read(RunView, answer | {"round": number})) == when
-
-
-def test_the_read_token_changes_nothing(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    ended = hubbub("run", "submit", live.manifest_file(FIRST), *at(live, "read"))
-
-    assert ended.code == 2
-    assert "use the change token" in ended.err
-    assert hubbub("run", "list", *at(live)).out == "no runs\n"
-
-
-def test_latest_of_no_runs_is_told(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    ended = hubbub("run", "show", "latest", *at(live))
-
-    assert ended.code == 2
-    assert "has no run yet" in ended.err
-
-
-def test_what_is_no_manifest_is_refused_by_the_coordinator(
+def test_what_cannot_be_done_at_a_coordinator_without_runs_is_told(
     live: LiveCoordinator, hubbub: Hubbub, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.json").write_text('{"rounds": 2}', encoding="utf-8")
 
-    ended = hubbub("run", "submit", tmp_path / "bad.json", *at(live))
+    reader = hubbub("run", "submit", live.manifest_file(FIRST), *at(live, "read"))
+    bad = hubbub("run", "submit", tmp_path / "bad.json", *at(live))
     missing = hubbub("run", "submit", tmp_path / "missing.json", *at(live))
+    latest = hubbub("run", "show", "latest", *at(live))
 
-    assert (ended.code, missing.code) == (2, 2)
-    assert "not a manifest" in ended.err
+    assert {ended.code for ended in (reader, bad, missing, latest)} == {2}
+    assert "use the change token" in reader.err
+    assert "not a manifest" in bad.err
     assert "missing.json cannot be read" in missing.err
+    assert "has no run yet" in latest.err
+    assert hubbub("run", "list", *at(live)).out == "no runs\n"
 
 
 # The way in ------------------------------------------------------------------------------------------------
@@ -348,17 +319,13 @@ def test_what_is_no_manifest_is_refused_by_the_coordinator(
 def test_address_and_token_come_from_the_environment(
     finished: LiveCoordinator, hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    without = hubbub("run", "list")
     monkeypatch.setenv("HUBBUB_URL", finished.url)
     monkeypatch.setenv("HUBBUB_TOKEN_FILE", str(finished.token_file("read")))
 
     assert hubbub("run", "list").code == 0
-
-
-def test_without_a_token_it_is_told_how_to_name_one(hubbub: Hubbub) -> None:
-    ended = hubbub("run", "list")
-
-    assert ended.code == 2
-    assert "--token-file (HUBBUB_TOKEN_FILE)" in ended.err
+    assert without.code == 2
+    assert "--token-file (HUBBUB_TOKEN_FILE)" in without.err
 
 
 def test_nobody_at_the_address_is_exit_code_1(finished: LiveCoordinator, hubbub: Hubbub) -> None:

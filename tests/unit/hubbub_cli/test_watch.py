@@ -27,7 +27,6 @@ from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator, 
 from support.patience import HANG_S
 
 RUN = make_run(rounds=3)
-PATIENCE_S = HANG_S
 
 
 @pytest.fixture
@@ -64,19 +63,15 @@ def test_a_run_that_is_over_is_told_from_its_first_event(live: LiveCoordinator, 
     live.submit(RUN)
     live.wait_until(RUN.run_id, "completed")
 
-    lines, objects = (
-        hubbub("run", "watch", "latest", *at(live)),
-        hubbub("run", "watch", "latest", *at(live), "--json"),
-    )
+    lines = hubbub("run", "watch", "latest", *at(live))
+    objects = hubbub("run", "watch", "latest", *at(live), "--json")
 
     events = list_events(live)
     assert (lines.code, objects.code) == (0, 0)
     assert [json.loads(line) for line in objects.out.splitlines()] == events
-    assert [line.split("  ", 1)[1].split(maxsplit=1)[0] for line in lines.out.splitlines()] == [
-        "round" if event["round"] else "run" for event in events
-    ]
     for line, event in zip(lines.out.splitlines(), events, strict=True):
-        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  (run|round \d) ", line)
+        place = f"round {event['round']}" if event["round"] else "run"
+        assert re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d  {place} ", line)
         assert line.endswith(str(event["text"]))
 
 
@@ -93,8 +88,8 @@ def test_a_run_that_ends_just_after_it_was_looked_at_is_not_waited_for(live: Liv
             return seen if path.endswith(RUN.run_id) else await super().get(path, params)
 
     async def show() -> str:
-        async with Late(Endpoint(url=live.url, token=TOKENS.read)) as client, asyncio.timeout(PATIENCE_S):
-            return await _show_lines(client, RUN.run_id, Console(), as_json=True)
+        async with Late(Endpoint(url=live.url, token=TOKENS.read)) as client, asyncio.timeout(HANG_S):
+            return await _show_lines(client, RUN.run_id, as_json=True)
 
     assert asyncio.run(show()) == "completed"
 
@@ -127,7 +122,7 @@ def test_over_a_restart_of_the_coordinator_every_event_comes_once(live: LiveCoor
         live.stop()
         live.start()
         live.resume(RUN.run_id)
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=HANG_S)
 
     told += map(json.loads, out.splitlines())
     assert process.returncode == 0
@@ -146,7 +141,7 @@ def test_ctrl_c_leaves_the_run_as_it_is(live: LiveCoordinator) -> None:
             pass
 
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 130
     assert err == f"\nThe run goes on. `hubbub run watch {RUN.run_id[:12]}` shows it again.\n"
@@ -158,16 +153,8 @@ def test_ctrl_c_leaves_the_run_as_it_is(live: LiveCoordinator) -> None:
 
 def test_on_a_terminal_the_last_picture_stays(live: LiveCoordinator) -> None:
     live.silence.lift_all()
-    shown = run_on_terminal(
-        "run",
-        "submit",
-        live.manifest_file(RUN),
-        "--url",
-        live.url,
-        "--watch",
-        "--token-file",
-        live.token_file("change"),
-    )
+    way_in = ("--url", live.url, "--token-file", live.token_file("change"))
+    shown = run_on_terminal("run", "submit", live.manifest_file(RUN), *way_in, "--watch")
 
     last = shown.rsplit(f"run {RUN.run_id[:12]}", 1)[1]
     assert "completed" in last.splitlines()[0]
@@ -187,7 +174,7 @@ def run_on_terminal(*arguments: str | Path) -> str:
             while piece := os.read(ours, 65536):
                 shown += piece
         os.close(ours)
-        assert process.wait(PATIENCE_S) == 0, shown
+        assert process.wait(HANG_S) == 0, shown
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
 
 

@@ -1,7 +1,7 @@
-"""A round that is over takes little room, and shows what it showed before."""
+"""The archive: a round that is over takes little room, and shows what it showed before."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -10,78 +10,64 @@ from pathlib import Path
 import pytest
 from benchmarks.interface import draw_up_feeding, feed_rounds, list_events, settle
 
-from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest, MetricClaim
-from hubbub.messages.rounds import RoundApplied, ScoreClaim
-from hubbub.messages.shares import SignedReceipt, Traffic
+from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.rounds import ScoreClaim
 from hubbub.protocol.metrics import regression
 from hubbub.transport.base import Address
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
 from hubbub_coordinator import accounts
 from hubbub_coordinator.accounts import Sums
-from hubbub_coordinator.api.costs import view_costs
-from hubbub_coordinator.api.views import view_round
+from hubbub_coordinator.api.views import view_costs, view_round
 from hubbub_coordinator.archive import fold
-from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
+from hubbub_coordinator.events import DeadlinePassed
+from hubbub_coordinator.phases.round import CoordinatorRound, State
 from hubbub_coordinator.service import SNAPSHOT_AFTER, Coordinator, RunOver
 from hubbub_local.federation import make_parties
 from support.aio import aio
-from support.builders import MODEL_HMAC, make_claims, make_manifest, make_receipt
+from support.builders import make_manifest
+from support.coordinator_play import RoundPlay
 from support.coordinator_scene import StillClock, client_of
 from support.deaths import Fate, make_mortal
 from support.forgetful_store import Disk, ForgetfulStore
-from support.parties import sign_receipts
 
 MANIFEST = make_manifest(
-    clients=3, servers=2, min_clients=2, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0)))
+    clients=3,
+    servers=2,
+    min_clients=2,
+    strategy="sec-union",
+    metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))),
 )
-ONE, TWO, THREE = MANIFEST.clients
 SCORES = (ScoreClaim(name="r2", value=0.5), ScoreClaim(name="mse", value=4.0))
 
 
-def signed_for(client: PartyId) -> Mapping[PartyId, SignedReceipt]:
-    receipts = [make_receipt(MANIFEST, aggregator=server, client=client) for server in MANIFEST.aggregators]
-    return dict(zip(MANIFEST.aggregators, sign_receipts(MANIFEST, receipts), strict=True))
-
-
-def make_round(number: int, manifest: Manifest = MANIFEST) -> CoordinatorRound:
-    rows = (
-        Traffic(counts_as="signs", direction="up", payload_bits=100 + number, wire_bytes=7),
-        Traffic(counts_as="signs", direction="up", payload_bits=50),
-        Traffic(counts_as="factors", direction="down", wire_bytes=9),
-    )
-    record = PhaseRecord(
-        opened_at_s=1.0,
-        closed_at_s=2.0,
-        released_at_s=3.0,
-        receipts={ONE: signed_for(ONE), TWO: signed_for(TWO)},
-        spoilt={THREE: "refused"},
-        ended=frozenset(MANIFEST.aggregators),
-        released=make_claims(MANIFEST),
-    )
-    return CoordinatorRound(
-        run=Key("run", MANIFEST.run_id),
-        number=number,
-        manifest=manifest,
-        is_scored=True,
-        score_members=frozenset({ONE, TWO}),
-        phase=1,
-        records=(record, replace(record, spoilt={})),
-        members=frozenset({ONE, TWO}),
-        early=(signed_for(ONE)[MANIFEST.aggregators[0]],),
-        applied={client: RoundApplied(model_hmac=MODEL_HMAC, traffic=rows) for client in (ONE, TWO)},
-        reported=dict.fromkeys((ONE, TWO), SCORES),
-        traffic=tuple((client, row) for client in (ONE, TWO) for row in rows),
-        began_at_s=1.0,
-        ended_at_s=5.0,
+def play_round() -> CoordinatorRound:
+    """A scored round without its third client, whose traffic is reported in two parts."""
+    play = RoundPlay(MANIFEST, lambda _: None, is_scored=True)
+    one, two, three = MANIFEST.clients
+    play.begin()
+    play.deliver(three)
+    play.feed(DeadlinePassed(at_s=160.0))
+    play.release()
+    play.deliver(three)
+    play.release()
+    for client in (one, two):
+        play.apply(client)
+    data: CoordinatorRound = play.data
+    receipt = next(iter(data.records[0].receipts[one].values()))
+    return replace(
+        data,
+        early=(receipt,),
+        records=(replace(data.records[0], spoilt={three: "refused"}), *data.records[1:]),
+        reported=dict.fromkeys((one, two), SCORES),
+        traffic=(*data.traffic, *data.traffic),
     )
 
 
 @pytest.mark.parametrize("state", [State.RELEASED, State.VOID, State.CONTRADICTED])
-def test_all_that_is_shown_of_a_round_is_the_same_after_it_was_folded(state: State) -> None:
-    whole = make_round(1)
+def test_all_that_is_shown_of_a_round_is_the_same_after_it_was_folded_and_no_receipt_stays(state: State) -> None:
+    whole = play_round()
 
     folded = fold(whole)
 
@@ -89,19 +75,11 @@ def test_all_that_is_shown_of_a_round_is_the_same_after_it_was_folded(state: Sta
     assert view_costs(Sums(), [(state, folded)]) == view_costs(Sums(), [(state, whole)])
     assert accounts.add_up(Sums(), state, folded) == accounts.add_up(Sums(), state, whole)
     assert accounts.account(folded) == accounts.account(whole)
-    assert (folded.payload_bits, folded.wire_bytes, folded.metrics) == (
-        whole.payload_bits,
-        whole.wire_bytes,
-        whole.metrics,
-    )
-
-
-def test_no_receipt_stays() -> None:
-    folded = fold(make_round(1))
-
+    sums = [(data.payload_bits, data.wire_bytes, data.metrics) for data in (folded, whole)]
+    assert sums[0] == sums[1]
     assert (folded.early, [record.receipts for record in folded.records]) == ((), [{}, {}])
     assert all(report.traffic == () for report in folded.applied.values())
-    assert len(folded.traffic) == 4, "one row for each party, direction and vector"
+    assert 2 * len(folded.traffic) == len(whole.traffic), "one row for each party, direction and vector"
 
 
 # A coordinator and its archive ------------------------------------------------------------------------------

@@ -2,15 +2,14 @@
 
 import re
 from html.parser import HTMLParser
-from typing import cast, get_args
+from typing import get_args
 
 from hubbub.messages.shares import Direction
 from hubbub_coordinator.api import pages
-from hubbub_coordinator.api.app import create_routes
-from hubbub_coordinator.event_feed import EventFeed, FeedEventKind
+from hubbub_coordinator.event_feed import FeedEventKind
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.progress import PartyState
-from hubbub_coordinator.service import Coordinator
+from support.rest_stand_in import Front
 
 FILES = {path.name: path.read_text(encoding="utf-8") for path in sorted(pages.DASHBOARD.iterdir())}
 SCRIPTS = {name: text for name, text in FILES.items() if name.endswith(".js")}
@@ -48,16 +47,6 @@ class Page(HTMLParser):
             self.inline.append(data)
 
 
-class Nobody:
-    """A coordinator that is asked nothing: only the paths of its interface are."""
-
-    event_feed = EventFeed()
-
-
-def find_routes() -> set[str]:
-    return set(create_routes(cast("Coordinator", Nobody())).openapi()["paths"])
-
-
 def list_in(script: str, name: str) -> list[str]:
     """The strings of a list that a script declares."""
     found = re.search(rf"const {name} = \[(.*?)\];", SCRIPTS[script], re.DOTALL)
@@ -88,27 +77,20 @@ def test_the_page_has_no_inline_script_style_or_handler() -> None:
         assert not [value for value in attributes.values() if (value or "").startswith("javascript:")], tag
 
 
-def test_no_script_takes_text_for_markup() -> None:
-    assert [name for name, text in SCRIPTS.items() if MARKUP_FROM_TEXT.search(text)] == []
-
-
-def test_no_script_writes_a_style_attribute_which_the_policy_refuses() -> None:
+def test_no_script_takes_text_for_markup_or_writes_a_style_attribute_which_the_policy_refuses() -> None:
     style = re.compile(r"setAttribute\(\s*[\"']style|[{,]\s*style:")
 
-    assert [name for name, text in SCRIPTS.items() if style.search(text)] == []
+    for forbidden in (MARKUP_FROM_TEXT, style):
+        assert [name for name, text in SCRIPTS.items() if forbidden.search(text)] == []
 
 
-def test_every_asset_that_is_named_is_served() -> None:
+def test_every_asset_that_is_named_is_served_and_every_module_is_used() -> None:
     named = re.compile(r'/assets/([\w.-]+)|from "\./([\w.]+)"')
     found = {(name, "".join(asset)) for name, text in FILES.items() for asset in named.findall(text)}
-
-    assert {(name, asset) for name, asset in found if asset not in ASSETS} == set()
-
-
-def test_every_module_is_used() -> None:
     imported = {name for text in SCRIPTS.values() for name in re.findall(r'from "\./([\w.]+)"', text)}
     loaded = set(re.findall(r"/assets/([\w.-]+)", FILES["index.html"]))
 
+    assert {(name, asset) for name, asset in found if asset not in ASSETS} == set()
     assert FILES.keys() - {"index.html"} == (imported | loaded) & FILES.keys()
 
 
@@ -124,18 +106,12 @@ def test_every_path_that_a_script_asks_for_is_in_the_interface() -> None:
     asked = {each for text in SCRIPTS.values() for each in re.findall(r'["`](/api/[^"`?]*)', text)}
 
     assert len(asked) > 10
-    assert asked <= find_routes()
+    assert asked <= Front().routes.openapi()["paths"].keys()
 
 
-def test_the_log_knows_every_kind_of_event() -> None:
+def test_every_kind_direction_and_state_has_its_place() -> None:
     assert set(list_in("log.js", "KINDS")) == {kind.value for kind in FeedEventKind}
-
-
-def test_traffic_is_shown_in_every_direction() -> None:
     assert list_in("costs.js", "WAYS") == list(get_args(Direction))
-
-
-def test_every_state_has_a_mark_and_every_party_a_word() -> None:
     assert keys_in("icons.js", "SHAPES") >= {state.value for state in runs.State}
     assert keys_in("picture_view.js", "WORDS") >= {state.value for state in PartyState}
 
@@ -143,7 +119,7 @@ def test_every_state_has_a_mark_and_every_party_a_word() -> None:
 def test_plotly_still_asks_for_the_element_that_keeps_its_map_styles_out() -> None:
     found = re.search(r'MAP_STYLES = "(\w+)"', SCRIPTS["charts.js"])
     assert found
-    library = ASSETS["plotly.min.js"].path.read_text(encoding="utf-8")
+    library = ASSETS["plotly.min.js"].read_text(encoding="utf-8")
 
     assert f'getElementById("{found[1]}")' in library
     assert 'matches(".no-inline-styles")' in library

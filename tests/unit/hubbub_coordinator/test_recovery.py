@@ -1,31 +1,25 @@
-"""A coordinator that dies, at whatever instant, and is started again: everything is as it was, and goes on."""
+"""Recovery of a coordinator that dies, at whatever instant, and is started again; outages, and a lost store."""
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from hubbub.errors import ConfigurationError, HubbubError, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.rounds import ClosePhase, PhaseReleased, RoundOpened, VoidPhase
+from hubbub.messages.rounds import ClosePhase, RoundOpened, VoidPhase
 from hubbub.messages.runs import RunEnded, RunJoined, RunKeys, RunProposed, RunReady
-from hubbub.messages.shares import SetReceived
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.topology import inbox
 from hubbub_coordinator.api import views
-from hubbub_coordinator.api.access import Tokens
-from hubbub_coordinator.api.app import create_app
-from hubbub_coordinator.api.costs import view_costs
-from hubbub_coordinator.api.runs import show_detail
 from hubbub_coordinator.events import Began, PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, KeyReused, RunExists, UnknownRun
 from support.aio import aio
-from support.builders import make_claims, make_run_key
+from support.builders import make_run_key
 from support.coordinator_scene import (
     AGGREGATOR,
     ANOTHER,
@@ -34,9 +28,9 @@ from support.coordinator_scene import (
     ME,
     REPORT,
     Scene,
+    client_of,
     running_scene,
     scene_of,
-    signed_by,
 )
 from support.deaths import Fate, live_through
 
@@ -50,7 +44,8 @@ def show(coordinator: Coordinator) -> Shown:
     for run in coordinator.list_runs():
         known = coordinator.look_at(run)
         all_rounds = known.find_rounds()
-        shown += [show_detail(coordinator, known), view_costs(known.add_up(), all_rounds)]
+        detail = views.view_detail(known, coordinator.runner.roster, coordinator.now_s())
+        shown += [detail, views.view_costs(known.add_up(), all_rounds)]
         shown += [views.view_round(*each) for each in all_rounds]
     return shown
 
@@ -70,30 +65,20 @@ async def submit_surely(scene: Scene) -> None:
             return
 
 
-async def send_receipts(scene: Scene, clients: tuple[PartyId, ...] = MANIFEST.clients) -> None:
-    for client in clients:
-        for server in MANIFEST.aggregators:
-            await scene.say(server, SetReceived(receipt=signed_by(server, client)), round_number=1)
-
-
 async def play_run(scene: Scene) -> None:
     """A run of one round, to its end; everybody answers once, however often it is asked."""
     await submit_surely(scene)
-    await scene.join()
-    for name in scene.parties:
-        await scene.say(name, RunReady())
-    for client in MANIFEST.clients:
-        await scene.parties[client].hear(RoundOpened)
-    await send_receipts(scene)
-    for server in MANIFEST.aggregators:
-        orders = [body for _, body in await scene.parties[server].hear(ClosePhase)]
-        assert all(order == orders[0] for order in orders)
-        body = PhaseReleased(members=orders[0].members, vectors=make_claims(MANIFEST), traffic=())
-        await scene.say(server, body, round_number=1)
-    for client in MANIFEST.clients:
-        await scene.say(client, REPORT, round_number=1)
-    for party in scene.parties.values():
-        await party.hear(RunEnded)
+    await scene.get_ready()
+    await scene.play_round()
+
+
+async def stop_in_the_round(scene: Scene, delivered: tuple[PartyId, ...], later_s: float = 0.0) -> None:
+    """Open a round, and return when some clients have delivered, that much later than its deadline was set."""
+    await scene.open_round()
+    await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
+    scene.clock.at_s += later_s
+    await scene.deliver(delivered)
+    await scene.has_taken(ReceiptArrived, len(delivered) * len(MANIFEST.aggregators))
 
 
 @pytest.fixture(scope="module")
@@ -145,33 +130,22 @@ async def test_dead_at_any_instant_it_tells_the_same_in_the_end(
 
 
 @aio
-async def test_all_runs_are_there_again_oldest_first_wherever_they_are(tmp_path: Path) -> None:
+async def test_all_runs_and_an_open_round_are_as_they_were(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
-            await scene.open_round()
-            await scene.finish()
+            await stop_in_the_round(scene, MANIFEST.clients[:1])
             await coordinator.submit(ANOTHER)
             await scene.has_taken(Began, 3)  # Two runs and a round.
             before = show(coordinator)
         async with scene.start() as coordinator:
-            assert coordinator.list_runs() == [MANIFEST.run_id, ANOTHER.run_id]
-            assert show(coordinator) == before
-
-
-@pytest.mark.parametrize("sets", [0, 1, 2])
-@aio
-async def test_an_open_round_is_as_it_was(tmp_path: Path, sets: int) -> None:
-    async with scene_of(tmp_path) as scene:
-        async with scene.start() as coordinator:
-            await scene.open_round()
-            await send_receipts(scene, MANIFEST.clients[:sets])
-            await scene.has_taken(Began, 2)
-            await scene.has_taken(ReceiptArrived, sets * len(MANIFEST.aggregators))
-            before = show(coordinator)
-        async with scene.start() as coordinator:
+            assert coordinator.list_runs() == [MANIFEST.run_id, ANOTHER.run_id], "oldest first"
             assert show(coordinator) == before
             await scene.finish()
+            before = show(coordinator)
+        async with scene.start() as coordinator:
             assert scene.state() is runs.State.COMPLETED
+            assert coordinator.list_runs() == [MANIFEST.run_id, ANOTHER.run_id]
+            assert show(coordinator) == before
 
 
 @aio
@@ -207,11 +181,7 @@ async def test_a_deadline_has_after_a_restart_what_was_left_when_something_last_
     quarter_s = MANIFEST.phase_timeout_s / 4
     async with scene_of(tmp_path) as scene:
         async with scene.start():
-            await scene.open_round()
-            await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
-            scene.clock.at_s += quarter_s
-            await send_receipts(scene, MANIFEST.clients[:1])
-            await scene.has_taken(ReceiptArrived, len(MANIFEST.aggregators))
+            await stop_in_the_round(scene, MANIFEST.clients[:1], quarter_s)
         for _ in range(2):
             scene.clock.at_s += away_s
             async with scene.start() as coordinator:
@@ -226,11 +196,7 @@ async def test_a_deadline_has_after_a_restart_what_was_left_when_something_last_
 async def test_a_deadline_passes_after_a_restart_when_its_time_is_over(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start():
-            await scene.open_round()
-            await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
-            scene.clock.at_s += MANIFEST.phase_timeout_s
-            await send_receipts(scene, MANIFEST.clients[:1])
-            await scene.has_taken(ReceiptArrived, len(MANIFEST.aggregators))
+            await stop_in_the_round(scene, MANIFEST.clients[:1], MANIFEST.phase_timeout_s)
         async with scene.start():
             for server in MANIFEST.aggregators:
                 await scene.parties[server].hear(VoidPhase)
@@ -242,15 +208,11 @@ async def test_the_members_of_an_order_stay_though_more_receipts_have_come(tmp_p
     """Dead before or after one or both of two aggregators heard of it."""
     async with scene_of(tmp_path) as scene:
         async with scene.start():
-            await scene.open_round()
-            await scene.has_taken(Began, 2)  # Of the run and of the round: the deadline is set.
-            scene.clock.at_s += MANIFEST.phase_timeout_s
-            await send_receipts(scene, MANIFEST.clients[:2])
-            await scene.has_taken(ReceiptArrived, 2 * len(MANIFEST.aggregators))
+            await stop_in_the_round(scene, MANIFEST.clients[:2], MANIFEST.phase_timeout_s)
         fate = Fate(at=instant, counts=lambda each: each.endswith("sending close-phase"))
         async with scene.start(fate):
             await fate.met.wait()
-        await send_receipts(scene, MANIFEST.clients[2:])
+        await scene.deliver(MANIFEST.clients[2:])
         async with scene.start() as coordinator:
             await scene.has_taken(ReceiptArrived, len(MANIFEST.clients) * len(MANIFEST.aggregators))
             for server in MANIFEST.aggregators:
@@ -281,11 +243,8 @@ async def test_a_run_that_was_cancelled_stays_so_and_everybody_hears_of_it(tmp_p
 async def test_a_client_with_another_model_ends_the_run_and_everybody_hears_who(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.open_round()
-        await send_receipts(scene)
-        for server in MANIFEST.aggregators:
-            ((_, order),) = await scene.parties[server].hear(ClosePhase)
-            body = PhaseReleased(members=order.members, vectors=make_claims(MANIFEST), traffic=())
-            await scene.say(server, body, round_number=1)
+        await scene.deliver()
+        await scene.release()
         await scene.say(CLIENT, REPORT.model_copy(update={"model_hmac": "0" * 64}), round_number=1)
         for client in MANIFEST.clients[1:]:
             await scene.say(client, REPORT, round_number=1)
@@ -305,42 +264,18 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @aio
 async def test_a_run_is_submitted_once_it_is_kept_though_the_broker_is_away(tmp_path: Path) -> None:
-    async with running_scene(tmp_path) as scene:
-        scene.broker.stop()
-        await scene.coordinator.submit(MANIFEST)
-        assert scene.state() is runs.State.ENROLLING
-        with pytest.raises(RunExists):
-            await scene.coordinator.submit(MANIFEST)
-        scene.broker.start()
-        await scene.join()
-
-
-@aio
-async def test_it_is_proposed_after_a_restart_too(tmp_path: Path) -> None:
+    """And it is proposed when the broker is back, after a restart too."""
     async with scene_of(tmp_path) as scene:
-        async with scene.start() as coordinator:
+        async with scene.start() as coordinator, client_of(coordinator) as client:
             scene.broker.stop()
-            await coordinator.submit(MANIFEST)
-        scene.broker.start()
-        async with scene.start():
-            assert scene.coordinator.list_runs() == [MANIFEST.run_id]
-            await scene.join()
-
-
-@aio
-async def test_an_outage_does_not_keep_the_interface_from_taking_a_run(tmp_path: Path) -> None:
-    async with running_scene(tmp_path) as scene:
-        scene.broker.stop()
-        tokens = Tokens(read="r" * 32, change="c" * 32)
-        transport = httpx.ASGITransport(create_app(scene.coordinator, tokens))
-        async with httpx.AsyncClient(
-            transport=transport,
-            base_url="http://coordinator",
-            headers={"authorization": f"Bearer {tokens.change}", "content-type": "application/json"},
-        ) as client:
             answer = await client.post("/api/v1/runs", content=MANIFEST.model_dump_json())
+            assert (answer.status_code, answer.json()["state"]) == (201, "enrolling")
+            with pytest.raises(RunExists):
+                await coordinator.submit(MANIFEST)
         scene.broker.start()
-        assert (answer.status_code, answer.json()["state"]) == (201, "enrolling")
+        async with scene.start() as coordinator:
+            assert coordinator.list_runs() == [MANIFEST.run_id]
+            await scene.join()
 
 
 def fail_at_first(coordinator: Coordinator, times: int) -> Callable[[], bool]:
@@ -374,18 +309,7 @@ async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
 
 
 @aio
-async def test_under_the_key_of_a_run_that_could_not_be_kept_it_can_be_begun(tmp_path: Path) -> None:
-    async with running_scene(tmp_path) as scene:
-        fail_at_first(scene.coordinator, 1)
-        first, second = await asyncio.gather(
-            *(scene.coordinator.submit_once(MANIFEST, "key") for _ in range(2)), return_exceptions=True
-        )
-        assert isinstance(first, StorageFailed)
-        assert second == (MANIFEST.run_id, False), "it waited, and was not told of what had not begun"
-
-
-@aio
-async def test_a_run_that_could_not_be_kept_has_not_begun(tmp_path: Path) -> None:
+async def test_a_run_that_could_not_be_kept_has_not_begun_and_can_be_begun_under_its_key(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         is_over = fail_at_first(scene.coordinator, 1)
         with pytest.raises(StorageFailed, match="the disk is full"):
@@ -395,25 +319,29 @@ async def test_a_run_that_could_not_be_kept_has_not_begun(tmp_path: Path) -> Non
             scene.coordinator.find_run(MANIFEST.run_id)
         assert scene.coordinator.list_runs() == []
         assert not [each for party in scene.parties.values() for each in party.heard]
-        await scene.open_round()
-        await scene.finish()
+        fail_at_first(scene.coordinator, 1)
+        first, second = await asyncio.gather(
+            *(scene.coordinator.submit_once(MANIFEST, "key") for _ in range(2)), return_exceptions=True
+        )
+        assert isinstance(first, StorageFailed)
+        assert second == (MANIFEST.run_id, False), "it waited, and was not told of what had not begun"
+        await scene.join()
 
 
-@pytest.mark.parametrize("times", [1, 3])
 @aio
-async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_path: Path, times: int) -> None:
+async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.coordinator.submit(MANIFEST)
         for name, party in scene.parties.items():
             await party.hear(RunProposed)
-            was_full = fail_at_first(scene.coordinator, times)
+            was_full = fail_at_first(scene.coordinator, 3)
             await scene.say(name, RunJoined(run_key=make_run_key(MANIFEST, name)))
         await scene.parties[AGGREGATOR].hear(RunKeys)
         assert was_full()
         for name in scene.parties:
             await scene.say(name, RunReady())
         await scene.parties[CLIENT].hear(RoundOpened)
-        fail_at_first(scene.coordinator, times)
+        fail_at_first(scene.coordinator, 3)
         await scene.finish()
         assert scene.state() is runs.State.COMPLETED
         assert scene.dead() == []
@@ -422,52 +350,41 @@ async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_p
 # What was lost --------------------------------------------------------------------------------------------
 
 
-def lose_store(scene: Scene) -> None:
-    for path in scene.folder.glob(f"{STATE_FILE}*"):
-        path.unlink()
-
-
 @aio
-async def test_a_coordinator_without_its_store_does_not_start_and_takes_nothing_from_its_queue(
+async def test_a_coordinator_without_its_store_starts_only_if_its_operator_gives_the_runs_up(
     tmp_path: Path,
 ) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
             await coordinator.submit(MANIFEST)
             await scene.has_taken(Began, 1)
-        lose_store(scene)
+        for path in scene.folder.glob(f"{STATE_FILE}*"):
+            path.unlink()
         await scene.say(CLIENT, RunJoined(run_key=make_run_key(MANIFEST, CLIENT)))
 
         with pytest.raises(ConfigurationError, match=f"lacks 1 of the runs .* run {MANIFEST.run_id}"):
             async with scene.start():
                 pass
 
-        assert scene.broker.waiting_in(inbox(ME)) == 1
+        assert scene.broker.waiting_in(inbox(ME)) == 1, "it takes nothing from its queue"
         assert scene.dead() == []
-
-
-@aio
-async def test_an_operator_gives_up_once_the_runs_that_a_store_lacks(tmp_path: Path) -> None:
-    async with scene_of(tmp_path) as scene:
-        async with scene.start() as coordinator:
-            await coordinator.submit(MANIFEST)
-            await scene.has_taken(Began, 1)
-        lose_store(scene)
         async with scene.start(new_state=True) as coordinator:
             assert coordinator.list_runs() == []
             with pytest.raises(RunExists):
                 await coordinator.submit(MANIFEST)
             await coordinator.submit(ANOTHER)
         async with scene.start() as coordinator:
-            assert coordinator.list_runs() == [ANOTHER.run_id]
+            assert coordinator.list_runs() == [ANOTHER.run_id], "once is enough"
 
 
 @aio
-async def test_a_coordinator_without_runs_leaves_messages_to_one_that_knows_their_run(tmp_path: Path) -> None:
+async def test_a_coordinator_takes_messages_from_its_first_run_on(tmp_path: Path) -> None:
+    """And leaves those that come before to another one, which knows their run."""
     async with scene_of(tmp_path / "ours") as scene:
         async with scene.start(as_process=True) as coordinator:
             await coordinator.submit(MANIFEST)
-            await scene.parties[CLIENT].hear(RunProposed)
+            await scene.say(AGGREGATOR, RunJoined(run_key=make_run_key(MANIFEST, AGGREGATOR)))
+            await scene.has_taken(PartyJoined, 1)
         ours, scene.folder = scene.folder, tmp_path / "twin"
         await scene.say(CLIENT, RunJoined(run_key=make_run_key(MANIFEST, CLIENT)))
         async with scene.start(as_process=True, new_state=True) as twin:
@@ -475,14 +392,5 @@ async def test_a_coordinator_without_runs_leaves_messages_to_one_that_knows_thei
             assert scene.broker.waiting_in(inbox(ME)) == 1
         scene.folder = ours
         async with scene.start(as_process=True):
-            await scene.has_taken(PartyJoined, 1)
+            await scene.has_taken(PartyJoined, 2)
         assert scene.dead() == []
-
-
-@aio
-async def test_a_coordinator_takes_messages_from_its_first_run_on(tmp_path: Path) -> None:
-    async with scene_of(tmp_path) as scene, scene.start(as_process=True) as coordinator:
-        assert inbox(ME) not in coordinator.runner._transport.condition.consuming
-        await scene.open_round()
-        await scene.finish()
-        assert scene.state() is runs.State.COMPLETED

@@ -6,8 +6,7 @@ import pytest
 
 from hubbub.errors import Code, UnexpectedEvent
 from hubbub.ids import PartyId
-from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, SetTimer, Tell
-from hubbub.machine.table import step
+from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, RememberRun, SetTimer, Tell
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.runs import RunEnded, RunKeys, RunProposed
 from hubbub.protocol.metrics import CLASSIFICATION
@@ -25,8 +24,9 @@ from hubbub_coordinator.events import (
     RoundEnded,
     RoundVerdict,
 )
-from hubbub_coordinator.phases.run import KIND, TRANSITIONS, CoordinatorRun, OpenRound, RememberRun, State
+from hubbub_coordinator.phases.run import KIND, CoordinatorRun, OpenRound, State
 from support.builders import make_manifest, make_run_key
+from support.machine_play import MachinePlay
 
 MANIFEST = make_manifest(clients=3, servers=2, rounds=2, max_void_rounds=1)
 IN_TIME = SetTimer("agreement", 2.0 + MANIFEST.phase_timeout_s, DeadlinePassed)
@@ -37,20 +37,13 @@ def opening(number: int, at_s: float = 9.0) -> tuple[Effect, ...]:
     return (OpenRound(number), Tell(Key("round", MANIFEST.run_id, number), Began(at_s=at_s)))
 
 
-class Play:
+class Play(MachinePlay[State, CoordinatorRun]):
     """A run, fed event by event."""
 
-    def __init__(self, manifest: Manifest = MANIFEST) -> None:
-        self.state, self.data = State.ENROLLING, CoordinatorRun(manifest=manifest)
-        self.effects: tuple[Effect, ...] = ()
+    def __init__(self, manifest: Manifest = MANIFEST, state: State = State.ENROLLING) -> None:
+        super().__init__(KIND, CoordinatorRun(manifest=manifest), manifest.coordinator)
         self.feed(Began(at_s=1.0))
-
-    def feed(self, event: object) -> None:
-        result = step(TRANSITIONS, self.state, self.data, event)
-        self.state, self.data, self.effects = result.state, result.data, result.effects
-
-    def expect(self, state: State) -> None:
-        assert self.state is state
+        self.reach(state)
 
     def join(self, *parties: PartyId) -> None:
         for party in parties:
@@ -62,11 +55,11 @@ class Play:
 
     def reach(self, state: State) -> None:
         """Go on as far as this, with everybody's help."""
-        if state is not State.ENROLLING:
+        if self.state is State.ENROLLING and state is not State.ENROLLING:
             self.join(*self.data.parties)
-        if state is State.RUNNING:
+        if state in {State.RUNNING, State.PAUSED}:
             self.get_ready(*self.data.parties)
-        self.expect(state)
+        self.at(state)
 
     def end_round(self, verdict: RoundVerdict, reason: str = "", *, accuracy: float | None = None) -> None:
         self.feed(
@@ -83,56 +76,42 @@ class Play:
         )
 
     def proposed_to(self) -> set[PartyId]:
-        return {
-            effect.to
-            for effect in self.effects
-            if isinstance(effect, Publish) and isinstance(effect.body, RunProposed)
-        }
+        return {effect.to for effect in self.of(Publish) if isinstance(effect.body, RunProposed)}
 
-    def recorded(self) -> list[tuple[str, object]]:
-        return [
-            (effect.kind, effect.fields.get("outcome")) for effect in self.effects if isinstance(effect, Record)
-        ]
-
-    def last_words(self) -> dict[PartyId, RunEnded]:
-        return {
-            effect.to: effect.body
-            for effect in self.effects
-            if isinstance(effect, Publish) and isinstance(effect.body, RunEnded)
-        }
+    def expect_end(self, outcome: str, reason: str) -> None:
+        """Everybody is told, and it is recorded."""
+        assert (self.state.value, self.data.reason) == (outcome, reason)
+        told = {effect.to: effect.body for effect in self.of(Publish)}
+        body = {"outcome": outcome, "reason": reason, "last_round": self.data.round}
+        assert told == dict.fromkeys(self.data.parties, RunEnded.model_validate(body))
+        assert self.of(Record) == [Record("ended", {"outcome": outcome})]
 
 
 def running() -> Play:
-    play = Play()
-    play.reach(State.RUNNING)
-    return play
+    return Play(state=State.RUNNING)
 
 
 @pytest.fixture(params=[State.ENROLLING, State.AGREEING, State.RUNNING], ids=lambda state: state.value)
 def anywhere(request: pytest.FixtureRequest) -> Play:
     """A run in each state that it can be in before its end."""
+    return Play(state=request.param)
+
+
+def test_every_named_party_is_asked_and_a_silent_one_again_also_after_a_restart() -> None:
+    """The run is remembered and recorded once everybody was asked."""
     play = Play()
-    play.reach(request.param)
-    return play
-
-
-def test_a_run_is_recorded_and_remembered_once_everybody_was_asked() -> None:
-    *_, remembered, recorded = Play().effects
-    assert remembered == RememberRun()
-    assert recorded == Record(
-        "joined", {"manifest": MANIFEST.model_dump(mode="json"), "roster_sha256": MANIFEST.roster_sha256}
-    )
-
-
-def test_every_named_party_is_asked_and_a_silent_one_again() -> None:
-    play = Play()
-    everybody = {*MANIFEST.clients, *MANIFEST.aggregators}
+    everybody, first = {*MANIFEST.clients, *MANIFEST.aggregators}, MANIFEST.clients[0]
     assert play.proposed_to() == everybody
-    assert any(isinstance(effect, SetTimer) and effect.event is ProposalDue for effect in play.effects)
-    play.join(MANIFEST.clients[0])
+    *_, timer, remembered, recorded = play.effects
+    assert timer == SetTimer("proposal", 3.0, ProposalDue)
+    assert remembered == RememberRun()
+    fields = {"manifest": MANIFEST.model_dump(mode="json"), "roster_sha256": MANIFEST.roster_sha256}
+    assert recorded == Record("joined", fields)
+    play.join(first)
+    assert play.resumed() == [SetTimer("proposal", 0.0, ProposalDue)]
     play.feed(ProposalDue(at_s=3.0))
-    assert play.proposed_to() == everybody - {MANIFEST.clients[0]}
-    assert any(isinstance(effect, SetTimer) and effect.at_s > 3.0 for effect in play.effects)
+    assert play.proposed_to() == everybody - {first}
+    assert play.effects[-1] == SetTimer("proposal", 5.0, ProposalDue)
 
 
 def test_when_all_have_joined_everybody_is_sent_everybodys_keys() -> None:
@@ -140,102 +119,80 @@ def test_when_all_have_joined_everybody_is_sent_everybodys_keys() -> None:
     *others, last = reversed(play.data.parties)
     for party in (*others, *others):  # The broker may deliver twice.
         play.join(party)
-        assert (play.state, play.effects) == (State.ENROLLING, ())
+        play.expect(State.ENROLLING)
     play.join(last)
-    play.expect(State.AGREEING)
     keys = RunKeys(keys=tuple(make_run_key(MANIFEST, party) for party in play.data.parties))
-    assert play.effects == (
-        CancelTimer("proposal"),
-        *(Publish(party, role, keys) for party, role in play.data.parties.items()),
-        IN_TIME,
-    ), "in the manifest's order, whoever answered first"
+    told = [Publish(party, role, keys) for party, role in play.data.parties.items()]
+    play.expect(State.AGREEING, CancelTimer("proposal"), *told, IN_TIME)  # In the manifest's order.
+    assert play.resumed() == [IN_TIME]
 
 
 def test_a_second_key_of_a_party_is_not_passed_on() -> None:
     play = Play()
     first, *others = play.data.parties
+    key = make_run_key(MANIFEST, first)
+    second = PartyJoined(at_s=2.0, party=first, run_key=key.model_copy(update={"public_key": "9" * 64}))
     play.join(first)
-    before = play.data
-    other_key = make_run_key(MANIFEST, first).model_copy(update={"public_key": "9" * 64})
-    play.feed(PartyJoined(at_s=2.0, party=first, run_key=other_key))
-    assert (play.state, play.data, play.effects) == (State.ENROLLING, before, ())
+    play.ignores(second)
     play.join(*others)
-    sent = [effect.body for effect in play.effects if isinstance(effect, Publish)]
-    assert all(isinstance(body, RunKeys) and body.keys[0] == make_run_key(MANIFEST, first) for body in sent)
-    before = play.data
-    play.feed(PartyJoined(at_s=2.0, party=first, run_key=other_key))
-    assert (play.state, play.data, play.effects) == (State.AGREEING, before, ())
+    assert all(effect.body.keys[0] == key for effect in play.of(Publish))
+    play.ignores(second)
 
 
 def test_the_first_round_opens_when_all_are_ready_and_not_before() -> None:
     play = Play()
+    with pytest.raises(UnexpectedEvent):
+        play.get_ready(MANIFEST.clients[0])  # There are no keys.
     play.reach(State.AGREEING)
     *others, last = play.data.parties
     for party in (*others, *others):
         play.get_ready(party)
-        assert (play.state, play.effects, play.data.round) == (State.AGREEING, (), 0)
+        play.expect(State.AGREEING)
+        assert play.data.round == 0
     play.get_ready(last)
-    play.expect(State.RUNNING)
-    assert (play.effects, play.data.round) == ((CancelTimer("agreement"), *opening(1, at_s=3.0)), 1)
+    play.expect(State.RUNNING, CancelTimer("agreement"), *opening(1, at_s=3.0))
+    assert play.data.round == 1
+    assert play.resumed() == []
 
 
-def test_who_does_not_check_the_keys_in_time_is_named_and_the_run_fails() -> None:
-    play = Play()
-    play.reach(State.AGREEING)
+def test_a_party_that_does_not_check_the_keys_in_time_is_named_and_the_run_fails() -> None:
+    play = Play(state=State.AGREEING)
     late, *others = play.data.parties
-    for party in others:
-        play.get_ready(party)
+    play.get_ready(*others)
     play.feed(DeadlinePassed(at_s=9_999.0))
-    play.expect(State.FAILED)
+    play.at(State.FAILED)
     assert play.data.reason.startswith(f"{late} did not check the keys within 3600 s")
 
 
 def test_clients_have_ten_minutes_to_agree_however_short_a_phase_is() -> None:
-    play = Play(make_manifest(clients=3, servers=2, phase_timeout_s=0.5))
-    play.reach(State.AGREEING)
+    play = Play(make_manifest(clients=3, servers=2, phase_timeout_s=0.5), State.AGREEING)
     assert SetTimer("agreement", 2.0 + 600.0, DeadlinePassed) in play.effects
 
 
-def test_nobody_is_ready_before_there_are_keys() -> None:
-    play = Play()
-    with pytest.raises(UnexpectedEvent):
-        play.get_ready(MANIFEST.clients[0])
-    assert play.data.ready == frozenset()
-
-
-def test_a_refusal_fails_the_run_with_its_reason_and_everybody_is_told(anywhere: Play) -> None:
-    play = anywhere
-    play.feed(PartyRefused(at_s=4.0, party=MANIFEST.clients[1], code=Code.POLICY_STRATEGY))
-    play.expect(State.FAILED)
-    assert play.data.reason == (
+def test_a_party_that_refuses_or_cannot_go_on_fails_the_run_and_is_named(anywhere: Play) -> None:
+    begun = anywhere.state, anywhere.data
+    anywhere.feed(PartyRefused(at_s=4.0, party=MANIFEST.clients[1], code=Code.POLICY_STRATEGY))
+    anywhere.expect_end(
+        "failed",
         "client-2 refused the run (policy-strategy): its policy does not allow the strategy. "
-        "Its owner's log says more"
+        "Its owner's log says more",
     )
-    assert play.data.failed_party == "client-2"
-    assert play.last_words() == dict.fromkeys(
-        play.data.parties, RunEnded(outcome="failed", reason=play.data.reason, last_round=play.data.round)
-    )
-    assert play.recorded() == [("ended", "failed")]
-
-
-def test_a_party_that_cannot_go_on_fails_the_run(anywhere: Play) -> None:
+    assert anywhere.data.failed_party == "client-2"
+    anywhere.state, anywhere.data = begun
     anywhere.feed(PartyBroke(at_s=4.0, party=MANIFEST.aggregators[0], code=Code.DISK_FAILED))
-    anywhere.expect(State.FAILED)
-    assert anywhere.data.reason == (
-        "aggregator-1 left the run (disk-failed): its disk failed. Its owner's log says more"
-    )
+    why = "aggregator-1 left the run (disk-failed): its disk failed. Its owner's log says more"
+    anywhere.expect_end("failed", why)
 
 
-def test_released_rounds_lead_to_the_end() -> None:
+def test_released_rounds_lead_to_the_end_and_a_void_one_is_made_up_for() -> None:
     play = running()
+    play.end_round(RoundVerdict.VOID, "client-3 did not deliver")
+    play.expect(State.RUNNING, *opening(2))
     play.end_round(RoundVerdict.RELEASED)
-    assert (play.state, play.effects) == (State.RUNNING, opening(2))
+    play.expect(State.RUNNING, *opening(3))
     play.end_round(RoundVerdict.RELEASED)
-    play.expect(State.COMPLETED)
-    assert {body.outcome for body in play.last_words().values()} == {"completed"}
-    assert play.recorded() == [("ended", "completed")]
-    assert play.last_words().keys() == play.data.parties.keys()
-    assert play.data.ended_at_s == 9.0
+    play.expect_end("completed", "all 2 rounds are done")
+    assert (play.data.released, play.data.void, play.data.ended_at_s) == (2, 1, 9.0)
 
 
 # A target ------------------------------------------------------------------------------------------------
@@ -246,29 +203,24 @@ METRICS = tuple(MetricClaim.of(metric) for metric in CLASSIFICATION)
 
 def aiming(target: float) -> Play:
     manifest = make_manifest(clients=3, servers=2, rounds=3, max_void_rounds=3, metrics=METRICS, target=target)
-    play = Play(manifest)
-    play.reach(State.RUNNING)
-    return play
+    return Play(manifest, State.RUNNING)
 
 
 @pytest.mark.parametrize("accuracy", [0.9, 0.95, 1.0])
 def test_the_first_released_round_that_reaches_the_target_completes_the_run(accuracy: float) -> None:
     play = aiming(0.9)
     play.end_round(RoundVerdict.RELEASED, accuracy=0.899)
-    play.expect(State.RUNNING)
+    play.at(State.RUNNING)
     play.end_round(RoundVerdict.RELEASED, accuracy=accuracy)
-    play.expect(State.COMPLETED)
-    assert play.data.reason == f"round 2 reached accuracy {accuracy:.2%}; the target was 90.00%"
-    assert {body.outcome for body in play.last_words().values()} == {"completed"}
+    play.expect_end("completed", f"round 2 reached accuracy {accuracy:.2%}; the target was 90.00%")
 
 
 def test_a_target_that_is_not_reached_leaves_the_run_its_rounds() -> None:
     play = aiming(0.9)
     for accuracy in (0.5, None, 0.8):
-        play.expect(State.RUNNING)
+        play.at(State.RUNNING)
         play.end_round(RoundVerdict.RELEASED, accuracy=accuracy)
-    play.expect(State.COMPLETED)
-    assert play.data.reason == "all 3 rounds are done"
+    play.expect_end("completed", "all 3 rounds are done")
 
 
 @pytest.mark.parametrize("verdict", [RoundVerdict.VOID, RoundVerdict.CONTRADICTED])
@@ -295,128 +247,79 @@ def test_a_round_that_was_kept_by_an_earlier_version_says_nothing_of_what_it_cam
 
 @pytest.mark.parametrize("state", [State.ENROLLING, State.AGREEING], ids=lambda state: state.value)
 def test_a_run_that_is_paused_before_its_first_round_opens_none_until_it_is_resumed(state: State) -> None:
-    play = Play()
-    play.reach(state)
+    play = Play(state=state)
     play.feed(PauseRequested(at_s=2.0))
     play.expect(state)
-    if state is State.ENROLLING:
-        play.join(*play.data.parties)
-    play.get_ready(*play.data.parties)
-    play.expect(State.PAUSED)
-    assert (play.effects, play.data.round, play.data.pausing) == ((CancelTimer("agreement"),), 0, False)
-
+    play.reach(State.PAUSED)
+    play.expect(State.PAUSED, CancelTimer("agreement"))
+    assert (play.data.round, play.data.pausing) == (0, False)
     play.feed(ResumeRequested(at_s=9.0))
-    play.expect(State.RUNNING)
-    assert (play.effects, play.data.round, play.data.reason) == (opening(1), 1, "")
+    play.expect(State.RUNNING, *opening(1))
+    assert (play.data.round, play.data.reason) == (1, "")
 
 
 @pytest.mark.parametrize("state", [State.ENROLLING, State.AGREEING], ids=lambda state: state.value)
 def test_a_pause_before_the_first_round_can_be_called_off(state: State) -> None:
-    play = Play()
-    play.reach(state)
-    play.feed(PauseRequested(at_s=2.0))
-    play.feed(ResumeRequested(at_s=2.0))
-    if state is State.ENROLLING:
-        play.join(*play.data.parties)
-    play.get_ready(*play.data.parties)
-    play.expect(State.RUNNING)
+    play = Play(state=state)
+    play.feed(PauseRequested(at_s=2.0), ResumeRequested(at_s=2.0))
+    play.reach(State.RUNNING)
 
 
 # What goes wrong -------------------------------------------------------------------------------------------
 
 
 def test_after_a_pause_that_was_asked_for_and_came_for_another_reason_a_run_goes_on() -> None:
-    play = Play()
+    play = running()
     play.data = replace(play.data, pause_when_void=True)
-    play.reach(State.RUNNING)
     play.end_round(RoundVerdict.VOID)
     play.feed(PauseRequested(at_s=8.0))
     play.end_round(RoundVerdict.VOID)
-    play.expect(State.PAUSED)
+    play.at(State.PAUSED)
     play.feed(ResumeRequested(at_s=9.0))
     play.end_round(RoundVerdict.RELEASED)
-    play.expect(State.RUNNING)
-
-
-def test_a_void_round_is_made_up_for_by_another() -> None:
-    play = running()
-    play.end_round(RoundVerdict.VOID, "client-3 did not deliver")
-    assert play.effects == opening(2)
-    play.end_round(RoundVerdict.RELEASED)
-    assert play.effects == opening(3)
-    play.end_round(RoundVerdict.RELEASED)
-    play.expect(State.COMPLETED)
-    assert (play.data.released, play.data.void) == (2, 1)
+    play.at(State.RUNNING)
 
 
 def test_more_void_rounds_than_the_manifest_allows_fail_the_run() -> None:
     play = running()
     play.end_round(RoundVerdict.VOID, "client-3 did not deliver")
-    play.expect(State.RUNNING)
+    play.at(State.RUNNING)
     play.end_round(RoundVerdict.VOID, "client-2 did not deliver")
-    play.expect(State.FAILED)
-    assert play.data.reason == "2 rounds were void, the last because client-2 did not deliver"
+    play.expect_end("failed", "2 rounds were void, the last because client-2 did not deliver")
 
 
 def test_a_contradiction_ends_the_run_at_once() -> None:
-    play = running()
-    play.end_round(RoundVerdict.CONTRADICTED, "aggregator-2 released a sum over other members")
-    play.expect(State.FAILED)
-    assert "other members" in play.data.reason
+    play, why = running(), "aggregator-2 released a sum over other members"
+    play.end_round(RoundVerdict.CONTRADICTED, why)
+    play.expect_end("failed", why)
 
 
-def test_an_operator_can_cancel(anywhere: Play) -> None:
+def test_an_operator_can_cancel_and_a_failure_of_our_own_fails_the_run(anywhere: Play) -> None:
+    begun = anywhere.state, anywhere.data
     anywhere.feed(CancelRequested(at_s=4.0))
-    anywhere.expect(State.CANCELLED)
-    assert {body.outcome for body in anywhere.last_words().values()} == {"cancelled"}
-    assert anywhere.recorded() == [("ended", "cancelled")]
+    anywhere.expect_end("cancelled", "an operator cancelled it")
     with pytest.raises(UnexpectedEvent):
         anywhere.feed(CancelRequested(at_s=5.0))
-
-
-def test_a_failure_of_our_own_fails_the_run(anywhere: Play) -> None:
+    anywhere.state, anywhere.data = begun
     anywhere.feed(Failed("ProposalDue: the broker is away"))
-    anywhere.expect(State.FAILED)
-    assert "the broker is away" in anywhere.data.reason
+    anywhere.expect_end("failed", "the coordinator failed: ProposalDue: the broker is away")
 
 
 @pytest.mark.parametrize("state", [State.AGREEING, State.RUNNING])
 def test_a_late_answer_changes_nothing(state: State) -> None:
-    play = Play()
-    play.reach(state)
-    before = play.data
-    play.join(MANIFEST.clients[0])
-    play.feed(ProposalDue(at_s=8.0))
+    play, client = Play(state=state), MANIFEST.clients[0]
+    play.ignores(PartyJoined(at_s=2.0, party=client, run_key=make_run_key(MANIFEST, client)))
+    play.ignores(ProposalDue(at_s=8.0))
     if state is State.RUNNING:
-        play.get_ready(MANIFEST.clients[0])
-    assert (play.state, play.data, play.effects) == (state, before, ())
+        play.ignores(PartyReady(at_s=3.0, party=client))
 
 
-# After a restart ------------------------------------------------------------------------------------------
-
-
-def test_who_has_not_answered_is_asked_again_at_once_after_a_restart() -> None:
-    play = Play()
-    play.join(MANIFEST.clients[0])
-    assert KIND.resume(play.state, play.data) == (SetTimer("proposal", 0.0, ProposalDue),)
-    play.feed(ProposalDue(at_s=50.0))
-    assert play.proposed_to() == play.data.parties.keys() - {MANIFEST.clients[0]}
-
-
-@pytest.mark.parametrize(("state", "waits"), [(State.AGREEING, (IN_TIME,)), (State.RUNNING, ())])
-def test_a_run_in_which_all_have_answered_asks_nobody_again(state: State, waits: tuple[Effect, ...]) -> None:
-    play = Play()
-    play.reach(state)
-    assert KIND.resume(play.state, play.data) == waits
-
-
-def test_the_last_round_that_each_client_took_part_in_is_known_through_void_rounds_and_pauses() -> None:
+def test_the_first_score_members_and_the_last_round_of_each_client_are_known_through_voids_and_pauses() -> None:
     play = running()
-    first, second, third = MANIFEST.clients
+    first, second, _ = MANIFEST.clients
     for present, verdict in ({first, second}, RoundVerdict.RELEASED), ({first}, RoundVerdict.VOID):
-        number = play.data.round
-        play.feed(PauseRequested(at_s=8.0))
-        play.feed(RoundEnded(at_s=9.0, number=number, verdict=verdict, present=frozenset(present)))
-        play.feed(ResumeRequested(at_s=10.0))
+        known = frozenset(present)
+        end = RoundEnded(at_s=9.0, number=play.data.round, verdict=verdict, present=known, score_members=known)
+        play.feed(PauseRequested(at_s=8.0), end, ResumeRequested(at_s=10.0))
     assert play.data.attended == {first: 2, second: 1}
-    assert third not in play.data.attended
+    assert play.data.score_members == {first, second}

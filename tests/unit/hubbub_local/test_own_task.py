@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hubbub.errors import ConfigurationError
 from hubbub.messages.manifest import Manifest
+from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
@@ -70,9 +71,8 @@ def load_ours(name: str) -> Task:
 
 
 def draw_up(task: Task, parties: Parties, *, rounds: int) -> Manifest:
-    return draw_up_manifest(
-        task, roster=parties.roster, strategy="sec-union", rho=0.3, local_steps=10, rounds=rounds, seed=3
-    )
+    options = RunOptions(strategy="sec-union", rho=0.3, local_steps=10, rounds=rounds, seed=3)
+    return draw_up_manifest(task, options, roster=parties.roster)
 
 
 @aio

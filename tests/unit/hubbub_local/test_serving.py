@@ -9,19 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from functools import partial
-from typing import Any
 
 import httpx
 import pytest
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
-from hubbub_cli.main import demo
-from hubbub_local.demo import LINGERING, DemoOptions, run_demo
+from hubbub_local.demo import LINGERING, run_demo
+from hubbub_local.options import DemoOptions
 from hubbub_trainer.policy import Policy
 from support.aio import aio
+from support.processes import wait_until
 
 COMMAND = ("-c", "from hubbub_cli.main import main; main()", "demo", "--dashboard", "--port", "0")
 QUICK = ("--task", "synthetic:300", "--clients", "3", "--rounds", "2", "--local-steps", "3")
@@ -32,16 +31,6 @@ ENOUGH_S = 30.0
 def find(lines: list[str], heading: str) -> str:
     (found,) = (line for line in lines if line.startswith(f"{heading} "))
     return found.removeprefix(heading).strip()
-
-
-def wait_for_end(client: httpx.Client, run: str) -> dict[str, Any]:
-    deadline = time.monotonic() + ENOUGH_S
-    while True:
-        view: dict[str, Any] = client.get(f"/api/v1/runs/{run}").json()
-        if view["state"] in {"completed", "failed", "cancelled"}:
-            return view
-        assert time.monotonic() < deadline, view
-        time.sleep(0.02)
 
 
 def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
@@ -62,7 +51,8 @@ def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
                 changes = {"strategy": "sec-union", "nonce": secrets.token_hex(16)}
                 second = client.post("/api/v1/runs", json={**manifest, **changes})
                 assert second.status_code == 201, second.text
-                assert wait_for_end(client, second.json()["run"])["state"] == "completed"
+                path = f"/api/v1/runs/{second.json()['run']}"
+                wait_until(lambda: client.get(path).json()["state"] == "completed", "it ends", ENOUGH_S)
                 with client.stream("GET", "/api/v1/events/stream") as events:
                     next(events.iter_raw())
                     process.send_signal(signal.SIGINT)
@@ -126,6 +116,7 @@ async def test_without_the_flag_nothing_listens(monkeypatch: pytest.MonkeyPatch)
     assert "Dashboard" not in shown.getvalue()
 
 
-def test_a_port_without_a_dashboard_is_refused() -> None:
+@aio
+async def test_a_port_without_a_dashboard_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="add --dashboard"):
-        demo(port=8751)
+        await run_demo(DemoOptions(port=8751), Console(file=io.StringIO()))

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 from itertools import permutations
+from typing import cast
 
 import pytest
 
 from hubbub.errors import Code, Objection, PeerError, RejectReason, UnexpectedEvent
-from hubbub.ids import PartyId
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, Tell
+from hubbub.ids import PartyId, Role
+from hubbub.machine.effects import AcceptKeys, CountRefusal, Failed, Key, Publish, Record, RememberRun, Tell
 from hubbub.machine.table import step
-from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunJoined, RunReady, RunRefused
 from hubbub_trainer.events import (
@@ -28,19 +28,17 @@ from hubbub_trainer.events import (
 from hubbub_trainer.phases import participation
 from hubbub_trainer.phases.admission import (
     KIND,
-    TRANSITIONS,
-    AcceptKeys,
     Admission,
     AgreeOnSecret,
     DealContribution,
     KeepContribution,
     PrepareTask,
-    RememberRun,
     SetUpParticipation,
     State,
 )
 from hubbub_trainer.phases.participation import Participation, ReportOldCopy, VoidCaps
 from support.builders import make_manifest, make_run_key
+from support.machine_play import MachinePlay
 from support.succession import make_predecessor
 
 MANIFEST = make_manifest(rounds=9)
@@ -55,22 +53,19 @@ KEYS = KeysArrived(
     publics={name: name.encode() for name in (*MANIFEST.clients, *MANIFEST.aggregators)}, keys_sha256="ab" * 32
 )
 TAG, OTHER_TAG = "7a" * 32, "7b" * 32
-ENDED_AT_S = 50.0
 LEFT = Record("ended", {"outcome": "left"})
 FAILED = Record("ended", {"outcome": "failed"})
 
 
-class Play:
+class Play(MachinePlay[State, Admission]):
     """One trainer's admission."""
 
-    def __init__(self, manifest: Manifest = MANIFEST) -> None:
-        self.state = State.INVITED
-        self.data = Admission(me=ME, key=Key("admission", manifest.run_id), manifest=manifest, run_key=RUN_KEY)
-        self.effects: tuple[Effect, ...] = ()
-
-    def feed(self, event: object) -> None:
-        result = step(TRANSITIONS, self.state, self.data, event)
-        self.state, self.data, self.effects = result.state, result.data, result.effects
+    def __init__(self, manifest: Manifest = MANIFEST, state: State = State.INVITED) -> None:
+        key = Key("admission", manifest.run_id)
+        data = Admission(me=ME, key=key, manifest=manifest, run_key=RUN_KEY)
+        super().__init__(KIND, data, manifest.coordinator)
+        self.advance(State.AGREEING if state is State.INHERITING else state)
+        self.state = state
 
     def advance(self, state: State) -> None:
         """Come to a state the ordinary way."""
@@ -88,79 +83,47 @@ class Play:
             for event in events[self.state]:
                 self.feed(event)
 
-    def said(self) -> list[Message]:
-        """What the coordinator is told."""
-        return [
-            effect.body
-            for effect in self.effects
-            if isinstance(effect, Publish)
-            and effect.to == MANIFEST.coordinator
-            and isinstance(effect.body, Message)
-        ]
-
-    def answer(self) -> Message:
-        (body,) = self.said()
-        return body
-
     def refusal(self, code: Code) -> str:
         """What our own log says of the refusal; the coordinator is told the code."""
-        assert self.state is State.REFUSED
-        assert self.answer() == RunRefused(code=code)
-        return self.logged()
-
-    def farewell(self, code: Code) -> str:
-        """The same of leaving the run."""
-        assert self.state is State.ENDED
-        assert self.answer() == PartyFailed(code=code)
-        return self.logged()
-
-    def logged(self) -> str:
-        (sentence,) = [effect.explanation for effect in self.effects if isinstance(effect, CountRefusal)]
-        return sentence
+        self.at(State.REFUSED)
+        assert self.said() == [RunRefused(code=code)]
+        why = self.logged()
+        refusal = CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why)
+        assert self.effects[1:] == (refusal,), "above all, the run is not remembered: it may be proposed again"
+        return why
 
     def follower(self) -> Participation:
         """The data of the machine that follows on this one."""
-        assert self.state is State.ADMITTED
-        (data,) = [effect.data for effect in self.effects if isinstance(effect, SetUpParticipation)]
-        return data
+        self.at(State.ADMITTED)
+        (effect,) = self.of(SetUpParticipation)
+        return cast("Participation", effect.data)
 
 
 # The proposal -------------------------------------------------------------------------------------------
 
 
 def test_pledges_when_its_task_is_the_manifests_number_for_number() -> None:
+    """The run is remembered before it is joined, and recorded last."""
     play = Play()
     play.feed(Proposed())
-    assert (play.state, play.effects) == (State.PREPARING, (PrepareTask(),))
-    play.feed(Proposed())
-    assert (play.state, play.effects) == (State.PREPARING, ()), "the task is not loaded twice"
+    play.expect(State.PREPARING, PrepareTask())
+    play.ignores(Proposed())
     play.feed(GOOD)
-    assert play.state is State.PLEDGED
-    assert play.answer() == RunJoined(run_key=RUN_KEY)
+    joined = Publish(MANIFEST.coordinator, Role.COORDINATOR, RunJoined(run_key=RUN_KEY))
+    play.expect(State.PLEDGED, RememberRun(), joined, Record("joined", describe_run(MANIFEST)))
     play.feed(Proposed())
-    assert (play.state, play.answer()) == (State.PLEDGED, RunJoined(run_key=RUN_KEY)), "the same key again"
-
-
-def test_the_run_is_remembered_before_it_is_joined_and_recorded_last() -> None:
-    play = Play()
-    play.advance(State.PLEDGED)
-    assert [type(effect) for effect in play.effects] == [RememberRun, Publish, Record]
-    assert play.effects[-1] == Record("joined", describe_run(MANIFEST))
-
-
-OBJECTIONS = (
-    Objection(Code.POLICY_MIN_CLIENTS, "min_clients is 2"),
-    Objection(Code.POLICY_APPROVAL, "the task is not approved"),
-)
+    play.expect(State.PLEDGED, joined)  # The same key again.
 
 
 def test_a_refusal_tells_the_first_code_and_the_log_every_sentence_and_no_task_is_loaded() -> None:
     play = Play()
-    play.data = replace(play.data, objections=OBJECTIONS, run_key=None)
+    objections = (
+        Objection(Code.POLICY_MIN_CLIENTS, "min_clients is 2"),
+        Objection(Code.POLICY_APPROVAL, "the task is not approved"),
+    )
+    play.data = replace(play.data, objections=objections, run_key=None)
     play.feed(Proposed())
-    why = "min_clients is 2; the task is not approved"
-    assert play.refusal(Code.POLICY_MIN_CLIENTS) == why
-    assert play.effects[1:] == (CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, why),)
+    assert play.refusal(Code.POLICY_MIN_CLIENTS) == "min_clients is 2; the task is not approved"
 
 
 def test_refuses_a_strategy_that_it_does_not_know() -> None:
@@ -169,169 +132,127 @@ def test_refuses_a_strategy_that_it_does_not_know() -> None:
     assert "magic" in play.refusal(Code.PROTOCOL_STRATEGY)
 
 
-def test_what_the_ledger_is_against_is_refused_before_anything_else_leaves() -> None:
-    """The coordinator is told no more than that it is so; which run was before is for the owner's log."""
-    play = Play()
-    play.feed(Proposed())
-    play.feed(replace(GOOD, initial=replace(GOOD.initial, objection="run 1 began there")))
-    assert play.refusal(Code.POLICY_LEDGER) == "run 1 began there"
-    assert play.effects[1:] == (
-        CountRefusal(RejectReason.RUN_REFUSED, "run-proposed", MANIFEST.coordinator, "run 1 began there"),
-    )
+@pytest.mark.parametrize(
+    ("event", "code", "why"),
+    [
+        (replace(GOOD, parameters=99), Code.PROTOCOL_TASK, "99 parameters here, the manifest says 100"),
+        (replace(GOOD, initial_model_sha256="1" * 64), Code.PROTOCOL_TASK, "is not the one that the manifest"),
+        (Failed("PrepareTask: there is no task 'magic'"), Code.PROTOCOL_TASK, "there is no task 'magic'"),
+        (
+            replace(GOOD, initial=InitialModel(objection="run 1 began there")),
+            Code.POLICY_LEDGER,
+            "run 1 began there",
+        ),
+    ],
+)
+def test_refuses_another_task_than_the_manifests_and_a_model_that_the_ledger_is_against(
+    event: object, code: Code, why: str
+) -> None:
+    play = Play(state=State.PREPARING)
+    play.feed(event)
+    assert why in play.refusal(code)
 
 
 @pytest.mark.parametrize("objection", ["", "run 1 began there"])
 def test_a_newcomer_is_ready_when_the_ledger_is_not_against_the_model_that_came(objection: str) -> None:
-    play = Play()
-    play.advance(State.AGREEING)
-    play.state, play.data = State.INHERITING, replace(play.data, lacks_model=True, initial=InitialModel())
+    play = Play(state=State.INHERITING)
+    play.data = replace(play.data, lacks_model=True, initial=InitialModel())
     play.feed(Inherited(initial=InitialModel(sha256="5" * 64, voids=1, objection=objection)))
     if objection:
-        assert play.state is State.ENDED
+        play.at(State.ENDED)
         assert play.said() == [RunRefused(code=Code.POLICY_LEDGER)]
         assert play.effects[-1] == LEFT
     else:
-        assert (play.state, play.said()) == (State.ADMITTED, [RunReady()])
+        assert play.said() == [RunReady()]
         assert (play.follower().models, play.follower().wasted_on_model) == (("5" * 64,), 1)
 
 
-@pytest.mark.parametrize(
-    ("event", "why"),
-    [
-        (Prepared(parameters=99, initial_model_sha256="0" * 64), "99 parameters here, the manifest says 100"),
-        (Prepared(parameters=100, initial_model_sha256="1" * 64), "is not the one that the manifest commits to"),
-        (Failed("PrepareTask: there is no task 'magic'"), "there is no task 'magic'"),
-    ],
-)
-def test_refuses_another_task_than_the_manifests(event: object, why: str) -> None:
-    play = Play()
-    play.feed(Proposed())
-    play.feed(event)
-    assert why in play.refusal(Code.PROTOCOL_TASK)
-    assert RememberRun() not in play.effects, "what was never joined may be proposed again"
-
-
-@pytest.mark.parametrize("state", [State.INVITED, State.PREPARING])
-def test_a_run_that_ends_before_our_pledge_leaves_nothing(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    play.feed(Ended(outcome="failed", at_s=ENDED_AT_S))
-    assert (play.state, play.effects) == (State.ENDED, ())
-
-
-@pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING])
-def test_a_run_that_ends_before_its_first_round_is_recorded_and_leaves_no_model(state: State) -> None:
-    play = Play()
-    play.advance(state)
-    play.feed(Ended(outcome="cancelled", at_s=ENDED_AT_S))
-    assert (play.state, play.effects) == (State.ENDED, (Record("ended", {"outcome": "cancelled"}),))
+@pytest.mark.parametrize("state", [State.INVITED, State.PREPARING, State.PLEDGED, State.AGREEING])
+def test_a_run_that_ends_before_its_first_round_is_recorded_if_we_pledged_and_leaves_no_model(
+    state: State,
+) -> None:
+    play = Play(state=state)
+    play.feed(Ended(outcome="cancelled", at_s=50.0))
+    records = [Record("ended", {"outcome": "cancelled"})] if state in {State.PLEDGED, State.AGREEING} else []
+    play.expect(State.ENDED, *records)
 
 
 # Keys and the group secret ------------------------------------------------------------------------------
 
 
-def test_the_group_secret_is_agreed_step_by_step() -> None:
-    play = Play()
-    play.advance(State.PLEDGED)
+def test_the_group_secret_is_agreed_step_by_step_and_put_together_again_after_a_restart() -> None:
+    play = Play(state=State.PLEDGED)
     play.feed(KEYS)
-    assert [*play.effects] == [
-        AcceptKeys(KEYS.publics),
-        DealContribution(),
-        Record("keys", {"keys_sha256": KEYS.keys_sha256}),
-    ]
+    keys = Record("keys", {"keys_sha256": KEYS.keys_sha256})
+    play.expect(State.AGREEING, AcceptKeys(KEYS.publics), DealContribution(), keys)
     play.feed(ContributionArrived(client=THIRD))
-    assert [*play.effects] == [KeepContribution(THIRD)]
+    play.expect(State.AGREEING, KeepContribution(THIRD))
+    play.ignores(ContributionArrived(client=THIRD))
+    assert play.resumed() == []
     play.feed(ContributionArrived(client=SECOND))
-    assert [*play.effects] == [KeepContribution(SECOND), AgreeOnSecret()]
+    play.expect(State.AGREEING, KeepContribution(SECOND), AgreeOnSecret())
+    assert play.resumed() == [AgreeOnSecret()]
     play.feed(GroupAgreed(confirmation=TAG))
-    told = [effect for effect in play.effects if isinstance(effect, Publish)]
-    assert [effect.to for effect in told] == [SECOND, THIRD]
-    assert {effect.body for effect in told} == {GroupConfirmed(confirmation=TAG)}
+    body = GroupConfirmed(confirmation=TAG)
+    play.expect(State.AGREEING, *(Publish(peer, Role.CLIENT, body) for peer in (SECOND, THIRD)))
+    assert play.resumed() == []
     play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
-    assert (play.state, play.effects) == (State.AGREEING, ()), "all clients, not most of them"
+    play.expect(State.AGREEING)  # All clients, not most of them.
     play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
-    assert (play.state, play.answer()) == (State.ADMITTED, RunReady())
+    assert (play.state, play.said()) == (State.ADMITTED, [RunReady()])
     assert play.effects[-1] == Record("group", {"confirmation": TAG})
 
 
-EVENTS: dict[str, object] = {
-    "keys": KEYS,
-    "part of the second": ContributionArrived(client=SECOND),
-    "part of the third": ContributionArrived(client=THIRD),
-    "word of the second": PeerConfirmed(client=SECOND, confirmation=TAG),
-    "word of the third": PeerConfirmed(client=THIRD, confirmation=TAG),
-}
-
-
 def test_whatever_comes_first_the_secret_is_agreed_once_and_the_run_joined_once() -> None:
-    """Others may have the keys, deal and confirm before we have heard anything of it."""
-    for order in permutations(EVENTS):
-        play = Play()
-        play.advance(State.PLEDGED)
-        jobs = 0
-        for name in order:
-            play.feed(EVENTS[name])
+    """Others may have the keys, deal and confirm before we have heard anything of it, each of it twice."""
+    events = [
+        KEYS,
+        *(ContributionArrived(client=client) for client in (SECOND, THIRD)),
+        *(PeerConfirmed(client=client, confirmation=TAG) for client in (SECOND, THIRD)),
+    ]
+    for order in permutations(events):
+        play, jobs = Play(state=State.PLEDGED), 0
+        for event in order:
+            play.feed(event)
             jobs += play.effects.count(AgreeOnSecret())
+            play.ignores(event)
         assert (play.state, jobs) == (State.AGREEING, 1), order
         play.feed(GroupAgreed(confirmation=TAG))
         assert (play.state, play.said()) == (State.ADMITTED, [RunReady()]), order
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_a_second_part_of_one_client_changes_nothing(*, early: bool) -> None:
-    play = Play()
-    play.advance(State.PLEDGED if early else State.AGREEING)
-    play.feed(ContributionArrived(client=SECOND))
-    before = play.data
-    play.feed(ContributionArrived(client=SECOND))
-    assert (play.data, play.effects) == (before, ())
+OURS = GroupAgreed(confirmation=TAG)
+THEIRS = PeerConfirmed(client=THIRD, confirmation=OTHER_TAG)
 
 
-@pytest.mark.parametrize("first", ["theirs", "theirs before the keys", "ours"])
-def test_another_confirmation_than_ours_ends_it_and_is_counted(first: str) -> None:
-    play = Play()
-    play.advance(State.PLEDGED if first == "theirs before the keys" else State.AGREEING)
-    theirs, ours = PeerConfirmed(client=THIRD, confirmation=OTHER_TAG), GroupAgreed(confirmation=TAG)
-    if first == "theirs before the keys":
-        play.feed(theirs)
-        play.feed(KEYS)
-        play.feed(ours)
-    else:
-        for event in (theirs, ours) if first == "theirs" else (ours, theirs):
-            assert play.state is State.AGREEING
-            play.feed(event)
-    assert "client-3 confirms another group secret" in play.farewell(Code.PROTOCOL_GROUP)
-    (refusal,) = [effect for effect in play.effects if isinstance(effect, CountRefusal)]
-    assert (refusal.reason, refusal.kind, refusal.sender) == (
-        RejectReason.DIFFERENT_GROUP,
-        GroupConfirmed.kind,
-        THIRD,
-    )
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([KEYS, THEIRS, OURS], id="theirs first"),
+        pytest.param([KEYS, OURS, THEIRS], id="ours first"),
+        pytest.param([THEIRS, KEYS, OURS], id="before the keys"),
+        pytest.param([KEYS, THEIRS, replace(THEIRS, confirmation=TAG), OURS], id="its first word counts"),
+    ],
+)
+def test_another_confirmation_than_ours_ends_it_and_is_counted(events: list[object]) -> None:
+    play = Play(state=State.PLEDGED)
+    play.feed(*events[:-1])
+    assert play.state is not State.ENDED
+    play.feed(events[-1])
+    play.at(State.ENDED)
+    assert play.said() == [PartyFailed(code=Code.PROTOCOL_GROUP)]
+    assert "client-3 confirms another group secret" in play.logged()
+    (refusal,) = play.of(CountRefusal)
+    assert (refusal.reason, refusal.kind) == (RejectReason.DIFFERENT_GROUP, GroupConfirmed.kind)
+    assert refusal.sender == THIRD
     assert play.effects[-1] == LEFT
-
-
-def test_a_clients_first_word_counts() -> None:
-    play = Play()
-    play.advance(State.AGREEING)
-    play.feed(PeerConfirmed(client=THIRD, confirmation=OTHER_TAG))
-    play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
-    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
-    play.feed(GroupAgreed(confirmation=TAG))
-    assert "client-3 confirms another group secret" in play.farewell(Code.PROTOCOL_GROUP)
 
 
 @pytest.mark.parametrize("state", [State.AGREEING, State.INHERITING])
 def test_the_same_keys_again_are_old_news_and_others_are_refused(state: State) -> None:
-    play = Play()
-    play.advance(State.AGREEING)
-    play.state = state
-    before = play.data
-    play.feed(KEYS)
-    assert (play.state, play.data, play.effects) == (state, before, ())
-    with pytest.raises(PeerError) as caught:
-        play.feed(replace(KEYS, keys_sha256="cd" * 32))
-    assert caught.value.reason is RejectReason.SECOND_KEY
-    assert (play.state, play.data) == (state, before)
+    play = Play(state=state)
+    play.ignores(KEYS)
+    play.refuses(replace(KEYS, keys_sha256="cd" * 32), RejectReason.SECOND_KEY)
 
 
 # Orders to train ----------------------------------------------------------------------------------------
@@ -339,19 +260,17 @@ def test_the_same_keys_again_are_old_news_and_others_are_refused(state: State) -
 
 @pytest.mark.parametrize("state", [State.INVITED, State.PREPARING, State.PLEDGED, State.AGREEING])
 def test_no_round_before_all_clients_confirmed(state: State) -> None:
-    play = Play()
-    play.advance(state)
     with pytest.raises((UnexpectedEvent, PeerError)):
-        play.feed(RoundOrdered(number=1))
+        Play(state=state).feed(RoundOrdered(number=1))
 
 
 @pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING, State.INHERITING])
-def test_who_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leaves(state: State) -> None:
-    play = Play()
-    play.advance(State.PLEDGED if state is State.PLEDGED else State.AGREEING)
-    play.state = state
+def test_a_client_that_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leaves(
+    state: State,
+) -> None:
+    play = Play(state=state)
     play.feed(RoundOrdered(number=4, attended=3))
-    assert (play.state, play.answer()) == (State.ENDED, PartyFailed(code=Code.DISK_OLD))
+    assert (play.state, play.said()) == (State.ENDED, [PartyFailed(code=Code.DISK_OLD)])
     report, _, record = play.effects
     assert isinstance(report, ReportOldCopy)
     assert "took part in round 3" in report.evidence
@@ -360,11 +279,10 @@ def test_who_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leav
 
 @pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING])
 def test_a_failure_of_this_machine_is_told(state: State) -> None:
-    play = Play()
-    play.advance(state)
+    play = Play(state=state)
     play.feed(Failed("AgreeOnSecret: a seal does not open", Code.PROTOCOL_PEER))
     assert play.said() == [PartyFailed(code=Code.PROTOCOL_PEER)], "the sentence is for our log"
-    assert play.effects[-1] == Record("ended", {"outcome": "failed"})
+    assert play.effects[-1] == FAILED
 
 
 # The hand-over ------------------------------------------------------------------------------------------
@@ -402,57 +320,33 @@ def asked(client: PartyId, giver: PartyId = ME, after: int = -1) -> SnapshotAske
 
 def test_a_peer_that_asks_for_the_initial_model_too_early_is_sent_it_by_the_participation_once() -> None:
     """A job of the admission would come back when it is over; and who does not agree with us is sent nothing."""
-    play = Play(HEIR)
-    play.advance(State.AGREEING)
-    for event in (asked(THIRD), asked(SECOND), asked(THIRD), asked(SECOND, giver=THIRD), asked(SECOND, after=0)):
-        play.feed(event)
-        assert (play.state, play.effects) == (State.AGREEING, ())
+    play = Play(HEIR, State.AGREEING)
+    play.feed(asked(THIRD), asked(SECOND))
+    play.ignores(asked(THIRD), asked(SECOND, giver=THIRD), asked(SECOND, after=0))
     play.advance(State.ADMITTED)
     run = Key("run", HEIR.run_id)
-    told = [effect for effect in play.effects if isinstance(effect, Tell)]
+    told = play.of(Tell)
     assert told == [Tell(run, asked(THIRD)), Tell(run, asked(SECOND))]
     taken = step(participation.TRANSITIONS, participation.State.JOINED, play.follower(), told[0].event)
     assert taken.effects == (participation.SendSnapshot(THIRD, 0),)
 
 
 @pytest.mark.parametrize("manifest", [MANIFEST, HEIR], ids=["anybody can rebuild it", "it is not here either"])
-def test_who_has_no_initial_model_to_send_notes_no_request(manifest: Manifest) -> None:
-    play = Play(manifest)
-    play.advance(State.AGREEING)
+@pytest.mark.parametrize("state", [State.AGREEING, State.INHERITING])
+def test_a_client_without_an_initial_model_to_send_notes_no_request(manifest: Manifest, state: State) -> None:
+    play = Play(manifest, state)
     play.data = replace(play.data, lacks_model=True)
-    for state in (State.AGREEING, State.INHERITING):
-        play.state, before = state, play.data
-        play.feed(asked(THIRD))
-        assert (play.state, play.data, play.effects) == (state, before, ())
+    play.ignores(asked(THIRD))
 
 
 def test_a_policy_that_allows_no_snapshots_refuses_the_first_request() -> None:
-    play = Play(HEIR)
-    play.advance(State.AGREEING)
-    play.data = before = replace(play.data, snapshots_per_peer=0)
-    with pytest.raises(PeerError, match="was given 0 in this run") as caught:
-        play.feed(asked(THIRD))
-    assert (caught.value.reason, play.data) == (RejectReason.OVER_LIMIT, before)
-
-
-# After a restart ----------------------------------------------------------------------------------------
+    play = Play(HEIR, State.AGREEING)
+    play.data = replace(play.data, snapshots_per_peer=0)
+    play.refuses(asked(THIRD), RejectReason.OVER_LIMIT, "was given 0 in this run")
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_only_the_task_is_loaded_again(state: State) -> None:
-    play = Play()
-    if state not in {State.INHERITING, State.REFUSED, State.ENDED}:
-        play.advance(state)
-    expected: dict[State, tuple[Effect, ...]] = {State.PREPARING: (PrepareTask(),)}
-    assert KIND.resume(state, play.data) == expected.get(state, ())
-
-
-def test_the_secret_is_put_together_again_until_that_is_known_to_be_done() -> None:
-    play = Play()
-    play.advance(State.AGREEING)
-    for client in play.data.peers:
-        assert KIND.resume(play.state, play.data) == ()
-        play.feed(ContributionArrived(client=client))
-    assert KIND.resume(play.state, play.data) == (AgreeOnSecret(),)
-    play.feed(GroupAgreed(confirmation=TAG))
-    assert (play.state, KIND.resume(play.state, play.data)) == (State.AGREEING, ())
+def test_after_a_restart_only_the_task_is_loaded_again(state: State) -> None:
+    play = Play(state=state if state not in {State.REFUSED, State.ENDED} else State.INVITED)
+    play.state = state
+    assert play.resumed() == ([PrepareTask()] if state is State.PREPARING else [])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,9 @@ import pytest
 from hubbub.crypto.sealing import CHUNK_OVERHEAD
 from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
-from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, RoundApplied
 from hubbub.messages.rounds import ReleaseClaim as Claim
-from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import DenseShareChunk, ShareSeed, declare
 from hubbub.protocol import signs
 from hubbub.protocol.dense import Digits
@@ -27,35 +26,27 @@ from hubbub.strategies.base import Release
 from hubbub.transport.base import Transport
 from hubbub.trust.signed import sign_release
 from hubbub_trainer.events import SumArrived
-from hubbub_trainer.intake import read_masked, read_sum
+from hubbub_trainer.intake import read_sum
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.round import ClientRound
 from hubbub_trainer.round_jobs import RoundJobs
-from hubbub_trainer.workspace import OpenRound, digest
+from hubbub_trainer.workspace import OpenRound
 from support import compact_round, compact_words
 from support.aio import aio
-from support.builders import TRANSCRIPT, make_envelope, make_manifest, make_sum_chunk
-from support.clogged import Clogged
+from support.builders import TRANSCRIPT, aggregator_names, make_envelope, make_sum_chunk
+from support.held_transport import StallingTransport
 from support.parties import identity_of, roster_of
 from support.plain_dense import word
 from support.recorder import Said, add_residues
 from support.trainer_scene import Scene, scene_of
+from support.trainer_scene import draw_up as draw_up_for
 
 TASK = SyntheticTask(1_003)
 
 
 def draw_up(strategy: str = "no-union", wire: str = "compact", **changes: object) -> Manifest:
-    fields: dict[str, object] = {
-        "parameters": TASK.count_parameters(),
-        "task": TASK.name,
-        "initial_model_sha256": digest(TASK.initial_model(7)),
-        "rounds": 9,
-        "chunk_bytes": 256,
-        "min_clients": 2,
-        "strategy": strategy,
-        "wire": wire,
-    }
-    return make_manifest(clients=3, servers=3, **{**fields, **changes})
+    servers = aggregator_names(3)
+    return draw_up_for(TASK, aggregators=servers, strategy=strategy, wire=wire, **changes)
 
 
 MANIFEST = draw_up()
@@ -64,7 +55,7 @@ ME, SECOND, THIRD = MANIFEST.clients
 FIRST, COMBINER, LAST = MANIFEST.aggregators
 PARAMETERS = MANIFEST.protocol_parameters
 VECTORS = (
-    Vector("signs", PARAMETERS.parameters, PARAMETERS.signs_modulus),
+    Vector("signs", PARAMETERS.model_size, PARAMETERS.signs_modulus),
     Vector("factors", 1, PARAMETERS.factors_modulus),
     Vector("tags", 3, 2**64),
 )
@@ -131,7 +122,7 @@ def read(
         phase=phase,
         payload=bytes(last_size() if size is None else size),
     )
-    return read_masked(roster_of(MANIFEST), manifest, envelope, body, 900)
+    return read_sum(roster_of(MANIFEST), manifest, envelope, body, 900)
 
 
 def test_a_masked_sum_of_the_combiner_that_all_have_signed_is_taken() -> None:
@@ -149,7 +140,7 @@ def test_the_combiner_goes_round_and_nobody_else_may_send_the_sum(number: int, c
         if sender == combiner:
             assert read(sender=sender, number=number, signed=signatures(number=number)).aggregator == combiner
             continue
-        with pytest.raises(PeerError, match=f"{sender} does not combine signs") as caught:
+        with pytest.raises(PeerError, match=f"{sender} sends no masked-chunk of signs") as caught:
             read(sender=sender, number=number, signed=signatures(number=number))
         assert caught.value.reason is RejectReason.WRONG_SENDER
 
@@ -190,40 +181,26 @@ def test_one_good_signature_is_not_enough_whichever_it_is() -> None:
             read(signed=tuple(signed))
 
 
-@pytest.mark.parametrize("size", [0, last_size() - 1, last_size() + 1, last_size() + CHUNK_OVERHEAD])
-def test_another_length_is_refused(size: int) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        *(
+            ({"size": size}, RejectReason.WRONG_LENGTH)
+            for size in (0, last_size() - 1, last_size() + 1, last_size() + CHUNK_OVERHEAD)
+        ),
+        ({"index": 2}, RejectReason.WRONG_LENGTH),
+        ({"members": (ME,), "signed": signatures(members=(ME,))}, RejectReason.TOO_FEW_MEMBERS),
+        ({"phase": "union", "signed": signatures(phase="union")}, RejectReason.UNKNOWN_PHASE),
+        ({"manifest": draw_up(wire="paper")}, RejectReason.WRONG_SENDER),
+    ],
+)
+def test_another_length_member_set_phase_or_wire_is_refused_though_all_signed(
+    wrong: dict[str, Any], reason: RejectReason
+) -> None:
     with pytest.raises(PeerError) as caught:
-        read(size=size)
+        read(**wrong)
 
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
-
-
-def test_a_chunk_that_the_sum_does_not_have_is_refused() -> None:
-    with pytest.raises(PeerError) as caught:
-        read(index=2)
-
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
-
-
-def test_too_few_members_are_refused_though_all_aggregators_signed() -> None:
-    with pytest.raises(PeerError) as caught:
-        read(members=(ME,), signed=signatures(members=(ME,)))
-
-    assert caught.value.reason is RejectReason.TOO_FEW_MEMBERS
-
-
-def test_a_phase_that_the_strategy_does_not_have_is_refused() -> None:
-    with pytest.raises(PeerError) as caught:
-        read(phase="union", signed=signatures(phase="union"))
-
-    assert caught.value.reason is RejectReason.UNKNOWN_PHASE
-
-
-def test_a_masked_sum_is_refused_on_the_papers_wire() -> None:
-    with pytest.raises(PeerError) as caught:
-        read(manifest=draw_up(wire="paper"))
-
-    assert caught.value.reason is RejectReason.WRONG_SENDER
+    assert caught.value.reason is reason
 
 
 @pytest.mark.parametrize("sender", MANIFEST.aggregators)
@@ -233,7 +210,7 @@ def test_a_single_aggregators_sum_is_refused_on_the_compact_wire(sender: PartyId
         body, sender=sender, recipient=ME, manifest=MANIFEST, phase="signs", payload=bytes(last_size() + 16)
     )
 
-    with pytest.raises(PeerError, match=f"{sender} sends no sum of signs") as caught:
+    with pytest.raises(PeerError, match=f"{sender} sends no sum-chunk of signs") as caught:
         read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 900)
 
     assert caught.value.reason is RejectReason.WRONG_SENDER
@@ -242,56 +219,30 @@ def test_a_single_aggregators_sum_is_refused_on_the_compact_wire(sender: PartyId
 # A real trainer -------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def joined(folder: Path, manifest: Manifest = MANIFEST, *, real: int = 1) -> AsyncIterator[Scene]:
-    async with scene_of(folder, manifest, TASK, real=real) as scene:
-        await scene.join()
-        yield scene
+joined = partial(scene_of, joined=True)
 
 
-Misdeed = Callable[[Scene], Awaitable[None]]
-
-
-async def a_sum_that_one_has_not_signed(scene: Scene) -> None:
-    ((body, payload), *_) = await compact_round.masked_chunks(scene, 1, "signs", MANIFEST.clients)
-    wrong = body.model_copy(update={"signatures": body.signatures[:2]})
-    await scene.say(scene.parties[COMBINER], wrong, payload=payload)
-
-
-async def a_sum_of_who_does_not_combine(scene: Scene) -> None:
-    ((body, payload), *_) = await compact_round.masked_chunks(scene, 1, "signs", MANIFEST.clients)
-    await scene.say(scene.parties[FIRST], body, payload=payload)
-
-
-async def a_sum_of_the_papers_wire(scene: Scene) -> None:
-    body = make_sum_chunk(MANIFEST, vectors=declare(VECTORS), index=1)
-    await scene.say(scene.parties[COMBINER], body, payload=bytes(last_size() + CHUNK_OVERHEAD))
-
-
-@pytest.mark.parametrize(
-    ("do", "reason"),
-    [
-        (a_sum_that_one_has_not_signed, RejectReason.BAD_SIGNATURE),
-        (a_sum_of_who_does_not_combine, RejectReason.WRONG_SENDER),
-        (a_sum_of_the_papers_wire, RejectReason.WRONG_SENDER),
-    ],
-)
 @aio
-async def test_a_bad_sum_is_put_aside_and_the_round_completes(
-    tmp_path: Path, do: Misdeed, reason: RejectReason
-) -> None:
-    async with joined(tmp_path) as scene:
+async def test_a_bad_sum_is_put_aside_and_the_round_completes(tmp_path: Path) -> None:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(1)
-        await do(scene)
+        ((body, payload), *_) = await compact_round.masked_chunks(scene, 1, "signs", MANIFEST.clients)
+        unsigned = body.model_copy(update={"signatures": body.signatures[:2]})
+        await scene.say(scene.parties[COMBINER], unsigned, payload=payload)
+        await scene.say(scene.parties[FIRST], body, payload=payload)
+        of_the_papers_wire = make_sum_chunk(MANIFEST, vectors=declare(VECTORS), index=1)
+        sealed = bytes(last_size() + CHUNK_OVERHEAD)
+        await scene.say(scene.parties[COMBINER], of_the_papers_wire, payload=sealed)
         await compact_round.play_round(scene, 1, MANIFEST.clients)
 
-        assert scene.dead() == [reason.value]
-        assert scene.count(reason) == 1
+        reasons = [RejectReason.BAD_SIGNATURE, RejectReason.WRONG_SENDER, RejectReason.WRONG_SENDER]
+        assert scene.dead() == [reason.value for reason in reasons]
+        assert scene.count(RejectReason.WRONG_SENDER) == 2
 
 
 @aio
 async def test_a_client_owes_one_aggregator_its_share_and_seeds_to_the_others(tmp_path: Path) -> None:
-    async with joined(tmp_path, UNION, real=2) as scene:
+    async with joined(tmp_path, UNION, TASK, real=2) as scene:
         for number in (1, 2, 3):
             await compact_round.play_round(scene, number, MANIFEST.clients)
         kinds: dict[tuple[PartyId, int, str], dict[PartyId, set[str]]] = {}
@@ -313,14 +264,14 @@ async def test_a_client_owes_one_aggregator_its_share_and_seeds_to_the_others(tm
 
 @aio
 async def test_the_shares_add_up_to_the_masked_input(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(1)
 
         vectors, _, shares = await compact_round.hear_set(scene, ME, 1, "signs")
 
         total = compact_words.add(vectors, shares.values())
         mask = compact_round.mask_of(scene, ME, 1, "signs", vectors)
-        mine = scene.trainer._spaces.open(MANIFEST.run_id).rounds[1].client_round.contribute("signs")
+        mine = scene.trainer.context_of(MANIFEST.run_id).open().rounds[1].client_round.contribute("signs")
         bare = compact_words.subtract(vectors, total, mask)
         assert all(map(np.array_equal, bare, compact_words.to_words(mine, vectors)))
         assert np.count_nonzero(signs.from_digits(mine[0], 1)) == PARAMETERS.kept
@@ -335,16 +286,16 @@ def absorbed(monkeypatch: pytest.MonkeyPatch) -> Absorbed:
     found: Absorbed = []
     absorb = RoundJobs._absorb
 
-    def absorb_watched(bench: RoundJobs, key: Key, data: ClientRound, mine: OpenRound, phase: str) -> None:
+    def absorb_watched(jobs: RoundJobs, data: ClientRound, mine: OpenRound, phase: str) -> None:
         take_in = mine.client_round.absorb
 
         def note(name: str, release: Release, members: int) -> None:
-            found.append((bench.me, name, release.values))
+            found.append((jobs.me, name, release.values))
             take_in(name, release, members)
 
         with monkeypatch.context() as patch:
             patch.setattr(mine.client_round, "absorb", note)
-            absorb(bench, key, data, mine, phase)
+            absorb(jobs, data, mine, phase)
 
     monkeypatch.setattr(RoundJobs, "_absorb", absorb_watched)
     return found
@@ -352,7 +303,7 @@ def absorbed(monkeypatch: pytest.MonkeyPatch) -> Absorbed:
 
 def contributed(scene: Scene, phase: str, members: tuple[PartyId, ...]) -> list[Residues]:
     """The sum over those members that are real: the others' inputs are zero."""
-    rounds = [scene.trainers[client]._spaces.open(scene.manifest.run_id).rounds[1] for client in scene.real]
+    rounds = [scene.trainers[client].context_of(scene.manifest.run_id).open().rounds[1] for client in scene.real]
     mine = [each.client_round for client, each in zip(scene.real, rounds, strict=True) if client in members]
     said = [Said.by(each, phase).values for each in mine]
     return [
@@ -368,7 +319,7 @@ def contributed(scene: Scene, phase: str, members: tuple[PartyId, ...]) -> list[
 async def test_with_dropouts_the_sum_over_the_members_is_decoded_by_everybody(
     tmp_path: Path, absorbed: Absorbed, members: tuple[PartyId, ...]
 ) -> None:
-    async with joined(tmp_path, UNION, real=2) as scene:
+    async with joined(tmp_path, UNION, TASK, real=2) as scene:
         await scene.open_round(1)
         for client in scene.real:
             await compact_round.hear_set(scene, client, 1, "union")
@@ -394,23 +345,20 @@ async def test_with_dropouts_the_sum_over_the_members_is_decoded_by_everybody(
 
 @aio
 async def test_a_sum_over_other_members_in_the_next_phase_ends_the_run(tmp_path: Path) -> None:
-    async with joined(tmp_path, UNION) as scene:
+    async with joined(tmp_path, UNION, TASK) as scene:
         await scene.open_round(1)
         await compact_round.release(scene, 1, "union", (ME, SECOND))
         await compact_round.hear_set(scene, ME, 1, "signs")
 
         await compact_round.release(scene, 1, "signs", (ME, SECOND, THIRD), chunks=slice(1))
 
-        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert failure.code is Code.PROTOCOL_CONTRADICTION
+        assert await scene.failure() is Code.PROTOCOL_CONTRADICTION
 
 
 # Restarts -------------------------------------------------------------------------------------------------
 
 
-async def play_in_peace(scene: Scene) -> None:
-    for number in (1, 2):
-        await compact_round.play_round(scene, number, (ME, THIRD))
+Story = Callable[[Scene], Awaitable[None]]
 
 
 async def restart_between_phases(scene: Scene) -> None:
@@ -441,19 +389,21 @@ async def restart_between_rounds(scene: Scene) -> None:
         await scene.restart()
 
 
-@pytest.mark.parametrize("story", [restart_between_phases, restart_amid_a_sum, restart_between_rounds])
 @aio
-async def test_a_restart_changes_nothing_of_what_is_sent_and_decoded(tmp_path: Path, story: Misdeed) -> None:
-    async with joined(tmp_path / "peace", UNION) as scene:
-        await play_in_peace(scene)
+async def test_a_restart_changes_nothing_of_what_is_sent_and_decoded(tmp_path: Path) -> None:
+    stories: tuple[Story, ...] = (restart_between_phases, restart_amid_a_sum, restart_between_rounds)
+    async with joined(tmp_path / "peace", UNION, TASK) as scene:
+        for number in (1, 2):
+            await compact_round.play_round(scene, number, (ME, THIRD))
         expected = scene.digests()
 
-    async with joined(tmp_path / "restarted", UNION) as scene:
-        await story(scene)
+    for story in stories:
+        async with joined(tmp_path / story.__name__, UNION, TASK) as scene:
+            await story(scene)
 
-        assert scene.digests() == expected
-        assert scene.dead() == []
-        check_sets(scene)
+            assert scene.digests() == expected
+            assert scene.dead() == []
+            check_sets(scene)
 
 
 def check_sets(scene: Scene) -> None:
@@ -470,14 +420,13 @@ async def test_a_set_that_was_sent_in_part_is_sent_again_with_the_same_seeds_and
     tmp_path: Path, sent: int
 ) -> None:
     """Two seeds go first, and then two chunks; secrets are drawn as in earnest."""
-    clogged: list[Clogged] = []
+    clogged: list[StallingTransport] = []
 
-    def clog(inner: Transport) -> Clogged:
-        clogged.append(Clogged(inner, sent))
+    def clog(inner: Transport) -> StallingTransport:
+        clogged.append(StallingTransport(inner, sent))
         return clogged[0]
 
-    async with scene_of(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
-        await scene.join()
+    async with joined(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
         await scene.restart(wrap=clog)
         await scene.open_round(1)
         await clogged[0].stuck.wait()

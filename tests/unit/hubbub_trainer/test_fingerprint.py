@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hubbub_trainer.fingerprint import PART_VALUES, Fingerprint, tensor_sizes
-from hubbub_trainer.learning.lenet import SHAPES, LenetTask
+from hubbub_trainer.learning.networks import LENET, LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Theta
 from hubbub_trainer.workspace import digest
@@ -87,6 +87,6 @@ class Mislabelled(NumbersTask):
 
 def test_tensors_are_those_that_the_task_tells_if_they_are_all_of_the_model() -> None:
     assert tensor_sizes(SyntheticTask(203)) == (200, 3)
-    assert len(tensor_sizes(LenetTask.__new__(LenetTask))) == len(SHAPES)
+    assert len(tensor_sizes(LenetTask.__new__(LenetTask))) == len(LENET)
     assert tensor_sizes(NumbersTask([np.zeros(5, np.float32)])) == (5,)
     assert tensor_sizes(Mislabelled([np.zeros(5, np.float32)])) == (5,)

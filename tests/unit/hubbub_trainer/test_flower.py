@@ -20,8 +20,9 @@ from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.demo import DemoOptions, draw_up
+from hubbub_local.demo import draw_up
 from hubbub_local.federation import start_federation
+from hubbub_local.options import DemoOptions
 from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
@@ -218,38 +219,30 @@ def train(task: FlowerTask, *, memory: Theta | None = None, steps: int = 3, seed
     return learner.train(task.initial_model(7), steps=steps, seed=seed, progress=ignore, memory=memory)
 
 
-def test_theta_is_the_clients_arrays_in_their_order() -> None:
-    task = as_function()
-
-    assert task.count_parameters() == FEATURES * CLASSES + CLASSES
-    expected = np.concatenate([each.reshape(-1) for each in initial(7)])
-    assert np.array_equal(task.initial_model(7), expected)
-    assert not np.array_equal(task.initial_model(7), task.initial_model(8))
+def flatten(arrays: list[Any]) -> Floats:
+    return np.concatenate([each.reshape(-1) for each in arrays])
 
 
-def test_training_is_what_the_client_does_itself() -> None:
+def test_training_and_scores_are_what_the_client_does_itself() -> None:
     task = as_function()
     start = task.initial_model(7)
     learner = task.learner(index=1, clients=2, seed=7)
-    before = start.copy()
+    reports: list[tuple[int, int]] = []
 
-    trained = learner.train(start, steps=5, seed=11, progress=ignore)
+    assert learner.samples == SAMPLES, "known before training too, after a restart"
+    trained = learner.train(start, steps=5, seed=11, progress=lambda *report: reports.append(report))
+    found = learner.evaluate(start, memory=None)
 
-    expected = descend(initial(7), {"seed": 11, "local_steps": 5}, 1)
-    assert np.array_equal(trained.theta, np.concatenate([each.reshape(-1) for each in expected]))
-    assert np.array_equal(start, before)
-    assert learner.samples == SAMPLES
-
-
-def test_score_is_what_the_client_says() -> None:
-    task = as_function()
-
-    found = task.learner(index=1, clients=2, seed=7).evaluate(task.initial_model(7), memory=None)
-
+    assert np.array_equal(trained.theta, flatten(descend(initial(7), {"seed": 11, "local_steps": 5}, 1)))
+    assert reports == [(0, 5), (5, 5)]
     loss, accuracy = score(initial(7), 1)
     assert {name: examples for name, (_, examples) in found.items()} == {"accuracy": SAMPLES, "loss": SAMPLES}
     assert found["accuracy"][0] == pytest.approx(accuracy * SAMPLES)
     assert found["loss"][0] == pytest.approx(loss * SAMPLES)
+    # θ is the client's arrays in their order, and is left as it was.
+    assert task.count_parameters() == FEATURES * CLASSES + CLASSES
+    assert np.array_equal(start, flatten(initial(7)))
+    assert not np.array_equal(start, task.initial_model(8))
 
 
 def test_the_number_of_examples_is_that_of_the_initial_model_whatever_is_scored() -> None:
@@ -264,23 +257,13 @@ def test_the_number_of_examples_is_that_of_the_initial_model_whatever_is_scored(
     assert learner.examples == 10
 
 
-def test_a_trainer_that_was_started_again_still_knows_its_samples() -> None:
-    assert as_function().learner(index=0, clients=2, seed=7).samples == SAMPLES
-
-
-def test_progress_is_told_before_and_after_and_may_give_up() -> None:
-    reports: list[tuple[int, int]] = []
-    task = as_function()
-
+def test_training_may_be_given_up() -> None:
     def give_up(_done: int, _steps: int) -> None:
         raise LocalError("stop")
 
-    learner = task.learner(index=0, clients=2, seed=7)
-    learner.train(task.initial_model(7), steps=9, seed=1, progress=lambda *report: reports.append(report))
+    task = as_function()
     with pytest.raises(LocalError, match="stop"):
-        learner.train(task.initial_model(7), steps=9, seed=1, progress=give_up)
-
-    assert reports == [(0, 9), (9, 9)]
+        task.learner(index=0, clients=2, seed=7).train(task.initial_model(7), steps=9, seed=1, progress=give_up)
 
 
 class Listening(Softmax):
@@ -298,24 +281,14 @@ def test_a_client_is_told_steps_seed_and_round_and_what_its_operator_fixes() -> 
     task = task_of(client, config={"rate": 0.5, "local_steps": 2})
 
     first = train(task, seed=2**100 + 9)
-    train(task, seed=4, memory=first.memory)
+    for seed in (4, 5):  # As after a void round, which is not counted.
+        train(task, seed=seed, memory=first.memory)
 
     told = {"rate": 0.5, "local_steps": 2}
     assert client.heard == [
-        {**told, "seed": 9, "round": 1, "server-round": 1},
-        {**told, "seed": 4, "round": 2, "server-round": 2},
+        {**told, "seed": seed, "round": number, "server-round": number}
+        for seed, number in ((9, 1), (4, 2), (5, 2))
     ]
-
-
-def test_a_void_round_is_not_counted() -> None:
-    client = Listening()
-    task = task_of(client)
-    counted = train(task)
-
-    train(task, memory=counted.memory)
-    train(task, memory=counted.memory)
-
-    assert [each["round"] for each in client.heard] == [1, 2, 2]
 
 
 def test_an_app_has_its_run_config_and_an_empty_state() -> None:
@@ -351,31 +324,26 @@ class Counting(NumPyClient):  # type: ignore[misc]  # As above.
         return float(parameters[2]), 10, {"accuracy": float(parameters[1].mean())}
 
 
-def test_integers_stay_with_their_client_and_go_on_from_round_to_round() -> None:
-    task = task_of(Counting())
+@pytest.mark.parametrize(("keep_local", "sizes"), [([], (3, 2)), ([1], (3,))], ids=["integers", "and-named"])
+def test_integers_and_named_arrays_stay_with_their_client_and_go_on_from_round_to_round(
+    keep_local: list[int], sizes: tuple[int, ...]
+) -> None:
+    task = task_of(Counting(), keep_local=keep_local)
     learner = task.learner(index=0, clients=2, seed=7)
 
     first = train(task)
     second = train(task, memory=first.memory)
 
-    assert task.count_parameters() == 5
-    assert tensor_sizes(task) == (3, 2)
+    assert task.count_parameters() == sum(sizes)
+    assert tensor_sizes(task) == sizes, "what θ is made of, for the ledger of models"
+    assert second.theta[:3].tolist() == [2, 2, 2]
     assert learner.evaluate(task.initial_model(7))["loss"] == (-10, 10)
-    assert learner.evaluate(second.theta, memory=first.memory)["loss"] == (90, 10)
-    assert learner.evaluate(second.theta, memory=second.memory)["loss"] == (190, 10)
-
-
-def test_arrays_that_are_named_stay_too() -> None:
-    task = task_of(Counting(), keep_local=[1])
-    learner = task.learner(index=0, clients=2, seed=7)
-
-    first = train(task)
-    second = train(task, memory=first.memory)
-
-    assert task.count_parameters() == 3
-    assert tensor_sizes(task) == (3,), "what θ is made of, for the ledger of models"
-    assert second.theta.tolist() == [2, 2, 2]
-    assert learner.evaluate(second.theta, memory=second.memory)["accuracy"] == (2, 10)
+    for training, counter, mean in ((first, 9, 0.1), (second, 19, 0.2)):
+        assert learner.evaluate(second.theta, memory=training.memory)["loss"] == (10 * counter, 10)
+        accuracy, _ = learner.evaluate(second.theta, memory=training.memory)["accuracy"]
+        assert not keep_local or accuracy == pytest.approx(10 * mean)
+    with pytest.raises(LocalError, match="another model"):
+        train(task, memory=train(task_of(Softmax())).memory)
 
 
 def test_what_stays_is_kept_to_the_bit() -> None:
@@ -387,13 +355,6 @@ def test_what_stays_is_kept_to_the_bit() -> None:
     assert found.rounds == 7
     assert found.arrays["n"].tolist() == [-1, 2**62]
     assert found.arrays["b"].tolist() == [True, False, True]
-
-
-def test_the_memory_of_another_model_is_refused() -> None:
-    other = train(task_of(Softmax())).memory
-
-    with pytest.raises(LocalError, match="another model"):
-        train(task_of(Counting()), memory=other)
 
 
 def test_named_arrays_are_found_by_their_names_whatever_their_order() -> None:
@@ -490,27 +451,16 @@ def test_evaluation_that_goes_wrong_is_told_in_the_trial_without_the_clients_wor
     assert "97" not in str(caught.value)
 
 
-def test_accuracy_may_have_another_name() -> None:
-    task = task_of(evaluating(lambda: (0.5, 10, {"f1": 0.5})), accuracy="f1")
-
-    scores = task.learner(index=0, clients=2, seed=7).evaluate(task.initial_model(7))
-    assert scores == {"accuracy": (5, 10), "loss": (5, 10)}
-
-
-def test_a_task_may_declare_what_else_its_client_returns() -> None:
+def test_a_task_may_declare_what_its_client_returns_under_any_name() -> None:
     mse = Metric("mse", high=1e4, higher_is_better=False)
-    task = task_of(evaluating(lambda: (2900.0, 10, {"mse": 2900.0, "mae": 43.5})), metrics=[mse])
-    learner = task.learner(index=0, clients=2, seed=7)
+    renamed = task_of(evaluating(lambda: (0.5, 10, {"f1": 0.5})), accuracy="f1")
+    own = task_of(evaluating(lambda: (2900.0, 10, {"mse": 2900.0, "mae": 43.5})), metrics=[mse])
 
-    learner.try_out(task.initial_model(7))
-
-    assert task.metrics == (mse,)
-    assert learner.evaluate(task.initial_model(7)) == {"mse": (29_000.0, 10)}
-
-
-def test_metrics_that_cannot_be_computed_of_means_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="from which r2 of one cannot be computed"):
-        task_of(Softmax(), metrics=regression(0, 1))
+    for task, expected in ((renamed, {"accuracy": (5, 10), "loss": (5, 10)}), (own, {"mse": (29_000.0, 10)})):
+        learner = task.learner(index=0, clients=2, seed=7)
+        learner.try_out(task.initial_model(7))
+        assert learner.evaluate(task.initial_model(7)) == expected
+    assert own.metrics == (mse,)
 
 
 def test_a_client_without_fit_is_told_so() -> None:
@@ -521,48 +471,31 @@ def test_a_client_without_fit_is_told_so() -> None:
         train(FlowerTask("one", client=Idle(), initial=initial))
 
 
-def test_an_app_that_answers_with_an_error_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    app = ClientApp()
+def test_an_app_that_answers_with_an_error_or_no_examples_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    refusing, echoing = ClientApp(), ClientApp()
 
-    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    @refusing.train()  # type: ignore[untyped-decorator]  # As above.
     def refuse(message: Any, _context: Any) -> Any:
         return flwr_app.Message(flwr_app.Error(code=1, reason=SECRET), reply_to=message)
 
+    @echoing.train()  # type: ignore[untyped-decorator]  # As above.
+    def echo(message: Any, _context: Any) -> Any:
+        content = flwr_app.RecordDict({"arrays": message.content["arrays"]})
+        return flwr_app.Message(content=content, reply_to=message)
+
     with pytest.raises(LocalError, match="answered train with an error") as caught:
-        train(FlowerTask("one", app=app, initial=initial))
+        train(FlowerTask("one", app=refusing, initial=initial))
+    with pytest.raises(LocalError, match="give it as num-examples"):
+        train(FlowerTask("one", app=echoing, initial=initial))
 
     assert SECRET not in str(caught.value)
     assert SECRET in caplog.text
 
 
-def test_an_app_that_does_not_count_its_examples_is_told_so() -> None:
-    app = ClientApp()
-
-    @app.train()  # type: ignore[untyped-decorator]  # As above.
-    def echo(message: Any, _context: Any) -> Any:
-        content = flwr_app.RecordDict({"arrays": message.content["arrays"]})
-        return flwr_app.Message(content=content, reply_to=message)
-
-    with pytest.raises(LocalError, match="give it as num-examples"):
-        train(FlowerTask("one", app=app, initial=initial))
-
-
 # Tasks that cannot be -----------------------------------------------------------------------------------
 
 
-def test_an_initial_model_that_nobody_can_repeat_is_refused() -> None:
-    task = task_of(Softmax(), initial=lambda _seed: [np.random.default_rng().random(3, dtype=np.float32)])
-
-    with pytest.raises(ConfigurationError, match="differs from call to call"):
-        task.count_parameters()
-
-
-def test_an_app_without_an_initial_model_is_told_what_to_give() -> None:
-    with pytest.raises(ConfigurationError, match="give initial"):
-        FlowerTask("one", app=make_message_app()).count_parameters()
-
-
-def test_what_an_initial_model_raises_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_initial_model_that_raises_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(LocalError, match="RuntimeError in the Flower client's initial model") as caught:
         task_of(Softmax(), initial=lambda _seed: fail()).initial_model(7)
 
@@ -570,39 +503,27 @@ def test_what_an_initial_model_raises_stays_at_home(caplog: pytest.LogCaptureFix
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ([np.ones(3, np.float16)], "array 0 is of float16"),
-        ([np.ones(3, np.complex64)], "array 0 is of complex64"),
-        ([np.arange(3)], "nothing to share"),
-        ([np.zeros((0, 3), np.float32)], "nothing to share"),
-    ],
-)
-def test_arrays_that_cannot_be_shared_are_refused(arrays: list[Any], message: str) -> None:
+ONE = {"client": Softmax()}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "takes one of"),
+    ({**ONE, "client_fn": client_fn}, "takes one of"),
+    ({"app": Softmax()}, "ClientApp, not Softmax"),
+    ({"app": make_message_app()}, "give initial"),
+    ({**ONE, "config": {"model": object()}}, "config holds"),
+    ({**ONE, "metrics": regression(0, 1)}, "from which r2 of one cannot be computed"),
+    ({**ONE, "keep_local": [7]}, "there is no array 7; there are 0, 1"),
+    ({**ONE, "initial": lambda _: [np.random.default_rng().random(3, np.float32)]}, "differs from call to call"),
+    ({**ONE, "initial": lambda _: [np.ones(3, np.float16)]}, "array 0 is of float16"),
+    ({**ONE, "initial": lambda _: [np.ones(3, np.complex64)]}, "array 0 is of complex64"),
+    ({**ONE, "initial": lambda _: [np.arange(3)]}, "nothing to share"),
+    ({**ONE, "initial": lambda _: [np.zeros((0, 3), np.float32)]}, "nothing to share"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_a_task_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        task_of(Softmax(), initial=lambda _seed: arrays).count_parameters()
-
-
-def test_a_name_that_no_array_has_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="there is no array 7; there are 0, 1"):
-        task_of(Softmax(), keep_local=[7]).count_parameters()
-
-
-@pytest.mark.parametrize("options", [{}, {"client": Softmax(), "client_fn": client_fn}])
-def test_a_task_takes_one_client(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="takes one of"):
-        FlowerTask("one", **options)
-
-
-def test_what_is_no_app_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="ClientApp, not Softmax"):
-        FlowerTask("one", app=Softmax())
-
-
-def test_a_config_that_flower_cannot_carry_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="config holds"):
-        task_of(Softmax(), config={"model": object()})
+        FlowerTask("one", **options).count_parameters()
 
 
 def test_one_client_object_is_not_shared_by_two_trainers() -> None:

@@ -7,10 +7,10 @@ from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.rounds import VoidNotice
 from hubbub.messages.shares import declare
-from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, Voucher
 from hubbub.protocol.layout import Vector
-from hubbub_trainer.events import PeerVouched, SnapshotArrived, SnapshotAsked, SumArrived
-from hubbub_trainer.intake import read_request, read_snapshot, read_sum, read_void, read_vouchers
+from hubbub_trainer.events import PeerVouched, SnapshotArrived, SumArrived
+from hubbub_trainer.intake import read_snapshot, read_sum, read_void, read_vouchers
 from support.builders import TRANSCRIPT, WRAPPED_KEY, make_envelope, make_manifest, make_sum_chunk
 from support.parties import identity_of, roster_of, sign_sum
 
@@ -54,7 +54,7 @@ def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
 
 
 def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
-    with pytest.raises(PeerError, match="aggregator-2 sends no sum of union") as caught:
+    with pytest.raises(PeerError, match="aggregator-2 sends no sum-chunk of union") as caught:
         read(SECOND, "union", MARKS, 13)
     assert caught.value.reason is RejectReason.WRONG_SENDER
 
@@ -97,12 +97,6 @@ def test_a_void_is_taken_from_everybody_for_it_ends_the_round(aggregator: PartyI
 ME, PEER, _ = MANIFEST.clients
 SEAL = seal_overhead(Kem.X25519)
 LAST_ROUND = MANIFEST.rounds + MANIFEST.max_void_rounds
-
-
-def test_a_request_says_who_asks_whom_since_when() -> None:
-    body = SnapshotRequested(after=3, giver=ME)
-    envelope = make_envelope(body, sender=PEER, recipient=ME, manifest=MANIFEST)
-    assert read_request(envelope, body) == SnapshotAsked(client=PEER, after=3, giver=ME)
 
 
 def test_a_peer_vouches_once_for_each_round() -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 
 from hubbub.crypto.key_derivation import GroupSecret
-from hubbub.errors import Code, RejectReason
+from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
-from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundDropped
-from hubbub.messages.runs import PartyFailed, RunEnded
+from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
 from hubbub.protocol.aggregate import NO_HISTORY
@@ -26,50 +24,34 @@ from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.protocol.packing import residue_type
 from hubbub.runtime.publisher import overlapping
 from hubbub.runtime.runner import Transition
-from hubbub.runtime.spool import Spool
 from hubbub.strategies.base import Theta
 from hubbub.transport.base import Address, Transport
-from hubbub.trust.seals import RunSeals
 from hubbub_trainer import snapshots
+from hubbub_trainer.events import SnapshotTaken
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Task
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as rounds
+from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.saved_model import read_kept_model
-from hubbub_trainer.snapshots import Handover
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import aio, until
-from support.builders import make_manifest, make_sum_chunk, make_vectors
+from support.builders import make_sum_chunk, make_vectors
 from support.held_task import HeldTask, Silence
 from support.parties import identity_of, sign_sum
 from support.spooled import spooled_in
-from support.trainer_scene import Scene, Sealing, scene_of
-from support.wrapping import Wrapping
+from support.trainer_scene import Scene, Sealing, draw_up, scene_of
+from support.wrapping import WrappedTransport
 
 TASK = SyntheticTask(1_003)
-MANIFEST = make_manifest(
-    clients=3,
-    servers=2,
-    min_clients=3,
-    parameters=TASK.count_parameters(),
-    task=TASK.name,
-    initial_model_sha256=digest(TASK.initial_model(7)),
-    rounds=9,
-    chunk_bytes=256,
-)
+MANIFEST = draw_up(TASK, min_clients=3)
 ME, SECOND, THIRD = MANIFEST.clients
 MODEL, OTHER_MODEL = TASK.initial_model(8), TASK.initial_model(9)
-
-
-@asynccontextmanager
-async def joined(folder: Path, task: Task = TASK, manifest: Manifest = MANIFEST) -> AsyncIterator[Scene]:
-    async with scene_of(folder, manifest, task) as scene:
-        await scene.join()
-        yield scene
+COMPLETED = RunEnded(outcome="completed", reason="done")
+joined = partial(scene_of, joined=True)
 
 
 def space_of(scene: Scene) -> Workspace:
-    return scene.trainer._spaces.open(scene.manifest.run_id)
+    return scene.trainer.context_of(scene.manifest.run_id).open()
 
 
 def find_states(scene: Scene, kind: str) -> dict[int, str]:
@@ -82,15 +64,6 @@ def count_shares(scene: Scene, number: int) -> int:
     return sum(isinstance(envelope.body, ShareChunk) and envelope.round == number for envelope in heard)
 
 
-def failures(scene: Scene) -> list[Code]:
-    return [each.body.code for each in scene.coordinator.heard if isinstance(each.body, PartyFailed)]
-
-
-async def hand_over(scene: Scene, number: int, model: Theta = MODEL) -> None:
-    await scene.vouch(number, model)
-    await scene.send_snapshot(SECOND, number, model)
-
-
 def spooled(scene: Scene) -> list[str]:
     """Chunks of snapshots."""
     return [name for name in spooled_in(scene.folders[ME] / "spool") if ".after-" in name]
@@ -101,7 +74,7 @@ def spooled(scene: Scene) -> list[str]:
 
 @aio
 async def test_a_round_after_one_that_never_was_is_not_begun_before_a_peers_model_is_here(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
         await scene.open_round(4)
         for peer in (SECOND, THIRD):
@@ -114,22 +87,18 @@ async def test_a_round_after_one_that_never_was_is_not_begun_before_a_peers_mode
         assert count_shares(scene, 4) == 0
         await scene.vouch(3, MODEL, by=[THIRD])
         await scene.play_good_round(4)
-        assert (len(scene.digests()), scene.dead(), failures(scene)) == (2, [], [])
+        assert (len(scene.digests()), scene.dead(), scene.failures) == (2, [], [])
         assert [entry.fields["up_to"] for entry in await scene.read_log() if entry.kind == "caught-up"] == [3]
 
 
 @aio
 async def test_what_is_left_of_a_round_whose_order_was_lost_is_nobodys_fault(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(3)
-        await scene.void(2)
-        await scene.settle()
-        assert (scene.dead(), find_states(scene, "round")) == ([], {3: "queued"})
-        await scene.void(4)
-        await scene.settle()
-        assert (scene.dead(), find_states(scene, "round")) == ([], {3: "queued", 4: "queued"}), (
-            "its order is on its way"
-        )
+        for number, queued in ((2, {3}), (4, {3, 4})):  # The order of round 4 is on its way.
+            await scene.void(number)
+            await scene.settle()
+            assert (scene.dead(), find_states(scene, "round")) == ([], dict.fromkeys(sorted(queued), "queued"))
         await scene.void(5)
         await scene.settle()
         assert scene.dead() == [RejectReason.TOO_EARLY.value] * 2, "no more than one round is ahead of its order"
@@ -139,12 +108,12 @@ async def test_what_is_left_of_a_round_whose_order_was_lost_is_nobodys_fault(tmp
 async def test_what_belonged_to_the_rounds_before_is_gone(tmp_path: Path) -> None:
     """The accumulator, the optimiser's memory, the keys of those rounds and what was spooled."""
     gate = Silence((0, 2))
-    async with joined(tmp_path, HeldTask(TASK, gate)) as scene:
+    async with joined(tmp_path, MANIFEST, HeldTask(TASK, gate)) as scene:
         group = scene.peers.agree()
         await scene.play_good_round(1)
         assert space_of(scene).accumulator.any()
         await scene.open_round(4)
-        await hand_over(scene, 3)
+        await scene.hand_over(SECOND, 3, MODEL)
         await wait_for_state(scene, "round", {4: "training"})
         space = space_of(scene)
         assert space.theta.tobytes() == MODEL.tobytes()
@@ -155,58 +124,44 @@ async def test_what_belonged_to_the_rounds_before_is_gone(tmp_path: Path) -> Non
         for mine in (space.group_secret, GroupSecret.from_bytes(kept)):
             assert (mine.round, mine.key_for("model")) == (4, group.key_for("model"))
         assert not spooled(scene)
-        gate.lift_all()
+        await scene.restart(let_go=gate.lift_all)  # What was taken survives.
         await scene.play_good_round(4)
+        await scene.tell(COMPLETED)
+        await scene.settle()
+        assert len(scene.digests()) == 2
+        assert digest(read_kept_model(scene.run_folder(ME)).theta) in scene.digests()[1]
 
 
 async def wait_for_state(scene: Scene, kind: str, expected: dict[int, str]) -> None:
     await until(lambda: find_states(scene, kind) == expected)
 
 
+@pytest.mark.parametrize(
+    ("sealed_for", "model", "reason"),
+    [(2, OTHER_MODEL, RejectReason.DIFFERENT_MODEL), (1, MODEL, RejectReason.BROKEN_SEAL)],
+    ids=["another model", "sealed for another place"],
+)
 @aio
-async def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
-        await scene.open_round(3)
-        await hand_over(scene, 2)
-        await scene.sealed_shares(scene.aggregators[0], 3)
-        await scene.restart()
-        await scene.play_good_round(3)
-        await scene.tell(RunEnded(outcome="completed", reason="done"))
-        await scene.settle()
-        assert len(scene.digests()) == 1
-        assert digest(read_kept_model(scene.run_folder(ME)).theta) in scene.digests()[0]
-
-
-@aio
-async def test_another_model_is_refused_and_counted_and_the_next_peer_is_asked(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+async def test_another_model_is_refused_and_counted_and_the_next_peer_is_asked(
+    tmp_path: Path, sealed_for: int, model: Theta, reason: RejectReason
+) -> None:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(3)
         await scene.hear(scene.parties[SECOND], SnapshotRequested)
         before = space_of(scene).theta
         await scene.vouch(2, MODEL)
-        await scene.send_snapshot(SECOND, 2, OTHER_MODEL)
+        for index, part in enumerate(snapshots.cut(MANIFEST, model, NO_HISTORY, number=2)):
+            sealed = scene.peers.seals[SECOND].seal_snapshot(sealed_for, ME, index, part)
+            body = SnapshotChunk(index=index)
+            await scene.say(scene.parties[SECOND], body, round_number=2, phase="", payload=sealed)
         (_, (_, second)) = await scene.hear(scene.parties[THIRD], SnapshotRequested, each=2)
         assert second.giver == THIRD
-        assert scene.count(RejectReason.DIFFERENT_MODEL) == 1
-        assert space_of(scene).theta is before
+        assert scene.count(reason) == 1
+        assert (space_of(scene).theta is before, space_of(scene).applied) == (True, 0)
         assert not spooled(scene), "what was refused is gone"
         await scene.send_snapshot(THIRD, 2, MODEL)
         await scene.play_good_round(3)
-        assert failures(scene) == []
-
-
-@aio
-async def test_a_snapshot_that_was_sealed_for_another_place_is_refused(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
-        await scene.open_round(3)
-        await scene.vouch(2, MODEL)
-        for index, part in enumerate(snapshots.cut(MANIFEST, MODEL, NO_HISTORY, number=2)):
-            sealed = scene.peers.seals[SECOND].seal_snapshot(1, ME, index, part)
-            body = SnapshotChunk(index=index)
-            await scene.say(scene.parties[SECOND], body, round_number=2, phase="", payload=sealed)
-        await scene.hear(scene.parties[THIRD], SnapshotRequested, each=2)
-        assert scene.count(RejectReason.BROKEN_SEAL) == 1
-        assert space_of(scene).applied == 0
+        assert scene.failures == []
 
 
 @aio
@@ -214,33 +169,30 @@ async def test_peers_that_are_silent_are_asked_again_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catchup, "ASK_AGAIN_S", 0.05)
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(3)
         heard = await scene.hear(scene.parties[THIRD], SnapshotRequested, each=3)
         assert [body.giver for _, body in heard][:3] == [SECOND, THIRD, SECOND]
 
 
 @aio
-async def test_answers_that_nobody_asked_for_change_nothing(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
-        await scene.play_good_round(1)
-        await hand_over(scene, 3)
-        await scene.play_good_round(2)
-        assert (len(scene.digests()), scene.dead()) == (2, [])
-        assert not spooled(scene)
-
-
-@aio
 async def test_a_run_that_ends_while_we_ask_leaves_no_model_and_says_so(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
-        await scene.open_round(4)
+        await scene.hand_over(SECOND, 3, MODEL)  # Nobody asked for it.
+        await scene.play_good_round(2)
+        assert (len(scene.digests()), scene.dead(), spooled(scene)) == (2, [], [])
+        await scene.open_round(5)
         await scene.hear(scene.parties[SECOND], SnapshotRequested)
-        await scene.tell(RunEnded(outcome="completed", reason="done"))
-        (*_, last) = await scene.read_log()
-        assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
-        assert not (scene.run_folder(ME) / "model.safetensors").exists()
+        await scene.tell(COMPLETED)
+        await check_ended_without_a_model(scene)
         assert find_states(scene, "round") == find_states(scene, "catchup") == {}
+
+
+async def check_ended_without_a_model(scene: Scene) -> None:
+    (*_, last) = await scene.read_log()
+    assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
+    assert not (scene.run_folder(ME) / "model.safetensors").exists()
 
 
 # Told something else than the others --------------------------------------------------------------------
@@ -262,7 +214,7 @@ async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a
     tmp_path: Path, members: tuple[PartyId, ...]
 ) -> None:
     manifest = UNION.model_copy(update={"min_clients": 2})
-    async with joined(tmp_path, manifest=manifest) as scene:
+    async with joined(tmp_path, manifest, TASK) as scene:
         await scene.open_round(1)
         await release_by(scene, OTHER_TRANSCRIPT, members)
         ((_, request),) = await scene.hear(scene.parties[SECOND], SnapshotRequested)
@@ -273,7 +225,7 @@ async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a
         await scene.settle()
 
         assert find_states(scene, "round") == {}
-        assert (scene.digests(), failures(scene), scene.dead()) == ([], [], [])
+        assert (scene.digests(), scene.failures, scene.dead()) == ([], [], [])
         heard = [envelope for party in (*scene.aggregators, scene.coordinator) for envelope in party.heard]
         assert not [each for each in heard if each.phase == "signs"]
         assert not [each for each in heard if isinstance(each.body, RoundApplied | RoundDropped)]
@@ -282,7 +234,7 @@ async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a
         assert refused == [RejectReason.DIFFERENT_TRANSCRIPT] * len(scene.aggregators)
         assert not [entry for entry in log if entry.kind == "released"]
 
-        await hand_over(scene, 1)
+        await scene.hand_over(SECOND, 1, MODEL)
         await scene.open_round(2)
         await scene.sealed_shares(scene.aggregators[0], 2, "union")
         assert (space_of(scene).applied, space_of(scene).theta.tobytes()) == (1, MODEL.tobytes())
@@ -305,27 +257,25 @@ async def release_blindly(scene: Scene, members: tuple[PartyId, ...]) -> None:
 
 @aio
 async def test_who_was_away_and_comes_back_to_sums_of_something_else_is_no_exception(tmp_path: Path) -> None:
-    async with joined(tmp_path, manifest=MANIFEST.model_copy(update={"min_clients": 2})) as scene:
+    async with joined(tmp_path, MANIFEST.model_copy(update={"min_clients": 2}), TASK) as scene:
         await release_blindly(scene, (SECOND, THIRD))
         await scene.open_round(1)
         await scene.hear(scene.parties[SECOND], SnapshotRequested)
         await scene.settle()
         assert (find_states(scene, "round"), count_shares(scene, 1)) == ({}, 0)
         assert scene.count(RejectReason.DIFFERENT_TRANSCRIPT) == len(scene.aggregators)
-        assert (scene.digests(), failures(scene), scene.dead()) == ([], [], [])
+        assert (scene.digests(), scene.failures, scene.dead()) == ([], [], [])
 
 
 @aio
 async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_without_a_model(tmp_path: Path) -> None:
-    async with joined(tmp_path, manifest=UNION) as scene:
+    async with joined(tmp_path, UNION, TASK) as scene:
         await scene.open_round(1)
         await scene.sealed_shares(scene.aggregators[0], 1, "union")
         await scene.tell(RunEnded(outcome="completed", reason="done", last_round=1))
         await release_by(scene, OTHER_TRANSCRIPT, MANIFEST.clients)
         await wait_for_state(scene, "run", {})
-        (*_, last) = await scene.read_log()
-        assert (last.kind, last.fields["outcome"]) == ("ended", "failed")
-        assert not (scene.run_folder(ME) / "model.safetensors").exists()
+        await check_ended_without_a_model(scene)
 
 
 # Overtaken while it worked ------------------------------------------------------------------------------
@@ -334,16 +284,16 @@ async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_withou
 @aio
 async def test_training_for_a_round_that_was_overtaken_ends_quietly(tmp_path: Path) -> None:
     gate = Silence((0, 1))
-    async with joined(tmp_path, HeldTask(TASK, gate)) as scene:
+    async with joined(tmp_path, MANIFEST, HeldTask(TASK, gate)) as scene:
         await scene.open_round(1)
         await wait_for_state(scene, "round", {1: "training"})
         await scene.open_round(3)
-        await hand_over(scene, 2)
+        await scene.hand_over(SECOND, 2, MODEL)
         await wait_for_state(scene, "catchup", {2: "checking"})
         gate.lift_all()
         await scene.play_good_round(3)
         await scene.settle()
-        assert (failures(scene), scene.dead(), find_states(scene, "round")) == ([], [], {})
+        assert (scene.failures, scene.dead(), find_states(scene, "round")) == ([], [], {})
 
 
 @aio
@@ -351,15 +301,16 @@ async def test_training_that_waits_for_its_turn_is_not_begun_for_a_round_that_wa
     tmp_path: Path,
 ) -> None:
     """Other runs of this trainer may have the only slot."""
-    async with joined(tmp_path) as scene:
-        async with scene.trainer._bench._slots:
+    slots = asyncio.Semaphore(1)
+    async with joined(tmp_path, MANIFEST, TASK, slots=slots) as scene:
+        async with slots:
             await scene.open_round(1)
             await wait_for_state(scene, "round", {1: "training"})
             await scene.open_round(3)
-            await hand_over(scene, 2)
+            await scene.hand_over(SECOND, 2, MODEL)
             await wait_for_state(scene, "round", {3: "training"})
         await scene.play_good_round(3)
-        assert (failures(scene), scene.dead(), count_shares(scene, 1)) == ([], [], 0)
+        assert (scene.failures, scene.dead(), count_shares(scene, 1)) == ([], [], 0)
 
 
 @aio
@@ -368,32 +319,31 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
 ) -> None:
     """The round wants to conclude when its keys are gone, before it is known that the model is another."""
     taking, concluding, concluded = threading.Event(), threading.Event(), threading.Event()
-    read, take = snapshots.read, Handover.take
+    read, take = snapshots.read, snapshots.take_snapshot
 
-    def read_slowly(
-        spool: Spool, place: Key, seals: RunSeals, manifest: Manifest, *, client: PartyId, number: int
-    ) -> list[bytes]:
+    def read_slowly(run: RunContext, key: Key, *, client: PartyId, number: int) -> list[bytes]:
         taking.set()
         concluding.wait()
-        return read(spool, place, seals, manifest, client=client, number=number)
+        return read(run, key, client=client, number=number)
 
-    def take_slowly(handover: Handover, key: Key, job: catchup.TakeSnapshot) -> None:
-        take(handover, key, job)
+    def take_slowly(run: RunContext, key: Key, job: catchup.TakeSnapshot) -> SnapshotTaken:
+        taken = take(run, key, job)
         concluded.wait()
+        return taken
 
     def watch(moment: Transition) -> None:
         if moment.before is rounds.State.CONCLUDING:
             concluded.set()
 
     monkeypatch.setattr(snapshots, "read", read_slowly)
-    monkeypatch.setattr(Handover, "take", take_slowly)
-    async with joined(tmp_path) as scene:
+    monkeypatch.setattr(snapshots, "take_snapshot", take_slowly)
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         scene.trainer.runner._observer = watch
         try:
             for number in (1, 2, 3):
                 await scene.open_round(number)
             await scene.hear(scene.parties[SECOND], SnapshotRequested)
-            await hand_over(scene, 2)
+            await scene.hand_over(SECOND, 2, MODEL)
             await asyncio.to_thread(taking.wait)
             for aggregator in scene.aggregators:
                 await scene.release(aggregator, 1)
@@ -404,11 +354,11 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
             concluding.set()
             concluded.set()
         await scene.play_good_round(3)
-        assert (failures(scene), scene.dead()) == ([], [])
+        assert (scene.failures, scene.dead()) == ([], [])
         assert (len(scene.digests()), space_of(scene).applied) == (1, 3)
 
 
-class SlowShares(Wrapping):
+class SlowShares(WrappedTransport):
     """Another transport; the second chunk of a share set and all that follow wait for a gate."""
 
     def __init__(self, inner: Transport) -> None:
@@ -436,12 +386,12 @@ async def test_nothing_more_is_sent_of_a_round_that_was_overtaken(tmp_path: Path
         return slow[-1]
 
     with patch("hubbub_trainer.round_jobs.overlapping", partial(overlapping, 1)):
-        async with joined(tmp_path) as scene:
+        async with joined(tmp_path, MANIFEST, TASK) as scene:
             await scene.restart(wrap=slow_down)
             await scene.open_round(1)
             await slow[0].waiting.wait()
             await scene.open_round(3)
-            await hand_over(scene, 2)
+            await scene.hand_over(SECOND, 2, MODEL)
             await wait_for_state(scene, "round", {3: "sharing"})
             slow[0].gate.set()
             await scene.play_good_round(3)
@@ -449,14 +399,14 @@ async def test_nothing_more_is_sent_of_a_round_that_was_overtaken(tmp_path: Path
             assert count_shares(scene, 3) > 2
             sets = {copies[0][0] for server in scene.aggregators for copies in scene.sent_sets(server).values()}
             assert len(sets) == 2, "one of each round"
-            assert failures(scene) == []
+            assert scene.failures == []
 
 
 # Giving -------------------------------------------------------------------------------------------------
 
 
-async def request(scene: Scene, *, after: int = 0, giver: str = ME) -> None:
-    body = SnapshotRequested(after=after, giver=ME if giver == ME else SECOND)
+async def request(scene: Scene, *, after: int = 0, giver: PartyId = ME) -> None:
+    body = SnapshotRequested(after=after, giver=giver)
     await scene.say(scene.parties[THIRD], body, round_number=1, phase="")
 
 
@@ -477,44 +427,25 @@ def check_given(scene: Scene, number: int) -> None:
 
 @aio
 async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
+        third = scene.parties[THIRD]
         await scene.play_good_round(1)
         await scene.play_void_round(2)
-        await request(scene)
-        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=count_chunks(MANIFEST, 2))
-        check_given(scene, 2)
-        ((_, said),) = await scene.hear(scene.parties[THIRD], ModelVouched)
-        assert said.vouchers == tuple(
-            Voucher(round=number, released=1, model_hmac=hmac_at(scene, number)) for number in (1, 2)
-        ), "also after a void round, whose model is the one before"
-        assert not [each for each in scene.parties[SECOND].heard if isinstance(each.body, ModelVouched)]
-
-
-def hmac_at(scene: Scene, number: int) -> str:
-    group = scene.peers.agree()
-    group.advance_to(number)
-    return model_hmac(group, digest(space_of(scene).theta), space_of(scene).history)
-
-
-@aio
-async def test_a_trainer_gives_its_model_after_a_restart_too(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
-        await scene.play_good_round(1)
+        await request(scene, giver=SECOND)
+        ((_, said),) = await scene.hear(third, ModelVouched)
         await scene.settle()
+        assert not scene.heard(third, SnapshotChunk), "who is not asked for its model vouches and sends none"
+        group, space = scene.peers.agree(), space_of(scene)
+        for voucher, number in zip(said.vouchers, (1, 2), strict=True):
+            group.advance_to(number)
+            # Also after a void round, whose model is the one before.
+            found = model_hmac(group, digest(space.theta), space.history)
+            assert voucher == Voucher(round=number, released=1, model_hmac=found)
+        assert not scene.heard(scene.parties[SECOND], ModelVouched)
         await scene.restart()
         await request(scene)
-        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=count_chunks(MANIFEST, 1))
-        check_given(scene, 1)
-
-
-@aio
-async def test_who_is_not_asked_for_its_model_vouches_and_sends_none(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
-        await scene.play_good_round(1)
-        await request(scene, giver=SECOND)
-        await scene.hear(scene.parties[THIRD], ModelVouched)
-        await scene.settle()
-        assert not [each for each in scene.parties[THIRD].heard if isinstance(each.body, SnapshotChunk)]
+        await scene.hear(third, SnapshotChunk, each=count_chunks(MANIFEST, 2))
+        check_given(scene, 2)
 
 
 @aio
@@ -522,14 +453,14 @@ async def test_a_model_that_has_moved_on_is_not_sent_under_the_old_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in place before the round is over; who asks in between is answered later."""
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
         await scene.settle()
         monkeypatch.setattr(space_of(scene), "applied", 2)
         await request(scene)
         await scene.hear(scene.parties[THIRD], ModelVouched)
         await scene.settle()
-        assert not [each for each in scene.parties[THIRD].heard if isinstance(each.body, SnapshotChunk)]
+        assert not scene.heard(scene.parties[THIRD], SnapshotChunk)
         monkeypatch.undo()
         await scene.play_good_round(2)
         await request(scene, after=1)
@@ -540,7 +471,7 @@ async def test_a_model_that_has_moved_on_is_not_sent_under_the_old_number(
 
 @aio
 async def test_who_is_in_no_run_with_us_is_given_nothing(tmp_path: Path) -> None:
-    async with joined(tmp_path) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
         stranger = scene.aggregators[0]
         body = SnapshotRequested(after=0, giver=ME)
@@ -549,5 +480,6 @@ async def test_who_is_in_no_run_with_us_is_given_nothing(tmp_path: Path) -> None
         await scene.parties[THIRD].say(body, to=ME, role=scene.parties[THIRD].role, run=other_run, round_number=1)
         await scene.settle()
         assert len(scene.dead()) == 2
-        heard = [each for party in scene.parties.values() for each in party.heard]
-        assert not [each for each in heard if isinstance(each.body, SnapshotChunk | ModelVouched)]
+        for party in scene.parties.values():
+            assert not scene.heard(party, SnapshotChunk)
+            assert not scene.heard(party, ModelVouched)

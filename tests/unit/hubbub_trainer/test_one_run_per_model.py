@@ -8,8 +8,7 @@ import pytest
 
 from hubbub.errors import Code
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundDropped
-from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
+from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.protocol.metrics import Metric
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
@@ -18,9 +17,9 @@ from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import aio
-from support.builders import make_manifest
 from support.parties import roster_of
 from support.trainer_scene import Scene, scene_of
+from support.trainer_scene import draw_up as draw_up_for
 
 TASK = SyntheticTask(203)
 FAILED = RunEnded(outcome="failed", reason="")
@@ -49,17 +48,8 @@ PRETRAINED = Pretrained()
 
 
 def draw_up(number: int, *, task: SyntheticTask | Pretrained = TASK, seed: int = 7, **changes: object) -> Manifest:
-    fields: dict[str, object] = {
-        "parameters": task.count_parameters(),
-        "task": task.name,
-        "seed": seed,
-        "initial_model_sha256": digest(task.initial_model(seed)),
-        "rounds": 9,
-        "chunk_bytes": 256,
-        "min_clients": 2,
-        "nonce": f"{number:032x}",
-    }
-    return make_manifest(clients=3, servers=2, **{**fields, **changes})
+    initial = digest(task.initial_model(seed))
+    return draw_up_for(task, seed=seed, initial_model_sha256=initial, nonce=f"{number:032x}", **changes)
 
 
 FIRST, SECOND = draw_up(1), draw_up(2)
@@ -69,13 +59,6 @@ def policy(**limits: object) -> Policy:
     """The default for models, in a demo."""
     demo = Policy.for_demo(roster_of(FIRST).digest)
     return demo.model_copy(update={"max_runs_per_model": 1, **limits})
-
-
-async def refusal(scene: Scene, manifest: Manifest) -> Code:
-    scene.manifest = manifest
-    await scene.propose()
-    ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
-    return said.code
 
 
 async def send_shares(scene: Scene) -> None:
@@ -91,14 +74,13 @@ async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_e
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         await scene.join()
         await send_shares(scene)
-        assert await refusal(scene, SECOND) is Code.POLICY_LEDGER
+        assert await scene.refusal(SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
         await scene.tell(FAILED)
         await scene.settle()
         await scene.restart()
         with caplog.at_level(logging.WARNING):
-            assert await refusal(scene, draw_up(3)) is Code.POLICY_LEDGER
-            await scene.settle()
+            assert await scene.refusal(draw_up(3)) is Code.POLICY_LEDGER
         assert f"the same model as run {FIRST.run_id[:12]} of {', '.join(FIRST.clients)}" in caplog.text
         assert "`hubbub ledger allow" in caplog.text
         await scene.pledge(draw_up(4, seed=8))
@@ -108,22 +90,13 @@ async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_e
 async def test_a_run_that_ends_before_a_share_left_does_not_use_its_model_up(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         await scene.join()
-        await scene.tell(FAILED)
-        await scene.settle()
-        await scene.pledge(SECOND)
-
-
-@aio
-async def test_a_claim_survives_a_restart_of_the_trainer(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
-        await scene.pledge()
-        await scene.restart()
-        assert await refusal(scene, SECOND) is Code.POLICY_LEDGER
+        await scene.restart()  # Its claim survives.
+        assert await scene.refusal(SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
         await scene.tell(FAILED)
         await scene.settle()
         await scene.restart()
-        await scene.pledge(SECOND)
+        await scene.pledge(draw_up(3))
 
 
 @aio
@@ -141,7 +114,7 @@ async def test_the_run_counts_on_disk_before_its_first_share_leaves(
 ) -> None:
     counted: list[bool] = []
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
-        post, ledger = scene.trainer._bench._post, tmp_path / FIRST.clients[0] / "ledger.sqlite"
+        post, ledger = scene.trainer.runner.post, tmp_path / FIRST.clients[0] / "ledger.sqlite"
         send = post.send
 
         async def look_first(*place: object, **message: object) -> None:
@@ -164,8 +137,7 @@ async def test_a_model_that_ignores_the_seed_is_the_same_until_its_owner_allows_
     async with scene_of(tmp_path, manifests[0], PRETRAINED, policy=policy()) as scene:
         await scene.join()
         await send_shares(scene)
-        assert await refusal(scene, manifests[1]) is Code.POLICY_LEDGER
-        await scene.settle()
+        assert await scene.refusal(manifests[1]) is Code.POLICY_LEDGER
         owners = Ledger(tmp_path / FIRST.clients[0] / "ledger.sqlite")  # As another process has it.
         owners.allow(digest(PRETRAINED.initial_model(0))[:12])
         owners.close()
@@ -175,28 +147,16 @@ async def test_a_model_that_ignores_the_seed_is_the_same_until_its_owner_allows_
 # Void rounds, across runs -------------------------------------------------------------------------------
 
 
-async def waste_round(scene: Scene, number: int) -> None:
-    """Its union is released, and then it is void."""
-    await scene.open_round(number)
-    for aggregator in scene.aggregators:
-        await scene.release(aggregator, number, phase="union")
-    for aggregator in scene.aggregators:
-        await scene.sealed_shares(aggregator, number, "signs")
-    await scene.void(number)
-    await scene.hear(scene.coordinator, RoundDropped, number=number)
-
-
 @aio
 async def test_void_rounds_of_a_model_add_up_over_the_runs_that_began_from_it(tmp_path: Path) -> None:
     first, second, third = (draw_up(number, strategy="sec-union") for number in (1, 2, 3))
     async with scene_of(tmp_path, first, TASK, policy=policy(max_runs_per_model=9)) as scene:
         await scene.join()
-        await waste_round(scene, 1)
+        await scene.play_void_round(1)
         await scene.tell(FAILED)
         await scene.settle()
         await scene.restart()
         await scene.join(second)
-        await waste_round(scene, 1)
-        ((_, said),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert said.code is Code.POLICY_VOID_ROUNDS
-        assert await refusal(scene, third) is Code.POLICY_LEDGER
+        await scene.play_void_round(1)
+        assert await scene.failure() is Code.POLICY_VOID_ROUNDS
+        assert await scene.refusal(third) is Code.POLICY_LEDGER

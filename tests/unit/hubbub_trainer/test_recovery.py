@@ -8,27 +8,26 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import pytest
 
-from hubbub import disk
 from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, Kem, seal_overhead
+from hubbub.disk import replacing
 from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundDropped
+from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.runs import (
     GroupConfirmed,
     GroupContribution,
-    PartyFailed,
     RunEnded,
     RunJoined,
     RunReady,
@@ -36,47 +35,31 @@ from hubbub.messages.runs import (
 )
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
-from hubbub.protocol.metrics import Scores
 from hubbub.runtime import spool
 from hubbub.runtime.state_folder import STATE_FILE
-from hubbub.store.state_file import Vault
 from hubbub.transport.base import Transport
 from hubbub.transport.topology import DELIVERY_LIMIT
-from hubbub_trainer import workspace
+from hubbub_trainer import saved_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.learning.task import Theta
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.task_runner import MOST_BEGINNINGS
-from hubbub_trainer.workspace import digest
 from support.aio import aio
-from support.builders import make_manifest
-from support.clogged import Clogged
+from support.held_transport import StallingTransport
 from support.saboteur import Point, Saboteur
-from support.trainer_scene import DEMO_SEED, Scene, scene_of
+from support.trainer_scene import Scene, draw_up, scene_of
+from support.watched_task import WatchedTask
 
 TASK = SyntheticTask(1_003)
 
 
-def draw_up(**changes: object) -> Manifest:
-    fields: dict[str, object] = {
-        "parameters": TASK.count_parameters(),
-        "task": TASK.name,
-        "initial_model_sha256": digest(TASK.initial_model(7)),
-        "rounds": 9,
-        "chunk_bytes": 256,
-        "min_clients": 2,
-    }
-    return make_manifest(clients=3, servers=2, **{**fields, **changes})
-
-
-MANIFEST = draw_up()
-UNION = draw_up(strategy="sec-union", q=3)
+MANIFEST = draw_up(TASK)
+UNION = draw_up(TASK, strategy="sec-union", q=3)
 ME, SECOND, THIRD = MANIFEST.clients
 COMPLETED = RunEnded(outcome="completed", reason="done")
 
 
-def round_key(scene: Scene, number: int) -> Key:
-    return Key("round", scene.manifest.run_id, number)
+joined = partial(scene_of, joined=True)
 
 
 def check_sets(scene: Scene) -> None:
@@ -125,40 +108,15 @@ async def haunted(scene: Scene, chosen: Callable[[Point], bool]) -> AsyncIterato
 History = Callable[[Scene], Awaitable[None]]
 
 
-async def play_union_round(scene: Scene, number: int) -> None:
-    await scene.open_round(number)
-    for phase in ("union", "signs"):
-        for aggregator in scene.aggregators:
-            await scene.release(aggregator, number, phase=phase)
-    await scene.hear(scene.coordinator, RoundApplied, number=number)
-
-
-async def waste_union_round(scene: Scene, number: int) -> None:
-    """Its union is released, and then it is void."""
-    await scene.open_round(number)
-    for aggregator in scene.aggregators:
-        await scene.release(aggregator, number, phase="union")
-    for aggregator in scene.aggregators:
-        await scene.sealed_shares(aggregator, number, "signs")
-    await scene.void(number)
-    await scene.hear(scene.coordinator, RoundDropped, number=number)
-
-
-async def miss_round(scene: Scene, number: int) -> None:
-    """The others' shares were there in time, ours was not."""
-    await scene.open_round(number)
-    for aggregator in scene.aggregators:
-        await scene.release(aggregator, number, members=(SECOND, THIRD))
-    await scene.hear(scene.coordinator, RoundApplied, number=number)
-
-
 async def with_a_wasted_round(scene: Scene) -> None:
-    await waste_union_round(scene, 1)
-    await play_union_round(scene, 2)
+    """Its union is released, and then it is void."""
+    await scene.play_void_round(1)
+    await scene.play_good_round(2)
 
 
 async def with_a_missed_and_a_void_round(scene: Scene) -> None:
-    await miss_round(scene, 1)
+    """In the first round the others' shares were there in time, ours was not."""
+    await scene.play_good_round(1, members=(SECOND, THIRD))
     await scene.play_void_round(2)
     await scene.play_good_round(3)
 
@@ -166,18 +124,12 @@ async def with_a_missed_and_a_void_round(scene: Scene) -> None:
 PEERS_MODEL = TASK.initial_model(8)
 
 
-async def lose_and_catch_up(scene: Scene, *, since: int) -> None:
-    """Two rounds are in nobody's inbox; a peer's model leads past them, and the round after them is played."""
-    last = since + 2
-    await scene.open_round(last + 1)
-    await scene.vouch(last, PEERS_MODEL)
-    await scene.send_snapshot(SECOND, last, PEERS_MODEL)
-    await scene.play_good_round(last + 1)
-
-
 async def with_a_loss(scene: Scene) -> None:
+    """Two rounds are in nobody's inbox; a peer's model leads past them, and the round after them is played."""
     await scene.play_good_round(1)
-    await lose_and_catch_up(scene, since=1)
+    await scene.open_round(4)
+    await scene.hand_over(SECOND, 3, PEERS_MODEL)
+    await scene.play_good_round(4)
 
 
 async def lose_sums(scene: Scene) -> None:
@@ -187,8 +139,7 @@ async def lose_sums(scene: Scene) -> None:
     for number in (2, 3):
         await scene.open_round(number)
     await scene.hear(scene.parties[SECOND], SnapshotRequested)
-    await scene.vouch(2, PEERS_MODEL)
-    await scene.send_snapshot(SECOND, 2, PEERS_MODEL)
+    await scene.hand_over(SECOND, 2, PEERS_MODEL)
 
 
 async def with_lost_sums(scene: Scene) -> None:
@@ -202,8 +153,7 @@ async def with_a_strayed_round(scene: Scene) -> None:
     for aggregator in scene.aggregators:
         await scene.release(aggregator, 1, transcript="7b" * 32)
     await scene.hear(scene.parties[SECOND], SnapshotRequested)
-    await scene.vouch(1, PEERS_MODEL)
-    await scene.send_snapshot(SECOND, 1, PEERS_MODEL)
+    await scene.hand_over(SECOND, 1, PEERS_MODEL)
     await scene.play_good_round(2)
 
 
@@ -268,8 +218,7 @@ async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_par
         await scene.join()
         await scene.play_good_round(1)
         assert len(saboteur.points) == 1
-        assert scene.dead() == []
-        assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
+        assert (scene.dead(), scene.failures) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -281,7 +230,7 @@ async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_par
 async def test_killed_at_every_event_it_catches_up_to_the_same_model(
     tmp_path: Path, history: History, applied: int
 ) -> None:
-    manifest = draw_up(min_clients=3, parameters=TASK.count_parameters(), chunk_bytes=2048)
+    manifest = draw_up(TASK, min_clients=3, chunk_bytes=2048)
     async with scene_of(tmp_path / "calm", manifest, TASK) as scene:
         expected = await play_to_the_end(scene, history)
     run = manifest.run_id
@@ -297,9 +246,8 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
             await scene.tell(COMPLETED)
             await scene.settle()
             check_sets(scene)
-            assert scene.dead() == []
+            assert (scene.dead(), scene.failures) == ([], [])
             notes, model = scene.digests(), read_kept_model(scene.run_folder(ME)).theta
-            assert not [envelope for envelope in scene.coordinator.heard if isinstance(envelope.body, PartyFailed)]
     assert (notes, len(notes)) == (expected[0], applied)
     np.testing.assert_array_equal(model, expected[1])
     killed = {(point.when, point.what) for point in saboteur.points}
@@ -309,7 +257,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
 @aio
 async def test_a_round_that_was_abandoned_stays_so_after_a_stop_before_it_was_forgotten(tmp_path: Path) -> None:
     """What was done is written down when a trainer is stopped, and so it is not done again."""
-    async with joined(tmp_path, TASK, manifest=draw_up(min_clients=3)) as scene:
+    async with joined(tmp_path, draw_up(TASK, min_clients=3), TASK) as scene:
         saboteur = Saboteur(lambda point: (point.what, point.key.kind) == ("forgotten", "catchup"))
         await scene.start(ME, await scene.kill(), saboteur=saboteur)
         await lose_sums(scene)
@@ -364,122 +312,52 @@ async def test_who_has_lost_what_it_knew_of_a_run_never_joins_it_again(tmp_path:
             path.unlink()
         await scene.start(ME, image)
         await scene.propose()
-        ((_, refusal),) = await scene.hear(scene.coordinator, RunRefused)
-        assert refusal.code is Code.PROTOCOL_JOINED_BEFORE
+        assert (await scene.hear(scene.coordinator, RunRefused))[0][1].code is Code.PROTOCOL_JOINED_BEFORE
         assert len(await scene.hear(scene.coordinator, RunJoined)) == 1
-        await scene.pledge(draw_up(nonce="1" * 32))
+        await scene.pledge(draw_up(TASK, nonce="1" * 32))
 
 
 # Training -----------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Watch:
-    """What a learner is given, and a gate at which its first training waits half-way."""
-
-    seeds: list[int] = field(default_factory=list)
-    memories: list[float | None] = field(default_factory=list)
-    half_way: threading.Event = field(default_factory=threading.Event)
-    gate: threading.Event | None = None
-
-
-@dataclass
-class WatchedLearner:
-    inner: Learner
-    watch: Watch
-
-    @property
-    def samples(self) -> int:
-        return self.inner.samples
-
-    @property
-    def examples(self) -> int:
-        return self.inner.examples
-
-    def train(
-        self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
-    ) -> Training:
-        self.watch.seeds.append(seed)
-        self.watch.memories.append(None if memory is None else float(memory[0]))
-        self.watch.half_way.set()
-        gate, self.watch.gate = self.watch.gate, None
-        if gate is not None:
-            gate.wait()
-        trained = self.inner.train(theta, steps=steps, seed=seed, progress=progress).theta
-        return Training(trained, np.full_like(theta, len(self.watch.seeds)))
-
-    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
-        return self.inner.evaluate(theta, memory=memory)
-
-
-class WatchedTask(SyntheticTask):
-    def __init__(self) -> None:
-        super().__init__(1_003)
-        self.watch = Watch()
-
-    def learner(self, *, index: int, clients: int, seed: int) -> WatchedLearner:  # type: ignore[override]  # A Task.
-        return WatchedLearner(super().learner(index=index, clients=clients, seed=seed), self.watch)
-
-
-@asynccontextmanager
-async def joined(
-    folder: Path, task: Task, *, manifest: Manifest = MANIFEST, real: int = 1, demo_seed: int | None = DEMO_SEED
-) -> AsyncIterator[Scene]:
-    async with scene_of(folder, manifest, task, real=real, demo_seed=demo_seed) as scene:
-        await scene.join()
-        yield scene
-
-
 @aio
 async def test_training_that_was_cut_off_is_done_again_with_the_same_batches(tmp_path: Path) -> None:
     task = WatchedTask()
-    task.watch.gate = gate = threading.Event()
-    async with joined(tmp_path, task, demo_seed=None) as scene:
+    task.gate = gate = threading.Event()
+    async with joined(tmp_path, MANIFEST, task, demo_seed=None) as scene:
         await scene.open_round(1)
-        await asyncio.to_thread(task.watch.half_way.wait)
+        await asyncio.to_thread(task.half_way.wait)
         await scene.restart(let_go=gate.set)
         await scene.play_good_round(1)
         await scene.play_good_round(2)
-    first, again, second = task.watch.seeds
+    first, again, second = task.seeds
     assert first == again != second
-    assert task.watch.memories == [None, None, 2.0], "what the training that was cut off left is not gone on with"
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@aio
-async def test_training_that_came_to_its_end_is_never_done_again(tmp_path: Path, when: str) -> None:
-    task = WatchedTask()
-    async with joined(tmp_path, task, demo_seed=None) as scene:
-        async with haunted(scene, at(when, "Trained")) as saboteur:
-            await scene.play_good_round(1)
-        assert len(saboteur.points) == 1
-        await scene.play_good_round(2)
-    assert task.watch.memories == [None, 1.0]
+    assert task.memories == [None, None, 2.0], "what the training that was cut off left is not gone on with"
 
 
 @aio
 async def test_training_that_the_process_died_in_twice_is_not_tried_again(tmp_path: Path) -> None:
     task, gates = WatchedTask(), [threading.Event() for _ in range(MOST_BEGINNINGS)]
-    async with joined(tmp_path, task, demo_seed=None) as scene:
-        task.watch.gate = gates[0]
+    async with joined(tmp_path, MANIFEST, task, demo_seed=None) as scene:
+        task.gate = gates[0]
         await scene.open_round(1)
         for gate, following in zip(gates, (*gates[1:], None), strict=True):
-            await asyncio.to_thread(task.watch.half_way.wait)
+            await asyncio.to_thread(task.half_way.wait)
             await scene.settle()
-            image = scene.folders[ME].with_name(f"died {len(task.watch.seeds)} times")
+            image = scene.folders[ME].with_name(f"died {len(task.seeds)} times")
             # As its disk was when it died: what it does when it is stopped is not in there.
             shutil.copytree(scene.folders[ME], image)
-            task.watch.half_way.clear()
-            task.watch.gate = following
+            task.half_way.clear()
+            task.gate = following
             await scene.kill(let_go=gate.set)
             await scene.start(ME, image)
         await scene.play_good_round(1)
         await scene.play_good_round(2)
         await scene.settle()
         notes = [json.loads(line) for line in scene.digests()]
-        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
+        assert scene.failures == []
     assert [note.get("trouble") for note in notes] == [["training"], None]
-    assert len(task.watch.seeds) == MOST_BEGINNINGS + 1, "that of the second round"
+    assert len(task.seeds) == MOST_BEGINNINGS + 1, "that of the second round"
 
 
 # Sharing ------------------------------------------------------------------------------------------------
@@ -506,13 +384,13 @@ def encrypted_chunks(scene: Scene) -> dict[tuple[PartyId, str, int], set[bytes]]
 @aio
 async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(tmp_path: Path, sent: int) -> None:
     """Each chunk goes to two aggregators, one after the other."""
-    clogged: list[Clogged] = []
+    clogged: list[StallingTransport] = []
 
-    def clog(inner: Transport) -> Clogged:
-        clogged.append(Clogged(inner, sent))
+    def clog(inner: Transport) -> StallingTransport:
+        clogged.append(StallingTransport(inner, sent))
         return clogged[0]
 
-    async with joined(tmp_path, TASK, demo_seed=None) as scene:
+    async with joined(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
         await scene.restart(wrap=clog)
         await scene.open_round(1)
         await clogged[0].stuck.wait()
@@ -525,16 +403,21 @@ async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(t
         assert scene.dead() == []
 
 
-@pytest.mark.parametrize(("when", "times"), [("before", 2), ("after", 1)])
+@pytest.mark.parametrize(("when", "what", "times"), [("before", "SharesSent", 2), ("after", "SharesSent", 1)])
 @aio
-async def test_a_share_set_that_was_sent_is_sent_again_only_if_that_is_not_known(
-    tmp_path: Path, when: str, times: int
+async def test_a_share_set_is_sent_again_only_if_it_is_not_known_to_be_sent_and_nothing_is_trained_again(
+    tmp_path: Path, when: str, what: str, times: int
 ) -> None:
-    async with joined(tmp_path, TASK, demo_seed=None) as scene:
-        async with haunted(scene, at(when, "SharesSent")):
+    task = WatchedTask()
+    async with joined(tmp_path, MANIFEST, task, demo_seed=None) as scene:
+        chosen = {(when, "Trained"), (when, what)}
+        async with haunted(scene, lambda point: (point.when, point.what) in chosen) as saboteur:
             await scene.play_good_round(1)
+        assert len(saboteur.points) == 2
         check_sets(scene)
         assert set(count_copies(scene).values()) == {times}
+        await scene.play_good_round(2)
+    assert task.memories == [None, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -547,9 +430,9 @@ async def test_between_two_phases_it_goes_on_from_the_same_sums(
     tmp_path: Path, chosen: Callable[[Point], bool]
 ) -> None:
     """The other real client is never killed: whatever it has in its transcripts, the first one has too."""
-    async with joined(tmp_path, TASK, manifest=UNION, real=2) as scene:
+    async with joined(tmp_path, UNION, TASK, real=2) as scene:
         async with haunted(scene, chosen):
-            await play_union_round(scene, 1)
+            await scene.play_good_round(1)
             check_sets(scene)
         for phase in ("union", "signs"):
             sets = [await scene.sealed_shares(scene.aggregators[0], 1, phase, client=each) for each in scene.real]
@@ -562,12 +445,8 @@ async def test_between_two_phases_it_goes_on_from_the_same_sums(
 # The end of a round -------------------------------------------------------------------------------------
 
 
-def open_vault(scene: Scene) -> Vault:
-    return scene.trainer._vault
-
-
 def group_of(scene: Scene) -> GroupSecret:
-    kept = open_vault(scene).get(scene.manifest.run_id, "group")
+    kept = scene.trainer._vault.get(scene.manifest.run_id, "group")
     assert kept is not None
     return GroupSecret.from_bytes(kept)
 
@@ -603,12 +482,11 @@ async def test_a_round_is_concluded_once_and_the_secret_goes_one_step(
 
 @aio
 async def test_void_rounds_count_across_a_restart(tmp_path: Path) -> None:
-    async with joined(tmp_path, TASK, manifest=UNION) as scene:
-        await waste_union_round(scene, 1)
+    async with joined(tmp_path, UNION, TASK) as scene:
+        await scene.play_void_round(1)
         await scene.restart()
-        await waste_union_round(scene, 2)
-        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert failure.code is Code.POLICY_VOID_ROUNDS
+        await scene.play_void_round(2)
+        assert await scene.failure() is Code.POLICY_VOID_ROUNDS
 
 
 # Disks --------------------------------------------------------------------------------------------------
@@ -619,21 +497,23 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
     """Once when the update is to be kept, once when the model is."""
     task, failures = WatchedTask(), [errno.ENOSPC] * 2
 
-    def write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-        if failures and task.watch.seeds:
+    @contextmanager
+    def write(path: Path, *, mode: int) -> Iterator[BinaryIO]:
+        if failures and task.seeds:
             raise OSError(failures.pop(), os.strerror(errno.ENOSPC))
-        disk.write_whole(path, fill)
+        with replacing(path, mode=mode) as stream:
+            yield stream
 
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
-    async with joined(tmp_path, task, demo_seed=None) as scene:
+    async with joined(tmp_path, MANIFEST, task, demo_seed=None) as scene:
         with monkeypatch.context() as patch:
-            patch.setattr(workspace, "write_whole", write)
+            patch.setattr(saved_model, "replacing", write)
             await scene.play_good_round(1)
         assert failures == []
         await scene.play_good_round(2)
         assert len(scene.digests()) == 2
-        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
-    first, again, *_ = task.watch.seeds
+        assert scene.failures == []
+    first, again, *_ = task.seeds
     assert first == again
 
 
@@ -651,13 +531,13 @@ async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
         real(slot, number, name, payload)
 
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
-    async with joined(tmp_path, TASK) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         monkeypatch.setattr(spool, "_write", write)
         await scene.play_good_round(1)
         assert left == [0]
         await scene.play_good_round(2)
         assert len(scene.digests()) == 2
-        assert not any(isinstance(envelope.body, PartyFailed) for envelope in scene.coordinator.heard)
+        assert scene.failures == []
         assert scene.dead() == []
 
 
@@ -672,15 +552,14 @@ async def test_a_model_that_the_disk_lost_ends_the_run_and_the_file_is_named(
     tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """To go on from the initial model instead would be to take part with another than everybody has."""
-    async with joined(tmp_path, TASK) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
         image = await scene.kill()
         (kept,) = image.rglob("state-*.safetensors")
         damage(kept)
         await scene.start(ME, image)
         await scene.open_round(2)
-        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert failure.code is Code.DISK_FAILED
+        assert await scene.failure() is Code.DISK_FAILED
         assert not [
             each for aggregator in scene.aggregators for each in scene.sent_sets(aggregator) if each[0] == 2
         ]
@@ -700,13 +579,12 @@ async def test_a_sum_that_the_disk_changed_is_no_false_sum(
         slots.append(slot)
         flip(slot)
 
-    async with joined(tmp_path, TASK) as scene:
+    async with joined(tmp_path, MANIFEST, TASK) as scene:
         monkeypatch.setattr(spool, "_write", write_and_flip)
         await scene.open_round(1)
         for aggregator in scene.aggregators:
             await scene.release(aggregator, 1)
-        ((_, failure),) = await scene.hear(scene.coordinator, PartyFailed)
-        assert failure.code is Code.DISK_FAILED
+        assert await scene.failure() is Code.DISK_FAILED
         assert scene.count(RejectReason.FALSE_SUM) == 0
     assert any(f"failed: {slot} does not hold" in caplog.text for slot in slots)
 
@@ -718,11 +596,11 @@ def files_with(folder: Path, secret: bytes) -> set[str]:
 @aio
 async def test_secrets_are_in_the_state_alone_and_go_when_they_have_served(tmp_path: Path) -> None:
     state = {STATE_FILE, f"{STATE_FILE}-wal", f"{STATE_FILE}-shm"}
-    async with joined(tmp_path, TASK, demo_seed=None) as scene:
+    async with joined(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
         await scene.open_round(1)
         for aggregator in scene.aggregators:
             await scene.sealed_shares(aggregator)
-        vault, run, folder = open_vault(scene), MANIFEST.run_id, scene.folders[ME]
+        vault, run, folder = scene.trainer._vault, MANIFEST.run_id, scene.folders[ME]
         names = ("run key", "client secret", "contribution", "outbox 1 signs", "group")
         found = {name: vault.get(run, name) or b"" for name in names}
         # The rest of what is kept of the group secret, its round and its confirmation, is no secret.

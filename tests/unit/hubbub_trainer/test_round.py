@@ -1,15 +1,12 @@
 """A round at a client: verdicts may come at any time, only unanimous ones are acted upon, and all is recorded."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
-from hubbub.errors import Code, PeerError, RejectReason
-from hubbub.ids import PartyId
+from hubbub.errors import Code, RejectReason
+from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, Tell
-from hubbub.machine.table import step
-from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim, SumChunk, VoidNotice
 from hubbub.messages.runs import PartyFailed
@@ -40,7 +37,6 @@ from hubbub_trainer.events import (
 from hubbub_trainer.phases.participation import ReportOldCopy
 from hubbub_trainer.phases.round import (
     KIND,
-    TRANSITIONS,
     ClientRound,
     CloseVoid,
     Conclude,
@@ -53,6 +49,7 @@ from hubbub_trainer.phases.round import (
     Train,
 )
 from support.builders import make_manifest
+from support.machine_play import MachinePlay
 from support.two_phases import NAME, TwoPhases
 
 VECTORS = (Vector("signs", 100, 7), Vector("factors", 1, 2**32))
@@ -62,6 +59,10 @@ CHUNKS = 2
 TRANSCRIPT, MODEL = "7a" * 32, "5d" * 32
 HELD = HeldModel(sha256="5e" * 32, step=1.0)
 DECODED = Decoded(transcript=TRANSCRIPT)
+TRAINED = Trained(training_s=2.0)
+SHARED = SharesSent(traffic=SENT)
+CONCLUDED = Concluded(model_hmac=MODEL, held=HELD)
+LOST = SumsLost(number=1)
 WORKING = [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING]
 METRICS = (MetricClaim(name="accuracy"),)
 TOTALS = {"accuracy": 0.75}
@@ -72,69 +73,60 @@ def key_of(aggregator: PartyId) -> bytes:
     return f"the key of {aggregator}".encode()
 
 
-class Play:
+class Play(MachinePlay[State, ClientRound]):
     """The round of the first client of three, with three aggregators."""
 
     def __init__(self, manifest: Manifest | None = None) -> None:
         self.manifest = manifest or make_manifest(clients=3, servers=3, min_clients=2)
         self.everybody = frozenset(self.manifest.clients)
-        self.run = Key("run", self.manifest.run_id)
         self.me = self.manifest.clients[0]
-        self.state = State.QUEUED
-        self.data = ClientRound(
-            me=self.me, key=Key("round", self.run.run, 1), run=self.run, manifest=self.manifest
-        )
-        self.effects: tuple[Effect, ...] = ()
+        self.others = self.everybody - {self.me}
+        self.run = Key("run", self.manifest.run_id)
+        data = ClientRound(me=self.me, key=Key("round", self.run.run, 1), run=self.run, manifest=self.manifest)
+        super().__init__(KIND, data, self.manifest.coordinator)
         self.score_members: frozenset[PartyId] = frozenset()
 
-    def feed(self, event: object) -> None:
-        result = step(TRANSITIONS, self.state, self.data, event)
-        self.state, self.data, self.effects = result.state, result.data, result.effects
-
-    def expect(self, state: State) -> None:
-        assert self.state is state
-
-    def sum_chunk(
+    def chunk(
         self,
         aggregator: PartyId,
-        index: int,
+        index: int = 0,
         *,
         members: frozenset[PartyId] | None = None,
         vectors: tuple[Vector, ...] = VECTORS,
         wrapped_key: bytes | None = None,
         phase: str | None = None,
         transcript: str = TRANSCRIPT,
-    ) -> None:
-        self.feed(
-            SumArrived(
-                phase=phase or self.data.current.name,
-                aggregator=aggregator,
-                members=self.everybody if members is None else members,
-                vectors=vectors,
-                transcript=transcript,
-                wrapped_key=wrapped_key or key_of(aggregator),
-                index=index,
-                chunks=CHUNKS,
-                wire_bytes={"signs": 10, "factors": 1},
-            )
+    ) -> SumArrived:
+        return SumArrived(
+            phase=phase or self.data.current.name,
+            aggregator=aggregator,
+            members=self.everybody if members is None else members,
+            vectors=vectors,
+            transcript=transcript,
+            wrapped_key=wrapped_key or key_of(aggregator),
+            index=index,
+            chunks=CHUNKS,
+            wire_bytes={"signs": 10, "factors": 1},
         )
 
     def sums(self, *, members: frozenset[PartyId] | None = None, phase: str | None = None) -> None:
         for aggregator in self.manifest.aggregators:
             for index in range(CHUNKS):
-                self.sum_chunk(aggregator, index, members=members, phase=phase)
+                self.feed(self.chunk(aggregator, index, members=members, phase=phase))
 
-    def announce_void(self, aggregator: PartyId, phase: str | None = None) -> None:
-        self.feed(VoidAnnounced(phase=phase or self.data.current.name, aggregator=aggregator))
+    def void(self, aggregator: PartyId, phase: str | None = None) -> VoidAnnounced:
+        return VoidAnnounced(phase=phase or self.data.current.name, aggregator=aggregator)
+
+    def voids(self, phase: str | None = None) -> None:
+        self.feed(*(self.void(aggregator, phase) for aggregator in self.manifest.aggregators))
 
     def advance(self, state: State) -> None:
         """Come to a state the ordinary way."""
         go = Go(is_scored=self.manifest.is_scored, score_members=self.score_members)
-        steps: list[object] = [go, Trained(training_s=2.0), SharesSent(traffic=SENT)]
+        steps: list[object] = [go, TRAINED, SHARED]
         while self.state is not state:
             if self.state is State.WAITING and state is State.CLOSING:
-                for aggregator in self.manifest.aggregators:
-                    self.announce_void(aggregator)
+                self.voids()
             elif self.state is State.WAITING:
                 self.sums()
             elif self.state is State.DECODING:
@@ -142,45 +134,55 @@ class Play:
             else:
                 self.feed(steps.pop(0))
 
-    def close(self) -> None:
+    def close(self, *, exposed: bool) -> None:
         """The round is void: the model stays what it was."""
-        assert (self.state, self.jobs()) == (State.CLOSING, [CloseVoid()])
+        self.expect(State.CLOSING, *self.of(Record), CloseVoid())
         self.feed(Closed(model_hmac=MODEL, held=HELD))
-        self.expect(State.VOID)
+        over = RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=exposed)
+        dropped = RoundDropped(traffic=self.data.sent + tuple(self.counted()))
+        record = Record("void", {"phase": self.data.current.name})
+        told = Publish(self.manifest.coordinator, Role.COORDINATOR, dropped)
+        self.expect(State.VOID, record, told, Tell(self.run, over))
 
-    def jobs(self) -> list[Effect]:
-        return [effect for effect in self.effects if isinstance(effect, Job)]
-
-    def records(self) -> list[Record]:
-        return [effect for effect in self.effects if isinstance(effect, Record)]
-
-    def over(self) -> RoundOver:
-        (event,) = [effect.event for effect in self.effects if isinstance(effect, Tell)]
-        assert isinstance(event, RoundOver)
-        return event
-
-    def said(self) -> list[Message]:
+    def counted(self) -> list[Traffic]:
         return [
-            effect.body
-            for effect in self.effects
-            if isinstance(effect, Publish)
-            and effect.to == self.manifest.coordinator
-            and isinstance(effect.body, Message)
+            Traffic(counts_as=name, direction="down", wire_bytes=count)
+            for name, count in self.data.received.items()
         ]
 
-    def failure(self) -> Code:
-        assert self.state is State.FAILED
-        (body,) = self.said()
-        assert isinstance(body, PartyFailed)
-        return body.code
+    def conclude(self) -> RoundApplied:
+        self.feed(CONCLUDED)
+        exposed = self.me in self.data.members
+        over = RoundOver(number=1, released=True, model_hmac=MODEL, held=HELD, exposed=exposed)
+        (report,) = self.said()
+        assert isinstance(report, RoundApplied)
+        told = Publish(self.manifest.coordinator, Role.COORDINATOR, report)
+        self.expect(State.APPLIED, Record("applied", {"model_hmac": MODEL}), told, Tell(self.run, over))
+        return report
 
-    def contradiction(self, kind: str, aggregator: PartyId) -> str:
-        """What our log says; the coordinator is told the code, and it was counted against this aggregator."""
-        assert self.failure() is Code.PROTOCOL_CONTRADICTION
-        (refusal,) = [effect for effect in self.effects if isinstance(effect, CountRefusal)]
+    def jobs(self) -> list[Effect]:
+        return self.of(Job)
+
+    def fails(self, code: Code) -> None:
+        self.at(State.FAILED)
+        assert self.said() == [PartyFailed(code=code)]
+        assert [effect.event for effect in self.of(Tell)] == [RoundBroken(number=1)], "no later round begins"
+        assert not self.jobs()
+
+    def fails_as_old(self, phase: str) -> None:
+        self.fails(Code.DISK_OLD)
+        (report,) = self.of(ReportOldCopy)
+        assert f"a share of ours is in the sum of {phase} in round 1, and we sent none" in report.evidence
+
+    def contradicts(self, event: SumArrived | VoidAnnounced, why: str) -> None:
+        """The run ends; the coordinator is told the code, and it is counted against this aggregator."""
+        self.feed(event)
+        self.fails(Code.PROTOCOL_CONTRADICTION)
+        (refusal,) = self.of(CountRefusal)
+        kind = SumChunk.kind if isinstance(event, SumArrived) else VoidNotice.kind
         assert (refusal.reason, refusal.kind) == (RejectReason.CONTRADICTION, kind)
-        assert refusal.sender == aggregator
-        return refusal.explanation
+        assert refusal.sender == event.aggregator
+        assert why in refusal.explanation
 
 
 @pytest.fixture
@@ -194,469 +196,302 @@ def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
     return Play(make_manifest(clients=3, servers=3, min_clients=2, strategy=NAME))
 
 
-def conclude(play: Play) -> RoundApplied:
-    play.feed(Concluded(model_hmac=MODEL, held=HELD))
-    play.expect(State.APPLIED)
-    exposed = play.me in play.data.members
-    over = RoundOver(number=1, released=True, model_hmac=MODEL, held=HELD, exposed=exposed)
-    assert Tell(play.run, over) in play.effects
-    assert play.records() == [Record("applied", {"model_hmac": MODEL})]
-    (body,) = play.said()
-    assert isinstance(body, RoundApplied)
-    return body
-
-
 def test_the_ordinary_way(play: Play) -> None:
+    """A chunk of a sum is on disk before it is acted upon, and counted once."""
     play.feed(Go())
-    assert [*play.effects] == [Train()]
-    play.feed(Trained(training_s=2.0))
-    assert [*play.effects] == [SendShares("signs")]
-    play.feed(SharesSent(traffic=SENT))
-    assert (play.state, play.effects) == (State.WAITING, ())
-    play.sums()
-    play.expect(State.DECODING)
-    assert play.jobs() == [DecodeSums("signs")]
+    play.expect(State.TRAINING, Train())
+    play.feed(TRAINED)
+    play.expect(State.SHARING, SendShares("signs"))
+    play.feed(SHARED)
+    play.expect(State.WAITING)
+    waiting = play.data
+    arrivals = [(aggregator, index) for index in (1, 0) for aggregator in play.manifest.aggregators]
+    for aggregator, index in arrivals:
+        play.at(State.WAITING)
+        play.feed(play.chunk(aggregator, index))
+        assert play.effects[0] == SpoolSum("signs", aggregator, index)
+        play.ignores(play.chunk(aggregator, index))
+    assert not waiting.sums, "data is never changed in place"
+    play.at(State.DECODING)
     play.feed(DECODED)
     released = {"phase": "signs", "members": [*play.manifest.clients], "transcript": TRANSCRIPT}
-    assert [*play.effects] == [Record("released", released), Conclude(took_part=True)]
-    report = conclude(play)
-    chunks = CHUNKS * len(play.manifest.aggregators)
-    assert report.traffic == (
+    play.expect(State.CONCLUDING, Record("released", released), Conclude(took_part=True))
+    play.ignores(play.chunk(*arrivals[0]))
+    assert play.conclude().traffic == (
         *SENT,
-        Traffic(counts_as="signs", direction="down", wire_bytes=10 * chunks),
-        Traffic(counts_as="factors", direction="down", wire_bytes=chunks),
+        Traffic(counts_as="signs", direction="down", wire_bytes=10 * len(arrivals)),
+        Traffic(counts_as="factors", direction="down", wire_bytes=len(arrivals)),
     )
 
 
-def test_a_chunk_of_a_sum_is_on_disk_before_it_is_acted_upon(play: Play) -> None:
-    play.advance(State.WAITING)
-    *others, last = play.manifest.aggregators
-    for aggregator in others:
-        for index in range(CHUNKS):
-            play.sum_chunk(aggregator, index)
-            assert [*play.effects] == [SpoolSum("signs", aggregator, index)]
-    play.sum_chunk(last, 1)
-    play.sum_chunk(last, 0)
-    assert play.effects == (SpoolSum("signs", last, 0), DecodeSums("signs"))
+def test_the_last_chunk_decodes_whichever_order_they_come_in() -> None:
+    for order in permutations(range(3)):
+        play = Play()
+        play.advance(State.WAITING)
+        *first, last = [(play.manifest.aggregators[server], index) for index in (1, 0) for server in order]
+        play.feed(*(play.chunk(*each) for each in first))
+        play.at(State.WAITING)
+        play.feed(play.chunk(*last))
+        play.expect(State.DECODING, SpoolSum("signs", *last), DecodeSums("signs"))
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_sums_may_come_in_any_order_and_twice(play: Play, order: tuple[int, ...]) -> None:
-    play.advance(State.WAITING)
-    arrivals = [(play.manifest.aggregators[server], index) for index in (1, 0) for server in order]
-    for aggregator, index in arrivals[:-1]:
-        play.sum_chunk(aggregator, index)
-        before = play.data
-        play.sum_chunk(aggregator, index)
-        assert (play.state, play.data, play.effects) == (State.WAITING, before, ())
-    play.sum_chunk(*arrivals[-1])
-    play.expect(State.DECODING)
-    play.sum_chunk(*arrivals[-1])  # Delivered twice: no second decoding.
-    assert (play.state, play.effects) == (State.DECODING, ())
-    play.feed(DECODED)
-    play.sum_chunk(*arrivals[0])
-    assert (play.state, play.effects) == (State.CONCLUDING, ())
+BUSY = [State.QUEUED, State.TRAINING, State.SHARING]
 
 
-@pytest.mark.parametrize("busy", [State.QUEUED, State.TRAINING, State.SHARING])
+@pytest.mark.parametrize("busy", BUSY)
 def test_sums_that_come_while_the_client_is_busy_are_kept(play: Play, busy: State) -> None:
+    """A client whom the others did not wait for does not train for nothing, sends nothing and still decodes."""
     play.advance(busy)
-    play.sum_chunk(play.manifest.aggregators[0], 0)
-    assert [*play.effects] == [SpoolSum("signs", play.manifest.aggregators[0], 0)]
-    play.sums()
-    play.expect(busy)
+    first = play.manifest.aggregators[0]
+    play.feed(play.chunk(first, members=play.others))
+    play.expect(busy, SpoolSum("signs", first, 0))
+    play.sums(members=play.others)
+    play.at(busy)
     assert not play.jobs()
+    if busy is State.QUEUED:
+        play.feed(Go())
+        play.expect(State.TRAINING, Train(idle=True))
+        assert play.resumed() == [Train(idle=True)]
+    play.feed(SHARED if busy is State.SHARING else TRAINED)
+    play.expect(State.DECODING, DecodeSums("signs"))
+    play.feed(DECODED)
+    (record,) = play.of(Record)
+    assert record.fields["members"] == [*play.manifest.clients[1:]], "in manifest order, as everybody's log has it"
+    assert play.jobs() == [Conclude(took_part=False)], "its update stays in its accumulator"
+    assert play.resumed() == play.jobs()
+    sent = [row for row in play.conclude().traffic if row.direction == "up"]
+    assert sent == [*SENT] * (busy is State.SHARING), "what was sent was sent"
 
 
-def test_who_was_away_when_the_round_was_closed_does_not_train_for_it(play: Play) -> None:
-    play.sums(members=play.everybody - {play.me})
+def test_a_client_that_may_still_be_a_member_trains(play: Play) -> None:
+    for aggregator in play.manifest.aggregators[:-1]:
+        play.feed(*(play.chunk(aggregator, index, members=play.others) for index in range(CHUNKS)))
     play.feed(Go())
-    assert [*play.effects] == [Train(idle=True)]
-    play.feed(Trained(training_s=0.0))
-    assert play.jobs() == [DecodeSums("signs")]
-
-
-def test_who_may_still_be_a_member_trains(play: Play) -> None:
-    *others, _ = play.manifest.aggregators
-    for aggregator in others:
-        for index in range(CHUNKS):
-            play.sum_chunk(aggregator, index, members=play.everybody - {play.me})
-    play.feed(Go())
-    assert [*play.effects] == [Train(idle=False)]
+    play.expect(State.TRAINING, Train(idle=False))
 
 
 # An old copy of our state -------------------------------------------------------------------------------
-
-
-def fails_as_old(play: Play, phase: str) -> None:
-    assert play.failure() is Code.DISK_OLD
-    (report,) = [effect for effect in play.effects if isinstance(effect, ReportOldCopy)]
-    assert f"a share of ours is in the sum of {phase} in round 1, and we sent none" in report.evidence
-    assert not play.jobs()
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.TRAINING])
 def test_a_share_of_ours_in_a_sum_that_we_sent_nothing_for_shows_an_old_copy(play: Play, state: State) -> None:
     play.advance(state)
     play.sums()
-    play.feed(Go() if state is State.QUEUED else Trained(training_s=2.0))
-    fails_as_old(play, "signs")
+    play.feed(Go() if state is State.QUEUED else TRAINED)
+    play.fails_as_old("signs")
 
 
 def test_so_does_one_in_a_later_phase(two_phases: Play) -> None:
-    first, second = two_phases.data.phases
     two_phases.advance(State.WAITING)
-    two_phases.sums(phase=second.name)
-    two_phases.sums(phase=first.name)
-    two_phases.expect(State.DECODING)
+    two_phases.sums(phase="signs")
+    two_phases.sums(phase="count")
     two_phases.feed(DECODED)
-    fails_as_old(two_phases, second.name)
+    two_phases.fails_as_old("signs")
 
 
 def test_one_aggregator_alone_is_not_believed_to_hold_our_share(play: Play) -> None:
     play.advance(State.TRAINING)
-    for index in range(CHUNKS):
-        play.sum_chunk(play.manifest.aggregators[0], index)
-    play.feed(Trained(training_s=2.0))
-    assert play.jobs() == [SendShares("signs")]
-
-
-def test_a_client_whom_the_others_did_not_wait_for_sends_nothing_and_still_decodes(play: Play) -> None:
-    others = play.everybody - {play.me}
-    play.advance(State.TRAINING)
-    play.sums(members=others)
-    play.feed(Trained(training_s=50.0))
-    play.expect(State.DECODING)
-    assert play.jobs() == [DecodeSums("signs")]
-    play.feed(DECODED)
-    assert play.jobs() == [Conclude(took_part=False)], "its update stays in its accumulator"
-    (record,) = play.records()
-    assert record.fields["members"] == [*play.manifest.clients[1:]], "in manifest order, as everybody's log has it"
-    report = conclude(play)
-    assert all(row.direction == "down" for row in report.traffic)
-
-
-def test_a_client_that_sent_too_late_is_left_out_too(play: Play) -> None:
-    play.advance(State.SHARING)
-    play.sums(members=play.everybody - {play.me})
-    play.feed(SharesSent(traffic=SENT))
-    play.expect(State.DECODING)
-    play.feed(DECODED)
-    assert play.jobs() == [Conclude(took_part=False)]
-    assert conclude(play).traffic[:1] == SENT, "what was sent was sent"
+    play.feed(*(play.chunk(play.manifest.aggregators[0], index) for index in range(CHUNKS)))
+    play.feed(TRAINED)
+    play.expect(State.SHARING, SendShares("signs"))
 
 
 # Void ---------------------------------------------------------------------------------------------------
 
 
 def test_a_void_counts_when_every_aggregator_has_said_it(play: Play) -> None:
+    """Nothing is said before we know which model it leaves."""
     play.advance(State.WAITING)
     *others, last = play.manifest.aggregators
-    for aggregator in (*others, *others):
-        play.announce_void(aggregator)
-        assert (play.state, play.effects) == (State.WAITING, ())
-    play.announce_void(last)
-    assert (play.said(), play.records()) == ([], []), "nothing is said before we know which model it leaves"
-    play.close()
-    assert play.said() == [RoundDropped(traffic=SENT)]
-    assert play.records() == [Record("void", {"phase": "signs"})]
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=False)
+    for aggregator in others:
+        play.feed(play.void(aggregator))
+        play.expect(State.WAITING)
+        play.ignores(play.void(aggregator))
+    play.feed(play.void(last))
+    play.ignores(play.void(last))
+    play.effects = (CloseVoid(),)
+    play.close(exposed=False)
 
 
-@pytest.mark.parametrize("busy", [State.QUEUED, State.TRAINING, State.SHARING])
+@pytest.mark.parametrize("busy", BUSY)
 def test_a_void_that_comes_while_the_client_is_busy_is_remembered(play: Play, busy: State) -> None:
     play.advance(busy)
     for aggregator in play.manifest.aggregators:
-        play.announce_void(aggregator)
-        assert (play.state, play.effects) == (busy, ())
+        play.feed(play.void(aggregator))
+        play.expect(busy)
     if busy is State.QUEUED:
         play.feed(Go())
-    play.feed(SharesSent(traffic=SENT) if busy is State.SHARING else Trained(training_s=2.0))
-    assert play.jobs() == [CloseVoid()], "nothing of a void round is sent"
-    play.close()
-
-
-def test_a_void_that_is_said_again_while_the_round_is_closed_changes_nothing(play: Play) -> None:
-    play.advance(State.CLOSING)
-    before = play.data
-    play.announce_void(play.manifest.aggregators[0])
-    assert (play.state, play.data, play.effects) == (State.CLOSING, before, ())
-
-
-def test_a_release_beside_the_void_that_is_being_closed_is_a_contradiction(play: Play) -> None:
-    play.advance(State.CLOSING)
-    first = play.manifest.aggregators[0]
-    play.sum_chunk(first, 0)
-    assert "where another says void" in play.contradiction(SumChunk.kind, first)
+    play.feed(SHARED if busy is State.SHARING else TRAINED)
+    play.close(exposed=False)  # Nothing of a void round is sent.
 
 
 # Overtaken ----------------------------------------------------------------------------------------------
 
 
-def test_who_waits_while_later_rounds_are_ordered_says_that_sums_are_lost(play: Play) -> None:
+def test_a_client_that_waits_while_later_rounds_are_ordered_says_that_sums_are_lost(play: Play) -> None:
     play.advance(State.WAITING)
-    play.sum_chunk(play.manifest.aggregators[0], 0)
-    play.feed(Overtaken())
-    assert (play.state, play.effects) == (State.WAITING, (Tell(play.run, SumsLost(number=1)),))
-
-
-def test_sums_that_come_after_all_are_taken_in(play: Play) -> None:
-    play.advance(State.WAITING)
-    play.feed(Overtaken())
+    play.feed(play.chunk(play.manifest.aggregators[0]), Overtaken())
+    play.expect(State.WAITING, Tell(play.run, LOST))
     play.sums()
-    assert play.jobs() == [DecodeSums("signs")]
+    assert play.jobs() == [DecodeSums("signs")], "they have come after all"
 
 
 @pytest.mark.parametrize("state", [*(state for state in WORKING if state is not State.WAITING), State.CLOSING])
-def test_who_is_busy_itself_has_lost_nothing_yet(play: Play, state: State) -> None:
-    play.advance(state)
-    play.feed(Overtaken())
-    assert (play.state, play.effects) == (state, ())
-
-
-@pytest.mark.parametrize("state", [State.QUEUED, State.TRAINING, State.SHARING])
-def test_what_is_not_here_when_who_was_busy_comes_to_wait_for_it_is_lost(play: Play, state: State) -> None:
+def test_a_busy_client_has_lost_what_is_not_here_when_it_comes_to_wait_for_it(play: Play, state: State) -> None:
     """There may be no further order to tell it by: this was the last one in the queue."""
     play.advance(state)
     play.feed(Overtaken())
-    steps: dict[State, object] = {
-        State.QUEUED: Go(),
-        State.TRAINING: Trained(training_s=2.0),
-        State.SHARING: SharesSent(traffic=SENT),
-    }
-    while play.state is not State.WAITING:
-        play.feed(steps[play.state])
-    assert play.effects == (Tell(play.run, SumsLost(number=1)),)
+    play.expect(state)
+    if state in BUSY:
+        play.feed(*[Go(), TRAINED, SHARED][BUSY.index(state) :])
+        play.expect(State.WAITING, Tell(play.run, LOST))
 
 
-def test_who_was_busy_and_finds_all_sums_has_lost_nothing(play: Play) -> None:
+def test_a_busy_client_that_finds_all_sums_has_lost_nothing(play: Play) -> None:
     play.advance(State.TRAINING)
     play.feed(Overtaken())
-    play.sums(members=play.everybody - {play.me})
-    play.feed(Trained(training_s=2.0))
-    assert play.effects == (DecodeSums("signs"),)
+    play.sums(members=play.others)
+    play.feed(TRAINED)
+    play.expect(State.DECODING, DecodeSums("signs"))
 
 
 def test_sums_of_the_second_phase_may_be_lost_alone(two_phases: Play) -> None:
-    play = two_phases
-    play.feed(Overtaken())
-    play.sums(phase="count", members=play.everybody - {play.me})
-    play.advance(State.DECODING)
-    play.feed(DECODED)
-    play.expect(State.WAITING)
-    assert Tell(play.run, SumsLost(number=1)) in play.effects
+    two_phases.feed(Overtaken())
+    two_phases.sums(phase="count", members=two_phases.others)
+    two_phases.advance(State.DECODING)
+    two_phases.feed(DECODED)
+    two_phases.at(State.WAITING)
+    assert two_phases.effects[1:] == (Tell(two_phases.run, LOST),)
 
 
-# Another transcript -----------------------------------------------------------------------------------------
+# Another transcript, and contradictions -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", ["paper", "compact"])
-def test_who_was_told_other_sums_says_nothing_more_and_has_the_run_catch_up(wire: str) -> None:
+def test_a_client_that_was_told_other_sums_says_nothing_more_and_has_the_run_catch_up(wire: str) -> None:
     play = Play(make_manifest(clients=3, servers=3, min_clients=2, wire=wire))
     play.advance(State.DECODING)
-
     play.feed(OtherTranscript())
-
-    play.expect(State.STRAYED)
-    assert [effect.event for effect in play.effects if isinstance(effect, Tell)] == [Strayed(number=1)]
-    refused = [effect for effect in play.effects if isinstance(effect, CountRefusal)]
+    play.at(State.STRAYED)
+    *refused, told = play.effects
+    assert told == Tell(play.run, Strayed(number=1))
     releasers = play.manifest.aggregators if wire == "paper" else play.manifest.aggregators[1:2]
-    assert [each.sender for each in refused] == [*releasers]
-    assert {each.reason for each in refused} == {RejectReason.DIFFERENT_TRANSCRIPT}
-    assert not [effect for effect in play.effects if isinstance(effect, Publish | Job | Record)]
-
-
-# Contradictions -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", WORKING)
-def test_a_void_beside_a_release_fails(play: Play, state: State) -> None:
-    first, second, _ = play.manifest.aggregators
-    play.advance(state)
-    if state not in {State.DECODING, State.CONCLUDING}:
-        play.sum_chunk(first, 0)
-    play.announce_void(second)
-    assert "says void where" in play.contradiction(VoidNotice.kind, second)
-
-
-@pytest.mark.parametrize("state", [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING])
-def test_a_release_beside_a_void_fails(play: Play, state: State) -> None:
-    first, second, _ = play.manifest.aggregators
-    play.advance(state)
-    play.announce_void(first)
-    play.sum_chunk(second, 0)
-    assert "where another says void" in play.contradiction(SumChunk.kind, second)
+    assert refused == play.of(CountRefusal)
+    assert [(each.sender, each.reason) for each in play.of(CountRefusal)] == [
+        (server, RejectReason.DIFFERENT_TRANSCRIPT) for server in releasers
+    ]
 
 
 @pytest.mark.parametrize("state", WORKING)
-@pytest.mark.parametrize("same_aggregator", [True, False])
-def test_two_member_sets_in_one_round_fail(play: Play, state: State, *, same_aggregator: bool) -> None:
-    first, second, _ = play.manifest.aggregators
-    play.advance(state)
-    if state not in {State.DECODING, State.CONCLUDING}:
-        play.sum_chunk(first, 0)
-    liar = first if same_aggregator else second
-    play.sum_chunk(liar, 1, members=play.everybody - {play.me})
-    assert "other members" in play.contradiction(SumChunk.kind, liar)
-
-
-@pytest.mark.parametrize("state", WORKING)
-def test_two_shapes_of_one_sum_fail(play: Play, state: State) -> None:
-    first, second, _ = play.manifest.aggregators
-    play.advance(state)
-    if state not in {State.DECODING, State.CONCLUDING}:
-        play.sum_chunk(first, 0)
-    play.sum_chunk(second, 0, vectors=OTHER_VECTORS)
-    assert "other vectors" in play.contradiction(SumChunk.kind, second)
-
-
-@pytest.mark.parametrize("state", WORKING)
-@pytest.mark.parametrize("same_aggregator", [True, False])
-def test_two_transcripts_of_one_phase_fail(play: Play, state: State, *, same_aggregator: bool) -> None:
-    first, second, _ = play.manifest.aggregators
-    play.advance(state)
-    if state not in {State.DECODING, State.CONCLUDING}:
-        play.sum_chunk(first, 0)
-    liar = first if same_aggregator else second
-    play.sum_chunk(liar, 1, transcript="7b" * 32)
-    assert "over another transcript" in play.contradiction(SumChunk.kind, liar)
-
-
-@pytest.mark.parametrize("state", WORKING)
-@pytest.mark.parametrize("index", range(CHUNKS))
-def test_another_key_of_one_sum_is_another_sum(play: Play, state: State, index: int) -> None:
+def test_two_verdicts_that_contradict_each_other_end_the_run(subtests: pytest.Subtests, state: State) -> None:
     """Whichever chunk it is of, one that came already too: an aggregator releases once, under one key."""
-    first = play.manifest.aggregators[0]
+    play = Play()
+    first, second, _ = play.manifest.aggregators
     play.advance(state)
     if state not in {State.DECODING, State.CONCLUDING}:
-        play.sum_chunk(first, 0)
-    play.sum_chunk(first, index, wrapped_key=b"another key")
-    assert "two sums of signs" in play.contradiction(SumChunk.kind, first)
+        play.feed(play.chunk(first))
+    begun, others, other = (play.state, play.data), play.others, "7b" * 32
+    cases: list[tuple[SumArrived | VoidAnnounced, str]] = [
+        (play.void(second), "says void where"),
+        *((play.chunk(each, 1, members=others), "other members") for each in (first, second)),
+        (play.chunk(second, vectors=OTHER_VECTORS), "other vectors"),
+        *((play.chunk(each, 1, transcript=other), "over another transcript") for each in (first, second)),
+        *((play.chunk(first, index, wrapped_key=b"another"), "two sums of signs") for index in range(CHUNKS)),
+    ]
+    for event, why in cases:
+        with subtests.test(why):
+            play.state, play.data = begun
+            play.contradicts(event, why)
+
+
+@pytest.mark.parametrize("state", [*BUSY, State.WAITING, State.CLOSING])
+def test_a_release_beside_a_void_ends_the_run(play: Play, state: State) -> None:
+    first, second, _ = play.manifest.aggregators
+    play.advance(state)
+    play.feed(play.void(first))
+    play.contradicts(play.chunk(second), "where another says void")
 
 
 @pytest.mark.parametrize("state", WORKING)
 def test_a_failure_is_reported_from_every_working_state(play: Play, state: State) -> None:
     play.advance(state)
     play.feed(Failed("DecodeSums: no such file", Code.DISK_FAILED))
-    assert play.failure() is Code.DISK_FAILED
-    told = [effect.event for effect in play.effects if isinstance(effect, Tell)]
-    assert told == [RoundBroken(number=play.data.key.round)], "no later round begins"
+    play.fails(Code.DISK_FAILED)
 
 
 # Two phases ---------------------------------------------------------------------------------------------
 
 
-def test_a_member_goes_on_to_the_next_phase_by_itself(two_phases: Play) -> None:
+def test_a_member_goes_on_to_the_next_phase_by_itself_and_a_restart_takes_up_the_current_one(
+    two_phases: Play,
+) -> None:
     play = two_phases
-    play.advance(State.WAITING)
-    play.sums()
+    play.advance(State.DECODING)
+    assert play.resumed() == [DecodeSums("count")]
+    assert not play.data.decoded
     play.feed(DECODED)
-    assert (play.state, play.jobs()) == (State.SHARING, [SendShares("signs")])
-    assert [record.fields["phase"] for record in play.records()] == ["count"]
-    play.feed(SharesSent(traffic=SENT))
+    play.at(State.SHARING)
+    assert play.jobs() == play.resumed() == [SendShares("signs")]
+    assert [record.fields["phase"] for record in play.of(Record)] == ["count"]
+    assert [*play.data.decoded] == ["count"]
+    first = play.manifest.aggregators[0]
+    play.refuses(SetAskedFor(phase="count", aggregator=first), RejectReason.OVER)
+    shared = play.state, play.data
+    play.contradicts(play.chunk(first, phase="count", wrapped_key=b"another"), "two sums of count")
+    play.state, play.data = shared
+    play.contradicts(play.chunk(first, members=play.others), "other members")
+    play.state, play.data = shared
+    play.feed(SHARED)
     play.sums()
-    assert play.jobs() == [DecodeSums("signs")]
+    assert play.jobs() == play.resumed() == [DecodeSums("signs")]
     play.feed(DECODED)
     assert play.jobs() == [Conclude(took_part=True)]
-    assert [record.fields["phase"] for record in play.records()] == ["signs"]
+    assert [record.fields["phase"] for record in play.of(Record)] == ["signs"]
 
 
-def test_who_is_no_member_only_waits_for_the_later_phases(two_phases: Play) -> None:
+def test_a_client_that_is_no_member_only_waits_for_the_later_phases(two_phases: Play) -> None:
     play = two_phases
-    others = play.everybody - {play.me}
     play.advance(State.WAITING)
-    play.sums(members=others)
+    play.sums(members=play.others)
     play.feed(DECODED)
-    assert (play.state, play.jobs()) == (State.WAITING, [])
-    play.sums(members=others)
+    play.at(State.WAITING)
+    assert not play.jobs()
+    play.sums(members=play.others)
     play.feed(DECODED)
     assert play.jobs() == [Conclude(took_part=False)]
 
 
 def test_a_very_slow_client_finds_both_phases_over(two_phases: Play) -> None:
     play = two_phases
-    others = play.everybody - {play.me}
     play.advance(State.TRAINING)
-    play.sums(members=others, phase="count")
-    play.sums(members=others, phase="signs")
-    play.feed(Trained(training_s=9.0))
-    assert play.jobs() == [DecodeSums("count")]
+    play.sums(members=play.others, phase="count")
+    play.sums(members=play.others, phase="signs")
+    play.feed(TRAINED)
+    play.expect(State.DECODING, DecodeSums("count"))
     play.feed(DECODED)
-    assert (play.state, play.jobs()) == (State.DECODING, [DecodeSums("signs")])
+    play.at(State.DECODING)
+    assert play.jobs() == [DecodeSums("signs")]
 
 
-def test_a_void_second_phase_voids_the_round(two_phases: Play) -> None:
+def test_a_void_first_phase_exposes_nothing_though_shares_were_sent(two_phases: Play) -> None:
+    two_phases.advance(State.CLOSING)
+    two_phases.close(exposed=False)
+
+
+@pytest.mark.parametrize("state", [State.TRAINING, State.SHARING, State.WAITING])
+def test_a_void_second_phase_voids_the_round_and_exposes_those_who_sent_a_share(
+    two_phases: Play, state: State
+) -> None:
+    """A client that sent too late cannot know who has opened it; one that sent nothing has lost nothing."""
     play = two_phases
-    play.advance(State.DECODING)
-    for aggregator in play.manifest.aggregators:  # They may be ahead of us.
-        play.announce_void(aggregator, phase="signs")
+    play.advance(state)
+    play.sums(members=None if state is State.WAITING else play.others)
+    if state is not State.WAITING:
+        play.feed(TRAINED if state is State.TRAINING else SHARED)
+    play.voids(phase="signs")  # They may be ahead of us.
     play.feed(DECODED)
-    assert [record.kind for record in play.records()] == ["released"]
-    play.close()
-    assert [record.kind for record in play.records()] == ["void"]
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=True)
-
-
-def test_a_void_first_phase_wastes_nothing_though_shares_were_sent(two_phases: Play) -> None:
-    play = two_phases
-    play.advance(State.WAITING)
-    for aggregator in play.manifest.aggregators:
-        play.announce_void(aggregator)
-    play.close()
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=False)
-
-
-def test_who_sent_no_share_has_wasted_nothing(two_phases: Play) -> None:
-    """It was too slow for the first phase, which the others released, and the second was void."""
-    play = two_phases
-    play.advance(State.TRAINING)
-    play.sums(members=play.everybody - {play.me})
-    play.feed(Trained(training_s=9.0))
-    play.feed(DECODED)
-    play.expect(State.WAITING)
-    for aggregator in play.manifest.aggregators:
-        play.announce_void(aggregator)
-    play.close()
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=False)
-
-
-def test_who_sent_too_late_has_wasted_a_share_all_the_same(two_phases: Play) -> None:
-    """It cannot know who has opened what it sent."""
-    play = two_phases
-    play.advance(State.SHARING)
-    play.sums(members=play.everybody - {play.me})
-    play.feed(SharesSent(traffic=SENT))
-    play.feed(DECODED)
-    for aggregator in play.manifest.aggregators:
-        play.announce_void(aggregator)
-    play.close()
-    assert play.over() == RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=True)
-
-
-def test_another_release_of_a_phase_that_is_behind_us_is_a_contradiction_too(two_phases: Play) -> None:
-    play = two_phases
-    play.advance(State.DECODING)
-    play.feed(DECODED)
-    first = play.manifest.aggregators[0]
-    play.sum_chunk(first, 0, phase="count", wrapped_key=b"another key")
-    assert "two sums of count" in play.contradiction(SumChunk.kind, first)
-
-
-def test_other_members_in_the_second_phase_fail(two_phases: Play) -> None:
-    play = two_phases
-    play.advance(State.DECODING)
-    play.feed(DECODED)
-    first = play.manifest.aggregators[0]
-    play.sum_chunk(first, 0, members=play.everybody - {play.manifest.clients[2]})
-    assert "other members" in play.contradiction(SumChunk.kind, first)
-
-
-def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:
-    play.advance(State.WAITING)
-    data, copy = play.data, replace(play.data)
-    play.sum_chunk(play.manifest.aggregators[0], 0)
-    assert data == copy
-    assert data.sums == {}
+    assert [record.kind for record in play.of(Record)] == ["released"]
+    play.close(exposed=state is not State.TRAINING)
 
 
 # After a restart ----------------------------------------------------------------------------------------
@@ -665,44 +500,21 @@ def test_handlers_leave_the_data_that_they_were_given(play: Play) -> None:
 @pytest.mark.parametrize(
     ("state", "effects"),
     [
-        (State.QUEUED, ()),
-        (State.TRAINING, (Train(),)),
-        (State.SHARING, (SendShares("signs"),)),
-        (State.WAITING, ()),
-        (State.DECODING, (DecodeSums("signs"),)),
-        (State.CONCLUDING, (Conclude(took_part=True),)),
-        (State.CLOSING, (CloseVoid(),)),
+        (State.QUEUED, []),
+        (State.TRAINING, [Train()]),
+        (State.SHARING, [SendShares("signs")]),
+        (State.WAITING, []),
+        (State.DECODING, [DecodeSums("signs")]),
+        (State.CONCLUDING, [Conclude(took_part=True)]),
+        (State.CLOSING, [CloseVoid()]),
     ],
 )
-def test_what_was_under_way_is_taken_up_again(play: Play, state: State, effects: tuple[Effect, ...]) -> None:
+def test_what_was_under_way_is_taken_up_again(play: Play, state: State, effects: list[Effect]) -> None:
     """It follows from state and data alone; what was done before it is on disk, and is not asked for."""
     play.advance(state)
-    assert KIND.resume(play.state, play.data) == effects
-
-
-def test_the_phase_that_is_taken_up_again_is_the_current_one(two_phases: Play) -> None:
-    play = two_phases
-    play.advance(State.DECODING)
-    assert KIND.resume(play.state, play.data) == (DecodeSums("count"),)
-    assert not play.data.decoded
-    play.feed(DECODED)
-    assert KIND.resume(play.state, play.data) == (SendShares("signs"),)
-    assert [*play.data.decoded] == ["count"]
-    play.feed(SharesSent(traffic=SENT))
-    play.sums()
-    assert KIND.resume(play.state, play.data) == (DecodeSums("signs"),)
-
-
-def test_who_was_left_out_is_left_out_after_a_restart_too(play: Play) -> None:
-    play.advance(State.WAITING)
-    play.sums(members=play.everybody - {play.me})
-    play.feed(DECODED)
-    assert KIND.resume(play.state, play.data) == (Conclude(took_part=False),)
-
-
-@pytest.mark.parametrize("state", [State.APPLIED, State.VOID, State.FAILED])
-def test_nothing_of_a_round_that_is_over_is_taken_up_again(play: Play, state: State) -> None:
-    assert KIND.resume(state, play.data) == ()
+    assert play.resumed() == effects
+    for final in (State.APPLIED, State.VOID, State.STRAYED, State.FAILED):
+        assert KIND.resume(final, play.data) == ()
 
 
 # Scores -------------------------------------------------------------------------------------------------
@@ -713,115 +525,94 @@ def scored() -> Play:
     return Play(make_manifest(clients=3, servers=3, min_clients=2, metrics=METRICS))
 
 
-def score(play: Play) -> None:
-    """Apply the round, then find our own score."""
+EVALUATED = Evaluated(own={"accuracy": 0.5})
+TOTALLED = Decoded(transcript=TRANSCRIPT, metrics=TOTALS)
+
+
+def apply(play: Play) -> None:
+    """The round is reported as applied before the model is evaluated, and is not over."""
     play.advance(State.CONCLUDING)
-    play.feed(Concluded(model_hmac=MODEL, held=HELD))
-    play.expect(State.SCORING)
-    play.feed(Evaluated(own={"accuracy": 0.5}))
+    play.feed(CONCLUDED)
+    assert [type(body) for body in play.said()] == [RoundApplied]
+    assert (play.state, [type(effect) for effect in play.effects]) == (State.SCORING, [Record, Publish, Evaluate])
+    assert play.resumed() == [Evaluate()]
 
 
-def over_with(play: Play, scores: dict[str, float], members: frozenset[PartyId]) -> None:
-    play.expect(State.APPLIED)
-    over = play.over()
-    assert (over.released, over.metrics, over.score_members) == (True, scores, members)
-    assert [body.scores for body in play.said() if isinstance(body, RoundScored)] == [
-        tuple(ScoreClaim(name=name, value=value) for name, value in scores.items())
-    ]
+def score(play: Play) -> None:
+    apply(play)
+    play.feed(EVALUATED)
+    assert play.said() == []
+    assert "0.5" not in repr(play.data), "nothing of a single score is said"
 
 
-def test_a_round_is_reported_as_applied_before_the_model_is_evaluated(scored: Play) -> None:
-    scored.advance(State.CONCLUDING)
-    scored.feed(Concluded(model_hmac=MODEL, held=HELD))
-    scored.expect(State.SCORING)
-    assert [type(body) for body in scored.said()] == [RoundApplied]
-    assert scored.jobs() == [Evaluate()]
-    assert not [effect for effect in scored.effects if isinstance(effect, Tell)], "the round is not over"
+def over_with(play: Play, scores: dict[str, float], members: frozenset[PartyId]) -> RoundScored:
+    play.at(State.APPLIED)
+    (told,) = play.of(Tell)
+    assert isinstance(told.event, RoundOver)
+    assert (told.event.released, told.event.metrics) == (True, scores)
+    assert told.event.score_members == members
+    (report,) = play.said()
+    assert isinstance(report, RoundScored)
+    assert report.scores == tuple(ScoreClaim(name=name, value=value) for name, value in scores.items())
+    return report
 
 
 def test_a_score_of_ours_that_we_never_shared_shows_an_old_copy(scored: Play) -> None:
-    scored.advance(State.CONCLUDING)
-    scored.feed(Concluded(model_hmac=MODEL, held=HELD))
+    apply(scored)
     scored.sums(phase="scores")
-    scored.feed(Evaluated(own={"accuracy": 0.5}))
-    fails_as_old(scored, "scores")
+    scored.feed(EVALUATED)
+    scored.fails_as_old("scores")
 
 
 def test_the_score_is_shared_and_the_total_reported(scored: Play) -> None:
     score(scored)
-    assert scored.jobs() == [SendShares("scores")]
-    scored.feed(SharesSent(traffic=SENT))
+    scored.expect(State.SHARING, SendShares("scores"))
+    scored.feed(SHARED)
     scored.sums()
     assert scored.jobs() == [DecodeSums("scores")]
-    scored.feed(Decoded(transcript=TRANSCRIPT, metrics=TOTALS))
-    over_with(scored, TOTALS, scored.everybody)
-    (report,) = scored.said()
-    assert isinstance(report, RoundScored)
-    assert [row for row in report.traffic if row.direction == "up"] == [*SENT], (
-        "what was reported before is not again"
-    )
+    scored.feed(TOTALLED)
+    report = over_with(scored, TOTALS, scored.everybody)
+    up = [row for row in report.traffic if row.direction == "up"]
+    assert up == [*SENT], "what was reported before is not again"
 
 
-def test_nothing_of_a_single_score_is_said(scored: Play) -> None:
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_scores_that_are_void_or_late_change_nothing_else(scored: Play, *, overtaken: bool) -> None:
     score(scored)
-    assert scored.said() == []
-    assert "0.5" not in repr(scored.data)
-
-
-def test_scores_without_a_sum_change_nothing_else(scored: Play) -> None:
-    score(scored)
-    scored.feed(SharesSent(traffic=SENT))
-    for aggregator in scored.manifest.aggregators:
-        scored.expect(State.WAITING)
-        scored.announce_void(aggregator)
+    scored.feed(SHARED)
+    scored.expect(State.WAITING)
+    if overtaken:
+        scored.feed(Overtaken())
+    else:
+        scored.voids()
     over_with(scored, {}, frozenset())
 
 
-def test_whose_score_does_not_belong_to_the_sum_only_listens(scored: Play) -> None:
-    scored.score_members = frozenset(scored.manifest.clients[1:])
+def test_a_client_whose_score_does_not_belong_to_the_sum_only_listens(scored: Play) -> None:
+    scored.score_members = scored.others
     score(scored)
     scored.expect(State.WAITING)
-    assert scored.jobs() == []
-    scored.sums(members=scored.score_members)
-    scored.feed(Decoded(transcript=TRANSCRIPT, metrics=TOTALS))
-    over_with(scored, TOTALS, scored.score_members)
+    scored.sums(members=scored.others)
+    scored.feed(TOTALLED)
+    over_with(scored, TOTALS, scored.others)
 
 
-def test_scores_over_other_members_than_the_first_time_end_the_run(scored: Play) -> None:
-    scored.score_members = scored.everybody
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_first_scores_may_have_other_members_than_the_round_and_later_ones_only_the_same(
+    scored: Play, *, is_first: bool
+) -> None:
+    some = frozenset(scored.manifest.clients[:2])
+    scored.score_members = frozenset() if is_first else scored.everybody
     score(scored)
-    first, *_ = scored.manifest.aggregators
-    scored.sum_chunk(first, 0, members=frozenset(scored.manifest.clients[:2]))
-    assert "names other members" in scored.contradiction(SumChunk.kind, first)
-
-
-def test_scores_may_have_other_members_than_the_round(scored: Play) -> None:
-    score(scored)
-    scored.feed(SharesSent(traffic=SENT))
-    scored.sums(members=frozenset(scored.manifest.clients[:2]))
-    scored.expect(State.DECODING)
-
-
-def test_who_is_overtaken_while_waiting_for_scores_has_the_model_and_goes_on(scored: Play) -> None:
-    score(scored)
-    scored.feed(SharesSent(traffic=SENT))
-    scored.feed(Overtaken())
-    over_with(scored, {}, frozenset())
-
-
-def test_after_a_restart_the_model_is_evaluated(scored: Play) -> None:
-    scored.advance(State.CONCLUDING)
-    scored.feed(Concluded(model_hmac=MODEL, held=HELD))
-    assert KIND.resume(scored.state, scored.data) == (Evaluate(),)
+    if is_first:
+        scored.feed(SHARED)
+        scored.sums(members=some)
+        scored.at(State.DECODING)
+    else:
+        scored.contradicts(scored.chunk(scored.manifest.aggregators[0], members=some), "names other members")
 
 
 # A set that is asked for again --------------------------------------------------------------------------
-
-
-def ask(play: Play, number: int = 0, phase: str = "signs") -> ResendShares:
-    aggregator = play.manifest.aggregators[number]
-    play.feed(SetAskedFor(phase=phase, aggregator=aggregator))
-    return ResendShares(phase, aggregator)
 
 
 @pytest.mark.parametrize("state", [State.SHARING, State.WAITING])
@@ -829,36 +620,24 @@ def test_a_set_is_sent_again_while_its_phase_is_open_and_each_aggregator_has_its
     play: Play, state: State
 ) -> None:
     play.advance(state)
+    first, second, _ = play.manifest.aggregators
+    asked = SetAskedFor(phase="signs", aggregator=first)
     for _ in range(MAX_RESENDS):
-        assert ask(play) in play.effects
+        play.feed(asked)
+        play.expect(state, ResendShares("signs", first))
+    play.refuses(asked, RejectReason.OVER_LIMIT)
+    play.feed(SetAskedFor(phase="signs", aggregator=second))
+    play.expect(state, ResendShares("signs", second))
+    if state is State.WAITING:
+        assert play.resumed() == [ResendShares("signs", first), ResendShares("signs", second)]
+        play.feed(*(SharesResent(phase="signs", aggregator=each) for each in (first, second)))
         play.expect(state)
-    with pytest.raises(PeerError) as refusal:
-        ask(play)
-    assert refusal.value.reason is RejectReason.OVER_LIMIT
-    assert ask(play, 1) in play.effects
+        assert play.resumed() == []
 
 
 @pytest.mark.parametrize("state", [State.DECODING, State.CONCLUDING, State.CLOSING])
 def test_a_set_whose_phase_has_its_verdict_is_not_sent_again(play: Play, state: State) -> None:
     play.advance(state)
-    with pytest.raises(PeerError) as refusal:
-        ask(play)
-    assert refusal.value.reason is RejectReason.OVER
-    play.feed(SharesResent(phase="signs", aggregator=play.manifest.aggregators[0]))
-    play.expect(state)
-
-
-def test_a_set_of_an_earlier_phase_of_the_round_is_not_sent_again(two_phases: Play) -> None:
-    two_phases.advance(State.DECODING)
-    two_phases.feed(DECODED)
-    with pytest.raises(PeerError) as refusal:
-        ask(two_phases, phase="count")
-    assert refusal.value.reason is RejectReason.OVER
-
-
-def test_a_restart_while_a_set_is_sent_again_sends_it_once_more(play: Play) -> None:
-    play.advance(State.WAITING)
-    owed = ask(play)
-    assert KIND.resume(play.state, play.data) == (owed,)
-    play.feed(SharesResent(phase=owed.phase, aggregator=owed.aggregator))
-    assert KIND.resume(play.state, play.data) == ()
+    first = play.manifest.aggregators[0]
+    play.refuses(SetAskedFor(phase="signs", aggregator=first), RejectReason.OVER)
+    play.ignores(SharesResent(phase="signs", aggregator=first))

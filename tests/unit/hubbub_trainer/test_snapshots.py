@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Self, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
 from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, ClientSecret, GroupSecret
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import RunId
+from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
@@ -18,17 +18,14 @@ from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks
 from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.runtime.publisher import Post
 from hubbub.runtime.spool import Spool
-from hubbub.store.state_file import Vault
 from hubbub.strategies.base import Theta
-from hubbub.transport.base import Address, Condition, Handler, Transport
-from hubbub.trust.seals import Stage
+from hubbub.transport.base import Address, Transport
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SnapshotSent
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.participation import SendSnapshot
-from hubbub_trainer.snapshots import Handover
+from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
-from hubbub_trainer.workspaces import Workspaces
 from support.aio import aio
 from support.builders import make_manifest
 from support.parties import identity_of, seals_of
@@ -82,15 +79,12 @@ def test_a_snapshot_is_as_long_whatever_its_history_holds() -> None:
         assert sum(map(len, chunks)) == 4 * N + 8 * NUMBER
 
 
-def test_a_snapshot_has_no_chunk_after_its_last() -> None:
+def test_a_snapshot_has_no_chunk_after_its_last_and_is_of_this_model() -> None:
     assert count_chunks(MANIFEST, NUMBER) == 4
     assert snapshots.chunk_size(MANIFEST, NUMBER, 3) == 4 * N + 8 * NUMBER - 3 * 256
     with pytest.raises(PeerError) as caught:
         snapshots.chunk_size(MANIFEST, NUMBER, 4)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
-
-
-def test_chunks_of_another_model_are_refused() -> None:
     with pytest.raises(PeerError, match="a snapshot has 848 bytes") as caught:
         snapshots.join(MANIFEST, snapshots.cut(MANIFEST, MODEL[:-1], HISTORY, number=NUMBER), number=NUMBER)
     assert caught.value.reason is RejectReason.WRONG_LENGTH
@@ -99,7 +93,7 @@ def test_chunks_of_another_model_are_refused() -> None:
 # On the way ---------------------------------------------------------------------------------------------
 
 
-class Outbox(Transport):
+class Outbox:
     """Keeps what is published."""
 
     def __init__(self) -> None:
@@ -109,34 +103,26 @@ class Outbox(Transport):
         assert address.routing_key == ME
         self.sent.append(decode(body))
 
-    async def subscribe(self, queue: str, handler: Handler, *, prefetch: int = 8) -> None:
-        raise NotImplementedError
 
-    def pause(self, queue: str) -> None:
-        raise NotImplementedError
-
-    def resume(self, queue: str) -> None:
-        raise NotImplementedError
-
-    @property
-    def condition(self) -> Condition:
-        raise NotImplementedError
-
-    async def count_waiting(self, queue: str) -> int:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
+def run_of(
+    client: PartyId, outbox: Outbox | None = None, space: object = None, spool: Spool | None = None
+) -> RunContext:
+    post = Post(cast("Transport", outbox), identity_of(MANIFEST, client))
+    run = SimpleNamespace(
+        run=MANIFEST.run_id,
+        manifest=MANIFEST,
+        seals=SEALS[client],
+        runner=SimpleNamespace(post=post),
+        spool=spool,
+        open=lambda: space,
+    )
+    return cast("RunContext", run)
 
 
 async def receive(spool: Spool, *, number: int = NUMBER) -> None:
     """What a giver sends, chunk by chunk, on our disk."""
     outbox = Outbox()
-    post = Post(outbox, identity_of(MANIFEST, GIVER))
-    await snapshots.send(post, SEALS[GIVER], MANIFEST, MODEL, HISTORY, number=number, to=ME)
+    await snapshots.send(run_of(GIVER, outbox), MODEL, HISTORY, number=number, to=ME)
     for envelope in outbox.sent:
         assert isinstance(envelope.body, SnapshotChunk)
         assert (envelope.round, envelope.phase) == (number, "")
@@ -144,27 +130,15 @@ async def receive(spool: Spool, *, number: int = NUMBER) -> None:
         spool.write(PLACE, snapshots.name_chunk(GIVER, number, envelope.body.index), envelope.payload)
 
 
-def check_joined(chunks: list[bytes]) -> None:
-    theta, history = snapshots.join(MANIFEST, chunks, number=NUMBER)
-    assert (theta.tobytes(), history) == (MODEL.tobytes(), HISTORY)
-
-
 @aio
 async def test_a_model_arrives_as_it_was_sent(tmp_path: Path) -> None:
+    """Also if its giver died, was asked again and sealed everything anew: the first copy of a chunk stays."""
     spool = Spool(tmp_path)
-    await receive(spool)
-    read = snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER)
-    check_joined(read)
-
-
-@aio
-async def test_chunks_of_two_sendings_make_one_model(tmp_path: Path) -> None:
-    """A giver that died and is asked again seals everything anew; the first copy of a chunk stays."""
-    spool = Spool(tmp_path)
-    await receive(spool)
-    await receive(spool)
-    read = snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER)
-    check_joined(read)
+    for _ in range(2):
+        await receive(spool)
+        read = snapshots.read(run_of(ME, spool=spool), PLACE, client=GIVER, number=NUMBER)
+        theta, history = snapshots.join(MANIFEST, read, number=NUMBER)
+        assert (theta.tobytes(), history) == (MODEL.tobytes(), HISTORY)
 
 
 @aio
@@ -175,7 +149,7 @@ async def test_a_model_that_is_moved_to_another_round_does_not_open(tmp_path: Pa
         sealed = spool.read(PLACE, snapshots.name_chunk(GIVER, NUMBER, index))
         spool.write(PLACE, snapshots.name_chunk(GIVER, NUMBER + 1, index), sealed)
     with pytest.raises(PeerError) as caught:
-        snapshots.read(spool, PLACE, SEALS[ME], MANIFEST, client=GIVER, number=NUMBER + 1)
+        snapshots.read(run_of(ME, spool=spool), PLACE, client=GIVER, number=NUMBER + 1)
     assert caught.value.reason is RejectReason.BROKEN_SEAL
 
 
@@ -189,19 +163,9 @@ async def test_a_model_that_has_moved_on_is_not_sent_and_counts_only_if_some_of_
     *, applied: int, again: bool, left: bool
 ) -> None:
     outbox = Outbox()
-    handover = Handover(
-        spaces=cast(
-            "Workspaces",
-            SimpleNamespace(open=lambda _: SimpleNamespace(theta=MODEL, history=NO_HISTORY, applied=applied)),
-        ),
-        spool=cast("Spool", None),
-        vault=cast("Vault", None),
-        post=Post(outbox, identity_of(MANIFEST, GIVER)),
-        manifest_of=lambda _: MANIFEST,
-        seal_of=lambda _: (SEALS[GIVER], Stage(MANIFEST.run_id, NUMBER, "")),
-    )
+    space = SimpleNamespace(theta=MODEL, history=NO_HISTORY, applied=applied)
 
-    sent = await handover.send(Key("run", MANIFEST.run_id), SendSnapshot(ME, NUMBER, again=again))
+    sent = await snapshots.send_snapshot(run_of(GIVER, outbox, space), SendSnapshot(ME, NUMBER, again=again))
 
     assert sent == SnapshotSent(client=ME, left=left)
     assert len(outbox.sent) == (count_chunks(MANIFEST, NUMBER) if applied == NUMBER else 0)

@@ -29,15 +29,22 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.saved_model import KeptModel, read_kept_model
+from hubbub_trainer.saved_model import (
+    SALT_BYTES,
+    KeptModel,
+    commit,
+    derive_salt,
+    read_kept_model,
+    recall_for_successor,
+)
 from hubbub_trainer.workspace import digest, model_hmac
-from hubbub_trainer.workspaces import SALT_BYTES, commit, derive_salt, recall
 from support.aio import aio
-from support.builders import client_names, make_cohort, make_manifest
+from support.builders import client_names, make_cohort
 from support.parties import roster_of
 from support.saboteur import Saboteur
 from support.succession import endorse_as
 from support.trainer_scene import Scene, scene_of
+from support.trainer_scene import draw_up as draw_up_for
 
 TASK = SyntheticTask(203)
 NAMES = client_names(4)
@@ -51,15 +58,7 @@ COMPLETED, FAILED, CANCELLED = (
 
 
 def draw_up(**changes: object) -> Manifest:
-    fields: dict[str, object] = {
-        "parameters": TASK.count_parameters(),
-        "task": TASK.name,
-        "initial_model_sha256": digest(TASK.initial_model(7)),
-        "rounds": 2,
-        "chunk_bytes": 256,
-        "min_clients": 2,
-    }
-    return make_manifest(clients=4, servers=2, **{**fields, **changes})
+    return draw_up_for(TASK, 4, **{"rounds": 2, **changes})
 
 
 def go_on(endorsed: Sequence[EndorsedModel], **changes: object) -> Manifest:
@@ -125,14 +124,9 @@ def state_of(scene: Scene) -> object:
     return scene.trainer.runner.machines[scene.trainer._find_key(scene.manifest.run_id)].state
 
 
-def begun_with(scene: Scene) -> dict[str, Theta]:
-    """What is on the newcomer's disk before the first round."""
-    kept: dict[str, Theta] = load_file(scene.run_folder(ME) / "state-000000.safetensors")
-    return kept
-
-
 def check_begin(scene: Scene, model: Theta = MODEL) -> None:
-    kept = begun_with(scene)
+    """Check the newcomer's disk before the first round."""
+    kept: dict[str, Theta] = load_file(scene.run_folder(ME) / "state-000000.safetensors")
     assert kept.keys() == {"theta", "accumulator", "history"}, "no memory of an optimiser"
     assert not kept["history"].size, "the first round has the first bound again"
     assert kept["theta"].tobytes() == model.tobytes()
@@ -147,46 +141,35 @@ async def test_a_newcomer_is_ready_once_it_has_the_model_and_begins_with_nothing
         assert (request.after, request.giver) == (-1, SECOND)
         await scene.settle()
         assert state_of(scene) is admission.State.INHERITING
-        assert not any(isinstance(envelope.body, RunReady) for envelope in scene.coordinator.heard)
+        assert not scene.heard(scene.coordinator, RunReady)
         await send_model(scene, SECOND)
         await scene.hear(scene.coordinator, RunReady)
         check_begin(scene)
         await scene.play_good_round(1)
         assert scene.dead() == []
         # Who was in neither run has no model to send, and is not asked for one.
-        assert not any(isinstance(each.body, SnapshotRequested) for each in scene.parties[FOURTH].heard)
+        assert not scene.heard(scene.parties[FOURTH], SnapshotRequested)
 
 
-def wrong_salt(_: int) -> bytes:
-    return SALT[::-1]
-
-
-def two_salts(index: int) -> bytes:
-    return SALT if index else SALT[::-1]
-
-
-WRONG = {
-    "another model": partial(send_model, model=np.nextafter(MODEL, np.float32(9))),
-    "minus zero for zero": partial(send_model, model=np.where(MODEL == 0, np.float32(-0.0), MODEL)),
-    "another salt": partial(send_model, salts=wrong_salt),
-    "another salt in one chunk": partial(send_model, salts=two_salts),
-    "no salt": partial(send_model, salts=lambda _: bytes(SALT_BYTES)),
-}
-
-
-@pytest.mark.parametrize("send_wrongly", WRONG.values(), ids=WRONG)
 @aio
-async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(
-    tmp_path: Path, send_wrongly: Callable[[Scene, PartyId], Awaitable[None]]
-) -> None:
+async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(tmp_path: Path) -> None:
     """At once, though a client that stays silent would be given its time."""
+    wrong: tuple[Callable[[Scene, PartyId], Awaitable[None]], ...] = (
+        partial(send_model, model=np.nextafter(MODEL, np.float32(9))),
+        partial(send_model, model=np.where(MODEL == 0, np.float32(-0.0), MODEL)),
+        partial(send_model, salts=lambda _: SALT[::-1]),
+        partial(send_model, salts=lambda index: SALT if index else SALT[::-1]),
+        partial(send_model, salts=lambda _: bytes(SALT_BYTES)),
+    )
     async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
         await agree(scene)
-        await await_turn(scene, SECOND)
-        await send_wrongly(scene, SECOND)
-        await await_turn(scene, THIRD)
-        assert scene.count(RejectReason.DIFFERENT_MODEL) == 1
-        assert not (scene.run_folder(ME) / "state-000000.safetensors").exists()
+        for times, send_wrongly in enumerate(wrong, start=1):
+            giver, following = (SECOND, THIRD) if times % 2 else (THIRD, SECOND)
+            await await_turn(scene, giver)
+            await send_wrongly(scene, giver)
+            await await_turn(scene, following)
+            assert scene.count(RejectReason.DIFFERENT_MODEL) == times
+            assert not (scene.run_folder(ME) / "state-000000.safetensors").exists()
         await send_model(scene, THIRD)
         await scene.hear(scene.coordinator, RunReady)
         check_begin(scene)
@@ -204,7 +187,10 @@ async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
         await send_model(scene, THIRD, chunks=slice(1, None))
         await send_model(scene, FOURTH)
         await scene.settle()
-        assert state_of(scene) is admission.State.INHERITING
+        assert (state_of(scene), scene.dead()) == (admission.State.INHERITING, [])
+        await send_model(scene, SECOND, salts=lambda _: b"", chunks=slice(0, 1))  # Without room for the salt.
+        await scene.settle()
+        assert scene.dead() == [RejectReason.WRONG_LENGTH.value]
         await send_model(scene, THIRD, chunks=slice(0, 1))
         await scene.hear(scene.coordinator, RunReady)
         check_begin(scene)
@@ -212,17 +198,9 @@ async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
 
 
 @aio
-async def test_a_snapshot_without_room_for_the_salt_is_refused_at_the_door(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
-        await agree(scene)
-        await send_model(scene, SECOND, salts=lambda _: b"", chunks=slice(0, 1))
-        await scene.settle()
-        assert scene.dead() == [RejectReason.WRONG_LENGTH.value]
-
-
-@aio
-async def test_a_newcomer_that_is_killed_before_the_model_came_asks_again(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
+async def test_a_newcomer_that_is_killed_asks_again_unless_it_has_the_model(tmp_path: Path) -> None:
+    """It was in the run that this one goes on from, and has lost its model; that makes it a newcomer, too."""
+    async with scene_of(tmp_path, of_others(ME, SECOND), TASK) as scene:
         await agree(scene)
         await await_turn(scene, SECOND)
         await send_model(scene, SECOND, chunks=slice(0, 2))
@@ -231,17 +209,6 @@ async def test_a_newcomer_that_is_killed_before_the_model_came_asks_again(tmp_pa
         await await_request(scene, SECOND, times=2)
         assert state_of(scene) is admission.State.INHERITING
         await send_model(scene, SECOND, chunks=slice(2, None))
-        await scene.hear(scene.coordinator, RunReady)
-        check_begin(scene)
-        await scene.play_good_round(1)
-
-
-@aio
-async def test_a_newcomer_that_is_killed_after_the_model_came_keeps_it(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
-        await agree(scene)
-        await await_turn(scene, SECOND)
-        await send_model(scene, SECOND)
         await scene.hear(scene.coordinator, RunReady)
         await scene.restart()
         await scene.settle()
@@ -274,30 +241,6 @@ async def test_a_newcomer_that_dies_while_it_looks_at_the_model_looks_again(
         check_begin(scene)
 
 
-@pytest.mark.parametrize(
-    "former", [(SECOND, THIRD), (ME, SECOND)], ids=["it was not in it", "it was, and lost it"]
-)
-@aio
-async def test_who_has_no_model_is_sent_it_whether_it_was_in_the_run_or_not(
-    tmp_path: Path, former: tuple[PartyId, ...]
-) -> None:
-    async with scene_of(tmp_path, of_others(*former), TASK) as scene:
-        await agree(scene)
-        await await_turn(scene, SECOND)
-        await send_model(scene, SECOND)
-        await scene.hear(scene.coordinator, RunReady)
-        check_begin(scene)
-
-
-async def refusal(scene: Scene, manifest: Manifest) -> Code:
-    """What the coordinator is told of why the trainer does not take part."""
-    scene.manifest = manifest
-    await scene.propose()
-    ((_, said),) = await scene.hear(scene.coordinator, RunRefused)
-    await scene.settle()
-    return said.code
-
-
 def of_three(*former: int) -> tuple[Manifest, Manifest]:
     """A run of the first three of six, which goes on from one of others; and one of all, for the roster."""
     everybody = make_cohort(client_names(6))
@@ -316,17 +259,19 @@ async def test_a_model_that_nobody_could_send_is_refused(
 ) -> None:
     manifest, both = of_three(*former)
     async with scene_of(tmp_path, both, TASK) as scene:
-        assert await refusal(scene, manifest) is Code.PROTOCOL_MANIFEST
+        assert await scene.refusal(manifest) is Code.PROTOCOL_MANIFEST
     assert "nobody else in the cohort was in the run that it goes on from: name a client that was" in caplog.text
 
 
 @aio
-async def test_a_commitment_that_nobody_endorsed_is_refused(
+async def test_a_commitment_that_nobody_endorsed_is_refused_and_leaves_nothing_on_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A coordinator could name as many predecessors as it likes."""
     async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
         forged = NEWCOMER.model_copy(update={"initial_model_sha256": "0" * 64})
-        assert await refusal(scene, forged) is Code.POLICY_ROSTER
+        assert await scene.refusal(forged) is Code.POLICY_ROSTER
+        assert scene.trainer._ledger.list_entries() == []
     assert "the endorsement of client-2 does not hold" in caplog.text
 
 
@@ -350,7 +295,7 @@ def endorsed_by_all(scene: Scene, run: Manifest) -> list[EndorsedModel]:
 
 
 def left_by(scene: Scene, run: Manifest) -> tuple[bytes, Theta]:
-    left = recall(scene.folders[ME] / "runs" / run.run_id)
+    left = recall_for_successor(scene.folders[ME] / "runs" / run.run_id)
     assert left is not None
     return left
 
@@ -430,11 +375,11 @@ async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
     assert not [record for record in caplog.records if record.exc_info], "nothing went wrong on the way"
 
 
-@pytest.mark.parametrize("ended", [FAILED, CANCELLED], ids=["failed", "cancelled"])
+@pytest.mark.parametrize("ended", [FAILED, CANCELLED, COMPLETED], ids=["failed", "cancelled", "completed early"])
 @aio
 async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path: Path, ended: RunEnded) -> None:
-    async with scene_of(tmp_path, FIRST, TASK) as scene:
-        await scene.join()
+    """Nor one that a coordinator calls completed early: it could have clients sign models of different rounds."""
+    async with scene_of(tmp_path, FIRST, TASK, joined=True) as scene:
         await scene.play_good_round(1)
         await scene.tell(ended)
         await scene.settle()
@@ -444,24 +389,13 @@ async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path
 
 
 @aio
-async def test_what_a_coordinator_calls_completed_before_its_last_round_is_not_endorsed(tmp_path: Path) -> None:
-    """Or it could have clients sign models of different rounds."""
-    async with scene_of(tmp_path, FIRST, TASK) as scene:
-        await scene.join()
-        await scene.play_good_round(1)
-        await scene.tell(COMPLETED)
-        await scene.settle()
-        assert not (scene.run_folder(ME) / "endorsement.json").exists()
-
-
-@aio
 async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         await complete(scene)
         salt, model = left_by(scene, FIRST)
         await scene.join(go_on(endorsed_by_all(scene, FIRST)))
         check_begin(scene, model)
-        assert not any(isinstance(each.body, SnapshotRequested) for each in scene.parties[SECOND].heard)
+        assert not scene.heard(scene.parties[SECOND], SnapshotRequested)
         await scene.restart()
         of_another = SnapshotRequested(after=-1, giver=SECOND)
         await scene.say(scene.parties[THIRD], of_another, round_number=0, phase="")
@@ -472,7 +406,7 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
         heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
         await scene.settle()
         assert {envelope.round for envelope, _ in heard} == {0}
-        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[THIRD].heard)
+        assert not scene.heard(scene.parties[THIRD], SnapshotChunk)
         opened = [
             scene.peers.seals[FOURTH].open_snapshot(0, ME, body.index, envelope.payload)
             for envelope, body in heard
@@ -480,6 +414,11 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
         assert {part[:SALT_BYTES] for part in opened} == {salt}
         assert snapshots.check_initial(scene.manifest, opened).tobytes() == model.tobytes()
         await scene.play_good_round(1)
+        body = SnapshotRequested(after=-1, giver=ME)
+        await scene.say(scene.parties[THIRD], body, round_number=0, phase="")
+        await scene.settle()
+        assert not scene.heard(scene.parties[THIRD], SnapshotChunk), "it has gone on"
+        assert scene.dead() == []
 
 
 @aio
@@ -494,7 +433,7 @@ async def test_an_heir_that_is_asked_before_all_confirmations_have_reached_it_se
         await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
         await scene.settle()
         assert state_of(scene) is admission.State.AGREEING
-        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[FOURTH].heard)
+        assert not scene.heard(scene.parties[FOURTH], SnapshotChunk)
         await scene.restart()
         for client in scene.by_hand:
             await scene.confirm(client, to=ME, confirmation=scene.peers.agree().confirmation())
@@ -509,26 +448,12 @@ async def test_an_heir_that_is_asked_before_all_confirmations_have_reached_it_se
 
 
 @aio
-async def test_an_heir_sends_the_beginning_to_nobody_once_it_has_gone_on(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, FIRST, TASK) as scene:
-        await complete(scene)
-        await scene.join(go_on(endorsed_by_all(scene, FIRST)))
-        await scene.play_good_round(1)
-        body = SnapshotRequested(after=-1, giver=ME)
-        await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
-        await scene.settle()
-        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[FOURTH].heard)
-        assert scene.dead() == []
-
-
-@aio
 async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, FIRST, TASK) as scene:
-        await scene.join()
+    async with scene_of(tmp_path, FIRST, TASK, joined=True) as scene:
         body = SnapshotRequested(after=-1, giver=ME)
         await scene.say(scene.parties[SECOND], body, round_number=0, phase="")
         await scene.settle()
-        assert not any(isinstance(each.body, SnapshotChunk) for each in scene.parties[SECOND].heard)
+        assert not scene.heard(scene.parties[SECOND], SnapshotChunk)
         assert state_of(scene) is participation.State.JOINED
 
 
@@ -537,79 +462,56 @@ def spoil_model(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(replace(kept, theta=kept.theta + np.float32(1)).write())
 
 
-def spoil_salt(folder: Path) -> None:
-    (folder / "succession.json").write_text(json.dumps({"salt": "00" * SALT_BYTES}), encoding="utf-8")
-
-
 def write(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content, encoding="utf-8")
 
 
-NOT_HERE = "the initial model here is not the one that the manifest commits to"
-UNREADABLE = "does not hold the model that its run ended with any more"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (spoil_model, NOT_HERE),
-        (spoil_salt, NOT_HERE),
-        (write("succession.json", "{}"), UNREADABLE),
-        (write("succession.json", "[]"), UNREADABLE),
-        (write("succession.json", '{"salt": "xy"}'), UNREADABLE),
-        (write("succession.json", ""), UNREADABLE),
-        (write("model.safetensors", ""), UNREADABLE),
-        (write("model.safetensors", "no model"), UNREADABLE),
-    ],
-    ids=["another model", "another salt", "no salt", "a list", "no number", "empty", "no model", "garbage"],
-)
 @aio
 async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object], why: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with scene_of(tmp_path, FIRST, TASK) as scene:
+    other = "the initial model here is not the one that the manifest commits to"
+    unreadable = "does not hold the model that its run ended with any more"
+    spoilt: tuple[tuple[Callable[[Path], object], str], ...] = (
+        (spoil_model, other),
+        (write("succession.json", json.dumps({"salt": "00" * SALT_BYTES})), other),
+        (write("succession.json", "{}"), unreadable),
+        (write("succession.json", "[]"), unreadable),
+        (write("succession.json", '{"salt": "xy"}'), unreadable),
+        (write("succession.json", ""), unreadable),
+        (write("model.safetensors", ""), unreadable),
+        (write("model.safetensors", "no model"), unreadable),
+    )
+    async with scene_of(tmp_path, FIRST, TASK, SyntheticTask(101)) as scene:
         await complete(scene)
-        manifest = go_on(endorsed_by_all(scene, FIRST))
-        spoil(scene.run_folder(ME))
-        assert await refusal(scene, manifest) is Code.PROTOCOL_TASK
+        endorsed, folder = endorsed_by_all(scene, FIRST), scene.run_folder(ME)
+        right = {name: (folder / name).read_bytes() for name in ("succession.json", "model.safetensors")}
+        for number, (spoil, why) in enumerate(spoilt):
+            caplog.clear()
+            spoil(folder)
+            assert await scene.refusal(go_on(endorsed, nonce=f"{number:032x}")) is Code.PROTOCOL_TASK
+            assert why in caplog.text, number
+            for name, content in right.items():
+                (folder / name).write_bytes(content)
+        another = go_on(endorsed, task="synthetic:101", parameters=101)
+        assert await scene.refusal(another) is Code.PROTOCOL_TASK
+        why = "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task"
         assert why in caplog.text
 
 
 def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
-    assert recall(tmp_path) is None
+    assert recall_for_successor(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(KEPT.write())
-    assert recall(tmp_path) is None
+    assert recall_for_successor(tmp_path) is None
     write("succession.json", json.dumps({"salt": SALT.hex()}))(tmp_path)
-    left = recall(tmp_path)
+    left = recall_for_successor(tmp_path)
     assert left is not None
     assert (left[0], left[1].tobytes()) == (SALT, MODEL.tobytes())
-    (tmp_path / "model.safetensors").unlink()
-    assert recall(tmp_path) is None
-
-
-def test_an_unreadable_copy_is_no_outage_to_wait_for(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(KEPT.write())
     write("succession.json", "{")(tmp_path)
-
-    with pytest.raises(LocalError, match=r"bring back succession\.json"):
-        recall(tmp_path)
-
-
-@aio
-async def test_a_task_of_another_size_cannot_go_on_from_the_model(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = SyntheticTask(101)
-
-    def load(name: str) -> SyntheticTask:
-        return TASK if name == TASK.name else other
-
-    async with scene_of(tmp_path, FIRST, TASK) as scene:
-        await complete(scene)
-        manifest = go_on(endorsed_by_all(scene, FIRST), task="another", parameters=101)
-        scene.trainer._spaces._load_task = load
-        assert await refusal(scene, manifest) is Code.PROTOCOL_TASK
-    assert "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task" in caplog.text
+    with pytest.raises(LocalError, match=r"bring back succession\.json"):  # No outage to wait for.
+        recall_for_successor(tmp_path)
+    (tmp_path / "succession.json").unlink()
+    assert recall_for_successor(tmp_path) is None
 
 
 # All successors of a run begin from one model ---------------------------------------------------------------
@@ -634,7 +536,7 @@ async def test_a_second_successor_is_refused_also_after_a_restart(
             propose = partial(of_others, *former)
         await scene.pledge(propose())
         await scene.restart()
-        assert await refusal(scene, propose(nonce="3" * 32)) is Code.POLICY_LEDGER
+        assert await scene.refusal(propose(nonce="3" * 32)) is Code.POLICY_LEDGER
         await scene.propose(propose())  # The first one again, which it has joined.
         scene.manifest = propose()
         await scene.tell(FAILED)
@@ -661,7 +563,7 @@ async def test_with_a_policy_that_allows_two_a_second_is_joined_and_a_third_is_n
     async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, max_runs_per_model=2)) as scene:
         await scene.pledge(of_others(SECOND, THIRD))
         await scene.pledge(of_others(SECOND, THIRD, nonce="3" * 32))
-        assert await refusal(scene, of_others(SECOND, THIRD, nonce="4" * 32)) is Code.POLICY_LEDGER
+        assert await scene.refusal(of_others(SECOND, THIRD, nonce="4" * 32)) is Code.POLICY_LEDGER
 
 
 @aio
@@ -679,12 +581,3 @@ async def test_a_newcomer_to_a_model_that_it_began_from_before_is_never_ready(tm
         await scene.settle()
         assert said.code is Code.POLICY_LEDGER
         assert not [each for each in scene.coordinator.heard if isinstance(each.body, RunReady)][1:]
-
-
-@aio
-async def test_what_was_refused_leaves_nothing_on_disk(tmp_path: Path) -> None:
-    """A coordinator could name as many predecessors as it likes."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, approve_tasks=())) as scene:
-        await refusal(scene, NEWCOMER)
-        await scene.settle()
-        assert scene.trainer._ledger.list_entries() == []

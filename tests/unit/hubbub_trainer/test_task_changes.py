@@ -7,18 +7,25 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from hubbub.runtime.runner import Runner
+from hubbub.runtime.spool import Spool
 from hubbub.store.state_file import Vault
 from hubbub_trainer.learning import source
 from hubbub_trainer.learning.registry import find_task
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
-from hubbub_trainer.workspaces import Workspaces
+from hubbub_trainer.ledger import Ledger
+from hubbub_trainer.run_context import RunContext
+from hubbub_trainer.run_secrets import RunSecrets
+from hubbub_trainer.task_runner import TaskRunner
 from support.builders import make_manifest
+from support.parties import identity_of
 
 MANIFEST = make_manifest()
 RUN = MANIFEST.run_id
@@ -57,17 +64,21 @@ class Home:
         _forget_imports()
         task, vault = (load or self.load)(), Vault(self.folder / "state.sqlite")
         try:
-            spaces = Workspaces(
-                me=MANIFEST.clients[0],
-                folder=self.folder / "runs",
-                vault=vault,
+            run = RunContext(
+                manifest=MANIFEST,
+                keys=None,
+                secrets=RunSecrets(vault, RUN),
+                runs_folder=self.folder / "runs",
+                runner=cast("Runner", SimpleNamespace(identity=identity_of(MANIFEST, MANIFEST.clients[0]))),
+                spool=cast("Spool", None),
+                ledger=cast("Ledger", None),
+                tasks=cast("TaskRunner", None),
                 load_task=lambda _: task,
-                manifest_of=lambda _: MANIFEST,
             )
-            if spaces.folder_of(RUN).exists():
-                spaces.open(RUN)
+            if run.folder.exists():
+                run.open()
             else:
-                spaces.begin_with(MANIFEST, np.zeros(MANIFEST.parameters, dtype=np.float32))
+                run.begin_with(np.zeros(MANIFEST.parameters, dtype=np.float32))
         finally:
             vault.close()
 
@@ -94,31 +105,26 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
 
 
-def test_a_task_that_stays_as_it_is_is_not_spoken_of(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_file_is_named_once_and_noted_beside_what_is_noted_of_the_last_round(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         home.start()
-
     assert (warnings(caplog), home.notes()) == ([], [])
-
-
-def test_a_changed_file_is_named_once_and_noted(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    home.start()
     home.task.write_text(f"{TASK}\n# another learning rate", encoding="utf-8")
-    home.start()
-    home.start()
-
+    for _ in range(2):
+        home.start()
     (told,) = warnings(caplog)
     assert told.endswith(f"which goes on with the task as it is now: {home.task}")
     assert home.notes() == [{"round": 0, "task_changed": [str(home.task)]}]
 
-
-def test_a_changed_file_that_the_task_imports_is_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    notes = home.folder / "runs" / RUN / "rounds.jsonl"
+    notes.write_text('{"round": 3, "trouble": ["training"]}\n', encoding="utf-8")
+    home.rates.write_text("RATE = 0.01", encoding="utf-8")  # The task imports it.
     home.start()
-    home.rates.write_text("RATE = 0.01", encoding="utf-8")
-    home.start()
-
-    (told,) = warnings(caplog)
+    _, told = warnings(caplog)
     assert told.endswith(f": {home.rates}")
+    assert home.notes() == [{"round": 3, "trouble": ["training"], "task_changed": [str(home.rates)]}]
 
 
 def test_a_changed_setting_is_named_and_its_value_is_not(
@@ -154,13 +160,3 @@ def test_a_task_of_hubbubs_own_changes_with_its_version(
 
     (told,) = warnings(caplog)
     assert told.endswith(": hubbub")
-
-
-def test_what_else_is_noted_of_the_last_round_stays(home: Home, tmp_path: Path) -> None:
-    home.start()
-    notes = tmp_path / "runs" / RUN / "rounds.jsonl"
-    notes.write_text('{"round": 3, "trouble": ["training"]}\n', encoding="utf-8")
-    home.rates.write_text("RATE = 0.01", encoding="utf-8")
-    home.start()
-
-    assert home.notes() == [{"round": 3, "trouble": ["training"], "task_changed": [str(home.rates)]}]

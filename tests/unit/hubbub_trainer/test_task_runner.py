@@ -83,10 +83,11 @@ class Home:
 
     def __post_init__(self) -> None:
         self.pupil = Pupil(self.clock)
-        self.runner = TaskRunner(
-            me=PartyId("client-1"), progress=lambda *_: None, clock=self.clock, registry=self.registry
-        )
+        self.runner = self.start(self.registry)
         self.space = self.open()
+
+    def start(self, registry: CollectorRegistry) -> TaskRunner:
+        return TaskRunner(me=PartyId("client-1"), progress=lambda *_: None, clock=self.clock, registry=registry)
 
     def open(self) -> Workspace:
         """What a process begins with."""
@@ -146,29 +147,22 @@ def test_training_that_fails_leaves_nothing_to_say_and_is_told_to_the_owner(
     assert home.notes() == [{"round": 1, "trouble": ["training"]}]
 
 
-def test_training_that_succeeds_is_no_trouble(home: Home) -> None:
-    learnt, spare_s = home.train()
-
-    assert (learnt.silent, learnt.samples, learnt.memory is MEMORY, spare_s) == (False, 5, True, 0.0)
-    np.testing.assert_array_equal(learnt.update, np.ones(N, np.float32))
-    assert home.failures("training") == 0
-
-
 # Time -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [1, 3, STEPS])
-def test_who_fails_early_waits_as_long_as_the_other_steps_would_take(home: Home, after: int) -> None:
-    home.pupil.fault, home.pupil.after = raises(ValueError()), after
-
-    _, spare_s = home.train()
-
-    assert spare_s == (STEPS - after) * STEP_S
+def test_who_fails_early_waits_as_long_as_the_other_steps_would_take(home: Home) -> None:
+    home.pupil.fault = raises(ValueError())
+    for after in (1, 3, STEPS):
+        home.pupil.after = after
+        assert home.train()[1] == (STEPS - after) * STEP_S
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_the_last_round_that_went_well_tells_how_long_training_takes(home: Home, *, restarted: bool) -> None:
-    home.train()
+    learnt, spare_s = home.train()
+    assert (learnt.silent, learnt.samples, learnt.memory is MEMORY, spare_s) == (False, 5, True, 0.0)
+    np.testing.assert_array_equal(learnt.update, np.ones(N, np.float32))
+    assert home.failures("training") == 0
     home.space.begin("evaluation", 1)
     if restarted:
         home.space = home.open()
@@ -180,32 +174,33 @@ def test_the_last_round_that_went_well_tells_how_long_training_takes(home: Home,
 
 
 def test_nobody_waits_so_long_that_the_phase_is_over(home: Home) -> None:
-    home.pupil.fault, home.pupil.after = raises(ValueError()), 0
-    slow = home.pupil.fault
-
     def fail_slowly() -> Training:
         home.clock.time_s += 40
-        return slow()
+        raise ValueError
 
-    home.pupil.fault = fail_slowly
-    _, spare_s = home.train()
+    home.pupil.fault, home.pupil.after = fail_slowly, 0
 
-    assert spare_s == MANIFEST.phase_timeout_s / 2
+    assert home.train()[1] == MANIFEST.phase_timeout_s / 2
 
 
 # Deaths, stops and disks ------------------------------------------------------------------------------------
 
 
 def test_what_two_processes_died_over_is_not_tried_a_third_time(home: Home) -> None:
-    for _ in range(MOST_BEGINNINGS):
-        home.space.begin("training", 1)  # And here it dies.
-        home.space = home.open()
+    for what in ("training", "evaluation"):
+        for _ in range(MOST_BEGINNINGS):
+            home.space.begin(what, 1)  # And here it dies.
+            home.space = home.open()
+        if what == "training":
+            learnt, _ = home.train()
+            assert (learnt.silent, home.pupil.trained) == (True, 0)
+        else:
+            assert home.runner.evaluate(ONE, home.space) == {}
+        assert home.failures(what) == 1
 
-    learnt, _ = home.train()
-
-    assert (learnt.silent, home.pupil.trained, home.failures("training")) == (True, 0, 1)
     again, _ = home.train(TWO)
     assert (again.silent, home.pupil.trained) == (False, 1), "the next round is another try"
+    assert home.runner.evaluate(TWO, home.space) == GOOD
 
 
 def test_one_death_is_forgiven_and_what_is_tried_again_in_one_process_is_no_death(home: Home) -> None:
@@ -222,9 +217,7 @@ def test_a_trainer_that_is_stopped_has_not_failed(home: Home) -> None:
         home.runner.give_up()
         with pytest.raises(Stopping):
             home.train()
-        home.runner = TaskRunner(
-            me=PartyId("client-1"), progress=lambda *_: None, clock=home.clock, registry=CollectorRegistry()
-        )
+        home.runner = home.start(CollectorRegistry())
         home.space = home.open()
 
     learnt, _ = home.train()
@@ -271,17 +264,6 @@ def test_an_evaluation_that_fails_is_the_worst_score(home: Home, scoring: Callab
     assert SHEET.decode_one(found) == {"accuracy": 0.0}
     assert home.failures("evaluation") == 1
     assert home.notes() == [{"round": 2, "trouble": ["evaluation"]}]
-
-
-def test_an_evaluation_that_two_processes_died_over_is_not_tried_a_third_time(home: Home) -> None:
-    home.pupil.scoring = fail_to_score
-    for _ in range(MOST_BEGINNINGS):
-        home.space.begin("evaluation", 1)
-        home.space = home.open()
-    home.pupil.scoring = lambda: GOOD
-
-    assert home.runner.evaluate(ONE, home.space) == {}
-    assert home.runner.evaluate(TWO, home.space) == GOOD
 
 
 def test_what_failed_stands_beside_what_the_round_came_to(home: Home) -> None:

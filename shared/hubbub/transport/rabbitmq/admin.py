@@ -38,8 +38,8 @@ async def check_topology(topology: Topology, user: str, where: str, channel: Abs
     what = ""
     try:
         for exchange in topology.exchanges:
-            what = f"exchange {exchange.name!r}"
-            await channel.get_exchange(exchange.name)
+            what = f"exchange {exchange!r}"
+            await channel.get_exchange(exchange)
         for queue in topology.queues:
             what = f"queue {queue.name!r}"
             await channel.get_queue(queue.name)
@@ -56,7 +56,7 @@ async def declare_topology(url: str, topology: Topology) -> None:
     """Declare exchanges, queues and bindings; takes an administrator's login. Users are not made."""
     async with _administering(url, "declare its exchanges and queues") as channel:
         for exchange in topology.exchanges:
-            await channel.declare_exchange(exchange.name, aio_pika.ExchangeType.DIRECT, durable=True)
+            await channel.declare_exchange(exchange, aio_pika.ExchangeType.DIRECT, durable=True)
         queues = {
             spec.name: await channel.declare_queue(spec.name, durable=True, arguments={**queue_arguments(spec)})
             for spec in topology.queues

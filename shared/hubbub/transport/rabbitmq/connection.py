@@ -40,20 +40,16 @@ _LOGIN_REFUSED = (amqp.AuthenticationError, amqp.ProbableAuthenticationError, am
 _BROKEN_OFF = (ConnectionResetError, asyncio.IncompleteReadError)
 
 
-async def _ask_nothing(_where: str, _channel: AbstractChannel) -> None:
-    """Take any broker that lets us in."""
-
-
 @dataclass(slots=True)
 class Connector:
-    """Makes connections, each of which has passed `check`, at the broker's addresses in turn."""
+    """Makes connections, each of which has passed `check` if there is one, at the broker's addresses in turn."""
 
     access: Access
     connection_name: str
     heartbeat_s: int = 10
     timeout_s: float = 15.0
     interval_s: float = 1.0
-    check: Callable[[str, AbstractChannel], Awaitable[None]] = _ask_nothing
+    check: Callable[[str, AbstractChannel], Awaitable[None]] | None = None
     turn: int = 0
     reconnects: int = 0
     """The number of times that a connection of its making was replaced by another."""
@@ -106,7 +102,8 @@ class Connector:
                 async with asyncio.timeout(min(ANSWER_S, self.timeout_s / len(self.access.entrances))):
                     await self._log_in(entrance, connection)
                     channel = await open_channel(connection)
-                    await self.check(entrance.where, channel)
+                    if self.check is not None:
+                        await self.check(entrance.where, channel)
                     await channel.close()
         except BaseException:
             await give_up(connection.close)

@@ -37,12 +37,6 @@ from hubbub.transport.topology import QueueSpec
 log = logging.getLogger(__name__)
 
 
-def _set_event() -> asyncio.Event:
-    event = asyncio.Event()
-    event.set()
-    return event
-
-
 @dataclass(slots=True, eq=False)
 class Subscription:
     """One queue, consumed until `end`; rejected messages go to `put_aside`, with their reason."""
@@ -58,10 +52,13 @@ class Subscription:
     consumer_tag: str = ""
     lost: asyncio.Event | None = None
     """Set when consuming has ended; None before it began."""
-    flowing: asyncio.Event = field(default_factory=_set_event)
+    flowing: asyncio.Event = field(default_factory=asyncio.Event)
     """Not set during a pause."""
     keeper: asyncio.Task[None] | None = None
     beside: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.flowing.set()
 
     @property
     def is_consuming(self) -> bool:
@@ -145,7 +142,12 @@ class Subscription:
 
         RabbitMQ delivers what is returned at once, so returning at once would spin.
         """
-        self._run(taken.give_back(self.retry_pause.after(taken.deliveries)))
+
+        async def give_back() -> None:
+            await asyncio.sleep(self.retry_pause.after(taken.deliveries))
+            await despite_loss(taken.message.nack)
+
+        self._run(give_back())
 
     async def _receive(self, message: AbstractIncomingMessage) -> None:
         taken = TakenMessage(message, self)
@@ -204,8 +206,3 @@ class TakenMessage:
         if verdict.outcome is Outcome.REJECT and not self.is_stale():
             self.subscription.put_aside(self.subscription.spec, self.message.body, verdict.reason)
         await despite_loss(self.message.ack)
-
-    async def give_back(self, pause_s: float) -> None:
-        """Return it to the queue after a pause."""
-        await asyncio.sleep(pause_s)
-        await despite_loss(self.message.nack)

@@ -1,4 +1,4 @@
-"""Dead letters: rejected messages, put aside with their reason and read again.
+"""Dead letters: rejected messages, put aside with their reason.
 
 A dead letter takes a confirmation, and would keep all behind it waiting: `DeadLetters` sends many at a time.
 """
@@ -9,27 +9,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
-from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, HeadersType
+from aio_pika.abc import HeadersType
 
 from hubbub.errors import TransportError
-from hubbub.transport.access import Access
 from hubbub.transport.base import (
     ASIDE_MAX_BYTES,
     ASIDE_MAX_LENGTH,
     ASIDE_PER_S,
     Address,
-    DeadLetter,
+    TokenBucket,
     is_oversized,
 )
-from hubbub.transport.rabbitmq.connection import ANSWER_S, asking, give_up, open_channel
-from hubbub.transport.token_bucket import TokenBucket
+from hubbub.transport.rabbitmq.connection import ANSWER_S
 from hubbub.transport.topology import QueueSpec
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 REASON_HEADER = "hubbub-reason"
 QUEUE_HEADER = "hubbub-queue"
@@ -61,7 +56,9 @@ class DeadLetters:
             log.warning("a message of %s is rejected (%s) and dropped: %d bytes", spec.name, reason, len(body))
             return
         if not self._has_room(len(body)):
-            self._drop()
+            self._dropped += 1
+            if self._telling is None:
+                self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
             return
         self._waiting.append((spec.dead_letters, body, {REASON_HEADER: reason, QUEUE_HEADER: spec.name}))
         self._bytes += len(body)
@@ -88,11 +85,6 @@ class DeadLetters:
             return False
         return self._room.take(1, asyncio.get_running_loop().time())
 
-    def _drop(self) -> None:
-        self._dropped += 1
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
-
     def _tell(self) -> None:
         log.warning("%d rejected messages were dropped: too many at a time to put aside", self._dropped)
         self._dropped, self._telling = 0, None
@@ -109,39 +101,3 @@ class DeadLetters:
             log.warning("a rejected message (%s) is dropped: %s", headers[REASON_HEADER], error)
         finally:
             self._bytes -= len(body)
-
-
-async def read_dead_letters(
-    access: Access,
-    connect: Callable[[], Awaitable[AbstractConnection]],
-    queue: str,
-    read: Callable[[DeadLetter], T],
-    *,
-    limit: int,
-    timeout_s: float,
-) -> list[T]:
-    """Read the oldest dead letters without removing any, and keep what `read` makes of each.
-
-    The bodies may be many and large. Each answer of the broker may take `timeout_s`.
-    """
-    found: list[T] = []
-    intent = f"read queue {queue!r}"
-    async with asking(access, intent, timeout_s):
-        channel = await open_channel(await connect())
-        source = await channel.get_queue(queue)
-    try:
-        while len(found) < limit:
-            async with asking(access, intent, timeout_s):
-                message = await source.get(fail=False)
-            if message is None:
-                break
-            found.append(read(_dead_letter(message)))
-    finally:
-        # This returns what was fetched and not acknowledged.
-        await give_up(channel.close)
-    return found
-
-
-def _dead_letter(message: AbstractIncomingMessage) -> DeadLetter:
-    headers = message.headers
-    return DeadLetter(message.body, str(headers.get(QUEUE_HEADER, "")), str(headers.get(REASON_HEADER, "")))

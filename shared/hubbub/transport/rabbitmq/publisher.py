@@ -12,8 +12,8 @@ Traps of aio-pika that are met here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aio_pika
@@ -123,13 +123,13 @@ class Publisher:
         failure: BaseException | None = None
         try:
             async with asyncio.timeout(self._publish_timeout_s) as limit:
-                with self._listed(limit):
-                    for pause_s in _pauses_s():
-                        failure = await self._try_to_publish(address, message)
-                        if failure is None:
-                            return
-                        await asyncio.sleep(pause_s)
-                        self.retries += 1
+                # So that `stop` can end it while the broker is away.
+                self._limits.add(limit)
+                pause_s = 0.05
+                while (failure := await self._try_to_publish(address, message)) is not None:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, 1.0)
+                    self.retries += 1
         except TimeoutError:
             self._find_link()  # Raises if this was ended by `stop`, as the transport was closed.
             raise TransportError(
@@ -137,6 +137,8 @@ class Publisher:
                 f" {self._publish_timeout_s:g} s: the broker is away, or short of memory or disk, or the"
                 " recipient's queue is full"
             ) from failure
+        finally:
+            self._limits.discard(limit)
 
     def stop(self) -> None:
         """End the time of all that is being published."""
@@ -181,20 +183,3 @@ class Publisher:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-    @contextmanager
-    def _listed(self, limit: asyncio.Timeout) -> Iterator[None]:
-        """Let `stop` end a publish that waits for a broker that is away."""
-        self._limits.add(limit)
-        try:
-            yield
-        finally:
-            self._limits.discard(limit)
-
-
-def _pauses_s() -> Iterator[float]:
-    """Pauses between attempts: short at first, a second at most."""
-    pause_s = 0.05
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, 1.0)

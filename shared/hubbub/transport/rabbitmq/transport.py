@@ -19,7 +19,7 @@ from hubbub.transport.base import Address, Condition, DeadLetter, Handler, Trans
 from hubbub.transport.rabbitmq.admin import check_topology
 from hubbub.transport.rabbitmq.connection import ANSWER_S, Connector, Link, asking, give_up, open_channel
 from hubbub.transport.rabbitmq.consumer import Subscription
-from hubbub.transport.rabbitmq.dead_letters import DeadLetters, read_dead_letters
+from hubbub.transport.rabbitmq.dead_letters import QUEUE_HEADER, REASON_HEADER, DeadLetters
 from hubbub.transport.rabbitmq.publisher import Publisher
 from hubbub.transport.subscription import RetryPause, Worker, check_outside, describe_occupied
 from hubbub.transport.topology import Topology
@@ -179,15 +179,27 @@ class RabbitMqTransport(Transport):
         return await self.summarise_dead_letters(queue, lambda letter: letter, limit)
 
     async def summarise_dead_letters(self, queue: str, read: Callable[[DeadLetter], T], limit: int) -> list[T]:
-        """Look at the oldest dead letters and keep what `read` makes of each: the bodies may be many and large."""
-        return await read_dead_letters(
-            self._access,
-            _opened(self._receiving).connection,
-            queue,
-            read,
-            limit=limit,
-            timeout_s=self._connect_timeout_s,
-        )
+        """Look at the oldest dead letters and keep what `read` makes of each: the bodies may be many and large.
+
+        Each answer of the broker may take as long as to connect.
+        """
+        found: list[T] = []
+        asks = partial(asking, self._access, f"read queue {queue!r}", self._connect_timeout_s)
+        async with asks():
+            channel = await open_channel(await _opened(self._receiving).connection())
+            source = await channel.get_queue(queue)
+        try:
+            while len(found) < limit:
+                async with asks():
+                    message = await source.get(fail=False)
+                if message is None:
+                    break
+                name, reason = (str(message.headers.get(each, "")) for each in (QUEUE_HEADER, REASON_HEADER))
+                found.append(read(DeadLetter(message.body, name, reason)))
+        finally:
+            # This returns what was fetched and not acknowledged.
+            await give_up(channel.close)
+        return found
 
     async def _begin(self, subscription: Subscription) -> bool:
         async with asking(self._access, f"read queue {subscription.spec.name!r}", self._connect_timeout_s):

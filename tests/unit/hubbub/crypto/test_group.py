@@ -71,69 +71,53 @@ def test_whatever_differs_gives_another_secret_and_another_tag(other: Callable[[
     assert other().key_for("masks") != agree().key_for("masks")
 
 
-def test_clients_that_saw_the_same_agree() -> None:
-    assert agree().confirmation() == agree().confirmation()
-    assert agree().key_for("masks") == agree().key_for("masks")
-
-
-def test_keys_of_all_rounds_and_purposes_differ() -> None:
-    secret = agree()
+def test_clients_that_saw_the_same_have_the_same_keys_which_differ_by_round_and_purpose() -> None:
+    secret, same = agree(), agree()
+    assert secret.confirmation() == same.confirmation()
     keys = []
     for _ in range(5):
         keys += [secret.key_for(purpose) for purpose in ("transcript", "model", "masks", "")]
+        assert keys[-2] == same.key_for("masks")
         secret.step()
+        same.step()
 
     assert len(set(keys)) == 20
     assert {len(key) for key in keys} == {32}
+    assert len(bytes.fromhex(secret.confirmation())) == 32
     assert bytes.fromhex(secret.confirmation()) not in keys
 
 
-def test_the_tag_is_not_truncated() -> None:
-    assert len(bytes.fromhex(agree().confirmation())) == 32
-
-
-def test_after_a_step_nothing_of_the_old_round_is_left() -> None:
-    secret = agree()
-    first, second = plain_group.chain_values(CONTRIBUTIONS, RUN, RUN_KEYS, rounds=2)
-    buffer = secret._chain
-    assert first in state_of(secret)
-
-    secret.step()
-
-    assert first not in state_of(secret)
-    # The memory itself was overwritten, not left behind for a new one.
-    assert secret._chain is buffer
-    assert bytes(buffer) == second
-
-
-def test_a_step_leaves_no_second_copy_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_step_nothing_of_the_old_round_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[bytearray] = []
-    secret = agree()
     expand = key_derivation._expand
 
     def watch(key: bytearray, info: bytes) -> bytearray:
         made.append(expand(key, info))
         return made[-1]
 
+    secret = agree()
+    first, second = plain_group.chain_values(CONTRIBUTIONS, RUN, RUN_KEYS, rounds=2)
+    buffer = secret._chain
+    assert first in state_of(secret)
+    assert first in secret.to_bytes()
+    assert secret.key_for("transcript") not in state_of(secret)
     monkeypatch.setattr(key_derivation, "_expand", watch)
 
     secret.step()
 
+    assert first not in state_of(secret)
+    assert first not in secret.to_bytes()
+    # The memory itself was overwritten, not left behind for a new one, and there is no second copy.
+    assert secret._chain is buffer
+    assert bytes(buffer) == second
     assert made == [bytearray(32)]
-    assert any(secret._chain)
-
-
-def test_what_is_derived_in_a_round_is_not_kept() -> None:
-    secret = agree()
-    key = secret.key_for("transcript")
-
-    assert key not in state_of(secret)
 
 
 def test_erased_memory_is_zero_and_the_secret_of_no_use() -> None:
     secret = agree()
     tag, buffer = secret.confirmation(), secret._chain
 
+    secret.erase()
     secret.erase()
 
     assert bytes(buffer) == bytes(32)
@@ -159,17 +143,6 @@ def test_a_secret_that_was_kept_goes_on_where_it_stood(steps: int) -> None:
         secret.step()
 
 
-def test_what_is_kept_after_a_step_has_nothing_of_the_round_before() -> None:
-    first, second = plain_group.chain_values(CONTRIBUTIONS, RUN, RUN_KEYS, rounds=2)
-    secret = agree()
-    assert first in secret.to_bytes()
-
-    secret.step()
-
-    assert first not in secret.to_bytes()
-    assert second in secret.to_bytes()
-
-
 @pytest.mark.parametrize("kept", [b"", agree().to_bytes()[:-1], agree().to_bytes() + b"\0"], ids=len)
 def test_what_cannot_be_a_kept_secret_is_refused(kept: bytes) -> None:
     with pytest.raises(LocalError, match=f"has 72 bytes, not {len(kept)}"):
@@ -190,16 +163,6 @@ def test_a_secret_advances_to_any_later_round_and_never_back() -> None:
     assert advanced.round == 5
 
 
-def test_erasing_twice_is_harmless() -> None:
-    secret = agree()
-
-    secret.erase()
-    secret.erase()
-
-    with pytest.raises(LocalError, match="erased"):
-        secret.step()
-
-
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_contribution_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(PeerError, match="32 bytes") as caught:
@@ -213,15 +176,11 @@ def test_a_secret_takes_one_contribution_and_one_key_of_each_of_two_or_more(cont
         agree(CONTRIBUTIONS[:contributions], run_keys=RUN_KEYS[:keys])
 
 
-def test_a_copy_is_refused() -> None:
+def test_a_copy_is_refused_and_text_forms_do_not_show_the_secret() -> None:
+    secret = agree()
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(LocalError, match="cannot be copied"):
-            duplicate(agree())
-
-
-def test_text_forms_do_not_show_the_secret() -> None:
-    secret = agree()
-
+            duplicate(secret)
     assert f"{secret!r} {secret} {[secret]}" == "<GroupSecret> <GroupSecret> [<GroupSecret>]"
 
 
@@ -244,24 +203,15 @@ def test_every_form_of_a_part_is_noted_as_its_bytes() -> None:
     assert transcript.digest("signs") == plain_group.transcript(KEY, parts, "signs")
 
 
-def test_noting_goes_on_after_a_digest() -> None:
-    transcript = Transcript(KEY)
-    transcript.note(b"model")
-    first = transcript.digest("union")
-    transcript.note(b"union")
-
-    assert first == plain_group.transcript(KEY, [b"model"], "union")
-    assert transcript.digest("signs") == plain_group.transcript(KEY, [b"model", b"union"], "signs")
-
-
-def test_a_copy_of_a_transcript_goes_its_own_way() -> None:
+def test_noting_goes_on_after_a_digest_and_a_copy_goes_its_own_way() -> None:
     transcript = Transcript(KEY)
     transcript.note(b"model")
     other = transcript.copy()
-    other.note(b"union")
-
     assert transcript.digest("signs") == plain_group.transcript(KEY, [b"model"], "signs")
-    assert other.digest("signs") == plain_group.transcript(KEY, [b"model", b"union"], "signs")
+    transcript.note(b"union")
+
+    assert transcript.digest("signs") == plain_group.transcript(KEY, [b"model", b"union"], "signs")
+    assert other.digest("signs") == plain_group.transcript(KEY, [b"model"], "signs")
 
 
 def test_transcripts_differ_in_key_parts_order_boundaries_and_phase() -> None:
@@ -296,12 +246,9 @@ def test_a_big_part_is_not_copied(big: bytes) -> None:
     assert peak < 2**20
 
 
-def test_an_array_with_gaps_is_refused() -> None:
+def test_an_array_with_gaps_and_a_key_of_another_length_are_refused() -> None:
     with pytest.raises(LocalError, match="contiguous"):
         Transcript(KEY).note(np.zeros(10)[::2])
-
-
-@pytest.mark.parametrize("size", [0, 16, 31, 33])
-def test_the_key_of_a_transcript_has_32_bytes(size: int) -> None:
-    with pytest.raises(LocalError, match=f"32 bytes, not {size}"):
-        Transcript(bytes(size))
+    for size in (0, 16, 31, 33):
+        with pytest.raises(LocalError, match=f"32 bytes, not {size}"):
+            Transcript(bytes(size))

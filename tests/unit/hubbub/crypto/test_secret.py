@@ -10,12 +10,6 @@ def seed(secret: ClientSecret, *, purpose: str = "batches", run: RunId = RUN, ro
     return secret.seed_for(purpose, run=run, round_number=round_number)
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    secret = ClientSecret.from_os()
-
-    assert seed(secret) == seed(secret)
-
-
 def test_purpose_run_and_round_each_change_the_seed() -> None:
     secret = ClientSecret.from_os()
     seeds = [
@@ -30,10 +24,6 @@ def test_purpose_run_and_round_each_change_the_seed() -> None:
     assert all(a != b for a, b in combinations(seeds, 2))
 
 
-def test_two_secrets_from_the_os_differ() -> None:
-    assert seed(ClientSecret.from_os()) != seed(ClientSecret.from_os())
-
-
 def test_a_secret_that_was_kept_gives_the_same_seeds_in_every_run_and_round() -> None:
     secret = ClientSecret.from_os()
     again = ClientSecret.from_bytes(secret.to_bytes())
@@ -41,14 +31,13 @@ def test_a_secret_that_was_kept_gives_the_same_seeds_in_every_run_and_round() ->
     for run in (RUN, OTHER_RUN):
         for number in (1, 2):
             assert seed(again, run=run, round_number=number) == seed(secret, run=run, round_number=number)
-    assert seed(again, run=RUN) != seed(again, run=OTHER_RUN)
 
 
-def test_seeds_use_all_of_their_16_bytes() -> None:
+def test_seeds_differ_and_use_all_of_their_16_bytes() -> None:
     seeds = [seed(ClientSecret.from_os()) for _ in range(64)]
 
-    assert max(seeds) >= 2**125
-    assert max(seeds) < 2**128
+    assert len(set(seeds)) == 64
+    assert 2**125 <= max(seeds) < 2**128
 
 
 def test_demo_secret_follows_from_seed_client_and_round_alone() -> None:
@@ -60,16 +49,7 @@ def test_demo_secret_follows_from_seed_client_and_round_alone() -> None:
     assert seed(demo) != seed(demo, round_number=2)
     assert seed(demo) != seed(ClientSecret.for_demo(8, 0))
     assert seed(demo) != seed(ClientSecret.for_demo(7, 1))
-
-
-def test_demo_seed_and_index_do_not_run_together() -> None:
     assert seed(ClientSecret.for_demo(1, 11)) != seed(ClientSecret.for_demo(11, 1))
-
-
-def test_nothing_of_the_key_prints() -> None:
-    secret = ClientSecret(b"not for your eyes", bind_run=True)
-
-    assert repr(secret) == str(secret) == f"{secret}" == "<ClientSecret>"
 
 
 def test_keys_have_32_bytes_and_seeds_are_their_beginning() -> None:

@@ -103,21 +103,14 @@ def test_what_is_no_point_of_the_curve_is_refused() -> None:
     assert not verify((2).to_bytes(32, "little"), SIGNATURE, "order", MESSAGE)
 
 
-def test_keys_that_are_made_are_accepted() -> None:
-    for _ in range(20):
-        check_public_key(SigningKey.generate().public)
-
-
-def test_a_key_comes_back_from_its_bytes() -> None:
-    key = SigningKey.generate()
-    again = SigningKey.from_bytes(key.to_bytes())
-
-    assert again.public == key.public
-    assert again.sign("order", MESSAGE) == key.sign("order", MESSAGE)
-
-
-def test_keys_that_are_made_differ() -> None:
-    assert SigningKey.generate().public != SigningKey.generate().public
+def test_keys_that_are_made_are_accepted_and_differ_and_come_back_from_their_bytes() -> None:
+    keys = [SigningKey.generate() for _ in range(20)]
+    for key in keys:
+        check_public_key(key.public)
+        again = SigningKey.from_bytes(key.to_bytes())
+        assert again.public == key.public
+        assert again.sign("order", MESSAGE) == key.sign("order", MESSAGE)
+    assert len({key.public for key in keys}) == len(keys)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
@@ -130,7 +123,4 @@ def test_a_copy_is_refused() -> None:
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(LocalError, match="cannot be copied"):
             duplicate(KEY)
-
-
-def test_text_forms_do_not_show_the_key() -> None:
     assert f"{KEY!r} {KEY} {[KEY]}" == "<SigningKey> <SigningKey> [<SigningKey>]"

@@ -94,56 +94,29 @@ def refusal_of(frame: bytes) -> MalformedMessage:
     return caught.value
 
 
-def test_there_is_a_sample_of_every_kind() -> None:
+def test_every_kind_comes_back_as_it_was() -> None:
     assert {body.kind for body in BODIES} == set(KINDS)
-
-
-def test_every_kind_comes_back_as_it_was(subtests: pytest.Subtests) -> None:
     for body in BODIES:
-        with subtests.test(body.kind):
-            envelope = make_envelope(body, sender=CLIENT, recipient=COORDINATOR)
+        envelope = make_envelope(body, sender=CLIENT, recipient=COORDINATOR)
 
-            assert decode(encode(envelope)) == envelope
-            assert type(decode(encode(envelope)).body) is type(body)
-
-
-@given(envelope=ENVELOPES)
-def test_any_envelope_comes_back_as_it_was(envelope: Envelope) -> None:
-    assert decode(encode(envelope)) == envelope
+        assert decode(encode(envelope)) == envelope
+        assert type(decode(encode(envelope)).body) is type(body)
 
 
 @given(envelope=ENVELOPES)
-def test_payload_travels_as_the_bytes_it_is(envelope: Envelope) -> None:
-    unsigned = replace(envelope, signature=b"")
-
-    assert encode(unsigned).endswith(envelope.payload)
-    without = encode(replace(unsigned, payload=b""))
-    assert len(encode(unsigned)) == len(without) + len(envelope.payload)
-
-
-@given(envelope=ENVELOPES)
-def test_signature_covers_all_but_itself(envelope: Envelope) -> None:
-    unsigned = replace(envelope, signature=b"")
-    without_payload = encode(unsigned).removesuffix(envelope.payload)
-
-    assert signed_part(envelope) == signed_part(unsigned)
-    assert signed_part(envelope) == without_payload + hashlib.sha256(envelope.payload).digest()
-
-
-@given(envelope=ENVELOPES)
-def test_what_a_frames_signature_covers_is_what_was_signed(envelope: Envelope) -> None:
-    frame = encode(envelope)
-
-    assert covered(frame) == signed_part(envelope) == signed_part(decode(frame))
-
-
-@given(envelope=ENVELOPES)
-def test_signing_on_the_way_writes_the_same_frame(envelope: Envelope) -> None:
+def test_any_envelope_comes_back_as_it_was_and_its_signature_covers_all_but_itself(envelope: Envelope) -> None:
     def sign(text: bytes) -> bytes:
         assert text == signed_part(envelope)
         return envelope.signature
 
-    assert encode_signed(envelope, sign) == encode(envelope)
+    frame, unsigned = encode(envelope), encode(replace(envelope, signature=b""))
+
+    assert decode(frame) == envelope
+    assert frame.endswith(envelope.payload + envelope.signature), "the payload travels as the bytes it is"
+    assert encode_signed(envelope, sign) == frame
+    without_payload = unsigned.removesuffix(envelope.payload)
+    assert signed_part(envelope) == without_payload + hashlib.sha256(envelope.payload).digest()
+    assert covered(frame) == covered(unsigned) == signed_part(envelope)
 
 
 def test_the_signature_covers_the_bytes_of_a_frame_and_not_their_meaning() -> None:
@@ -158,12 +131,6 @@ def test_what_the_signature_covers_says_where_each_part_ends() -> None:
     frames = [frame_of(b"ab", b"c", b""), frame_of(b"a", b"bc", b""), frame_of(b"a", b"b", b"c")]
 
     assert len({covered(frame) for frame in frames}) == len(frames)
-
-
-@pytest.mark.parametrize("frame", [b"", b"HBUB", FRAME[:-1], FRAME + b"\0", b"HTTP" + FRAME[4:]])
-def test_bytes_that_are_no_frame_have_nothing_that_a_signature_covers(frame: bytes) -> None:
-    with pytest.raises(MalformedMessage):
-        covered(frame)
 
 
 def test_every_field_of_the_envelope_is_signed() -> None:
@@ -185,17 +152,28 @@ def test_every_field_of_the_envelope_is_signed() -> None:
 # Frames that are none ---------------------------------------------------------------------------------
 
 
-def test_every_truncation_is_malformed() -> None:
-    for length in range(len(FRAME)):
-        assert refusal_of(FRAME[:length]).reason is RejectReason.MALFORMED
+BAD_FRAMES: dict[str, tuple[bytes, str]] = {
+    "a byte left over": (FRAME + b"\0", "1 bytes are left over"),
+    "a frame left over": (FRAME + FRAME, f"{len(FRAME)} bytes are left over"),
+    "other magic": (b"HTTP" + FRAME[4:], "magic"),
+    "a huge header": (PREFIX.pack(MAGIC, FORMAT_VERSION, 2**32 - 1, 0, 0, 0), "truncated"),
+    "a huge body": (PREFIX.pack(MAGIC, FORMAT_VERSION, 0, 2**32 - 1, 0, 0), "truncated"),
+    "a huge payload": (PREFIX.pack(MAGIC, FORMAT_VERSION, 0, 0, 2**32 - 1, 2**16 - 1), "truncated"),
+    "a long header": (frame_of(b" " * (MAX_JSON_BYTES + 1)), f"is over {MAX_JSON_BYTES}"),
+    "a long body": (frame_of(header_with(), b" " * (MAX_JSON_BYTES + 1)), f"is over {MAX_JSON_BYTES}"),
+    **{f"cut off after {length} bytes": (FRAME[:length], "") for length in range(len(FRAME))},
+}
 
 
-@pytest.mark.parametrize("rest", [b"\0", b"HBUB", FRAME])
-def test_bytes_left_over_are_malformed(rest: bytes) -> None:
-    error = refusal_of(FRAME + rest)
+def test_bytes_that_are_not_one_frame_are_malformed(subtests: pytest.Subtests) -> None:
+    for name, (frame, complaint) in BAD_FRAMES.items():
+        with subtests.test(name):
+            error = refusal_of(frame)
 
-    assert error.reason is RejectReason.MALFORMED
-    assert f"{len(rest)} bytes are left over" in str(error)
+            assert error.reason is RejectReason.MALFORMED
+            assert complaint in str(error)
+            with pytest.raises(MalformedMessage):
+                covered(frame)
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 256, 2**16 - 1])
@@ -204,29 +182,6 @@ def test_unknown_version_says_which_and_what_to_do(version: int) -> None:
 
     assert error.reason is RejectReason.UNKNOWN_VERSION
     assert f"version {version}; this party speaks version {FORMAT_VERSION}: upgrade" in str(error)
-
-
-def test_other_magic_is_malformed_whatever_the_version() -> None:
-    error = refusal_of(b"HTTP" + FRAME[4:])
-
-    assert error.reason is RejectReason.MALFORMED
-    assert "magic" in str(error)
-
-
-@pytest.mark.parametrize("lengths", [(2**32 - 1, 0, 0, 0), (0, 2**32 - 1, 0, 0), (0, 0, 2**32 - 1, 2**16 - 1)])
-def test_huge_lengths_are_refused_before_anything_is_allocated(lengths: tuple[int, int, int, int]) -> None:
-    error = refusal_of(PREFIX.pack(MAGIC, FORMAT_VERSION, *lengths))
-
-    assert error.reason is RejectReason.MALFORMED
-    assert "truncated" in str(error)
-
-
-@pytest.mark.parametrize("part", ["header", "body"])
-def test_json_over_the_limit_is_refused_unread(part: str) -> None:
-    spaces = b" " * (MAX_JSON_BYTES + 1)
-    frame = frame_of(spaces) if part == "header" else frame_of(header_with(), spaces)
-
-    assert f"is over {MAX_JSON_BYTES}" in str(refusal_of(frame))
 
 
 def test_unknown_kind_has_a_reason_of_its_own() -> None:
@@ -263,16 +218,6 @@ BAD_HEADERS = {
 }
 
 
-def test_bad_header_is_malformed(subtests: pytest.Subtests) -> None:
-    for name, header in BAD_HEADERS.items():
-        with subtests.test(name):
-            error = refusal_of(frame_of(header))
-
-            assert error.reason is RejectReason.MALFORMED
-            assert str(error).startswith("the header is not valid: ")
-
-
-APPLIED = f'"model_hmac": "{"0" * 64}", "traffic": []'
 BAD_BODIES: dict[str, tuple[str, str]] = {
     "unknown field": ("run-ready", '{"colour": 1}'),
     "missing field": ("run-refused", "{}"),
@@ -296,16 +241,23 @@ BAD_BODIES: dict[str, tuple[str, str]] = {
         f'{{"scores": [{{"name": "loss", "value": {10**400}}}], "traffic": []}}',
     ),
     "broken JSON": ("run-ready", "{"),
+    "a bad manifest": (
+        "run-proposed",
+        json.dumps({"manifest": {**SAMPLES["run-proposed"]["manifest"], "rho": 0}}),
+    ),
 }
 
 
-def test_bad_body_is_malformed(subtests: pytest.Subtests) -> None:
+def test_a_bad_header_or_body_is_malformed(subtests: pytest.Subtests) -> None:
+    frames = {name: ("header", frame_of(header)) for name, header in BAD_HEADERS.items()}
     for name, (kind, body) in BAD_BODIES.items():
+        frames[f"body: {name}"] = f"body of {kind}", frame_of(header_with(kind=kind), body.encode())
+    for name, (part, frame) in frames.items():
         with subtests.test(name):
-            error = refusal_of(frame_of(header_with(kind=kind), body.encode()))
+            error = refusal_of(frame)
 
             assert error.reason is RejectReason.MALFORMED
-            assert str(error).startswith(f"the body of {kind} is not valid: ")
+            assert str(error).startswith(f"the {part} is not valid: ")
 
 
 def changed(kind: str, path: str, value: object) -> bytes:
@@ -319,7 +271,10 @@ def changed(kind: str, path: str, value: object) -> bytes:
     return frame_of(header_with(kind=kind), json.dumps(body).encode())
 
 
+VECTOR = {"name": "signs", "length": 1, "modulus": 11}
 BAD_FIELDS: list[tuple[str, str, object]] = [
+    ("share-chunk", "vectors", []),
+    ("share-chunk", "vectors", [VECTOR] * 9),
     ("share-chunk", "set_id", "../x"),
     ("share-chunk", "index", -1),
     ("share-chunk", "weight", 0),
@@ -366,32 +321,18 @@ BAD_FIELDS: list[tuple[str, str, object]] = [
 ]
 
 
-def test_the_samples_are_well_before_they_are_changed() -> None:
+def test_a_bad_field_is_malformed_and_named(subtests: pytest.Subtests) -> None:
     for kind in KINDS:
         assert decode(frame_of(header_with(kind=kind), json.dumps(SAMPLES[kind]).encode())).kind == kind
-
-
-def test_a_bad_field_is_malformed_and_named(subtests: pytest.Subtests) -> None:
     for kind, path, value in BAD_FIELDS:
         with subtests.test(kind=kind, path=path, value=value):
             error = refusal_of(changed(kind, path, value))
 
             assert error.reason is RejectReason.MALFORMED
             assert str(error).startswith(f"the body of {kind} is not valid: {path}: ")
-
-
-def test_a_receipt_without_a_signature_is_malformed() -> None:
     receipt = SAMPLES["set-received"]["receipt"]["receipt"]
-
     assert "signature" in str(refusal_of(changed("set-received", "receipt", receipt)))
-
-
-@pytest.mark.parametrize("count", [0, 9])
-def test_a_set_has_one_to_eight_vectors(count: int) -> None:
-    vector = {"name": "signs", "length": 1, "modulus": 11}
-
-    assert "vectors: " in str(refusal_of(changed("share-chunk", "vectors", [vector] * count)))
-    decode(changed("share-chunk", "vectors", [vector] * 8))
+    decode(changed("share-chunk", "vectors", [VECTOR] * 8))
 
 
 @pytest.mark.parametrize("kem", Kem)
@@ -411,15 +352,6 @@ def test_a_refusal_stays_one_short_line_whatever_the_sender_wrote() -> None:
     assert "\n" not in text
     assert len(text) < 1_000
     assert "and 95 more" in text
-
-
-def test_a_proposal_with_a_bad_manifest_is_malformed() -> None:
-    manifest = json.loads(make_manifest().canonical)
-    body = json.dumps({"manifest": {**manifest, "rho": 0}}).encode()
-
-    error = refusal_of(frame_of(header_with(kind="run-proposed"), body))
-
-    assert "rho is 0" in str(error)
 
 
 # Damage ---------------------------------------------------------------------------------------------------

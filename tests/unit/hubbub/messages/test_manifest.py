@@ -4,8 +4,6 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
@@ -60,24 +58,14 @@ def test_defaults_and_other_spellings_of_a_number_make_no_difference() -> None:
     assert read_manifest(document().replace('"rho": 0.1', '"rho": 1e-1')).run_id == make_manifest().run_id
 
 
-def test_the_canonical_form_is_sorted_ascii_without_spaces() -> None:
-    canonical = make_manifest(task="synthétique").canonical
+def test_the_canonical_form_is_sorted_ascii_without_spaces_and_reads_back_as_the_same() -> None:
+    manifest = make_manifest(task="synthétique")
 
-    assert canonical == canonical.strip()
-    assert b" " not in canonical
-    assert b"synth\\u00e9tique" in canonical
-    assert list(json.loads(canonical)) == sorted(VALID)
-
-
-def test_the_canonical_form_reads_back_as_the_same_manifest() -> None:
-    manifest = make_manifest()
-
+    assert manifest.canonical == manifest.canonical.strip()
+    assert b" " not in manifest.canonical
+    assert b"synth\\u00e9tique" in manifest.canonical
+    assert list(json.loads(manifest.canonical)) == sorted(VALID)
     assert read_manifest(manifest.canonical) == manifest
-
-
-def test_the_run_id_is_the_sha256_of_the_canonical_form() -> None:
-    manifest = make_manifest()
-
     assert manifest.run_id == hashlib.sha256(manifest.canonical).hexdigest()
 
 
@@ -127,23 +115,14 @@ OTHER_VALUES: dict[str, object] = {
 SINGLE_VALUED = {"format", "factor_bits", "wire"}
 
 
-def test_every_field_has_another_value_here() -> None:
-    assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
-
-
 SUCCESSOR = json.loads(make_successor().canonical)
 
 
-def test_a_predecessor_that_is_not_there_is_left_out_of_the_canonical_form() -> None:
-    """Runs from before there were successors keep their ids, and so the tombstones that name them."""
-    assert "predecessor" not in VALID
-    assert read_manifest(document(predecessor=None)).run_id == make_manifest().run_id
-
-
-def test_a_block_of_one_is_left_out_of_the_canonical_form() -> None:
-    """Runs from before there were blocks keep their ids, too."""
-    assert "block" not in VALID
-    assert read_manifest(document(block=1)).run_id == make_manifest().run_id
+@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1)])
+def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
+    """Runs from before there were successors and blocks keep their ids, and so the tombstones that name them."""
+    assert field not in VALID
+    assert read_manifest(document(**{field: default})).run_id == make_manifest().run_id
 
 
 def test_a_manifest_with_blocks_reads_back_as_the_same_and_says_so_to_the_protocol() -> None:
@@ -178,6 +157,7 @@ def test_every_field_of_the_predecessor_changes_the_run_id(field: str) -> None:
 
 
 def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
+    assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
     for field, value in OTHER_VALUES.items():
         with subtests.test(field):
             # The one strategy whose union can be over blocks.
@@ -190,12 +170,6 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
             assert Manifest.model_validate({**fields, field: value}).run_id != before.run_id
 
 
-def test_the_order_of_the_cohort_is_part_of_the_run() -> None:
-    cohort = make_manifest().cohort
-
-    assert make_manifest(cohort=cohort[::-1]).run_id != make_manifest().run_id
-
-
 def test_what_the_audit_log_says_of_a_run_is_plain_json_and_names_the_same_run() -> None:
     manifest = make_manifest()
 
@@ -203,6 +177,7 @@ def test_what_the_audit_log_says_of_a_run_is_plain_json_and_names_the_same_run()
 
     assert read_manifest(json.dumps(said["manifest"])).run_id == manifest.run_id
     assert said["roster_sha256"] == manifest.roster_sha256
+    assert make_manifest(cohort=manifest.cohort[::-1]).run_id != manifest.run_id, "the order is part of the run"
 
 
 # What cannot be ---------------------------------------------------------------------------------------------
@@ -225,16 +200,12 @@ FORMER: list[dict[str, str]] = SUCCESSOR["predecessor"]["cohort"]
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "one client": ({"cohort": TWO[:1]}, "a cohort needs at least 2 clients"),
-    "no client": ({"cohort": []}, "a cohort needs at least 2 clients"),
     "one aggregator": ({"aggregators": ["aggregator-1"]}, "additive sharing needs at least 2 aggregators"),
-    "no aggregator": ({"aggregators": []}, "additive sharing needs at least 2 aggregators"),
     "a client twice": ({"cohort": [*TWO, TWO[0]]}, "client-1 stands for several"),
     "an aggregator twice": ({"aggregators": ["a", "a"]}, "but a stands for several"),
     "a client that aggregates": ({"aggregators": ["client-1", "a"]}, "client-1 stands for several"),
-    "a client that coordinates": ({"coordinator": "client-2"}, "client-2 stands for several"),
     "an aggregator that coordinates": ({"coordinator": "aggregator-2"}, "aggregator-2 stands for several"),
     "rho of 0": ({"rho": 0}, "rho is 0.0; it must be above 0 and at most 1"),
-    "rho below 0": ({"rho": -0.1}, "above 0 and at most 1"),
     "rho above 1": ({"rho": 1.0000001}, "above 0 and at most 1"),
     "rho NaN": ({"rho": math.nan}, "above 0 and at most 1"),
     "rho infinite": ({"rho": math.inf}, "above 0 and at most 1"),
@@ -284,7 +255,6 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "a metric with wrong bounds": ({"metrics": [{"name": "loss", "low": 2}]}, "the bounds of loss"),
     "no steps": ({"local_steps": 0}, "local_steps: "),
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
-    "timeout NaN": ({"phase_timeout_s": math.nan}, "phase_timeout_s: "),
     "timeout infinite": ({"phase_timeout_s": math.inf}, "phase_timeout_s: "),
     "negative void rounds": ({"max_void_rounds": -1}, "max_void_rounds: "),
     "chunks too small to cut": ({"chunk_bytes": 255}, "chunk_bytes: "),
@@ -348,18 +318,12 @@ def test_what_is_not_a_json_object_is_refused(text: str | bytes) -> None:
     complaint(text)
 
 
-def test_many_mistakes_are_still_one_short_line() -> None:
-    text = complaint(json.dumps({f"{'field' * 1000}\n{number}": 0 for number in range(1000)}))
+def test_a_refusal_is_one_short_line_without_the_values() -> None:
+    many = complaint(json.dumps({f"{'field' * 1000}\n{number}": 0 for number in range(1000)}))
 
-    assert len(text) < 1_000
-    assert "more" in text
-
-
-def test_an_unknown_field_cannot_begin_a_line_of_its_own() -> None:
+    assert len(many) < 1_000
+    assert "more" in many
     assert "a\\nb\\x1b: Extra inputs" in complaint(document(**{"a\nb\x1b": 1}))
-
-
-def test_a_refusal_does_not_repeat_the_values() -> None:
     assert "swordfish" not in complaint(document(nonce="swordfish", rho="swordfish", cohort="swordfish"))
 
 
@@ -385,17 +349,13 @@ def test_every_chunk_size_that_is_allowed_can_be_cut_and_carried(chunk_bytes: in
 # Who takes part -----------------------------------------------------------------------------------------------
 
 
-def test_default_min_clients() -> None:
+def test_the_default_of_min_clients_is_always_allowed_and_always_a_majority() -> None:
     expected = {2: 2, 3: 3, 4: 3, 5: 4, 6: 4, 7: 5, 9: 6, 10: 7, 100: 67}
 
     assert {organisations: default_min_clients(organisations) for organisations in expected} == expected
-
-
-@given(clients=st.integers(2, 100))
-def test_the_default_is_always_allowed_and_always_a_majority(clients: int) -> None:
-    manifest = make_manifest(clients=clients, min_clients=default_min_clients(clients))
-
-    assert 2 * manifest.min_clients > clients
+    for clients in (*range(2, 20), 99, 100):
+        manifest = make_manifest(clients=clients, min_clients=default_min_clients(clients))
+        assert 2 * manifest.min_clients > clients
 
 
 def test_min_clients_counts_organisations() -> None:
@@ -417,6 +377,6 @@ def test_min_clients_counts_organisations() -> None:
 def test_the_protocols_parameters_are_the_manifests() -> None:
     parameters = make_manifest(clients=5, servers=3, rho=0.5, alpha_max=4.0).protocol_parameters
 
-    assert (parameters.parameters, parameters.clients, parameters.servers) == (100, 5, 3)
+    assert (parameters.model_size, parameters.clients, parameters.servers) == (100, 5, 3)
     assert (parameters.rho, parameters.alpha_max, parameters.factor_bits) == (0.5, 4.0, 32)
     assert parameters.kept == 50

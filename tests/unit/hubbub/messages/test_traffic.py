@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from hubbub.messages.shares import Traffic, VectorClaim, count_arrivals, count_payload, declare, share_wire_bytes
-from hubbub.protocol.costs import Headcount, no_union_bits
+from hubbub.protocol.costs import Headcount, factors_bits, signs_bits
 from hubbub.protocol.layout import Vector, chunk_payload_bytes, plan_chunks
 
 VECTORS = (Vector("signs", 1_000, 11), Vector("factors", 1, 2**32))
@@ -20,9 +20,8 @@ def test_payload_of_all_parties_is_the_papers_formula() -> None:
     up = [item for _ in range(clients) for item in count_payload(VECTORS, "up", copies=servers)]
     down = [item for _ in range(servers) for item in count_payload(VECTORS, "down", copies=clients)]
 
-    assert sum(item.payload_bits for item in (*up, *down)) == no_union_bits(
-        1_000, Headcount.complete(clients, servers)
-    )
+    heads = Headcount.complete(clients, servers)
+    assert sum(item.payload_bits for item in (*up, *down)) == signs_bits(1_000, heads) + factors_bits(heads)
 
 
 def test_the_first_vector_of_a_frame_carries_the_framing() -> None:

@@ -43,29 +43,17 @@ def test_slices_step_like_the_whole() -> None:
     assert np.concatenate(slices).tobytes() == apply_sum(theta, signs_sum, 0.7, 5).tobytes()
 
 
-def test_model_and_signs_of_different_lengths_are_refused() -> None:
+def test_steps_that_cannot_be_are_refused() -> None:
+    theta, signs_sum = np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32)
     with pytest.raises(LocalError, match="shape"):
-        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(1, dtype=np.int32), 1.0, 5)
-
-
-def test_model_in_double_precision_is_refused() -> None:
+        apply_sum(theta, signs_sum[:1], 1.0, 5)
     with pytest.raises(LocalError, match="float64"):
-        apply_sum(np.zeros(3), np.zeros(3, dtype=np.int32), 1.0, 5)  # type: ignore[arg-type] # on purpose
-
-
-@pytest.mark.parametrize("mean_factor", [math.nan, math.inf])
-def test_factor_that_is_not_finite_is_refused(mean_factor: float) -> None:
-    with pytest.raises(LocalError, match="finite"):
-        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32), mean_factor, 5)
-
-
-def test_sum_without_members_is_refused() -> None:
+        apply_sum(np.zeros(3), signs_sum, 1.0, 5)  # type: ignore[arg-type] # on purpose
+    for mean_factor in (math.nan, math.inf):
+        with pytest.raises(LocalError, match="finite"):
+            apply_sum(theta, signs_sum, mean_factor, 5)
     with pytest.raises(LocalError, match="at least one member"):
-        apply_sum(np.zeros(3, dtype=np.float32), np.zeros(3, dtype=np.int32), 1.0, 0)
-
-
-def test_largest_sums_that_members_can_have_are_taken() -> None:
-    assert are_sums_possible(np.array([4, -4], dtype=np.int32), 4 * POINT.to_ring(16.0), 4, POINT)
+        apply_sum(theta, signs_sum, 1.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +61,5 @@ def test_largest_sums_that_members_can_have_are_taken() -> None:
     [([5, 0], 0), ([0, -5], 0), ([0, 0], 4 * POINT.to_ring(16.0) + 1), ([0, 0], -1)],
 )
 def test_sums_that_members_cannot_have_are_told_apart(signs_sum: list[int], factors_sum: int) -> None:
+    assert are_sums_possible(np.array([4, -4], dtype=np.int32), 4 * POINT.to_ring(16.0), 4, POINT)
     assert not are_sums_possible(np.array(signs_sum, dtype=np.int32), factors_sum, 4, POINT)

@@ -17,15 +17,6 @@ def test_ring_of_the_signs_follows_the_cohort_whoever_drops_out() -> None:
     assert costs.signs_bits(10, heads) == 2 * (3 + 3) * 10 * 5
 
 
-def test_no_union_is_the_sum_of_its_phases() -> None:
-    heads = Headcount(cohort=5, senders=5, recipients=4, servers=3)
-
-    total = costs.no_union_bits(100, heads, factor_bits=16)
-
-    assert total == costs.signs_bits(100, heads) + costs.factors_bits(heads, 16)
-    assert costs.factors_bits(heads, 16) == 3 * 9 * 16
-
-
 @pytest.mark.parametrize(("senders", "recipients"), [(6, 5), (5, 6), (-1, 5), (5, -1)])
 def test_more_parties_than_the_cohort_has_are_refused(senders: int, recipients: int) -> None:
     with pytest.raises(ConfigurationError, match="5 clients"):
@@ -38,6 +29,7 @@ HEADS = Headcount(cohort=5, senders=4, recipients=3, servers=3)
 def test_sec_union_counts_q_bits_an_index() -> None:
     assert costs.sec_union_bits(100, 7, HEADS) == 3 * (4 + 3) * 100 * 7
     assert costs.sec_union_bits(100, 32, HEADS) == 3 * (4 + 3) * 100 * 32
+    assert costs.factors_bits(HEADS, 16) == 3 * (4 + 3) * 16
 
 
 def test_ring_of_the_counts_follows_the_cohort_whoever_drops_out() -> None:

@@ -41,32 +41,20 @@ def test_fraction_bits_of_known_cases(clients: int, alpha_max: float, modulus_bi
     assert fraction_bits(clients, alpha_max, modulus_bits) == a
 
 
-def test_more_clients_than_the_ring_has_values_are_refused() -> None:
+def test_rings_bounds_and_cohorts_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="use more bits"):
         fraction_bits(2**8, 1.0, 8)
-
-
-@pytest.mark.parametrize("alpha_max", [0.0, -1.0, math.nan, math.inf])
-def test_alpha_max_that_bounds_nothing_is_refused(alpha_max: float) -> None:
-    with pytest.raises(ConfigurationError, match="alpha_max"):
-        FixedPoint.for_cohort(5, alpha_max)
-
-
-@pytest.mark.parametrize("modulus_bits", [0, 33])
-def test_ring_that_residues_cannot_serve_is_refused(modulus_bits: int) -> None:
-    with pytest.raises(ConfigurationError, match="from 1 to 32"):
-        fraction_bits(5, 16.0, modulus_bits)
-
-
-def test_no_clients_are_refused() -> None:
+    for alpha_max in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ConfigurationError, match="alpha_max"):
+            FixedPoint.for_cohort(5, alpha_max)
+    for modulus_bits in (0, 33):
+        with pytest.raises(ConfigurationError, match="from 1 to 32"):
+            fraction_bits(5, 16.0, modulus_bits)
     with pytest.raises(ConfigurationError, match="at least one client"):
         fraction_bits(0, 16.0)
-
-
-@pytest.mark.parametrize("a", [28, -5])
-def test_fraction_bits_that_overflow_or_lose_everything_are_refused(a: int) -> None:
-    with pytest.raises(ConfigurationError, match="not between 1"):
-        FixedPoint(a, 32, 16.0)
+    for a in (28, -5):
+        with pytest.raises(ConfigurationError, match="not between 1"):
+            FixedPoint(a, 32, 16.0)
 
 
 @given(alpha=st.floats(0, 16))
@@ -87,13 +75,11 @@ def test_conversion_is_the_exact_floor_after_clipping(alpha: float, clients: int
     assert point.to_ring(alpha) == exact
 
 
-@pytest.mark.parametrize("alpha", [-1e-9, math.nan, math.inf, -math.inf])
-def test_factor_that_is_no_length_is_refused(alpha: float) -> None:
-    with pytest.raises(BadUpdate, match="scaling factor"):
-        FixedPoint.for_cohort(5, 16.0).to_ring(alpha)
-
-
-@pytest.mark.parametrize("value", [-1, 2**32])
-def test_value_outside_the_ring_is_refused(value: int) -> None:
-    with pytest.raises(LocalError, match="no residue"):
-        FixedPoint.for_cohort(5, 16.0).from_ring(value)
+def test_factor_that_is_no_length_and_value_outside_the_ring_are_refused() -> None:
+    point = FixedPoint.for_cohort(5, 16.0)
+    for alpha in (-1e-9, math.nan, math.inf, -math.inf):
+        with pytest.raises(BadUpdate, match="scaling factor"):
+            point.to_ring(alpha)
+    for value in (-1, 2**32):
+        with pytest.raises(LocalError, match="no residue"):
+            point.from_ring(value)

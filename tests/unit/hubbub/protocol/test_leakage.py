@@ -34,10 +34,6 @@ def test_chance_to_cancel_is_that_of_all_draws() -> None:
     assert found == pytest.approx(exact, rel=1e-12, abs=1e-15)
 
 
-def test_with_one_bit_even_counts_cancel_and_odd_ones_never() -> None:
-    assert [leakage.cancel_probability(choosers, 1) for choosers in range(1, 10)] == [0.0, 1.0] * 4 + [0.0]
-
-
 @given(q=st.integers(1, 32))
 def test_one_mark_never_cancels_and_two_do_if_they_are_opposite(q: int) -> None:
     assert leakage.cancel_probability(1, q) == 0.0
@@ -117,10 +113,7 @@ def test_alone_is_enumerated_for_a_small_case() -> None:
             weights[first == 0 and second == 0] += value[first] * value[second]  # type: ignore[assignment]  # Weights.
 
     assert leakage.alone_probability(rho, 3, 2) == pytest.approx(weights[True] / weights.total())
-
-
-def test_of_two_clients_the_one_that_sees_its_own_mark_is_alone_for_sure() -> None:
-    assert leakage.alone_probability(0.1, 2, 1) == 1.0
+    assert leakage.alone_probability(0.1, 2, 1) == 1.0, "of two clients, who sees its own mark is alone"
 
 
 @pytest.mark.parametrize("q", [1, 2, 5])
@@ -129,13 +122,10 @@ def test_the_papers_formulas_promise_more_than_there_is(q: int) -> None:
     assert leakage.paper_alone_probability(0.1, 5, q) > leakage.alone_probability(0.1, 5, q)
 
 
-def test_the_papers_formula_is_right_for_wide_marks() -> None:
+def test_the_papers_formula_is_right_for_wide_marks_and_a_dense_choice_leaves_nobody_alone() -> None:
     exact = leakage.expected_lost(N_LENET, 0.1, 5, 20)
 
     assert leakage.paper_expected_lost(N_LENET, 0.1, 5, 20) == pytest.approx(exact, rel=1e-5)
-
-
-def test_a_dense_choice_leaves_nobody_alone() -> None:
     assert leakage.expected_union(100, 1.0, 5) == 100
     assert leakage.expected_alone_share(1.0, 5) == 0.0
 
@@ -165,28 +155,14 @@ def test_one_client_can_tell_roughly_how_much_was_chosen_alone(q: int, alike: fl
     assert estimate == pytest.approx(exact, abs=0.12 if q <= 2 else 0.06)
 
 
-def test_of_an_empty_union_nobody_chose_anything_alone() -> None:
-    assert leakage.estimate_alone_share(kept=10, matched=0, union_size=0, members=3, q=2) == 0.0
-
-
-def test_with_one_other_client_and_one_bit_what_is_left_was_chosen_alone() -> None:
-    assert leakage.estimate_alone_share(kept=10, matched=6, union_size=12, members=2, q=1) == 1.0
-
-
-def test_with_one_other_client_own_marks_are_certain() -> None:
-    assert leakage.estimate_alone_share(kept=10, matched=4, union_size=12, members=2, q=4) == pytest.approx(8 / 12)
-
-
-@given(others=st.integers(0, 9), overlap=shares)
-def test_a_pair_misleads_where_an_odd_number_of_the_others_changed_their_minds(
-    others: int, overlap: float
+@pytest.mark.parametrize(
+    ("matched", "union_size", "members", "q", "share"),
+    [(0, 0, 3, 2, 0.0), (6, 12, 2, 1, 1.0), (4, 12, 2, 4, 8 / 12)],
+    ids=["an empty union", "one other client and one bit", "one other client, whose marks do not cancel"],
+)
+def test_the_share_that_was_chosen_alone_where_it_is_certain(
+    matched: int, union_size: int, members: int, q: int, share: float
 ) -> None:
-    changed = 2 * 0.1 * (1 - overlap)
-    odd = math.fsum(leakage.choosing_probability(others, changed, t) for t in range(1, others + 1, 2))
+    estimate = leakage.estimate_alone_share(kept=10, matched=matched, union_size=union_size, members=members, q=q)
 
-    assert leakage.pair_error(0.1, overlap, others) == pytest.approx(odd, rel=1e-12, abs=1e-15)
-
-
-def test_a_pair_never_misleads_if_nobody_changes_its_mind_or_nobody_else_is_there() -> None:
-    assert leakage.pair_error(0.1, 1.0, 4) == 0.0
-    assert leakage.pair_error(0.1, 0.3, 0) == 0.0
+    assert estimate == pytest.approx(share)

@@ -1,110 +1,276 @@
+"""Residues as bytes, in whole bits and in words: both encodings against plain integers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, LocalError, PeerError, RejectReason
-from hubbub.protocol.packing import block_elements, pack, unpack
-from hubbub.protocol.ring import residue_type, sample
-from support import plain_ring
+from hubbub.protocol import dense
+from hubbub.protocol.layout import DENSE, WHOLE_BITS, Encoding
+from hubbub.protocol.packing import (
+    SLACK,
+    UNSIGNED,
+    Radix,
+    block_elements,
+    container_bits,
+    join_fields,
+    merge_lanes,
+    part_fields,
+    split_lanes,
+)
+from hubbub.protocol.ring import Residues, residue_type, sample
+from support import plain_dense, plain_ring
 
-EVERY_WIDTH = [2**bits for bits in range(1, 33)]
-ODD_MODULI = [3, 5, 6, 11, 17, 21, 100, 2**13 - 1, 2**31 + 1, 2**32 - 1]
-MODULI = EVERY_WIDTH + ODD_MODULI + [2**64]
+POWERS = [2**bits for bits in range(1, 33)] + [2**64]
+# In words of 1 to 40 digits, of 40 to 64 bits, digits of 8, 16 and 32 bits; most take more than one lane.
+OTHERS = [3, 5, 6, 7, 11, 13, 17, 19, 20, 21, 23, 34, 100, 201, 257, 300, 1000, 2**13 - 1, 65535, 2**31 + 1]
+MODULI = [*POWERS, *OTHERS, 2**32 - 1]
+COUNT = 100
 
-moduli = st.sampled_from(MODULI) | st.integers(2, 2**32)
+moduli = st.sampled_from(MODULI) | st.integers(2, 2**32) | st.integers(2, 300)
 
 
-def test_every_width_is_packed_as_one_long_integer_and_comes_back() -> None:
-    wrong = []
+def draw(n: int, m: int) -> Residues:
+    return sample(AesCtrStream(n.to_bytes(32, "big")), n, m)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An encoding, the plain twin that packs integers, and its unit: so many residues in so many bits."""
+
+    encoding: Encoding
+    plain_pack: Callable[[list[int], int], bytes]
+    unit: Callable[[int], tuple[int, int]]
+    block: Callable[[int], int]
+
+
+CASES = {
+    "whole bits": Case(
+        WHOLE_BITS,
+        plain_ring.pack,
+        lambda m: (1, plain_ring.bits_for(m)),
+        lambda m: block_elements(plain_ring.bits_for(m)),
+    ),
+    "dense": Case(DENSE, plain_dense.pack, plain_dense.word, lambda m: dense.word_of(m).digits * 2**15),
+}
+both = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@both
+def test_every_width_is_packed_as_plain_integers_and_comes_back(case: Case) -> None:
     for m, n in product(MODULI, [0, 1, 7, 63, 64, 65, 200]):
-        x = sample(AesCtrStream(n.to_bytes(32, "big")), n, m)
-        packed = pack(x, m)
-        if packed != plain_ring.pack(x.tolist(), m) or unpack(packed, n, m).tolist() != x.tolist():
-            wrong.append((m, n))
+        x = draw(n, m)
+        packed = case.encoding.pack(x, m)
+        assert packed == case.plain_pack(x.tolist(), m), (m, n)
+        assert len(packed) == case.encoding.size(n, m), (m, n)
+        assert case.encoding.unpack(packed, n, m).tolist() == x.tolist(), (m, n)
 
-    assert wrong == []
 
-
+@both
 @given(m=moduli, data=st.data())
-def test_any_vector_comes_back(m: int, data: st.DataObject) -> None:
+def test_any_vector_comes_back(case: Case, m: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([0, m - 1]) | st.integers(0, m - 1), max_size=150))
 
-    packed = pack(np.array(values, dtype=residue_type(m)), m)
+    packed = case.encoding.pack(np.array(values, dtype=residue_type(m)), m)
 
-    assert packed == plain_ring.pack(values, m)
-    assert unpack(packed, len(values), m).tolist() == values
-
-
-def test_vector_longer_than_a_block_comes_back() -> None:
-    for m in MODULI:
-        x = sample(AesCtrStream(bytes(32)), block_elements(plain_ring.bits_for(m)) + 129, m)
-
-        assert np.array_equal(unpack(pack(x, m), x.size, m), x), m
+    assert packed == case.plain_pack(values, m)
+    assert case.encoding.unpack(packed, len(values), m).tolist() == values
 
 
-@given(m=moduli, first=st.integers(0, 8), second=st.integers(8, 15))
-def test_slices_of_64_elements_join_to_the_whole(m: int, first: int, second: int) -> None:
-    x = sample(AesCtrStream(bytes(32)), 1000, m)
+@both
+def test_vector_longer_than_a_block_comes_back(case: Case) -> None:
+    for m in (2, 3, 7, 8, 11, 17, 21, 300, 2**32 - 1, 2**32, 2**64):
+        block = case.block(m)
+        x = draw(2 * block + 129, m)
+        packed = case.encoding.pack(x, m)
+        assert np.array_equal(case.encoding.unpack(packed, x.size, m), x), m
+        # And not by the same slip twice: the second half is where a vector on its own puts it.
+        assert packed.endswith(case.encoding.pack(x[block:], m)), m
 
-    parts = np.split(x, [64 * first, 64 * second])
 
-    assert b"".join(pack(part, m) for part in parts) == pack(x, m)
+@both
+@given(m=moduli, first=st.integers(0, 2), second=st.integers(2, 5))
+def test_slices_of_64_units_join_to_the_whole(case: Case, m: int, first: int, second: int) -> None:
+    step = 64 * case.unit(m)[0]
+    x = draw(5 * step + 3, m)
+
+    parts = np.split(x, [step * first, step * second])
+
+    assert b"".join(case.encoding.pack(part, m) for part in parts) == case.encoding.pack(x, m)
 
 
-def test_bytes_at_any_address_can_be_unpacked() -> None:
-    x = sample(AesCtrStream(bytes(32)), 1000, 21)
+@both
+def test_bytes_at_any_address_can_be_unpacked_and_the_result_written_to(case: Case) -> None:
+    x = draw(1000, 21)
     for offset in range(8):
-        buffer = bytearray(b"\xff" * offset + pack(x, 21))
-
-        assert np.array_equal(unpack(memoryview(buffer)[offset:], 1000, 21), x), offset
-
-
-def test_result_can_be_written_to() -> None:
-    unpack(b"\x21", 2, 11)[0] = 5
+        buffer = bytearray(b"\xff" * offset + case.encoding.pack(x, 21))
+        found = case.encoding.unpack(memoryview(buffer)[offset:], 1000, 21)
+        assert np.array_equal(found, x), offset
+        found[0] = 5
 
 
+@both
 @given(m=moduli, n=st.integers(0, 100), change=st.sampled_from([-1, 1]) | st.integers(-800, 800))
-def test_any_other_number_of_bytes_is_refused(m: int, n: int, change: int) -> None:
-    size = -(-n * plain_ring.bits_for(m) // 8)
+def test_any_other_number_of_bytes_is_refused(case: Case, m: int, n: int, change: int) -> None:
+    size = len(case.plain_pack([0] * n, m))
     assume(change and size + change >= 0)
 
-    with pytest.raises(PeerError, match="take") as caught:
-        unpack(bytes(size + change), n, m)
+    for read in (case.encoding.unpack, case.encoding.check):
+        with pytest.raises(PeerError, match="take") as caught:
+            read(bytes(size + change), n, m)
+        assert caught.value.reason is RejectReason.WRONG_LENGTH
 
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
 
+@both
+@given(m=st.sampled_from(OTHERS), at=st.integers(0, 99), data=st.data())
+def test_what_is_no_residue_is_refused_wherever_it_is(case: Case, m: int, at: int, data: st.DataObject) -> None:
+    digits, bits = case.unit(m)
+    assume(m**digits < 2**bits)
+    numbers = [0] * 100
+    numbers[at] = data.draw(st.just(m**digits) | st.integers(m**digits, 2**bits - 1))
 
-@given(m=st.sampled_from(ODD_MODULI), at=st.integers(0, 99), data=st.data())
-def test_value_of_m_or_more_is_refused_wherever_it_is(m: int, at: int, data: st.DataObject) -> None:
-    values = [0] * 100
-    values[at] = data.draw(st.just(m) | st.integers(m, 2 ** plain_ring.bits_for(m) - 1))
-
-    with pytest.raises(PeerError, match="no residue") as caught:
-        unpack(plain_ring.pack(values, m), 100, m)
+    with pytest.raises(PeerError, match=r"no residue|make these words") as caught:
+        case.encoding.unpack(plain_ring.pack(numbers, 2**bits), 100 * digits, m)
 
     assert caught.value.reason is RejectReason.RESIDUE_OUT_OF_RANGE
 
 
-def test_any_padding_bit_that_is_set_is_refused() -> None:
-    padding = [
-        (m, bit) for m in MODULI for bit in range(plain_ring.bits_for(m), -(-plain_ring.bits_for(m) // 8) * 8)
-    ]
-    for m, bit in padding:
-        with pytest.raises(PeerError, match="zero") as caught:
-            unpack((1 << bit).to_bytes(bit // 8 + 1, "little"), 1, m)
-
-        assert caught.value.reason is RejectReason.NONZERO_PADDING
-
-
-def test_packing_refuses_a_value_that_would_run_into_its_neighbour() -> None:
-    with pytest.raises(LocalError, match="11 or more"):
-        pack(np.array([11], dtype=np.uint32), 11)
+@both
+def test_any_padding_bit_that_is_set_is_refused(case: Case) -> None:
+    for m in MODULI:
+        bits = case.unit(m)[1]
+        for bit in range(bits, -(-bits // 8) * 8):
+            with pytest.raises(PeerError, match="zero") as caught:
+                case.encoding.unpack((1 << bit).to_bytes(bit // 8 + 1, "little"), 1, m)
+            assert caught.value.reason is RejectReason.NONZERO_PADDING
 
 
-def test_modulus_above_the_largest_is_refused() -> None:
-    with pytest.raises(ConfigurationError):
-        unpack(b"", 0, 2**32 + 1)
+@both
+def test_packing_refuses_what_is_no_vector_over_the_ring(case: Case) -> None:
+    wrongs: dict[str, NDArray[Any]] = {
+        "11 or more": np.array([11], dtype=np.uint32),
+        "2-dimensional": np.zeros((2, 2), dtype=np.uint32),
+        "int8": np.zeros(2, dtype=np.int8),
+    }
+    for complaint, wrong in wrongs.items():
+        with pytest.raises(LocalError, match=complaint):
+            case.encoding.pack(wrong, 11)
+    with pytest.raises(ConfigurationError, match="-1 elements"):
+        case.encoding.size(-1, 11)
+    with pytest.raises(ConfigurationError, match="modulus"):
+        case.encoding.unpack(b"", 0, 2**32 + 1)
+
+
+# Fields end to end ----------------------------------------------------------------------------------------
+
+FIELDS = 64
+
+
+def draw_fields(
+    width: int, kind: type[np.uint64] | type[np.uint32]
+) -> np.ndarray[tuple[int], np.dtype[np.uint64 | np.uint32]]:
+    """Fields of so many bits, one to a word; the first has all of them set."""
+    drawn = np.random.default_rng(width).integers(0, 2**width, FIELDS, dtype=np.uint64)
+    drawn[0] = 2**width - 1
+    return drawn.astype(kind)
+
+
+def test_fields_of_every_width_lie_end_to_end_and_come_back(subtests: pytest.Subtests) -> None:
+    for width in range(8, 65):
+        with subtests.test(width=width):
+            fields = draw_fields(width, np.uint64)
+            out = np.full(FIELDS * width // 8 + SLACK, 0xAA, dtype=np.uint8)
+            read = np.empty(FIELDS, dtype="<u8")
+
+            join_fields(fields.copy(), out, width)
+            part_fields(out, read, width)
+
+            assert out[:-SLACK].tobytes() == plain_ring.pack(fields.tolist(), 2**width)
+            assert read.tolist() == fields.tolist()
+
+
+@pytest.mark.parametrize("width", [8, 16, 24, 32])
+def test_fields_in_words_of_32_bits(width: int) -> None:
+    fields = draw_fields(width, np.uint32)
+    out = np.empty(FIELDS * width // 8 + SLACK, dtype=np.uint8)
+    read = np.empty(FIELDS, dtype="<u4")
+
+    join_fields(fields.copy(), out, width)
+    part_fields(out, read, width)
+
+    assert out[:-SLACK].tobytes() == plain_ring.pack(fields.tolist(), 2**width)
+    assert read.tolist() == fields.tolist()
+
+
+@pytest.mark.parametrize("width", [24, 40, 48, 56])
+def test_words_that_overlap_are_written_with_the_same_bits(width: int) -> None:
+    """Nobody promises the order in which numpy writes them."""
+    fields = draw_fields(width, np.uint64)
+    out = np.zeros(FIELDS * width // 8 + SLACK, dtype=np.uint8)
+
+    join_fields(fields, out, width)
+
+    # The fields were overwritten by the words that were written.
+    at = range(0, FIELDS * width // 8, width // 8)
+    assert [int.from_bytes(out[each : each + 8].tobytes(), "little") for each in at] == fields.tolist()
+
+
+# Digits in lanes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bits", "container"), [(1, 8), (8, 8), (9, 16), (17, 32), (32, 32), (33, 64)])
+def test_container_is_the_smallest_that_holds_the_bits(bits: int, container: int) -> None:
+    assert container_bits(bits) == container
+
+
+def test_digits_in_a_lane_become_one_number_and_come_back(subtests: pytest.Subtests) -> None:
+    for lane_bits, base in product([16, 32, 64], [2, 11, 128, 251, 256]):
+        with subtests.test(base=base, lane_bits=lane_bits):
+            digits = np.random.default_rng(base).integers(
+                0, base, (COUNT, lane_bits // 8), dtype=np.uint8, endpoint=False
+            )
+            digits[0] = base - 1
+            lanes = digits.copy().view(UNSIGNED[lane_bits]).reshape(-1)
+
+            merge_lanes(lanes, base, 8)
+
+            assert lanes.tolist() == [sum(int(digit) * base**i for i, digit in enumerate(row)) for row in digits]
+            split_lanes(lanes, base, 8)
+            assert lanes.tobytes() == digits.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("base", "digits", "digit_bits"),
+    [
+        (11, 1, 8),
+        (11, 2, 8),
+        (6, 3, 8),
+        (6, 5, 8),
+        (15, 8, 8),
+        (7, 11, 8),
+        (3, 17, 8),
+        (300, 2, 16),
+        (1000, 3, 16),
+    ],
+)
+def test_numbers_of_any_length_are_merged_and_split(base: int, digits: int, digit_bits: int) -> None:
+    radix = Radix(base, digits, digit_bits)
+    rows = np.random.default_rng(digits).integers(0, base, (COUNT, digits), dtype=np.uint32)
+    rows[0] = base - 1
+    raw = np.full(COUNT * radix.number_bytes + SLACK, 0xAA, dtype=np.uint8)
+    radix.view(raw, COUNT)[:] = rows.reshape(-1)
+    numbers, back = np.empty(COUNT, dtype="<u4"), np.full_like(raw, 0xAA)
+
+    radix.merge(raw, numbers)
+    radix.split(numbers, back)
+
+    assert numbers.tolist() == [sum(int(digit) * base**i for i, digit in enumerate(row)) for row in rows]
+    assert radix.view(back, COUNT).tolist() == rows.reshape(-1).tolist()

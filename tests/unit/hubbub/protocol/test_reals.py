@@ -58,16 +58,12 @@ def test_a_number_comes_back_to_within_half_a_unit(numbers: list[float]) -> None
     assert (np.abs(back - values) <= FIVE.unit / 2).all()
 
 
-def test_multiples_of_the_unit_come_back_as_they_are() -> None:
+def test_multiples_of_the_unit_come_back_and_half_way_goes_to_the_even_unit() -> None:
     values = np.array([0.0, FIVE.unit, -FIVE.unit, 1.0, -999.0, 1000.0, -1000.0, 0.5])
-
-    assert FIVE.to_reals(FIVE.to_units(values)).tolist() == values.tolist()
-
-
-def test_half_way_goes_to_the_even_unit_so_that_rounding_has_no_direction() -> None:
     halves = np.array([0.5, 1.5, 2.5, -0.5, -1.5]) * FIVE.unit
 
-    assert FIVE.to_units(halves).tolist() == [0, 2, 2, 0, -2]
+    assert FIVE.to_reals(FIVE.to_units(values)).tolist() == values.tolist()
+    assert FIVE.to_units(halves).tolist() == [0, 2, 2, 0, -2], "rounding has no direction"
 
 
 def test_what_is_beyond_the_range_is_clipped_and_what_is_no_number_is_nothing() -> None:
@@ -92,24 +88,15 @@ def test_a_range_wider_than_the_ring_rounds_whole_numbers() -> None:
     assert point.to_reals(point.to_units(np.array([2.0**34, 100.0]))).tolist() == [2.0**34, 128.0]
 
 
-@pytest.mark.parametrize("bits", [1, 0, 33])
-def test_a_ring_without_room_for_a_sign_or_above_32_bits_is_refused(bits: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"numbers take {bits} bits; choose from 2 to 32"):
-        SignedFixedPoint.for_cohort(2, 1.0, bits)
-
-
-@pytest.mark.parametrize("largest", [0.0, -1.0, math.inf, math.nan])
-def test_a_range_that_is_none_is_refused(largest: float) -> None:
-    with pytest.raises(ConfigurationError, match="finite number above 0"):
-        SignedFixedPoint.for_cohort(2, largest)
-
-
-def test_more_clients_than_the_ring_has_room_for_are_refused() -> None:
+def test_rings_ranges_and_cohorts_that_cannot_be_are_refused() -> None:
+    for bits in (1, 0, 33):
+        with pytest.raises(ConfigurationError, match=f"numbers take {bits} bits; choose from 2 to 32"):
+            SignedFixedPoint.for_cohort(2, 1.0, bits)
+    for largest in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigurationError, match="finite number above 0"):
+            SignedFixedPoint.for_cohort(2, largest)
     with pytest.raises(ConfigurationError, match="without overflow; use more bits"):
         SignedFixedPoint.for_cohort(5, 1.0, modulus_bits=3)
-
-
-def test_residues_outside_of_the_ring_are_refused() -> None:
     with pytest.raises(LocalError, match="16 or more"):
         SignedFixedPoint.for_cohort(2, 1.0, modulus_bits=4).from_ring(np.array([16], np.uint32))
 

@@ -31,35 +31,18 @@ def test_any_value_of_any_cohort_goes_there_and_back(clients: int, data: st.Data
 
     residues = signs.to_ring(np.array(values, dtype=np.int32), clients)
 
-    assert residues.tolist() == [value % (2 * clients + 1) for value in values]
     assert signs.from_ring(residues, clients).tolist() == values
+    assert residues.tolist() == [value % (2 * clients + 1) for value in values], "left as they were"
 
 
-def test_input_of_from_ring_is_left_as_it_is() -> None:
-    residues = np.array([10, 1], dtype=np.uint32)
-
-    signs.from_ring(residues, 5)
-
-    assert residues.tolist() == [10, 1]
-
-
-@pytest.mark.parametrize("value", [-3, 3])
-def test_sign_beyond_the_cohort_is_refused(value: int) -> None:
-    with pytest.raises(LocalError, match=r"outside \[-2, 2\]"):
-        signs.to_ring(np.array([0, value], dtype=np.int8), 2)
-
-
-def test_smallest_int8_is_not_mistaken_for_a_sign() -> None:
+def test_what_is_outside_of_cohort_or_ring_is_refused() -> None:
+    for value in (-3, 3):
+        with pytest.raises(LocalError, match=r"outside \[-2, 2\]"):
+            signs.to_ring(np.array([0, value], dtype=np.int8), 2)
     with pytest.raises(LocalError, match="outside"):
-        signs.to_ring(np.array([-128], dtype=np.int8), 127)
-
-
-def test_residue_outside_the_ring_is_refused() -> None:
+        signs.to_ring(np.array([-128], dtype=np.int8), 127)  # Its magnitude is no int8.
     with pytest.raises(LocalError, match="11 or more"):
         signs.from_ring(np.array([11], dtype=np.uint32), 5)
-
-
-def test_cohort_whose_ring_is_too_large_is_refused() -> None:
     assert signs.modulus(LARGEST_COHORT) == 2**32 - 1
     with pytest.raises(ConfigurationError, match="modulus"):
         signs.modulus(LARGEST_COHORT + 1)

@@ -83,24 +83,15 @@ def test_with_one_bit_no_randomness_is_taken() -> None:
 
 
 @pytest.mark.parametrize("q", [2, 5])
-def test_marks_are_uniform_over_the_non_zero_residues(q: int) -> None:
-    signs = np.ones(2**18, dtype=np.int8)
-
-    marks = unions.mark_at_random(signs, q, AesCtrStream(bytes([q]) * 32))
+def test_marks_are_uniform_over_the_non_zero_residues_and_independent_of_their_neighbours(q: int) -> None:
+    values = 2**q - 1
+    marks = unions.mark_at_random(np.ones(2**18, dtype=np.int8), q, AesCtrStream(bytes([q]) * 32))
 
     counts = np.bincount(marks, minlength=2**q)
     assert counts.size == 2**q
     assert counts[0] == 0
-    assert against_uniform(counts[1:]) < bound(2**q - 1)
-
-
-@pytest.mark.parametrize("q", [2, 5])
-def test_marks_of_neighbours_are_independent(q: int) -> None:
-    values = 2**q - 1
-    marks = unions.mark_at_random(np.ones(2**18, dtype=np.int8), q, AesCtrStream(bytes([16 + q]) * 32))
-
+    assert against_uniform(counts[1:]) < bound(values)
     pairs = (marks[::2].astype(np.int64) - 1) * values + (marks[1::2] - 1)
-
     assert against_uniform(np.bincount(pairs, minlength=values**2)) < bound(values**2)
 
 
@@ -124,36 +115,18 @@ def test_marks_stand_where_the_client_chose_whatever_the_sign(q: int) -> None:
     assert signs.tolist() == [0, 1, 0, -1, 1, 0]
 
 
-@pytest.mark.parametrize("q", [1, 2, 32])
-def test_a_single_chosen_index_is_always_in_the_union(q: int) -> None:
-    """k = 1: one client alone cannot cancel."""
-    signs = np.zeros(1000, dtype=np.int8)
-    signs[617] = -1
-
-    assert unions.indices_of(unions.mark_at_random(signs, q, AesCtrStream(b"\x22" * 32))).tolist() == [617]
-
-
 @pytest.mark.parametrize("clients", [3, 4])
-def test_with_everything_chosen_by_everybody_one_bit_keeps_all_or_nothing(clients: int) -> None:
-    marks = [unions.mark_at_random(np.ones(100, dtype=np.int8), 1, NoRandomness()) for _ in range(clients)]
+def test_with_everything_or_nothing_chosen_by_everybody(clients: int) -> None:
+    """One bit keeps all or nothing; counts are the cohort's size."""
+    everything, nothing = np.ones(100, dtype=np.int8), np.zeros(100, dtype=np.int8)
+    marks = [unions.mark_at_random(everything, 1, NoRandomness()) for _ in range(clients)]
 
-    found = unions.indices_of(secure_sum(marks, 2, bytes(32)))
-
-    assert found.size == (100 if clients % 2 else 0)
-
-
-def test_with_everything_chosen_by_everybody_counts_are_the_cohort() -> None:
-    total = secure_sum([unions.mark(np.ones(100, dtype=np.int8)) for _ in range(7)], 8, bytes(32))
-
-    assert set(total.tolist()) == {7}
-    assert unions.indices_of(total).tolist() == list(range(100))
-
-
-def test_nothing_chosen_gives_an_empty_union() -> None:
-    total = secure_sum([unions.mark(np.zeros(100, dtype=np.int8)) for _ in range(3)], 4, bytes(32))
-
-    assert unions.indices_of(total).size == 0
-    assert unions.indices_of(total).dtype == np.int64
+    assert unions.indices_of(secure_sum(marks, 2, bytes(32))).size == (100 if clients % 2 else 0)
+    total = secure_sum([unions.mark(everything)] * clients, clients + 1, bytes(32))
+    assert set(total.tolist()) == {clients}
+    found = unions.indices_of(secure_sum([unions.mark(nothing)] * clients, clients + 1, bytes(32)))
+    assert found.size == 0
+    assert found.dtype == np.int64
 
 
 @pytest.mark.parametrize("q", [0, 33, -1])
@@ -162,12 +135,9 @@ def test_q_outside_1_to_32_is_refused(q: int) -> None:
         unions.mark_at_random(np.ones(3, dtype=np.int8), q, AesCtrStream(bytes(32)))
 
 
-def test_a_union_can_be_as_large_as_all_choices_and_no_larger() -> None:
+def test_sums_of_marks_can_be_as_large_as_the_members_choices_and_no_larger() -> None:
     assert unions.is_union_possible(30, 3, 10)
     assert not unions.is_union_possible(31, 3, 10)
-
-
-def test_as_many_can_choose_an_index_as_there_are_members_and_no_more() -> None:
     assert unions.are_counts_possible(np.array([0, 3], dtype=np.uint32), 3)
     assert unions.are_counts_possible(np.array([], dtype=np.uint32), 3)
     assert not unions.are_counts_possible(np.array([0, 4, 1], dtype=np.uint32), 3)

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -31,116 +32,63 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@aio
-async def test_caller_goes_on_while_what_it_began_is_under_way() -> None:
-    gate = Gate()
-
-    async with overlapping(2) as overlap:
-        await overlap.begin(gate.pass_through)
-        await overlap.begin(gate.pass_through)
-        await settle()
-        assert (gate.waiting, gate.done) == (2, 0)
-        gate.open()
-
-    assert gate.done == 2
+async def begin(*calls: Callable[[], Awaitable[None]], at_once: int = 2) -> None:
+    async with overlapping(at_once) as overlap:
+        for call in calls:
+            await overlap.begin(call)
 
 
 @aio
-async def test_no_more_than_so_many_are_under_way() -> None:
+async def test_caller_goes_on_while_what_it_began_is_under_way_and_no_more_than_so_many_are() -> None:
     gate = Gate()
 
-    async def prepare_three() -> None:
-        async with overlapping(2) as overlap:
-            for _ in range(3):
-                await overlap.begin(gate.pass_through)
-
-    preparing = asyncio.create_task(prepare_three())
+    beginning = asyncio.create_task(begin(*[gate.pass_through] * 3))
     await settle()
-    assert gate.waiting == 2
+    assert (gate.waiting, gate.done) == (2, 0)
     gate.open()
-    await preparing
+    await beginning
 
     assert gate.done == 3
 
 
 @aio
 async def test_failure_in_the_background_is_raised_as_itself_and_ends_the_rest() -> None:
-    gate = Gate()
+    gate, unseen = Gate(), list[dict[str, object]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: unseen.append(what))
 
     async def fail() -> None:
         raise TransportError("the broker is gone")
 
-    async def prepare() -> None:
-        async with overlapping(2) as overlap:
-            await overlap.begin(gate.pass_through)
-            await overlap.begin(fail)
-            await overlap.begin(gate.pass_through)
+    async def stumble() -> None:
+        raise ZeroDivisionError
 
-    with pytest.raises(TransportError, match="the broker is gone"):
-        await prepare()
+    for calls in ((gate.pass_through, fail), (gate.pass_through, fail, gate.pass_through), (fail, fail)):
+        with pytest.raises(TransportError, match="the broker is gone"):
+            await begin(*calls)
+    with pytest.raises(ZeroDivisionError):
+        await begin(gate.pass_through, stumble)
+    gc.collect()
 
     assert gate.done == 0
+    assert unseen == [], "no task is left with a failure that nobody saw"
 
 
 @aio
-async def test_failure_of_the_caller_is_raised_as_itself_and_ends_the_rest() -> None:
+async def test_failure_or_cancellation_of_the_caller_is_raised_as_itself_and_ends_the_rest() -> None:
     gate = Gate()
 
-    async def prepare() -> None:
+    async def fail_after_beginning() -> None:
         async with overlapping(2) as overlap:
             await overlap.begin(gate.pass_through)
             await settle()
             raise LocalError("nothing left to send")
 
     with pytest.raises(LocalError, match="nothing left"):
-        await prepare()
-
-    assert gate.done == 0
-
-
-@aio
-async def test_cancelling_the_caller_ends_what_it_began() -> None:
-    gate = Gate()
-
-    async def prepare() -> None:
-        async with overlapping(1) as overlap:
-            await overlap.begin(gate.pass_through)
-            await overlap.begin(gate.pass_through)
-
-    preparing = asyncio.create_task(prepare())
+        await fail_after_beginning()
+    beginning = asyncio.create_task(begin(gate.pass_through, gate.pass_through, at_once=1))
     await settle()
-    preparing.cancel()
+    beginning.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await preparing
+        await beginning
 
     assert gate.done == 0
-
-
-@aio
-async def test_bug_in_the_background_is_raised_as_itself() -> None:
-    async def stumble() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        async with overlapping(2) as overlap:
-            await overlap.begin(stumble)
-
-
-@aio
-async def test_no_task_is_left_with_a_failure_that_nobody_saw() -> None:
-    seen: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, what: seen.append(what))
-
-    async def fail() -> None:
-        raise TransportError("the broker is gone")
-
-    async def prepare() -> None:
-        async with overlapping(2) as overlap:
-            await overlap.begin(fail)
-            await overlap.begin(fail)
-
-    with pytest.raises(TransportError):
-        await prepare()
-    gc.collect()
-
-    assert seen == []

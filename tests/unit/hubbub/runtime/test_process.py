@@ -17,13 +17,12 @@ from hubbub.errors import BrokerUnreachable
 from hubbub.ids import PartyId, Role
 from hubbub.runtime import process
 from hubbub.runtime.process import EXIT_CONFIGURATION, EXIT_FAILED, Party, Serve, main
-from hubbub.runtime.settings import PinningSettings, ProbedSettings
+from hubbub.runtime.settings import PinningSettings, ProbedSettings, ServiceSettings
 from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, inbox, received_from, route
 from hubbub.trust.identity import Identity, write_identity
-from hubbub.trust.roster import Roster
 from support.builders import make_manifest
 from support.parties import identity_of, make_identity, roster_of
 
@@ -37,21 +36,17 @@ class StartedSettings(PinningSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX)
 
 
-async def never_reached(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
+async def never_reached(settings: ServiceSettings, party: Party, stop: asyncio.Event) -> None:
     del settings, party, stop
     raise AssertionError("there is no broker to serve over")
 
 
+async def do_nothing(settings: ServiceSettings, party: Party, stop: asyncio.Event) -> None:
+    del settings, party, stop
+
+
 def start(serve: Serve[StartedSettings] = never_reached) -> int:
     return main(StartedSettings, Role.CLIENT, lambda settings: settings.roster_sha256, serve)
-
-
-def set_roster(monkeypatch: pytest.MonkeyPatch, folder: Path, roster: Roster) -> None:
-    """Put a roster in place and pin it."""
-    path = folder / "roster.json"
-    path.write_bytes(roster.canonical)
-    monkeypatch.setenv(f"{PREFIX}ROSTER", str(path))
-    monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", roster.digest)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +54,9 @@ def settings_and_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(f"{PREFIX}IDENTITY", str(write_identity(ME, tmp_path / "keys")[0]))
-    set_roster(monkeypatch, tmp_path, ROSTER)
+    (tmp_path / "roster.json").write_bytes(ROSTER.canonical)
+    monkeypatch.setenv(f"{PREFIX}ROSTER", str(tmp_path / "roster.json"))
+    monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", ROSTER.digest)
     monkeypatch.setenv(f"{PREFIX}FOLDER", str(tmp_path / "data"))
     monkeypatch.setenv(f"{PREFIX}NEW_STATE", "true")
     loggers = [logging.getLogger(name) for name in (None, "aio_pika", "aiormq", "aiormq.connection")]
@@ -70,25 +67,6 @@ def settings_and_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
         logger.setLevel(level)
 
 
-def test_a_missing_setting_ends_the_start_with_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert start() == EXIT_CONFIGURATION
-
-    assert capfd.readouterr().err == "client: HUBBUB_STARTED_AMQP_URL: Field required\n"
-
-
-def test_a_folder_that_cannot_be_made_ends_the_start_with_one_line(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://guest:open-sesame@localhost/")
-    monkeypatch.setenv(f"{PREFIX}FOLDER", str(tmp_path / "file" / "data"))
-
-    assert start() == EXIT_CONFIGURATION
-
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "HUBBUB_STARTED_FOLDER" in line
-
-
 def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     """The one line with which the start ends; the broker is not even asked."""
     monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://nobody:open-sesame@broker.invalid/")
@@ -97,17 +75,6 @@ def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     for secret in ("open-sesame", ME.broker_password, ME.key.to_bytes().hex()):
         assert secret not in line
     return line
-
-
-def test_the_identity_of_another_role_ends_the_start(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path, _ = write_identity(identity_of(MANIFEST, MANIFEST.aggregators[0]), tmp_path)
-    monkeypatch.setenv(f"{PREFIX}IDENTITY", str(path))
-
-    line = complaint(capfd, monkeypatch)
-
-    assert line == f"client: {path} is the identity of aggregator aggregator-1; this is client"
 
 
 STRANGERS = {
@@ -133,34 +100,27 @@ def test_an_identity_that_is_not_the_rosters_ends_the_start(
     assert "a roster must be built from the public file that belongs to it" in line
 
 
-def test_a_roster_that_is_not_the_pinned_one_ends_the_start(
+def test_what_is_wrong_with_settings_identity_or_roster_ends_the_start_with_one_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    other = roster_of(make_manifest(clients=4))
-    set_roster(monkeypatch, tmp_path, other)
-    monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", ROSTER.digest)
-
-    line = complaint(capfd, monkeypatch)
-
-    assert f"has the digest {other.digest}, but {ROSTER.digest} is pinned" in line
-
-
-def test_an_identity_that_others_may_read_ends_the_start(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = Path(os.environ[f"{PREFIX}IDENTITY"])
-    path.chmod(0o644)
-
-    assert complaint(capfd, monkeypatch).endswith(f"chmod 600 {path}")
-
-
-@pytest.mark.parametrize("name", ["IDENTITY", "ROSTER"])
-def test_a_file_that_is_not_there_ends_the_start(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(f"{PREFIX}{name}", "/no/such/file.json")
-
-    assert complaint(capfd, monkeypatch) == "client: /no/such/file.json cannot be read: No such file or directory"
+    assert start() == EXIT_CONFIGURATION
+    assert capfd.readouterr().err == "client: HUBBUB_STARTED_AMQP_URL: Field required\n"
+    readable, _ = write_identity(ME, tmp_path / "readable")
+    readable.chmod(0o644)
+    aggregators, _ = write_identity(identity_of(MANIFEST, MANIFEST.aggregators[0]), tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    missing = "/no/such/file.json cannot be read: No such file or directory"
+    for name, value, said in (
+        ("FOLDER", tmp_path / "file" / "data", f"{PREFIX}FOLDER: {tmp_path / 'file' / 'data'} cannot be used"),
+        ("IDENTITY", aggregators, f"{aggregators} is the identity of aggregator aggregator-1; this is client"),
+        ("IDENTITY", readable, f"chmod 600 {readable}"),
+        ("IDENTITY", "/no/such/file.json", missing),
+        ("ROSTER", "/no/such/file.json", missing),
+        ("ROSTER_SHA256", "ab" * 32, f"has the digest {ROSTER.digest}, but {'ab' * 32} is pinned"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"{PREFIX}{name}", str(value))
+            assert said in complaint(capfd, patch)
 
 
 def test_an_empty_folder_ends_the_start_unless_the_settings_say_that_it_is_right(
@@ -174,31 +134,15 @@ def test_an_empty_folder_ends_the_start_unless_the_settings_say_that_it_is_right
     assert f"--new-state, or {PREFIX}NEW_STATE=true" in line
 
 
-def test_a_first_start_that_failed_is_followed_by_one_without_a_word(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = MemoryBroker()
-    stopped.stop()
-    pretend(monkeypatch, stopped)
-    assert start() == EXIT_FAILED
-    monkeypatch.delenv(f"{PREFIX}NEW_STATE")
-
-    assert start() == EXIT_FAILED
-    assert "holds no state" not in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["state.sqlite", "audit.jsonl", "tombstones"])
 def test_a_folder_in_which_something_is_left_needs_no_word(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
-        del settings, party, stop
-
     monkeypatch.delenv(f"{PREFIX}NEW_STATE")
     (tmp_path / "data" / name).mkdir(parents=True)
     pretend(monkeypatch, MemoryBroker())
 
-    assert start(serve) == 0
+    assert start(do_nothing) == 0
 
 
 @dataclass(frozen=True)
@@ -231,6 +175,9 @@ def test_a_broker_that_is_not_there_ends_the_process_with_a_clear_line_and_no_pa
     stopped.stop()
     pretend(monkeypatch, stopped)
 
+    assert start() == EXIT_FAILED
+    # The first start has made the state, so that the next needs no word.
+    monkeypatch.delenv(f"{PREFIX}NEW_STATE")
     assert start() == EXIT_FAILED
 
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -272,14 +219,11 @@ def test_a_signal_stops_the_service_and_closes_the_transport(
 def test_the_broker_is_asked_as_this_identity_and_with_the_named_tls_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
-        del settings, party, stop
-
     made = pretend(monkeypatch, MemoryBroker())
-    assert start(serve) == 0
+    assert start(do_nothing) == 0
     for name in ("CA", "CERT", "KEY"):
         monkeypatch.setenv(f"{PREFIX}AMQP_{name}_FILE", f"/tls/{name}")
-    assert start(serve) == 0
+    assert start(do_nothing) == 0
 
     login = Login("client-1", ME.broker_password)
     url = "amqp://client-1:open-sesame@broker/"
@@ -303,11 +247,6 @@ class ProbedStartedSettings(ProbedSettings, PinningSettings):
 
 def start_probed(serve: Serve[ProbedStartedSettings]) -> int:
     return main(ProbedStartedSettings, Role.CLIENT, lambda settings: settings.roster_sha256, serve)
-
-
-async def never_probed(settings: ProbedStartedSettings, party: Party, stop: asyncio.Event) -> None:
-    del settings, party, stop
-    raise AssertionError("it cannot be served there")
 
 
 def find_page(capsys: pytest.CaptureFixture[str]) -> str | None:
@@ -340,43 +279,20 @@ def test_probes_are_answered_where_the_settings_say_for_as_long_as_the_service_r
         httpx.get(f"{pages[0]}/healthz", trust_env=False)
 
 
-def test_without_a_port_nobody_listens(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages: list[str | None] = []
-
-    async def serve(settings: ProbedStartedSettings, party: Party, stop: asyncio.Event) -> None:
-        del settings, party, stop
-        pages.append(find_page(capsys))
-
-    pretend(monkeypatch, MemoryBroker())
-
-    assert start_probed(serve) == 0
-    assert pages == [None]
-
-
-def test_a_port_that_is_taken_ends_the_start(
+def test_without_a_port_nobody_listens_and_one_that_cannot_be_ends_the_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, MemoryBroker())
+    assert start_probed(do_nothing) == 0
+    assert find_page(capsys) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setenv(f"{PREFIX}METRICS_PORT", str(taken.getsockname()[1]))
-
-        assert start_probed(never_probed) == EXIT_CONFIGURATION
-
-    assert "set HUBBUB_STARTED_METRICS_PORT to a free port" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_port_that_cannot_be_ends_the_start(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, port: str
-) -> None:
-    monkeypatch.setenv(f"{PREFIX}AMQP_URL", "amqp://broker.invalid/")
-    monkeypatch.setenv(f"{PREFIX}METRICS_PORT", port)
-
-    assert start_probed(never_probed) == EXIT_CONFIGURATION
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("client: HUBBUB_STARTED_METRICS_PORT: Input should be ")
+        for port, said in (
+            (str(taken.getsockname()[1]), "set HUBBUB_STARTED_METRICS_PORT to a free port"),
+            *((port, "client: HUBBUB_STARTED_METRICS_PORT: Input should be ") for port in ("-1", "65536", "http")),
+        ):
+            monkeypatch.setenv(f"{PREFIX}METRICS_PORT", port)
+            assert start_probed(never_reached) == EXIT_CONFIGURATION
+            assert said in capsys.readouterr().err
 
 
 def test_the_broker_is_asked_now_and_then_what_waits_in_each_queue(monkeypatch: pytest.MonkeyPatch) -> None:

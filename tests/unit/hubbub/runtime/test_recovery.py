@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub.errors import Code, LocalError, StorageFailed, UnexpectedEvent
+from hubbub.errors import Code, LocalError, UnexpectedEvent
 from hubbub.ids import Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, Publish, Record, SetTimer, Tell
 from hubbub.messages.envelope import Envelope
@@ -31,6 +31,7 @@ from support.probe import (
     OTHER,
     Data,
     Done,
+    Failing,
     Go,
     Keep,
     Note,
@@ -45,7 +46,6 @@ from support.probe import (
 )
 
 FAR_OFF_S = 1e9
-FULL = StorageFailed("the disk is full")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,7 +85,7 @@ def archive_all(service: Probe) -> Callable[[], Awaitable[None]]:
     async def archive() -> None:
         kept = [key for key, live in service.runner.machines.items() if live.kept]
         await service.runner.archive(
-            lambda: Archive(run=MANIFEST.run_id, ongoing=tuple(map(service.runner.snapshot, kept)))
+            lambda: Archive(run=MANIFEST.run_id, ongoing=tuple(map(service.runner.event_log.snapshot, kept)))
         )
 
     return archive
@@ -134,7 +134,7 @@ async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> 
         await service.runner.feed(KEY, Go())
         await service.runner.feed(KEY, Rang(at_s=5.0))
         await has_settled(service)
-        service.runner._settled = runner._nothing
+        service.runner._settled = None
         await service.runner.feed(KEY, Go())
         assert service.runner.event_log.entries == 1
         before = machines(service)
@@ -147,13 +147,8 @@ async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> 
 
 @aio
 async def test_nothing_is_archived_of_a_run_while_an_effect_of_it_is_not_done() -> None:
-    disk, bug = Disk(), KeyError("a bug")
-
-    def fail(effect: Note | Keep) -> None:
-        del effect
-        raise bug
-
-    async with probe(ProbeShell(effect=fail), store=ForgetfulStore(disk)) as service:
+    disk = Disk()
+    async with probe(ProbeShell(effect=Failing([KeyError("a bug")])), store=ForgetfulStore(disk)) as service:
         await service.runner.set_up(OTHER, Data())
         service.runner._settled = archive_all(service)
         with pytest.raises(KeyError):
@@ -173,42 +168,21 @@ async def has_settled(service: Probe) -> None:
         await service.runner.feed(KEY, Unlisted())
 
 
-@aio
-async def test_a_machine_that_was_only_added_is_not_kept_and_one_that_was_set_up_is() -> None:
-    disk = Disk()
-    async with probe(store=ForgetfulStore(disk)) as service:
-        assert KEY in service.runner.machines
-        await service.runner.set_up(OTHER, Data(steps=5))
-    async with again(disk) as service:
-        assert machines(service) == {OTHER: (State.IDLE, Data(steps=5))}
+THIRD = Key("probe", MANIFEST.run_id, 3)
 
 
 @aio
-async def test_setting_up_what_is_there_changes_nothing() -> None:
+async def test_a_machine_is_kept_once_it_is_set_up_or_has_an_event_and_set_up_once() -> None:
     disk = Disk()
     async with probe(store=ForgetfulStore(disk)) as service:
-        await service.runner.set_up(OTHER, Data())
+        assert KEY in service.runner.machines, "it was only added"
+        service.runner.add(OTHER, Data(steps=5))
         await service.runner.feed(OTHER, Go())
-        await service.runner.set_up(OTHER, Data(steps=5))
-        assert service.runner.machines[OTHER].data == Data(steps=1)
+        await service.runner.set_up(OTHER, Data())
+        await service.runner.set_up(THIRD, Data(steps=7))
+        assert service.runner.machines[OTHER].data == Data(steps=6)
     async with again(disk) as service:
-        assert machines(service) == {OTHER: (State.BUSY, Data(steps=1))}
-
-
-@aio
-async def test_a_machine_that_could_not_be_kept_when_it_was_set_up_is_kept_at_the_next_attempt() -> None:
-    disk, failures = Disk(), [FULL]
-
-    def fail() -> None:
-        if len(disk.entries) and failures:
-            raise failures.pop()
-
-    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
-        await service.runner.feed(KEY, Go((SetUp(OTHER),)))
-        await service.runner.feed(KEY, Go())  # What comes next waits until the event before it counts as done.
-        assert failures == []
-    async with again(disk) as service:
-        assert OTHER in service.runner.machines
+        assert machines(service) == {OTHER: (State.BUSY, Data(steps=6)), THIRD: (State.IDLE, Data(steps=7))}
 
 
 @aio
@@ -223,30 +197,20 @@ async def test_a_machine_that_is_set_up_and_told_something_takes_one_write_and_t
         assert machines(service)[OTHER] == (State.BUSY, Data(steps=1))
 
 
+@pytest.mark.parametrize("dies", [False, True])
 @aio
-async def test_a_machine_that_was_set_up_and_not_kept_is_set_up_again() -> None:
-    disk, failures = Disk(), list[StorageFailed]()
-
-    def fail() -> None:
-        if len(disk.entries) and failures:
-            raise failures[0]
-
-    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
-        failures.append(FULL)
+async def test_a_machine_that_could_not_be_kept_when_set_up_is_kept_later_or_set_up_again(dies: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
+    disk, failing = Disk(), Failing(for_ever=dies)
+    failing.fill_disk(1)
+    store = ForgetfulStore(disk, before_sync=lambda: failing() if disk.entries else None)
+    async with probe(store=store) as service:
         await service.runner.feed(KEY, Go((SetUp(OTHER),)))
-    assert not any(entry.key == OTHER for entry in disk.entries.values())
+        if not dies:
+            await service.runner.feed(KEY, Go())  # What comes next waits until the event before it counts as done.
+            assert failing.errors == []
+    assert any(entry.key == OTHER for entry in disk.entries.values()) is not dies
     async with again(disk) as service:
         assert OTHER in service.runner.machines
-
-
-@aio
-async def test_the_data_with_which_a_machine_was_added_is_kept_with_its_first_event() -> None:
-    disk = Disk()
-    async with probe(store=ForgetfulStore(disk)) as service:
-        service.runner.add(OTHER, Data(steps=5))
-        await service.runner.feed(OTHER, Go())
-    async with again(disk) as service:
-        assert machines(service) == {OTHER: (State.BUSY, Data(steps=6))}
 
 
 @aio
@@ -298,15 +262,10 @@ async def test_effects_that_were_not_done_are_done_again_and_what_was_relied_on_
 
 @aio
 async def test_what_was_told_and_not_taken_is_taken_before_any_delivery() -> None:
-    disk, failures = Disk(), list[StorageFailed]()
-
-    def fail() -> None:
-        if failures:
-            raise failures[0]
-
-    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
+    disk, failing = Disk(), Failing(for_ever=True)
+    async with probe(store=ForgetfulStore(disk, before_sync=failing)) as service:
         await service.runner.set_up(OTHER, Data())
-        service.shell.effect = lambda _: failures.append(FULL)
+        service.shell.effect = lambda _: failing.fill_disk()
         await service.runner.feed(KEY, Go((Note("then the disk is full"), Tell(OTHER, Go()))))
     async with again(disk) as service:
         await service.runner.feed(OTHER, Go())

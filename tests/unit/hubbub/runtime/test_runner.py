@@ -2,6 +2,7 @@ import asyncio
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -35,7 +36,7 @@ from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
 from hubbub.runtime.publisher import authenticate
-from hubbub.runtime.runner import BEGINNING, MachineOver, RunnerStopped
+from hubbub.runtime.runner import BEGINNING, MachineOver, Runner, RunnerStopped
 from hubbub.runtime.telemetry import JsonFormatter
 from hubbub.transport import base
 from hubbub.transport.base import ACK, Address, Delivery, Verdict
@@ -51,6 +52,7 @@ from support.probe import (
     OTHER,
     Data,
     Done,
+    Failing,
     Go,
     Keep,
     ManualClock,
@@ -74,47 +76,50 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
 
 
-def publish(to: PartyId = CLIENT) -> Publish:
-    return Publish(to, Role.CLIENT, RoundOpened())
+def publish(to: PartyId = CLIENT, phase: str = "") -> Publish:
+    return Publish(to, Role.CLIENT, RoundOpened(), phase=phase)
+
+
+def kinds_kept(service: Probe) -> list[str]:
+    return [entry.kind for entry in service.store.read()]
+
+
+def buried(service: Probe) -> list[str]:
+    """The reasons of all dead letters so far."""
+    return by_reason(service.broker.dead_letters(dead_letter_queue(COORDINATOR)))
 
 
 # Steps and effects -----------------------------------------------------------------------------------------
 
 
 @aio
-async def test_a_delivery_becomes_an_event_a_step_and_an_acknowledgement() -> None:
-    async with probe() as service:
-        await service.send()
-        moment = await service.moments.get()
-
-        assert (moment.key, moment.before, moment.after) == (KEY, State.IDLE, State.BUSY)
-        assert moment.event == Go()
-        assert moment.data == service.live.data == Data(steps=1)
-        assert moment.at_s == 1_000.0
-    assert service.broker.waiting_in(inbox(COORDINATOR)) == 0
-    assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
-
-
-@aio
-async def test_effects_are_done_in_the_handlers_order_once_the_step_is_taken() -> None:
-    states: list[State] = []
-
-    async with probe() as service:
-        service.shell.effect = lambda _: states.append(service.live.state)  # type: ignore[arg-type] # an Enum there
-
-        await service.runner.feed(KEY, Go((Note("first"), Note("second"), Note("third"))))
-
-        assert service.shell.done == ["first", "second", "third"]
-        assert states == [State.BUSY] * 3
-
-
-@aio
-async def test_what_an_event_relies_on_is_the_payload_of_the_delivery_that_caused_it() -> None:
-    async with probe(ProbeShell(events=go(Keep("spool")))) as service:
+async def test_a_delivery_becomes_events_steps_and_an_acknowledgement() -> None:
+    events = [(KEY, Go((Keep("spool"),))), (KEY, Go((Note("b"),)))]
+    async with probe(ProbeShell(events=lambda _: events)) as service:
         await service.send(payload=b"share")
-        await service.moments.get()
+        first, second = await service.take(2)
 
-        assert service.shell.payloads == [b"share"]
+        assert (first.key, first.before, first.after) == (KEY, State.IDLE, State.BUSY)
+        assert [first.event, second.event] == [event for _, event in events]
+        assert (first.data, second.data, service.live.data) == (Data(steps=1), Data(steps=2), Data(steps=2))
+        assert first.at_s == 1_000.0
+        assert (service.shell.done, service.shell.payloads) == (["spool", "b"], [b"share"])
+    assert service.broker.waiting_in(inbox(COORDINATOR)) == 0
+    assert buried(service) == []
+
+
+@aio
+async def test_what_is_persistent_is_done_before_the_event_is_kept_and_all_else_after_in_order() -> None:
+    kept: list[tuple[str, int, object]] = []
+
+    async with probe() as service:
+        service.shell.effect = lambda effect: kept.append(
+            (effect.text, len(service.store.read()), service.live.state)
+        )
+        await service.runner.feed(KEY, Go((Note("a"), Keep("b"), Note("c"), Keep("d"))))
+
+    before, after = (0, State.IDLE), (2, State.BUSY)
+    assert kept == [("b", *before), ("d", *before), ("a", *after), ("c", *after)]
 
 
 @aio
@@ -122,18 +127,19 @@ async def test_the_delivery_is_settled_only_after_its_effects() -> None:
     async with probe(ProbeShell(events=go(Note("slow")), gate=asyncio.Event())) as service:
         await service.send()
         await service.shell.entered.wait()
-        service.broker.drop_connections()
-        assert service.shell.gate
-        service.shell.gate.set()
-        await service.moments.get()
-        again = await service.moments.get()
+        service.broker.stop()
+        service.broker.start()
+        service.shell.open_gate()
+        _, again = await service.take(2)
 
         # The connection was lost while the effect ran, so that the message came a second time.
         assert again.data == Data(steps=2)
 
 
 @aio
-async def test_publish_reaches_the_party_signed_and_with_the_machines_run_round_and_phase() -> None:
+async def test_publish_reaches_the_party_signed_and_a_party_without_an_inbox_holds_nothing_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def receive(delivery: Delivery) -> Verdict:
@@ -142,26 +148,18 @@ async def test_publish_reaches_the_party_signed_and_with_the_machines_run_round_
 
     async with probe() as service:
         await service.sender.subscribe(inbox(CLIENT), receive)
-        other_phase = Publish(CLIENT, Role.CLIENT, RoundOpened(), phase="union")
-        await service.runner.feed(KEY, Go((publish(), other_phase)))
+        stranger = PartyId("client-9")
+        await service.runner.feed(KEY, Go((publish(stranger), publish(), publish(phase="union"), Note("after"))))
         frames = [await arrived.get(), await arrived.get()]
-        first, second = (decode(frame) for frame in frames)
 
+        assert service.shell.done == ["after"]
+    first, second = (decode(frame) for frame in frames)
     for envelope, frame in zip((first, second), frames, strict=True):
         authenticate(roster_of(MANIFEST), envelope, frame)
     assert (first.run, first.round, first.phase) == (KEY.run, KEY.round, KEY.phase)
     assert (first.sender, first.recipient, first.body) == (COORDINATOR, CLIENT, RoundOpened())
     assert second.phase == "union"
     assert first.message_id != second.message_id
-
-
-@aio
-async def test_a_party_without_an_inbox_does_not_hold_up_the_machine(caplog: pytest.LogCaptureFixture) -> None:
-    async with probe() as service:
-        await service.runner.feed(KEY, Go((publish(PartyId("client-9")), Note("after"))))
-
-        assert service.shell.done == ["after"]
-        assert service.live.state is State.BUSY
     assert "client-9 has no inbox yet: round-opened was not delivered" in caplog.text
 
 
@@ -180,83 +178,68 @@ OUTAGES = [BrokerUnreachable("away"), StorageFailed("the disk is full"), OSError
 
 @pytest.mark.parametrize("error", OUTAGES, ids=repr)
 @aio
-async def test_an_effect_that_fails_is_tried_until_it_succeeds_and_the_event_kept_once(
+async def test_an_effect_that_fails_is_tried_until_it_succeeds_before_anything_else_of_its_step_begins(
     error: Exception,
 ) -> None:
-    failures = [error, error]
-    states: list[object] = []
-
-    def fail_twice(_: Note | Keep) -> None:
-        states.append((service.live.state, service.live.data))
-        if failures:
-            raise failures.pop()
-
-    async with probe(ProbeShell(events=go(Note("write"), Note("after")))) as service:
-        service.shell.effect = fail_twice
-        await service.send()
-        moment = await service.moments.get()
-
-        assert states == [(State.BUSY, Data(steps=1))] * 4
-        assert moment.data == Data(steps=1)
-        assert service.shell.done == ["write", "after"]
-        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go"]
-        assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
-
-
-@aio
-async def test_while_an_effect_fails_jobs_timers_and_tells_of_its_step_are_not_begun() -> None:
-    failures = [OSError("the disk is full")] * 3
-    begun: list[int] = []
-
-    def fail(_: Note | Keep) -> None:
-        begun.append(
-            len(service.runner.effects.jobs)
-            + len(service.runner.effects.timers)
-            + len(service.runner.effects.told)
-        )
-        if failures:
-            raise failures.pop()
-
-    async with probe(ProbeShell(effect=fail)) as service:
-        effects = (Ponder("x"), SetTimer("t", 0.0, Rang), Tell(KEY, Go()), Note("write"))
-        await service.runner.feed(KEY, Go(effects))
-
-        assert begun == [0, 0, 0, 0]
-        assert {type((await service.moments.get()).event) for _ in range(4)} == {Go, Done, Rang}
-
-
-@pytest.mark.parametrize("error", OUTAGES, ids=repr)
-@aio
-async def test_a_persistent_effect_that_fails_leaves_all_as_it_was_and_the_delivery_comes_again(
-    error: Exception,
-) -> None:
-    failures = [error, error]
+    failing = Failing([error, error])
     seen: list[object] = []
 
-    def fail_twice(effect: Note | Keep) -> None:
-        if isinstance(effect, Keep):
-            seen.append((service.live.state, service.live.data, service.store.read()))
-            if failures:
-                raise failures.pop()
+    def fail_twice(_: Note | Keep) -> None:
+        effects = service.runner.effects
+        begun = len(effects.jobs) + len(effects.timers) + len(effects.told)
+        seen.append((service.live.state, begun))
+        failing()
 
-    async with probe(ProbeShell(events=go(Note("after"), Keep("write")))) as service:
-        service.shell.effect = fail_twice
-        await service.send(payload=b"share")
-        moment = await service.moments.get()
+    effects = (Ponder("x"), SetTimer("t", 0.0, Rang), Tell(KEY, Go()), Note("write"), Note("after"))
+    async with probe(ProbeShell(effect=fail_twice)) as service:
+        await service.runner.feed(KEY, Go(effects))
+        moments = await service.take(4)
+
+        assert seen == [(State.BUSY, 0)] * 4
+        assert service.shell.done == ["write", "after", "job x"]
+        assert moments[0].data == Data(steps=1, job="x")
+        assert sorted(kinds_kept(service)) == ["Done", "Go", "Go", "Rang", BEGINNING], "the event is kept once"
+
+
+@pytest.mark.parametrize("error", [*OUTAGES, None], ids=repr)
+@aio
+async def test_an_event_that_cannot_be_kept_has_not_happened_and_its_delivery_comes_again(
+    error: Exception | None,
+) -> None:
+    """Either what it relies on fails, or the store itself."""
+    failing = Failing([error or OUTAGES[1]] * 2)
+    seen: list[object] = []
+
+    def look() -> None:
+        seen.append((service.live.state, service.live.data, kinds_on_disk()))
+        failing()
+
+    def kinds_on_disk() -> list[str]:
+        return [entry.kind for entry in disk.entries.values()]
+
+    def persist(effect: Note | Keep) -> None:
+        if isinstance(effect, Keep) and error:
+            look()
+
+    disk = Disk()
+    store = ForgetfulStore(disk) if error else ForgetfulStore(disk, before_sync=look)
+    shell = ProbeShell(events=go(Note("after"), Keep("write")), effect=persist)
+    async with probe(shell, store=store) as service:
+        await service.send()
+        (moment,) = await service.take()
 
         assert seen == [(State.IDLE, Data(), [])] * 3
         assert moment.data == Data(steps=1)
-        assert service.shell.done == ["write", "after"]
-        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go"]
+        assert service.shell.done[-2:] == ["write", "after"]
+        assert service.shell.done.count("after") == 1
+        assert kinds_kept(service) == [BEGINNING, "Go"]
 
 
 @aio
 async def test_a_persistent_effect_that_refuses_undoes_the_event_and_rejects_its_delivery() -> None:
-    def refuse(_: Note | Keep) -> None:
-        raise PeerError(RejectReason.SECOND_SET, "a second set")
-
-    async with probe(ProbeShell(events=go(Note("never"), Ponder("never"), Keep("write")))) as service:
-        service.shell.effect = refuse
+    refuse = Failing([PeerError(RejectReason.SECOND_SET, "a second set")])
+    effects = (Note("never"), Ponder("never"), Keep("write"))
+    async with probe(ProbeShell(events=go(*effects), effect=refuse)) as service:
         await service.send()
 
         assert by_reason(await service.dead_letters(1)) == ["second-set"]
@@ -264,37 +247,6 @@ async def test_a_persistent_effect_that_refuses_undoes_the_event_and_rejects_its
         assert (service.live.state, service.live.data) == (State.IDLE, Data())
         assert service.shell.done == []
         assert service.runner.effects.jobs == set()
-
-
-@aio
-async def test_what_is_persistent_is_done_before_the_event_is_kept_and_all_else_after() -> None:
-    kept: list[tuple[str, int]] = []
-
-    async with probe() as service:
-        service.shell.effect = lambda effect: kept.append((effect.text, len(service.store.read())))
-        await service.runner.feed(KEY, Go((Note("a"), Keep("b"), Note("c"), Keep("d"))))
-
-    assert kept == [("b", 0), ("d", 0), ("a", 2), ("c", 2)]
-
-
-@aio
-async def test_an_event_that_cannot_be_kept_has_not_happened_and_its_delivery_comes_again() -> None:
-    failures = [StorageFailed("the disk is full")] * 2
-    states: list[State] = []
-
-    def fail_twice() -> None:
-        states.append(service.live.state)  # type: ignore[arg-type] # an Enum there
-        if failures:
-            raise failures.pop()
-
-    store = ForgetfulStore(Disk(), before_sync=fail_twice)
-    async with probe(ProbeShell(events=go(Note("after"))), store=store) as service:
-        await service.send()
-        moment = await service.moments.get()
-
-        assert states == [State.IDLE] * 3
-        assert (moment.data, service.shell.done) == (Data(steps=1), ["after"])
-        assert [entry.kind for entry in store.read()] == [BEGINNING, "Go"]
 
 
 @dataclass
@@ -310,7 +262,7 @@ class FullDisk:
         if self.attempts:
             if self.attempts < 2 * DELIVERY_LIMIT:
                 self.problems.add(service.runner.find_problems())
-                self.gauges.add(value_of(service, "hubbub_storage_failed"))
+                self.gauges.add(service.sample("storage_failed"))
                 self.held.add(service.broker.held_from(inbox(COORDINATOR)))
             self.attempts -= 1
             raise StorageFailed("the disk is full")
@@ -326,10 +278,6 @@ class FullDisk:
                 and not service.broker.held_from(queue)
             )
         )
-
-
-def value_of(service: Probe, name: str) -> float | None:
-    return service.counters.registry.get_sample_value(name)
 
 
 STORAGE_FAILS = ("storage fails, so no messages are taken: the disk is full",)
@@ -353,14 +301,12 @@ async def test_a_disk_that_is_full_for_long_pauses_the_queue_and_costs_no_messag
             await service.send(payload=b"%d" % number)
         await disk.wait_until_all_is_well(service)
 
-        data = service.live.data
-        assert isinstance(data, Data)
-        assert data.steps >= 3
+        assert service.live.data.steps >= 3
         assert disk.problems == {STORAGE_FAILS}
         assert disk.gauges == {1.0}
         assert disk.held == {0}, "what was in hand waits at the broker, where it may wait for long"
-        assert value_of(service, "hubbub_storage_failed") == 0
-        assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+        assert service.sample("storage_failed") == 0
+        assert buried(service) == []
     said = [record.message for record in caplog.records if record.message.startswith("storage")]
     assert said == [
         "storage fails: no messages are taken, and it is tried again until it works: the disk is full",
@@ -373,10 +319,9 @@ async def test_a_timers_event_that_cannot_be_kept_pauses_the_queue_too() -> None
     disk = FullDisk()
     async with probe(store=ForgetfulStore(Disk(), before_sync=lambda: disk.write(service))) as service:
         service.runner.feed_soon(KEY, Rang(0.0))
-        moment = await service.moments.get()
+        assert await service.take_events(1) == [Rang(0.0)]
         await disk.wait_until_all_is_well(service)
 
-    assert moment.event == Rang(0.0)
     assert disk.problems == {STORAGE_FAILS}
 
 
@@ -399,54 +344,49 @@ async def test_a_party_that_is_stopped_while_its_disk_is_full_does_not_say_that_
     assert "storage works again" not in caplog.text
 
 
+@pytest.mark.parametrize("feed", [Runner.feed, Runner.feed_until_kept])
 @aio
-async def test_whoever_feeds_an_event_that_cannot_be_kept_is_told() -> None:
-    def fail() -> None:
-        raise StorageFailed("the disk is full")
-
-    async with probe(store=ForgetfulStore(Disk(), before_sync=fail)) as service:
+async def test_whoever_feeds_an_event_that_cannot_be_kept_is_told_and_nothing_has_happened(
+    feed: Callable[[Runner, Key, object], object],
+) -> None:
+    failing = Failing()
+    failing.fill_disk(1)
+    async with probe(store=ForgetfulStore(Disk(), before_sync=failing)) as service:
         with pytest.raises(StorageFailed, match="full"):
-            await service.runner.feed(KEY, Go((Note("never"),)))
+            await feed(service.runner, KEY, Go((Note("never"),)))  # type: ignore[misc]  # A coroutine.
+        with pytest.raises(UnexpectedEvent, match="Unlisted is not expected in state IDLE"):
+            await feed(service.runner, KEY, Unlisted())  # type: ignore[misc]  # A coroutine.
 
         assert (service.live.state, service.live.data, service.shell.done) == (State.IDLE, Data(), [])
+        assert service.store.read() == []
 
 
 @pytest.mark.parametrize("event", [Done("x"), Rang(1.0)], ids=lambda event: type(event).__name__)
 @aio
 async def test_what_a_job_or_a_timer_brings_is_kept_when_the_store_takes_things_again(event: object) -> None:
-    failures: list[Exception] = []
-
-    def fail() -> None:
-        if failures:
-            raise failures.pop()
-
-    async with probe(store=ForgetfulStore(Disk(), before_sync=fail)) as service:
+    failing = Failing()
+    async with probe(store=ForgetfulStore(Disk(), before_sync=failing)) as service:
         await service.runner.feed(KEY, Go())
-        failures += [StorageFailed("the disk is full")] * 3
+        failing.fill_disk()
         service.runner.feed_soon(KEY, event)
-        await service.moments.get()
 
-        assert (await service.moments.get()).event == event
-        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go", type(event).__name__]
+        assert await service.take_events(2) == [Go(), event]
+        assert kinds_kept(service) == [BEGINNING, "Go", type(event).__name__]
 
 
 @aio
 async def test_what_was_told_is_kept_before_anything_else_and_before_its_cause_is_done() -> None:
-    failures: list[Exception] = []
-
-    def fail() -> None:
-        if failures:
-            raise failures.pop()
-
-    disk = Disk()
-    async with probe(store=ForgetfulStore(disk, before_sync=fail)) as service:
+    failing, disk = Failing(), Disk()
+    async with probe(store=ForgetfulStore(disk, before_sync=failing)) as service:
         service.runner.add(OTHER, Data())
-        service.shell.effect = lambda _: failures.extend([StorageFailed("the disk is full")] * 3)
-        await service.runner.feed(KEY, Go((Note("then the disk is full"), Tell(OTHER, Go()))))
+        service.shell.effect = lambda _: failing.fill_disk()
+        told = (Tell(OTHER, Go()), Tell(OTHER, Rang(1.0)))
+        await service.runner.feed(KEY, Go((Note("then the disk is full"), *told)))
         await service.runner.feed(KEY, Go(then=State.IDLE))
 
-        keys = [(await service.moments.get()).key for _ in range(3)]
-        assert keys == [KEY, OTHER, KEY]
+        first, *after, last = await service.take(4)
+        assert (first.key, last.key) == (KEY, KEY)
+        assert [(moment.key, moment.event) for moment in after] == [(each.to, each.event) for each in told]
         (cause,) = (entry.cause for entry in disk.entries.values() if entry.key == OTHER and entry.kind == "Go")
         assert cause == "2.1"
 
@@ -456,43 +396,11 @@ async def test_feeding_until_kept_does_not_wait_for_effects() -> None:
     async with probe(ProbeShell(gate=asyncio.Event())) as service:
         await service.runner.feed_until_kept(KEY, Go((Note("slow"),)))
 
-        assert [entry.kind for entry in service.store.read()] == [BEGINNING, "Go"]
+        assert kinds_kept(service) == [BEGINNING, "Go"]
         assert service.shell.done == []
-        assert service.shell.gate
-        service.shell.gate.set()
-        assert (await service.moments.get()).after is State.BUSY
+        service.shell.open_gate()
+        await service.take()
         assert service.shell.done == ["slow"]
-
-
-@aio
-async def test_feeding_until_kept_raises_what_keeps_the_event_from_being_kept() -> None:
-    async with probe() as service:
-        with pytest.raises(UnexpectedEvent):
-            await service.runner.feed_until_kept(KEY, Unlisted())
-
-        assert service.store.read() == []
-
-
-@aio
-async def test_an_event_for_another_machine_is_taken_after_this_step() -> None:
-    async with probe() as service:
-        service.runner.add(OTHER, Data())
-
-        await service.runner.feed(KEY, Go((Tell(OTHER, Go()), Note("own"))))
-        first, second = await service.moments.get(), await service.moments.get()
-
-        assert (first.key, second.key) == (KEY, OTHER)
-
-
-@aio
-async def test_one_message_can_be_several_events() -> None:
-    shell = ProbeShell(events=lambda _: [(KEY, Go((Note("a"),))), (KEY, Go((Note("b"),)))])
-    async with probe(shell) as service:
-        await service.send()
-        await service.moments.get()
-        await service.moments.get()
-
-        assert service.shell.done == ["a", "b"]
 
 
 # The audit log ---------------------------------------------------------------------------------------------
@@ -500,39 +408,40 @@ async def test_one_message_can_be_several_events() -> None:
 LAST_WORD = Record("round", {"members": ["client-1"], "outcome": "released"})
 
 
+@pytest.mark.parametrize(
+    ("key", "record", "fields"),
+    [
+        (KEY, LAST_WORD, {"round": 1, "phase": "signs", **LAST_WORD.fields}),
+        (Key("probe", MANIFEST.run_id), Record("joined"), {}),
+        (KEY, Record("void", {"round": 7, "phase": "union"}), {"round": 7, "phase": "union"}),
+    ],
+)
 @aio
-async def test_a_record_is_written_with_the_machines_run_round_and_phase() -> None:
-    async with probe() as service:
-        await service.runner.feed(KEY, Go((LAST_WORD,)))
+async def test_a_record_names_the_run_round_and_phase_that_there_are_or_those_of_its_fields(
+    key: Key, record: Record, fields: dict[str, object]
+) -> None:
+    async with probe(fresh=False) as service:
+        service.runner.add(key, Data())
+        await service.runner.feed(key, Go((record,)))
 
-        (entry,) = service.recorded("round")
-        assert entry.fields == {"run": KEY.run, "round": 1, "phase": "signs", **LAST_WORD.fields}
+        (entry,) = service.recorded(record.kind)
+        assert entry.fields == {"run": KEY.run, **fields}
 
 
+@pytest.mark.parametrize("failures", [0, 3])
 @aio
-async def test_a_record_of_a_machine_without_a_round_or_phase_names_none() -> None:
-    whole_run = Key("probe", MANIFEST.run_id)
+async def test_records_keep_their_place_among_the_effects_also_if_the_disk_takes_them_later(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    failing, seen, append = Failing(), list[int](), AuditLog.append
+    failing.fill_disk(failures)
+
+    def fail(audit: AuditLog, kind: str, **fields: JsonValue) -> object:
+        failing()
+        return append(audit, kind, **fields)
+
     async with probe() as service:
-        service.runner.add(whole_run, Data())
-        await service.runner.feed(whole_run, Go((Record("joined"),)))
-
-        (entry,) = service.recorded("joined")
-        assert entry.fields == {"run": KEY.run}
-
-
-@aio
-async def test_a_record_says_another_round_or_phase_where_its_fields_do() -> None:
-    async with probe() as service:
-        await service.runner.feed(KEY, Go((Record("void", {"round": 7, "phase": "union"}),)))
-
-        (entry,) = service.recorded("void")
-        assert entry.fields == {"run": KEY.run, "round": 7, "phase": "union"}
-
-
-@aio
-async def test_records_keep_their_place_among_the_effects() -> None:
-    async with probe() as service:
-        seen: list[int] = []
+        monkeypatch.setattr(AuditLog, "append", fail)
         service.shell.effect = lambda _: seen.append(len(service.recorded("round")))
         await service.runner.feed(KEY, Go((LAST_WORD, LAST_WORD, Note("between"), LAST_WORD)))
 
@@ -541,55 +450,21 @@ async def test_records_keep_their_place_among_the_effects() -> None:
 
 
 @aio
-async def test_a_record_that_the_disk_does_not_take_is_written_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failures = [StorageFailed("the disk is full")] * 3
-    append = AuditLog.append
-
-    def fail(audit: AuditLog, kind: str, **fields: JsonValue) -> object:
-        if kind == LAST_WORD.kind and failures:
-            raise failures.pop()
-        return append(audit, kind, **fields)
-
-    monkeypatch.setattr(AuditLog, "append", fail)
-    async with probe() as service:
-        await service.runner.feed(KEY, Go((LAST_WORD, Note("after"))))
-
-        assert len(service.recorded("round")) == 1
-        assert service.shell.done == ["after"]
-
-
-@aio
-async def test_a_counted_refusal_is_counted_logged_and_recorded_and_the_step_is_taken(
+async def test_a_counted_refusal_is_counted_logged_and_recorded_and_what_is_for_the_owner_only_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refusal = CountRefusal(RejectReason.FALSE_SUM, "sum-chunk", PartyId("aggregator-2"), "more than members")
     async with probe() as service:
-        await service.runner.feed(KEY, Go((refusal, Note("after"))))
+        await service.runner.feed(KEY, Go((refusal, TellOwner("two rounds were void"), Note("after"))))
 
         assert service.counters.rejections(RejectReason.FALSE_SUM) == 1
         (entry,) = service.recorded("refused")
-        assert entry.fields == {
-            "reason": "false-sum",
-            "kind": "sum-chunk",
-            "sender": "aggregator-2",
-            "run": KEY.run,
-            "count": 1,
-        }
+        about = {"kind": "sum-chunk", "sender": "aggregator-2", "run": KEY.run}
+        assert entry.fields == {"reason": "false-sum", "count": 1, **about}
         assert service.shell.done == ["after"]
-        assert service.live.state is State.BUSY
     (record,) = [record for record in caplog.records if hasattr(record, "reason")]
     assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "false-sum")
     assert "more than members" in record.getMessage()
-
-
-@aio
-async def test_what_is_for_the_owner_is_logged_and_goes_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
-    async with probe() as service:
-        await service.runner.feed(KEY, Go((TellOwner("two rounds were void"),)))
-
-        assert service.recorded("refused") == []
     assert "two rounds were void" in [record.message for record in caplog.records]
 
 
@@ -602,25 +477,34 @@ async def test_a_refusal_that_cannot_be_recorded_is_counted_all_the_same(caplog:
         assert by_reason(await service.dead_letters(1)) == ["malformed"]
         assert service.counters.rejections(RejectReason.MALFORMED) == 1
         await service.send()
-        assert (await service.moments.get()).after is State.BUSY
+        await service.take()
     assert "the refusal could not be recorded" in caplog.text
 
 
 @aio
-async def test_every_refused_delivery_is_recorded_and_a_flood_of_them_briefly() -> None:
+async def test_a_flood_of_refusals_is_counted_in_full_and_recorded_and_logged_briefly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with probe(ProbeShell(events=go_by_kind)) as service:
-        for _ in range(5):
+        for _ in range(500):
             await service.send_bytes(b"garbage")
         await service.send(RunRefused(code=Code.INTERNAL))
-        await service.dead_letters(6)
+        await service.dead_letters(501)
 
+        assert service.counters.rejections(RejectReason.MALFORMED) == 500
         # What a message says of itself cannot be read, but the broker says whose it is.
         nobody = {"kind": "", "sender": CLIENT, "run": ""}
         client = {"kind": "run-refused", "sender": CLIENT, "run": KEY.run}
         assert [dict(entry.fields) for entry in service.recorded("refused")] == [
-            *({"reason": "malformed", "count": count, **nobody} for count in (1, 2, 4)),
+            *({"reason": "malformed", "count": 2**power, **nobody} for power in range(9)),
             {"reason": "unexpected", "count": 1, **client},
         ]
+    lines = [record.getMessage() for record in caplog.records if "garbage" not in record.getMessage()]
+    single = [line for line in lines if line.startswith("refused: ") and "run-refused" not in line]
+    more = [int(line.split()[1]) for line in lines if "more within a second" in line]
+    assert len(single) + sum(more) == 500
+    assert more
+    assert f"more within a second (malformed) from {CLIENT}" in caplog.text
 
 
 @aio
@@ -634,7 +518,7 @@ async def test_a_message_that_is_too_large_is_dropped_and_recorded_and_orders_pa
             # Not over a transport, which does not send it.
             assert service.broker.accept(Address(REPORTS, COORDINATOR), large, user=CLIENT)
         await service.send()
-        assert (await service.moments.get()).after is State.BUSY
+        await service.take()
 
         assert service.counters.rejections(RejectReason.OVERSIZED) == 16
         assert dict(service.recorded("refused")[0].fields) == {
@@ -646,56 +530,24 @@ async def test_a_message_that_is_too_large_is_dropped_and_recorded_and_orders_pa
             "size": 10_001,
             "sha256": hashlib.sha256(large).hexdigest(),
         }
-        assert service.broker.dead_letters(dead_letter_queue(COORDINATOR)) == []
+        assert buried(service) == []
         assert service.broker.held_from(inbox(COORDINATOR)) <= 1
     assert f"a message of {CLIENT} is too large and is dropped: 10001 bytes, SHA-256" in caplog.text
 
 
 @aio
-async def test_a_message_that_names_no_user_of_the_broker_is_dropped_and_recorded() -> None:
-    async with probe() as service:
-        assert service.broker.accept(Address(REPORTS, COORDINATOR), frame_of(), user="")
-        await service.send_bytes(b"garbage")
-        letters = await service.dead_letters(1)
-
-        assert by_reason(letters) == ["malformed"]
-        assert service.counters.rejections(RejectReason.NO_USER) == 1
-        fields = service.recorded("refused")[0].fields
-        assert (fields["reason"], fields["sender"], fields["size"]) == ("no-user", "", len(frame_of()))
-        assert service.live.state is State.IDLE
-
-
-@aio
-async def test_a_forgery_is_recorded_with_the_user_who_sent_it() -> None:
+async def test_a_message_without_a_user_is_dropped_and_a_forgery_put_aside_and_both_are_recorded() -> None:
     forged = frame_of(sender=MANIFEST.clients[1], signer=CLIENT)
     async with probe() as service:
+        assert service.broker.accept(Address(REPORTS, COORDINATOR), frame_of(), user="")
         await service.send_bytes(forged)
-        await service.dead_letters(1)
 
-        fields = service.recorded("refused")[0].fields
-        assert (fields["reason"], fields["sender"], fields["user"]) == (
-            "bad-signature",
-            MANIFEST.clients[1],
-            CLIENT,
-        )
-
-
-@aio
-async def test_a_flood_of_refusals_is_counted_in_full_and_logged_in_few_lines(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with probe() as service:
-        for _ in range(500):
-            await service.send_bytes(b"garbage")
-        await service.dead_letters(500)
-
-        assert service.counters.rejections(RejectReason.MALFORMED) == 500
-    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    single = [line for line in lines if line.startswith("refused: ")]
-    more = [int(line.split()[1]) for line in lines if line not in single]
-    assert len(single) + sum(more) == 500
-    assert more
-    assert f"more within a second (malformed) from {CLIENT}" in caplog.text
+        assert by_reason(await service.dead_letters(1)) == ["bad-signature"]
+        assert service.counters.rejections(RejectReason.NO_USER) == 1
+        nobody, forger = (entry.fields for entry in service.recorded("refused"))
+        assert (nobody["reason"], nobody["sender"], nobody["size"]) == ("no-user", "", len(frame_of()))
+        assert (forger["sender"], forger["user"]) == (MANIFEST.clients[1], CLIENT)
+        assert service.live.state is State.IDLE
 
 
 # Jobs ------------------------------------------------------------------------------------------------------
@@ -707,11 +559,12 @@ async def test_a_job_comes_back_as_an_event_and_others_are_taken_meanwhile() -> 
         await service.runner.feed(KEY, Go((Ponder("deep"),)))
         await service.shell.entered.wait()
         await service.runner.feed(KEY, Go())
-        assert service.shell.gate
-        service.shell.gate.set()
-        events = [(await service.moments.get()).event for _ in range(3)]
+        service.shell.open_gate()
 
-        assert events == [Go((Ponder("deep"),)), Go(), Done("deep")]
+        assert await service.take_events(3) == [Go((Ponder("deep"),)), Go(), Done("deep")]
+
+
+UNEXPECTED = "an unexpected {}; the log of this party says more"
 
 
 @pytest.mark.parametrize(
@@ -719,47 +572,32 @@ async def test_a_job_comes_back_as_an_event_and_others_are_taken_meanwhile() -> 
     [
         (LocalError("the model is gone"), Code.INTERNAL, "the model is gone"),
         (FalseSum(), Code.PROTOCOL_FALSE_SUM, str(FalseSum())),
-        (
-            ZeroDivisionError("of patient 4711"),
-            Code.INTERNAL,
-            "an unexpected ZeroDivisionError; the log of this party says more",
-        ),
-        (
-            PermissionError("of patient 4711"),
-            Code.DISK_FAILED,
-            "an unexpected PermissionError; the log of this party says more",
-        ),
+        (ZeroDivisionError("of patient 4711"), Code.INTERNAL, UNEXPECTED.format("ZeroDivisionError")),
+        (PermissionError("of patient 4711"), Code.DISK_FAILED, UNEXPECTED.format("PermissionError")),
     ],
 )
 @aio
 async def test_a_job_that_fails_comes_back_as_failed(error: Exception, code: Code, why: str) -> None:
-    def fail(_: Ponder) -> object:
-        raise error
-
-    async with probe(ProbeShell(job=fail)) as service:
+    async with probe(ProbeShell(job=Failing([error]))) as service:
         await service.runner.feed(KEY, Go((Ponder("x"),)))
-        await service.moments.get()
-        moment = await service.moments.get()
 
-        assert moment.event == Failed(why, code)
+        assert (await service.take_events(2))[1] == Failed(why, code)
         assert service.live.state is State.BUSY
 
 
 @pytest.mark.parametrize("error", OUTAGES[:2], ids=repr)
 @aio
 async def test_a_job_that_an_outage_keeps_from_being_done_is_begun_again(error: Exception) -> None:
-    failures = [error, error]
+    failing = Failing([error, error])
 
     def fail_twice(job: Ponder) -> object:
-        if failures:
-            raise failures.pop()
+        failing()
         return Done(job.text)
 
     async with probe(ProbeShell(job=fail_twice)) as service:
         await service.runner.feed(KEY, Go((Ponder("x"),)))
-        await service.moments.get()
 
-        assert (await service.moments.get()).event == Done("x")
+        assert (await service.take_events(2))[1] == Done("x")
         assert service.shell.done == ["job x"] * 3
 
 
@@ -784,96 +622,56 @@ async def test_a_job_whose_machine_is_over_meanwhile_is_given_up_without_a_word_
 
 @aio
 async def test_what_a_peer_did_wrong_is_counted_and_recorded_when_a_job_finds_it() -> None:
-    def find(_: Ponder) -> object:
-        raise PeerError(RejectReason.BROKEN_SEAL, "a seal does not open")
-
+    find = Failing([PeerError(RejectReason.BROKEN_SEAL, "a seal does not open")])
     async with probe(ProbeShell(job=find)) as service:
         await service.runner.feed(KEY, Go((Ponder("x"),)))
-        await service.moments.get()
-        moment = await service.moments.get()
 
-        assert moment.event == Failed("a seal does not open", Code.PROTOCOL_PEER)
+        assert (await service.take_events(2))[1] == Failed("a seal does not open", Code.PROTOCOL_PEER)
         assert service.counters.rejections(RejectReason.BROKEN_SEAL) == 1
         (entry,) = service.recorded("refused")
-        assert entry.fields == {
-            "reason": "broken-seal",
-            "kind": "Ponder",
-            "sender": "",
-            "run": KEY.run,
-            "count": 1,
-        }
+        about = {"kind": "Ponder", "sender": "", "run": KEY.run}
+        assert entry.fields == {"reason": "broken-seal", "count": 1, **about}
 
 
 @aio
-async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed(caplog: pytest.LogCaptureFixture) -> None:
-    async with probe(ProbeShell(job=lambda _: Unlisted())) as service:
-        await service.runner.feed(KEY, Go((Ponder("x"),)))
-        await service.moments.get()
-        moment = await service.moments.get()
-
-        assert moment.event == Failed("Unlisted is not expected in state BUSY")
-    assert "Unlisted could not be taken by probe" in caplog.text
-
-
-@aio
-async def test_a_failure_that_no_row_expects_is_logged_and_not_fed_for_ever(
+async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed_and_a_failure_does_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with probe() as service:
+    async with probe(ProbeShell(job=lambda _: Unlisted())) as service:
         service.runner.feed_soon(KEY, Failed("while idle"))
-        for _ in range(3):
-            await service.runner.feed(KEY, Go(then=State.IDLE))
+        await service.runner.feed(KEY, Go((Ponder("x"),)))
 
-        assert service.live.data == Data(steps=3)
+        assert (await service.take_events(2))[1] == Failed("Unlisted is not expected in state BUSY")
+        assert service.live.data == Data(steps=1, job="x")
     assert caplog.text.count("Failed could not be taken") == 1
+    assert "Unlisted could not be taken by probe" in caplog.text
 
 
 # Timers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("at_s", [5.0, 0.0], ids=["now", "passed"])
 @aio
-async def test_a_timer_fires_with_the_clocks_time() -> None:
+async def test_a_timer_fires_with_the_clocks_time(at_s: float) -> None:
     clock = ManualClock(5.0)
     async with probe(clock=clock) as service:
-        await service.runner.feed(KEY, Go((SetTimer("deadline", 5.0, Rang),)))
+        await service.runner.feed(KEY, Go((SetTimer("deadline", at_s, Rang),)))
         clock.time_s = 6.0
-        await service.moments.get()
 
-        assert (await service.moments.get()).event == Rang(at_s=6.0)
+        assert (await service.take_events(2))[1] == Rang(at_s=6.0)
 
 
+@pytest.mark.parametrize("end", [CancelTimer("a"), SetTimer("a", 1e9, Rang)], ids=["cancelled", "replaced"])
 @aio
-async def test_a_time_that_has_passed_fires_at_once() -> None:
+async def test_a_timer_that_is_cancelled_or_replaced_does_not_fire_and_others_do(end: Effect) -> None:
     async with probe() as service:
-        await service.runner.feed(KEY, Go((SetTimer("deadline", 0.0, Rang),)))
-        await service.moments.get()
-
-        assert isinstance((await service.moments.get()).event, Rang)
-
-
-@aio
-async def test_a_cancelled_timer_does_not_fire_and_others_do() -> None:
-    async with probe() as service:
-        effects = (SetTimer("a", 0.0, Rang), SetTimer("b", 0.0, Rang), CancelTimer("a"), CancelTimer("no such"))
+        effects = (SetTimer("a", 0.0, Rang), SetTimer("b", 0.0, Rang), end, CancelTimer("no such"))
         await service.runner.feed(KEY, Go(effects))
-        await service.moments.get()
-        await service.moments.get()
+        await service.take(2)
         await service.runner.feed(KEY, Go())
 
         assert service.live.data == Data(steps=3), "the step, timer b, the step: timer a came before b and is gone"
-
-
-@aio
-async def test_a_timer_of_the_same_name_replaces_the_first() -> None:
-    async with probe() as service:
-        effects = (SetTimer("t", 0.0, Rang), SetTimer("t", 1e9, Rang), SetTimer("u", 0.0, Rang))
-        await service.runner.feed(KEY, Go(effects))
-        await service.moments.get()
-        await service.moments.get()
-        await service.runner.feed(KEY, Go())
-
-        assert service.live.data == Data(steps=3), "the step, timer u, the step; the first t never rang"
-        assert [name for _, name in service.runner.effects.timers] == ["t"]
+        assert len(service.runner.effects.timers) == isinstance(end, SetTimer)
 
 
 @aio
@@ -883,9 +681,9 @@ async def test_two_machines_can_have_timers_of_one_name() -> None:
         await service.runner.feed(KEY, Go((SetTimer("t", 0.0, Rang),)))
         await service.runner.feed(OTHER, Go((SetTimer("t", 0.0, Rang), CancelTimer("t"))))
         await service.runner.feed(OTHER, Go((SetTimer("t", 0.0, Rang),)))
-        moments = [await service.moments.get() for _ in range(5)]
 
-        assert {moment.key for moment in moments if isinstance(moment.event, Rang)} == {KEY, OTHER}
+        rang = {moment.key for moment in await service.take(5) if isinstance(moment.event, Rang)}
+        assert rang == {KEY, OTHER}
 
 
 # Poison ----------------------------------------------------------------------------------------------------
@@ -915,16 +713,13 @@ async def test_poison_goes_to_the_dead_letters_with_its_reason_and_the_service_g
         ]
         assert letters[0].body == b"garbage"
         assert service.live.state is State.IDLE
-
         await service.send()
-        assert (await service.moments.get()).after is State.BUSY
-    assert service.counters.rejections(RejectReason.MALFORMED) == 1
-    assert service.counters.rejections(RejectReason.UNKNOWN_VERSION) == 1
-    assert service.counters.rejections(RejectReason.WRONG_RECIPIENT) == 3
-    assert service.counters.rejections(RejectReason.UNEXPECTED) == 1
-    assert service.counters.registry.get_sample_value("hubbub_internal_errors_total") == 1
-    received = service.counters.registry.get_sample_value("hubbub_messages_received_total", {"kind": "run-joined"})
-    assert received == 1
+        await service.take()
+    counted = {RejectReason.MALFORMED: 1, RejectReason.UNKNOWN_VERSION: 1, RejectReason.UNEXPECTED: 1}
+    counted[RejectReason.WRONG_RECIPIENT] = 3
+    assert {reason: service.counters.rejections(reason) for reason in counted} == counted
+    assert service.sample("internal_errors_total") == 1
+    assert service.sample("messages_received_total", kind="run-joined") == 1
 
 
 @aio
@@ -934,13 +729,11 @@ async def test_what_the_intake_refuses_is_counted_under_its_reason(caplog: pytes
 
     async with probe(ProbeShell(events=refuse)) as service:
         await service.send(payload=b"VERY-SECRET-SHARE")
-        letters = await service.dead_letters(1)
 
-        assert by_reason(letters) == ["second-set"]
+        assert by_reason(await service.dead_letters(1)) == ["second-set"]
         assert service.counters.rejections(RejectReason.SECOND_SET) == 1
     (record,) = [record for record in caplog.records if hasattr(record, "reason")]
-    assert record.levelno == logging.WARNING
-    assert record.__dict__["reason"] == "second-set"
+    assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "second-set")
     assert "a second set" in record.getMessage()
     assert "SECRET" not in caplog.text
 
@@ -950,18 +743,13 @@ async def test_a_bug_in_an_effect_puts_the_message_aside_and_holds_nothing_else_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its event is kept and so has happened: the machine must not be where a restart would not find it."""
-
-    def fail(effect: Note | Keep) -> None:
-        if effect.text == "bug":
-            raise KeyError("a bug")
-
-    shell = ProbeShell(events=go(Note("bug"), Note("after"), Ponder("x")), effect=fail)
+    shell = ProbeShell(events=go(Note("bug"), Note("after"), Ponder("x")), effect=Failing([KeyError("a bug")]))
     async with probe(shell) as service:
         await service.send()
 
         assert by_reason(await service.dead_letters(1)) == ["internal-error"]
         assert service.live.state is State.BUSY
-        assert [(await service.moments.get()).event for _ in range(2)][1] == Done("x")
+        assert (await service.take_events(2))[1] == Done("x")
         assert service.shell.done == ["after", "job x"]
         await service.runner.feed(KEY, Go())
         assert [(entry.kind, entry.done) for entry in service.store.read()] == [
@@ -973,61 +761,42 @@ async def test_a_bug_in_an_effect_puts_the_message_aside_and_holds_nothing_else_
 
 @aio
 async def test_a_bug_in_an_effect_of_a_job_is_for_the_machine_to_deal_with() -> None:
-    def fail(_: Note | Keep) -> None:
-        raise KeyError("a bug")
-
-    async with probe(ProbeShell(effect=fail)) as service:
+    async with probe(ProbeShell(effect=Failing([KeyError("a bug")]))) as service:
         service.runner.feed_soon(KEY, Go((Note("x"),)))
-        events = [(await service.moments.get()).event for _ in range(2)]
 
-        assert events == [Go((Note("x"),)), Failed("an unexpected KeyError; the log of this party says more")]
+        assert await service.take_events(2) == [Go((Note("x"),)), Failed(UNEXPECTED.format("KeyError"))]
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["machine over", "no event"])
 @aio
-async def test_a_message_for_a_machine_that_is_over_is_counted_as_late_and_acknowledged() -> None:
-    async with probe(ProbeShell(events=lambda _: [(OTHER, Go())])) as service:
-        await service.send()
-        await service.send_bytes(b"garbage")
-        letters = await service.dead_letters(1)
-
-        assert by_reason(letters) == ["malformed"]
-    assert service.counters.registry.get_sample_value("hubbub_messages_late_total", {"kind": "run-joined"}) == 1
-
-
-@aio
-async def test_a_message_that_makes_no_event_is_acknowledged() -> None:
-    async with probe(ProbeShell(events=lambda _: [])) as service:
+async def test_a_message_for_a_machine_that_is_over_or_that_makes_no_event_is_acknowledged(late: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
+    async with probe(ProbeShell(events=lambda _: [(OTHER, Go())] if late else [])) as service:
         await service.send()
         await service.send_bytes(b"garbage")
 
         assert by_reason(await service.dead_letters(1)) == ["malformed"]
         assert service.live.state is State.IDLE
-
-
-@aio
-async def test_an_unlisted_event_is_refused_and_changes_nothing() -> None:
-    async with probe() as service:
-        with pytest.raises(UnexpectedEvent, match="Unlisted is not expected in state IDLE"):
-            await service.runner.feed(KEY, Unlisted())
-
-        assert (service.live.state, service.live.data) == (State.IDLE, Data())
+        assert service.sample("messages_late_total", kind="run-joined") == (1 if late else None)
 
 
 # Beginning and end -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("forgets", [True, False])
 @aio
-async def test_a_machine_in_a_final_state_is_retired_with_its_timers() -> None:
-    async with probe() as service:
+async def test_a_machine_in_a_final_state_is_retired_with_its_timers_and_may_be_forgotten(forgets: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
+    async with probe(ProbeShell(forgets=forgets)) as service:
+        service.runner.add(OTHER, Data())
         await service.runner.feed(KEY, Go((SetTimer("t", 1e9, Rang),)))
         await service.runner.feed(KEY, Go((Note("last"),), then=State.OVER))
 
-        assert service.shell.done == ["last"]
-        assert service.shell.retired == [KEY]
+        assert (service.shell.done, service.shell.retired) == (["last"], [KEY])
         assert KEY not in service.runner.machines
         assert service.runner.effects.timers == {}
         with pytest.raises(MachineOver, match="which is over or never began"):
             await service.runner.feed(KEY, Go())
+        await service.runner.feed(OTHER, Go())
+        assert {entry.key for entry in service.store.read()} == ({OTHER} if forgets else {OTHER, KEY})
 
 
 @aio
@@ -1035,8 +804,7 @@ async def test_a_job_that_ends_after_its_machine_does_no_harm() -> None:
     async with probe(ProbeShell(gate=asyncio.Event())) as service:
         service.runner.add(OTHER, Data())
         await service.runner.feed(KEY, Go((Ponder("late"),), then=State.OVER))
-        assert service.shell.gate
-        service.shell.gate.set()
+        service.shell.open_gate()
         await asyncio.gather(*service.runner.effects.jobs)
         await service.runner.feed(OTHER, Go())
 
@@ -1045,68 +813,34 @@ async def test_a_job_that_ends_after_its_machine_does_no_harm() -> None:
 
 
 @aio
-async def test_what_is_over_is_forgotten_by_the_store_if_it_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for forgets in (True, False):
-        monkeypatch.setattr(ProbeShell, "retire", lambda *_, answer=forgets: answer)
-        async with probe() as service:
-            service.runner.add(OTHER, Data())
-            await service.runner.feed(KEY, Go(then=State.OVER))
-            await service.runner.feed(OTHER, Go())
-
-            kept = {entry.key for entry in service.store.read()}
-            assert kept == ({OTHER} if forgets else {OTHER, KEY})
-
-
-@aio
-async def test_a_forgotten_machine_is_gone_from_the_store_and_not_retired() -> None:
+async def test_a_machine_is_added_once_and_one_that_is_dropped_or_forgotten_is_not_retired() -> None:
     async with probe() as service:
+        with pytest.raises(LocalError, match="is running already"):
+            service.runner.add(KEY, Data())
         service.runner.add(OTHER, Data())
-        await service.runner.feed(OTHER, Go())
+        await service.runner.feed(OTHER, Go((SetTimer("t", 1e9, Rang),)))
         service.runner.forget(OTHER)
-        await service.runner.feed(KEY, Go())
+        assert service.runner.effects.timers == {}
+        await service.runner.feed(KEY, Go((SetTimer("t", 1e9, Rang),)))
         await service.runner.feed(KEY, Go())
 
-        assert {entry.key for entry in service.store.read()} == {KEY}
-        assert (service.shell.retired, list(service.runner.machines)) == ([], [KEY])
+        assert {entry.key for entry in service.store.read()} == {KEY}, "what is forgotten is gone from the store"
+        assert service.runner.drop(KEY).state is State.BUSY
+        assert (service.shell.retired, service.runner.machines) == ([], {})
+        assert service.runner.effects.timers == {}
 
 
 @aio
 async def test_a_store_that_cannot_forget_now_forgets_later() -> None:
-    failures: list[Exception] = []
-
-    def fail() -> None:
-        if failures:
-            raise failures.pop()
-
-    async with probe(store=ForgetfulStore(Disk(), before_sync=fail)) as service:
-        service.shell.effect = lambda _: failures.extend([StorageFailed("the disk is full")] * 3)
+    failing = Failing()
+    async with probe(store=ForgetfulStore(Disk(), before_sync=failing)) as service:
+        service.shell.effect = lambda _: failing.fill_disk()
         await service.runner.feed(KEY, Go((Note("last"),), then=State.OVER))
         with pytest.raises(MachineOver):
             await service.runner.feed(KEY, Go())
 
         assert service.store.read() == []
-        assert failures == []
-
-
-@aio
-async def test_a_dropped_machine_is_not_retired() -> None:
-    async with probe() as service:
-        await service.runner.feed(KEY, Go((SetTimer("t", 1e9, Rang),)))
-
-        dropped = service.runner.drop(KEY)
-
-        assert dropped.state is State.BUSY
-        assert service.shell.retired == []
-        assert service.runner.effects.timers == {}
-
-
-@aio
-async def test_a_machine_is_added_once() -> None:
-    async with probe() as service:
-        with pytest.raises(LocalError, match="is running already"):
-            service.runner.add(KEY, Data())
+        assert failing.errors == []
 
 
 @aio
@@ -1148,9 +882,7 @@ async def test_what_arrives_after_the_stop_does_not_reach_the_shell_and_is_kept(
 
 
 @aio
-async def test_log_lines_of_effects_and_jobs_say_which_run_round_and_phase(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_log_lines_of_effects_and_jobs_say_which_run_round_and_phase() -> None:
     formatter, lines = JsonFormatter("coordinator"), []
 
     class Collector(logging.Handler):
@@ -1166,12 +898,10 @@ async def test_log_lines_of_effects_and_jobs_say_which_run_round_and_phase(
     try:
         async with probe(ProbeShell(effect=say, job=say)) as service:  # type: ignore[arg-type] # result unused
             await service.runner.feed(KEY, Go((Note("effect"), Ponder("job"))))
-            await service.moments.get()
-            await service.moments.get()
+            await service.take(2)
     finally:
         logging.getLogger("probe").removeHandler(collector)
 
     assert [line["message"] for line in lines] == ["effect", "job"]
     for line in lines:
         assert (line["run"], line["round"], line["phase"]) == (KEY.run, KEY.round, KEY.phase)
-    assert caplog.records

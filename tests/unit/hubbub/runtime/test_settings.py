@@ -58,81 +58,47 @@ def complaint(model: type[ServiceSettings] = TestedSettings) -> str:
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch, WORKERS="2", LOG_LEVEL="debug")
+    set_variables(monkeypatch, WORKERS="2", LOG_LEVEL="debug", AMQP_CA_FILE="/tls/ca")
 
     settings = load_settings(TestedSettings)
 
-    assert settings.identity == Path("/keys/me.json")
-    assert settings.roster == Path("/roster.json")
-    assert settings.amqp_url.get_secret_value() == URL
-    assert settings.folder == Path("/data")
-    assert settings.workers == 2
-    assert settings.log_level == "debug"
+    assert (settings.identity, settings.roster) == (Path("/keys/me.json"), Path("/roster.json"))
+    assert (settings.amqp_url.get_secret_value(), settings.folder) == (URL, Path("/data"))
+    assert (settings.workers, settings.log_level) == (2, "debug")
+    assert (settings.amqp_ca_file, settings.amqp_cert_file) == (Path("/tls/ca"), None)
+    for text in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):
+        assert "open-sesame" not in text
+    with pytest.raises(ValueError, match="frozen"):
+        settings.workers = 5  # type: ignore[misc] # that is the point
 
 
-def test_settings_come_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write_file(monkeypatch, tmp_path / "tested.toml", COMPLETE)
-
-    settings = load_settings(TestedSettings)
-
-    assert (settings.identity, settings.folder) == (Path("/keys/us.json"), Path("/elsewhere"))
-    assert settings.workers == 3
-    assert settings.log_level == "info"
-
-
-def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_come_from_a_file_and_the_environment_wins_over_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     write_file(monkeypatch, tmp_path / "tested.toml", COMPLETE)
     monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
 
     settings = load_settings(TestedSettings)
 
-    assert settings.identity == Path("/keys/me.json")
-    assert settings.workers == 3
+    assert (settings.identity, settings.folder) == (Path("/keys/me.json"), Path("/elsewhere"))
+    assert (settings.workers, settings.log_level) == (3, "info")
 
 
-def test_an_unknown_variable_is_named_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch, WORKRES="2")
+@pytest.mark.parametrize("name", ["WORKRES", "NAME"])
+def test_an_unknown_variable_is_named_with_those_there_are(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    set_variables(monkeypatch, **{name: "client-1"})
 
     text = complaint()
 
-    assert "HUBBUB_TESTED_WORKRES: no such setting" in text
+    assert f"HUBBUB_TESTED_{name}: no such setting" in text
     assert "HUBBUB_TESTED_WORKERS" in text
-
-
-def test_an_unknown_setting_in_the_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write_file(monkeypatch, tmp_path / "tested.toml", COMPLETE + "workres = 2\n")
-
-    assert "WORKRES" in complaint()
 
 
 def test_every_missing_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
 
-    text = complaint()
-
-    for name in ("ROSTER", "AMQP_URL", "FOLDER"):
-        assert f"HUBBUB_TESTED_{name}: Field required" in text
-    assert "HUBBUB_TESTED_IDENTITY" not in text
-
-
-def test_a_name_is_no_setting_because_the_identity_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch, NAME="client-1")
-
-    assert "HUBBUB_TESTED_NAME: no such setting" in complaint()
-
-
-def test_files_for_tls_are_named_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch)
-    without = load_settings(TestedSettings)
-    set_variables(monkeypatch, AMQP_CA_FILE="/tls/ca", AMQP_CERT_FILE="/tls/cert", AMQP_KEY_FILE="/tls/key")
-    given = load_settings(TestedSettings)
-
-    assert (without.amqp_ca_file, without.amqp_cert_file, without.amqp_key_file) == (None, None, None)
-    assert (given.amqp_ca_file, given.amqp_cert_file, given.amqp_key_file) == (
-        Path("/tls/ca"),
-        Path("/tls/cert"),
-        Path("/tls/key"),
-    )
+    missing = [f"HUBBUB_TESTED_{name}: Field required" for name in ("ROSTER", "AMQP_URL", "FOLDER")]
+    assert complaint() == "; ".join(missing)
 
 
 @pytest.mark.parametrize("value", [None, "", "ab" * 31, "AB" * 32, "ab" * 32 + "\n", "latest"])
@@ -149,8 +115,8 @@ def test_a_service_without_a_policy_pins_the_roster_by_its_whole_digest(
     assert f"{PREFIX}ROSTER_SHA256: " in complaint(PinnedSettings)
 
 
-@pytest.mark.parametrize(("name", "value"), [("WORKERS", "many"), ("LOG_LEVEL", "loud")])
-def test_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("WORKERS", "open-sesame"), ("LOG_LEVEL", "loud")])
+def test_a_wrong_value_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     set_variables(monkeypatch, **{name: value})
 
     text = complaint()
@@ -159,45 +125,30 @@ def test_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, valu
     assert value not in text
 
 
-def test_a_password_never_reaches_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    set_variables(monkeypatch, WORKERS="open-sesame")
-    assert "open-sesame" not in complaint()
-    monkeypatch.setenv(f"{PREFIX}WORKERS", "1")
-
-    write_file(monkeypatch, tmp_path / "a.toml", f'amqp_url = ["{URL}"]')
-    monkeypatch.delenv(f"{PREFIX}AMQP_URL")
-    assert "open-sesame" not in complaint()
-
-    write_file(monkeypatch, tmp_path / "b.toml", f"amqp_url = {URL}")
-    assert "open-sesame" not in complaint()
+NOT_TOML = "the settings file {} is not TOML: "
 
 
-def test_a_password_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch)
-    settings = load_settings(TestedSettings)
-
-    for text in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):
-        assert "open-sesame" not in text
-
-
-def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch, CONFIG_FILE="/no/such/file.toml")
-
-    assert complaint() == "the settings file /no/such/file.toml cannot be read: No such file or directory"
-
-
-@pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"name = 'a'\nname = 'b'"])
-def test_a_file_that_is_not_toml_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "beginning"),
+    [
+        (COMPLETE.encode() + b"workres = 2\n", "HUBBUB_TESTED_WORKRES: "),
+        (COMPLETE.replace(f'"{URL}"', f'["{URL}"]').encode(), "HUBBUB_TESTED_AMQP_URL: "),
+        (f"amqp_url = {URL}".encode(), NOT_TOML),
+        (b"name = ", NOT_TOML),
+        (b"\xff\xfe", NOT_TOML),
+        (b"name = 'a'\nname = 'b'", NOT_TOML),
+        (None, "the settings file {} cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_and_no_password_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, beginning: str
+) -> None:
     path = tmp_path / "tested.toml"
-    path.write_bytes(content)
-    set_variables(monkeypatch, CONFIG_FILE=str(path))
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv(f"{PREFIX}CONFIG_FILE", str(path))
 
-    assert complaint().startswith(f"the settings file {path} is not TOML: ")
+    text = complaint()
 
-
-def test_settings_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_variables(monkeypatch)
-    settings = load_settings(TestedSettings)
-
-    with pytest.raises(ValueError, match="frozen"):
-        settings.workers = 5  # type: ignore[misc] # that is the point
+    assert text.startswith(beginning.format(path))
+    assert "open-sesame" not in text

@@ -3,15 +3,18 @@
 import asyncio
 import io
 import json
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from hubbub.errors import BrokerUnreachable, RejectReason, StorageFailed
 from hubbub.ids import Role
-from hubbub.machine.effects import CountRefusal, Job, Key, Publish, SetTimer
+from hubbub.machine.effects import CountRefusal, Effect, Publish
+from hubbub.messages.envelope import Envelope
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import RunEnded
 from hubbub.runtime import runner
+from hubbub.runtime.runner import KeyedEvent
 from hubbub_coordinator.phases.run import State as RunState
 from support.aio import aio
 from support.forgetful_store import Disk, ForgetfulStore
@@ -21,13 +24,13 @@ from support.probe import (
     KEY,
     MANIFEST,
     OTHER,
+    Failing,
     Go,
     Note,
     Ponder,
     ProbeShell,
     Rang,
     State,
-    go,
     go_by_kind,
     probe,
 )
@@ -85,15 +88,28 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
 
 
-@aio
-async def test_a_job_that_fails_in_a_thread_says_where() -> None:
-    def fail(_: Ponder) -> object:
-        raise ZeroDivisionError
+REFUSAL = CountRefusal(RejectReason.CONTRADICTION, "sum-chunk", MANIFEST.aggregators[0], "two sums")
 
+
+@pytest.mark.parametrize(
+    ("wrong", "effect", "text"),
+    [
+        ({"job": [ZeroDivisionError()]}, Ponder("hard"), "Ponder failed"),
+        ({"job": [BrokerUnreachable("nobody is there")]}, Ponder("hard"), "tried again"),
+        ({"effect": [StorageFailed("the disk is full")]}, Note("write"), "tried again"),
+        ({}, REFUSAL, "two sums"),
+        ({}, Publish(MANIFEST.clients[1], Role.CLIENT, RoundOpened()), "has no inbox yet"),
+    ],
+)
+@aio
+async def test_an_effect_or_a_job_that_fails_is_tried_again_or_refuses_says_where(
+    wrong: Mapping[str, list[Exception]], effect: Effect, text: str
+) -> None:
+    shell = ProbeShell(**{name: Failing(errors[:]) for name, errors in wrong.items()})  # type: ignore[arg-type]  # Either.
     with logging_as_json() as stream:
-        async with probe(ProbeShell(job=fail)) as service:
-            await service.runner.feed(KEY, Go((Ponder("hard"),)))
-            line = await line_with(stream, "Ponder failed")
+        async with probe(shell) as service:
+            await service.runner.feed(KEY, Go((effect,)))
+            line = await line_with(stream, text)
 
     assert place_of(line) == PLACE
 
@@ -101,123 +117,45 @@ async def test_a_job_that_fails_in_a_thread_says_where() -> None:
 @aio
 async def test_a_job_that_is_taken_up_again_after_a_restart_says_where() -> None:
     disk, held = Disk(), asyncio.Event()
-
-    def fail(_: Ponder) -> object:
-        raise ZeroDivisionError
-
     with logging_as_json() as stream:
         async with probe(ProbeShell(job_gate=held), store=ForgetfulStore(disk)) as service:
             await service.runner.feed(KEY, Go((Ponder("hard"),)))
-        async with probe(ProbeShell(job=fail), store=ForgetfulStore(disk), fresh=False):
+        async with probe(ProbeShell(job=Failing([ZeroDivisionError()])), store=ForgetfulStore(disk), fresh=False):
             line = await line_with(stream, "Ponder failed")
 
     assert place_of(line) == PLACE
 
 
 @aio
-async def test_a_job_that_is_begun_again_says_where() -> None:
-    attempts: list[Job] = []
-
-    def be_away_once(job: Ponder) -> object:
-        attempts.append(job)
-        if len(attempts) == 1:
-            raise BrokerUnreachable("nobody is there")
-        return Rang(0.0)
-
-    with logging_as_json() as stream:
-        async with probe(ProbeShell(job=be_away_once)) as service:
-            await service.runner.feed(KEY, Go((Ponder("hard"),)))
-            line = await line_with(stream, "tried again")
-
-    assert place_of(line) == PLACE
-
-
-@aio
-async def test_an_effect_that_is_tried_again_says_where() -> None:
-    attempts: list[object] = []
-
-    def be_full_once(effect: object) -> None:
-        attempts.append(effect)
-        if len(attempts) == 1:
-            raise StorageFailed("the disk is full")
-
-    with logging_as_json() as stream:
-        async with probe(ProbeShell(effect=be_full_once)) as service:
-            await service.runner.feed(KEY, Go((Note("write"),)))
-
-    (line,) = lines_with(stream, "tried again")
-    assert place_of(line) == PLACE
-
-
-@aio
-async def test_a_timer_that_rings_for_a_machine_that_is_over_says_where() -> None:
+async def test_an_event_for_a_machine_that_is_over_and_a_bug_in_a_step_say_where() -> None:
     with logging_as_json() as stream:
         async with probe() as service:
             service.runner.feed_soon(OTHER, Rang(0.0))
-            await service.runner.feed(KEY, Go((SetTimer("alarm", 0.0, Rang),)))
+            service.runner.feed_soon(KEY, "no event at all")
+            over = await line_with(stream, "which is over or never began")
+            bug = await line_with(stream, "could not be taken")
 
-    (line,) = lines_with(stream, "which is over or never began")
-    assert place_of(line) == {"party": COORDINATOR, "run": OTHER.run, "round": OTHER.round}
-
-
-@aio
-async def test_a_message_that_comes_after_the_end_says_where() -> None:
-    with logging_as_json() as stream:
-        async with probe() as service:
-            await service.runner.feed(KEY, Go(then=State.OVER))
-            await service.send()
-            line = await line_with(stream, "changes nothing")
-
-    assert place_of(line) == PLACE
+    assert place_of(over) == {"party": COORDINATOR, "run": OTHER.run, "round": OTHER.round}
+    assert place_of(bug) == PLACE
 
 
 @aio
-async def test_a_message_that_is_refused_says_where_and_why() -> None:
-    with logging_as_json() as stream:
-        async with probe(ProbeShell(events=go_by_kind)) as service:
-            await service.send(RunEnded(outcome="failed", reason=""))
-            line = await line_with(stream, "refused")
-
-    assert place_of(line) == PLACE
-    assert line["reason"] == RejectReason.WRONG_RECIPIENT.value
-
-
-@aio
-async def test_what_the_shell_says_while_it_looks_at_a_message_has_the_messages_place() -> None:
-    def talk(_: object) -> list[tuple[Key, object]]:
+async def test_a_message_says_where_it_is_looked_at_refused_or_comes_after_the_end() -> None:
+    def talk(envelope: Envelope) -> Sequence[KeyedEvent]:
         runner.log.info("I had a look")
-        return []
+        return go_by_kind(envelope)
 
     with logging_as_json() as stream:
         async with probe(ProbeShell(events=talk)) as service:
+            await service.send(RunEnded(outcome="failed", reason=""))
+            refused = await line_with(stream, "refused")
+            await service.runner.feed(KEY, Go(then=State.OVER))
             await service.send()
-            line = await line_with(stream, "I had a look")
+            late = await line_with(stream, "changes nothing")
 
-    assert place_of(line) == PLACE
-
-
-@aio
-async def test_a_refusal_without_a_delivery_and_a_missing_inbox_say_where() -> None:
-    refusal = CountRefusal(RejectReason.CONTRADICTION, "sum-chunk", MANIFEST.aggregators[0], "two sums")
-
-    with logging_as_json() as stream:
-        async with probe() as service:
-            message = Publish(MANIFEST.clients[1], Role.CLIENT, RoundOpened())
-            await service.runner.feed(KEY, Go((refusal, message)))
-
-    for text in ("two sums", "has no inbox yet"):
-        (line,) = lines_with(stream, text)
-        assert place_of(line) == PLACE
-
-
-@aio
-async def test_a_bug_in_a_step_says_where() -> None:
-    with logging_as_json() as stream:
-        async with probe(ProbeShell(events=go())) as service:
-            service.runner.feed_soon(KEY, "no event at all")
-            line = await line_with(stream, "could not be taken")
-
-    assert place_of(line) == PLACE
+    (looked_at,) = lines_with(stream, "I had a look")
+    assert place_of(refused) == place_of(late) == place_of(looked_at) == PLACE
+    assert refused["reason"] == RejectReason.WRONG_RECIPIENT.value
 
 
 def test_two_parties_in_one_process_are_told_apart(measured: Measured) -> None:

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import get_args
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from hubbub.errors import BrokerUnreachable, StorageFailed
 from hubbub.ids import Role, WireMode
@@ -26,7 +25,7 @@ from support.probe import (
     JOINED,
     KEY,
     MANIFEST,
-    Done,
+    Failing,
     Go,
     ManualClock,
     Note,
@@ -45,10 +44,6 @@ ROUNDS, CLIENTS, SERVERS = 2, 3, 2
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
     folder = tmp_path_factory.mktemp("federation")
     return measure_run(folder, rounds=ROUNDS, clients=CLIENTS, wire=request.param)
-
-
-def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
-    return registry.get_sample_value(name, labels)
 
 
 # A whole run -------------------------------------------------------------------------------------------------
@@ -139,41 +134,25 @@ def test_jobs_are_timed(measured: Measured, party: str, job: str, times: int) ->
     assert 0 < measured.value(party, "hubbub_job_seconds_sum", what=job) < 60
 
 
-def test_no_label_names_a_run_a_round_or_a_party(measured: Measured) -> None:
+def test_every_metric_is_ours_says_what_it_is_and_has_few_labels_that_name_nobody(measured: Measured) -> None:
     manifest = measured.manifest
     # The coordinator of this run is called what its role is called.
-    parties = {*manifest.clients, *manifest.aggregators}
+    named = {*manifest.clients, *manifest.aggregators, manifest.run_id}
+    kinds: dict[str, set[tuple[str, frozenset[str]]]] = {}
 
     for registry in measured.registries.values():
-        for metric in registry.collect():
-            for sample in metric.samples:
-                values = set(sample.labels.values())
-                assert not values & {*parties, manifest.run_id}, sample
-                assert not any(re.fullmatch(r"[0-9a-f]{16,}", each) for each in values), sample
-
-
-def test_every_metric_is_ours_by_name_and_says_what_it_is(measured: Measured) -> None:
-    for registry in measured.registries.values():
-        for metric in registry.collect():
+        metrics = list(registry.collect())
+        assert sum(len(metric.samples) for metric in metrics) < 700
+        for metric in metrics:
             assert metric.name.startswith("hubbub_")
             assert len(metric.documentation) > 20, metric.name
             assert metric.documentation.endswith("."), metric.name
-
-
-def test_one_name_is_one_metric_at_every_party(measured: Measured) -> None:
-    kinds: dict[str, set[tuple[str, frozenset[str]]]] = {}
-    for registry in measured.registries.values():
-        for metric in registry.collect():
             for sample in metric.samples:
                 kinds.setdefault(sample.name, set()).add((metric.type, frozenset(sample.labels) - {"le"}))
-
-    assert {name: found for name, found in kinds.items() if len(found) > 1} == {}
-
-
-def test_a_party_has_few_series(measured: Measured) -> None:
-    for registry in measured.registries.values():
-        series = [sample for metric in registry.collect() for sample in metric.samples]
-        assert len(series) < 700
+                values = set(sample.labels.values())
+                assert not values & named, sample
+                assert not any(re.fullmatch(r"[0-9a-f]{16,}", each) for each in values), sample
+    assert {name: found for name, found in kinds.items() if len(found) > 1} == {}, "one name is one metric"
 
 
 # One service -------------------------------------------------------------------------------------------------
@@ -185,201 +164,90 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @aio
-async def test_a_message_that_changes_nothing_adds_no_bytes() -> None:
+async def test_a_message_that_changes_nothing_adds_no_bytes_and_a_phase_that_was_not_checked_is_no_label() -> None:
     answers: list[list[KeyedEvent]] = [[(KEY, Go())], [], [(KEY, Go())]]
     frame = frame_of(JOINED)
+    made_up = make_envelope(
+        RunProposed(manifest=MANIFEST), sender=COORDINATOR, recipient=CLIENT, manifest=MANIFEST, phase="made up"
+    )
 
     async with probe(ProbeShell(events=lambda _: answers.pop(0))) as service:
         for _ in range(3):
             await service.send_bytes(frame)
-        for _ in range(2):
-            await service.moments.get()
+        await service.take(2)
         # The verdict on the last one is told when another is asked for.
         await service.send_bytes(b"nothing that can be read")
         await service.dead_letters(1)
-        registry = service.counters.registry
+        service.counters.sent(made_up, 10)
 
-        labels = {"direction": "received", "kind": "run-joined", "phase": ""}
-        assert value(registry, "hubbub_messages_received_total", kind="run-joined") == 3
-        assert value(registry, "hubbub_wire_bytes_total", **labels) == 2 * len(frame)
-
-
-@aio
-async def test_the_phase_that_a_message_claims_becomes_no_label_unless_it_was_checked() -> None:
-    async with probe() as service:
-        envelope = make_envelope(
-            RunProposed(manifest=MANIFEST),
-            sender=COORDINATOR,
-            recipient=CLIENT,
-            manifest=MANIFEST,
-            phase="made up",
-        )
-        service.counters.sent(envelope, 10)
-
-        registry = service.counters.registry
-        labels = {"direction": "sent", "kind": "run-proposed", "phase": ""}
-        assert value(registry, "hubbub_wire_bytes_total", **labels) == 10
+        assert service.sample("messages_received_total", kind="run-joined") == 3
+        for direction, kind, size in (("received", "run-joined", 2 * len(frame)), ("sent", "run-proposed", 10)):
+            assert service.sample("wire_bytes_total", direction=direction, kind=kind, phase="") == size
 
 
 @aio
-async def test_steps_are_counted_by_machine_and_event() -> None:
+async def test_steps_are_counted_by_event_and_machines_by_state_while_they_run() -> None:
+    def machines() -> list[float | None]:
+        return [service.sample("machines", machine="probe", state=str(state.value)) for state in State]
+
     async with probe() as service:
-        await service.runner.feed(KEY, Go())
+        before = machines()
         await service.runner.feed(KEY, Go())
         await service.runner.feed(KEY, Rang(0.0))
-
-        steps = "hubbub_machine_steps_total"
-        registry = service.counters.registry
-        assert value(registry, steps, machine="probe", event="Go") == 2
-        assert value(registry, steps, machine="probe", event="Rang") == 1
-
-
-@aio
-async def test_machines_are_counted_by_state_while_they_run() -> None:
-    def machines(state: State) -> float | None:
-        labels = {"machine": "probe", "state": str(state.value)}
-        return value(service.counters.registry, "hubbub_machines", **labels)
-
-    async with probe() as service:
-        before = [machines(state) for state in State]
-        await service.runner.feed(KEY, Go())
-        busy = [machines(state) for state in State]
+        busy = machines()
         await service.runner.feed(KEY, Go(then=State.OVER))
-        over = [machines(state) for state in State]
+        over = machines()
 
     # None is said of a final state: what has ended is counted as an end.
     assert (before, busy, over) == ([1, 0, None], [0, 1, None], [0, 0, None])
-    assert value(service.counters.registry, "hubbub_probes_total", outcome=str(State.OVER.value)) == 1
+    assert service.sample("probes_total", outcome=str(State.OVER.value)) == 1
+    assert service.sample("machine_steps_total", machine="probe", event="Go") == 2
+    assert service.sample("machine_steps_total", machine="probe", event="Rang") == 1
 
 
 @aio
-async def test_the_store_is_counted_as_it_grows_and_shrinks_and_after_a_restart() -> None:
-    disk = Disk()
-
-    def entries() -> float | None:
-        return value(service.counters.registry, "hubbub_store_entries")
-
-    async with probe(store=ForgetfulStore(disk)) as service:
+async def test_the_store_is_counted_as_it_grows_and_shrinks_and_the_last_event_is_timed() -> None:
+    disk, clock = Disk(), ManualClock(1_000.0)
+    async with probe(store=ForgetfulStore(disk), clock=clock) as service:
+        started_s = service.sample("last_event_timestamp_seconds")
+        clock.time_s = 1_234.0
         await service.runner.feed(KEY, Go())
-        grown = entries()
-        appends = value(service.counters.registry, "hubbub_store_append_seconds_count")
+        clock.time_s = 2_000.0
+        grown, appends = service.sample("store_entries"), service.sample("store_append_seconds_count")
+        last_s = service.sample("last_event_timestamp_seconds")
     async with probe(store=ForgetfulStore(disk), fresh=False) as service:
-        rebuilt = entries()
+        rebuilt = service.sample("store_entries")
         await service.runner.feed(KEY, Go(then=State.OVER))
-        shrunk = entries()
+        shrunk = service.sample("store_entries")
 
+    assert (started_s, last_s) == (1_000.0, 1_234.0)
     assert (grown, rebuilt, shrunk) == (2, 2, 0)
     assert appends == 1
 
 
 @aio
-async def test_the_last_event_has_a_time() -> None:
-    clock = ManualClock(1_000.0)
-    async with probe(clock=clock) as service:
-        started = value(service.counters.registry, "hubbub_last_event_timestamp_seconds")
-        clock.time_s = 1_234.0
-        await service.runner.feed(KEY, Go())
-        clock.time_s = 2_000.0
-
-        assert started == 1_000.0
-        assert value(service.counters.registry, "hubbub_last_event_timestamp_seconds") == 1_234.0
-
-
-@aio
-async def test_what_is_tried_again_is_counted() -> None:
-    tries: list[object] = []
-
-    def fail_once(what: object, error: Exception) -> None:
-        tries.append(what)
-        if len(tries) in {1, 3}:
-            raise error
-
-    def note(effect: object) -> None:
-        fail_once(effect, StorageFailed("the disk is full"))
-
-    def ponder(job: Ponder) -> object:
-        fail_once(job, BrokerUnreachable("nobody is there"))
-        return Done(job.text)
-
-    async with probe(ProbeShell(effect=note, job=ponder)) as service:
-        await service.runner.feed(KEY, Go((Note("write"), Ponder("hard"))))
-        await service.moments.get()
-        await service.moments.get()
-
-        registry = service.counters.registry
-        assert value(registry, "hubbub_retries_total", what="effect") == 1
-        assert value(registry, "hubbub_retries_total", what="job") == 1
-        assert value(registry, "hubbub_internal_errors_total") == 0
-
-
-@aio
-async def test_a_bug_in_a_job_is_an_internal_error() -> None:
-    def fail(_: object) -> object:
-        raise ZeroDivisionError
-
-    async with probe(ProbeShell(job=fail)) as service:
-        await service.runner.feed(KEY, Go((Ponder("hard"),)))
-        await service.moments.get()
-        await service.moments.get()
-
-        assert value(service.counters.registry, "hubbub_internal_errors_total") == 1
-
-
-@aio
-async def test_the_brokers_condition_shows() -> None:
-    def gauges() -> list[float | None]:
-        names = ("ready", "broker_connected", "broker_blocked", "reconnects_total", "inbox_messages")
-        return [value(service.counters.registry, f"hubbub_{name}") for name in names]
-
-    async with probe() as service:
-        well = gauges()
-        service.broker.stop()
-        cut_off = gauges()
-        service.broker.start()
-        back = gauges()
-
-    assert well == [1, 1, 0, 0, 0]
-    assert cut_off == [0, 0, 0, 0, None]
-    assert back == [1, 1, 0, 1, 0]
-
-
-@aio
-async def test_messages_that_are_sent_once_more_show() -> None:
-    async with probe() as service:
+async def test_what_is_tried_or_sent_again_and_bugs_are_counted() -> None:
+    away = Failing([ZeroDivisionError(), BrokerUnreachable("nobody is there")])
+    full = Failing([StorageFailed("the disk is full")])
+    async with probe(ProbeShell(effect=full, job=away)) as service:
         service.broker.refuse_next(2)
-        await service.runner.feed(KEY, Go((Publish(CLIENT, Role.CLIENT, RoundOpened()),)))
+        message = Publish(CLIENT, Role.CLIENT, RoundOpened())
+        await service.runner.feed(KEY, Go((message, Note("write"), Ponder("hard"))))
+        await service.take(2)
 
-        assert value(service.counters.registry, "hubbub_publish_retries_total") == 2
-        assert value(service.counters.registry, "hubbub_messages_sent_total", kind="round-opened") == 1
+        assert service.sample("retries_total", what="effect") == 1
+        assert service.sample("retries_total", what="job") == 1
+        assert service.sample("internal_errors_total") == 1
+        assert service.sample("publish_retries_total") == 2
+        assert service.sample("messages_sent_total", kind="round-opened") == 1
 
 
 # Readiness ---------------------------------------------------------------------------------------------------
 
 
 @aio
-async def test_a_party_that_is_connected_replayed_and_consuming_is_ready() -> None:
-    async with probe() as service:
-        assert service.runner.find_problems() == ()
-        assert service.runner.find_stall() == ""
-
-
-@aio
 async def test_a_party_says_what_keeps_it_from_being_ready() -> None:
     no_inbox = f"nothing is received from the queue {inbox(COORDINATOR)}"
-
-    async with probe() as service:
-        service.broker.stop()
-        assert service.runner.find_problems() == ("there is no connection to the broker", no_inbox)
-        service.broker.start()
-        assert service.runner.find_problems() == ()
-        await service.transport.close()
-        assert no_inbox in service.runner.find_problems()
-        await service.runner.stop()
-        assert "the service is being stopped" in service.runner.find_problems()
-
-
-@aio
-async def test_a_party_is_not_ready_before_its_log_is_replayed() -> None:
     seen: list[tuple[str, ...]] = []
 
     class Watching(ProbeShell):
@@ -388,10 +256,24 @@ async def test_a_party_is_not_ready_before_its_log_is_replayed() -> None:
             assert self.runner
             seen.append(self.runner.find_problems())
 
-    async with probe(Watching()) as service:
-        assert service.runner.find_problems() == ()
+    def gauges() -> list[float | None]:
+        names = ("ready", "broker_connected", "broker_blocked", "reconnects_total", "inbox_messages")
+        return [service.sample(name) for name in names]
 
-    assert seen[0][0] == "the event log is not replayed yet"
+    async with probe(Watching()) as service:
+        assert seen[0][0] == "the event log is not replayed yet"
+        assert (service.runner.find_problems(), service.runner.find_stall()) == ((), "")
+        assert gauges() == [1, 1, 0, 0, 0]
+        service.broker.stop()
+        assert service.runner.find_problems() == ("there is no connection to the broker", no_inbox)
+        assert gauges() == [0, 0, 0, 0, None]
+        service.broker.start()
+        assert service.runner.find_problems() == ()
+        assert gauges() == [1, 1, 0, 1, 0]
+        await service.transport.close()
+        assert no_inbox in service.runner.find_problems()
+        await service.runner.stop()
+        assert "the service is being stopped" in service.runner.find_problems()
 
 
 # Liveness ----------------------------------------------------------------------------------------------------
@@ -428,7 +310,9 @@ async def test_an_event_that_takes_for_ever_is_a_stall(monkeypatch: pytest.Monke
 
 
 @aio
-async def test_an_outage_is_no_stall_however_long_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_neither_an_outage_nor_nothing_to_do_is_a_stall_however_long_it_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s, said = [0.0], list[str]()
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
@@ -440,20 +324,10 @@ async def test_an_outage_is_no_stall_however_long_it_lasts(monkeypatch: pytest.M
 
     async with probe(ProbeShell(effect=be_away)) as service:
         await service.runner.feed(KEY, Go((Note("send"),)))
-
-    assert said == [""] * 10
-
-
-@aio
-async def test_nothing_to_do_is_no_stall_however_long_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-
-    async with probe() as service:
-        await service.runner.feed(KEY, Go())
         await service.runner.feed(KEY, Go())
         # Whoever fed it is told before the driver looks for the next.
         await asyncio.sleep(0)
-        now_s[0] = 10 * runner.STALL_S
+        now_s[0] += 10 * runner.STALL_S
+        said.append(service.runner.find_stall())
 
-        assert service.runner.find_stall() == ""
+    assert said == [""] * 11

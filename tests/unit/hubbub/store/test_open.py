@@ -7,25 +7,21 @@ from unittest.mock import Mock
 import pytest
 
 from hubbub.errors import ConfigurationError
-from hubbub.store import postgres
-from hubbub.store.open import open_store
+from hubbub.store import open_store, postgres
 from hubbub.store.sqlite import SqliteStore
 
 
-@pytest.mark.parametrize("as_what", [str, Path, "sqlite:///{}".format], ids=["text", "path", "url"])
-def test_a_path_is_an_sqlite_file(tmp_path: Path, as_what: type[str] | type[Path]) -> None:
-    path = tmp_path / "events.sqlite"
-    store = open_store(as_what(path))
-    assert isinstance(store, SqliteStore)
-    assert path.exists()
-    store.close()
-
-
-@pytest.mark.parametrize("text", ["events.sqlite", "sqlite:///events.sqlite"])
-def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@pytest.mark.parametrize("scheme", ["", "sqlite:///"])
+@pytest.mark.parametrize("from_root", [True, False])
+def test_a_path_from_here_or_from_the_root_is_an_sqlite_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, *, from_root: bool
+) -> None:
     monkeypatch.chdir(tmp_path)
-    open_store(text).close()
+    path = tmp_path / "events.sqlite" if from_root else Path("events.sqlite")
+    store = open_store(f"{scheme}{path}" if scheme else path)
+    assert isinstance(store, SqliteStore)
     assert (tmp_path / "events.sqlite").exists()
+    store.close()
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -112,8 +113,6 @@ def test_the_store_itself_asks_for_full_syncs(store: SqliteStore) -> None:
     full = 2
     assert store._file._database.execute("PRAGMA synchronous").fetchone() == (full,)
     assert store._file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    store.append([draft("first")])
-    assert not store._file._database.in_transaction
 
 
 def test_what_was_appended_is_there_after_kill_9(path: Path) -> None:
@@ -189,19 +188,6 @@ print(bodies(SqliteStore(folder / "events.sqlite")))
 """
 
 
-def check_filled(said: str, complaint: str) -> None:
-    first, second, during, after, later = said.splitlines()
-    assert re.search(complaint, first)
-    assert second == first
-    assert (during, after, later) == ("first", "first", "first second third")
-
-
-def test_a_file_that_may_not_grow_loses_nothing_that_it_had(tmp_path: Path) -> None:
-    check_filled(
-        run(script(FILL, tmp_path, "limit")), "cannot be used: disk I/O error; see whether its disk is full"
-    )
-
-
 def on_its_own_disk(folder: Path, options: str) -> tuple[str, ...]:
     """What runs a command with a small disk in memory at a folder, that nobody else sees and that goes with it."""
     prefix = ("unshare", "--map-root-user", "--mount", "sh", "-c")
@@ -211,11 +197,22 @@ def on_its_own_disk(folder: Path, options: str) -> tuple[str, ...]:
     return (*prefix, f'{mount} && exec "$@"', "sh")
 
 
-def test_a_full_disk_loses_nothing_that_it_had(tmp_path: Path) -> None:
-    prefix = on_its_own_disk(tmp_path, "size=1m")
-    check_filled(
-        run(script(FILL, tmp_path, "disk", prefix=prefix)), "cannot be used: .*full; make room on its disk"
-    )
+@pytest.mark.parametrize(
+    ("mode", "complaint"),
+    [
+        ("limit", "cannot be used: disk I/O error; see whether its disk is full"),
+        ("disk", "cannot be used: .*full; make room on its disk"),
+    ],
+)
+def test_a_file_that_cannot_grow_takes_all_or_nothing_and_goes_on_when_there_is_room(
+    tmp_path: Path, mode: str, complaint: str
+) -> None:
+    prefix = on_its_own_disk(tmp_path, "size=1m") if mode == "disk" else ()
+    first, second, during, after, later = run(script(FILL, tmp_path, mode, prefix=prefix)).splitlines()
+
+    assert re.search(complaint, first)
+    assert second == first
+    assert (during, after, later) == ("first", "first", "first second third")
 
 
 # Folders and files that cannot be used ------------------------------------------------------------------
@@ -247,28 +244,28 @@ def test_a_folder_of_others_is_a_clear_error(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def damaged() -> bytes:
+    """A store with a page of zeros in its middle."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "events.sqlite"
+        store = SqliteStore(path)
+        store.append([draft(f"{number} {'x' * 500}") for number in range(100)])
+        store.close()
+        content = path.read_bytes()
+    return content[:-8192] + bytes(4096) + content[-4096:]
+
+
 @pytest.mark.parametrize(
     "content",
-    [b"this is no database, only text" * 100, b"SQLite format 3\x00" + b"\xff" * 5000],
-    ids=["text", "noise"],
+    [b"this is no database, only text" * 100, b"SQLite format 3\x00" + b"\xff" * 5000, damaged()],
+    ids=["text", "noise", "damaged"],
 )
-def test_a_file_that_is_no_database_is_a_clear_error_and_stays_as_it_is(path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_or_damaged_is_a_clear_error(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    with pytest.raises(StorageFailed, match=r"events\.sqlite cannot be used: .*; it is damaged.*: move it away"):
-        SqliteStore(path)
-    assert path.read_bytes() == content
-
-
-def test_damage_in_the_middle_of_a_file_is_found_when_it_is_opened(path: Path) -> None:
-    store = SqliteStore(path)
-    store.append([draft(f"{number} {'x' * 500}") for number in range(100)])
-    store.close()
-    content = bytearray(path.read_bytes())
-    content[-8192:-4096] = bytes(4096)
     path.write_bytes(content)
     with pytest.raises(StorageFailed, match=r"events\.sqlite cannot be used: .*damaged.*: move it away"):
         SqliteStore(path)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("version", [1, 3], ids=["earlier", "later"])
@@ -328,18 +325,16 @@ def test_a_name_that_is_special_to_sqlite_is_a_file_like_any_other(
 # Who may read it ----------------------------------------------------------------------------------------
 
 
-def test_only_its_owner_may_read_it(store: SqliteStore, path: Path) -> None:
-    store.append([draft("first")])
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
-    assert modes == dict.fromkeys(["events.sqlite", "events.sqlite-wal", "events.sqlite-shm"], 0o600)
-
-
 @pytest.mark.parametrize("in_log_only", [True, False])
-def test_what_is_dropped_is_in_no_file_any_more(store: SqliteStore, path: Path, in_log_only: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
+def test_only_its_owner_may_read_it_and_what_is_dropped_is_in_no_file_any_more(
+    store: SqliteStore, path: Path, *, in_log_only: bool
+) -> None:
     def found() -> bool:
         return any(b"open-sesame" in each.read_bytes() for each in path.parent.iterdir())
 
     store.append([draft("open-sesame" * 1000), draft("open-sesame")])
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    assert modes == dict.fromkeys(["events.sqlite", "events.sqlite-wal", "events.sqlite-shm"], 0o600)
     if not in_log_only:
         store._file._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert found()

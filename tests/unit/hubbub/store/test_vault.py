@@ -33,36 +33,21 @@ def bytes_on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-def test_a_secret_is_there_for_the_next_process(vault: Vault, tmp_path: Path) -> None:
-    vault.put(RUN, "run key", SECRET)
+def test_the_last_secret_of_a_name_is_there_for_the_next_process_and_one_that_is_deleted_is_not(
+    vault: Vault, tmp_path: Path
+) -> None:
+    for name, value in (("run key", SECRET), ("group", SECRET), ("group", b""), ("outbox", SECRET)):
+        vault.put(RUN, name, value)
+    vault.delete(RUN, "outbox")
+    vault.delete(RUN, "no such")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
     # Not closed: the process was killed.
     again = Vault(path_in(tmp_path))
 
-    assert again.get(RUN, "run key") == SECRET
-    assert again.get(RUN, "group") is None
+    assert [again.get(RUN, name) for name in ("run key", "group", "outbox")] == [SECRET, b"", None]
     assert again.get(OTHER_RUN, "run key") is None
     again.close()
-
-
-def test_the_last_secret_of_a_name_counts_and_the_one_before_is_gone(vault: Vault, tmp_path: Path) -> None:
-    vault.put(RUN, "group", SECRET)
-    vault.put(RUN, "group", b"")
-
-    assert vault.get(RUN, "group") == b""
-    vault.close()
-    assert SECRET not in bytes_on_disk(tmp_path)
-
-
-def test_one_secret_is_deleted_and_others_stay(vault: Vault) -> None:
-    vault.put(RUN, "outbox 1", SECRET)
-    vault.put(RUN, "outbox 2", SECRET)
-
-    vault.delete(RUN, "outbox 1")
-    vault.delete(RUN, "no such")
-
-    assert vault.get(RUN, "outbox 1") is None
-    assert vault.get(RUN, "outbox 2") == SECRET
 
 
 def test_what_is_deleted_or_replaced_is_overwritten_when_a_machine_is_forgotten(tmp_path: Path) -> None:
@@ -124,25 +109,6 @@ def test_with_the_run_every_byte_of_its_secrets_is_overwritten(vault: Vault, tmp
     assert SECRET[:8] not in bytes_on_disk(tmp_path)
     assert vault.get(RUN, "run key") is None
     assert vault.get(OTHER_RUN, "run key") == b"the other run's"
-
-
-def test_secrets_and_events_lie_in_one_file_without_hindering_each_other(vault: Vault, tmp_path: Path) -> None:
-    vault.put(RUN, "run key", SECRET)
-    store = SqliteStore(path_in(tmp_path))
-    vault.put(RUN, "group", SECRET)
-
-    assert store.read() == []
-    assert vault.get(RUN, "run key") == SECRET
-    vault.forget(RUN)
-    assert SECRET not in bytes_on_disk(tmp_path)
-    store.close()
-
-
-def test_only_the_owner_may_read_the_file(vault: Vault, tmp_path: Path) -> None:
-    vault.put(RUN, "run key", SECRET)
-
-    for path in tmp_path.iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
 def test_a_vault_that_fails_says_so_and_shows_no_secret(vault: Vault) -> None:

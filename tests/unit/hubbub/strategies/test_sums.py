@@ -12,7 +12,7 @@ from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
 from hubbub.strategies import sums
-from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release, Theta
+from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release
 from hubbub.strategies.registry import find_strategy
 from support import strategy_rounds
 from support.strategy_rounds import N, add_up, draw, make_input, play, setting
@@ -35,7 +35,11 @@ def say(numbers: Mapping[int, float]) -> ClientInput:
 
 def total(name: str, *said: Mapping[int, float], parameters: Parameters = COUNTS) -> dict[int, float]:
     """The sum, where it is not zero; it is the same at all clients."""
-    ends = play(find_strategy(name), parameters, [say(numbers) for numbers in said])
+    inputs = [say(numbers) for numbers in said]
+    given = [(mine.theta.copy(), mine.update.copy()) for mine in inputs]
+    ends = play(find_strategy(name), parameters, inputs)
+    for mine, before in zip(inputs, given, strict=True):
+        np.testing.assert_array_equal((mine.theta, mine.update), before)
     for end in ends[1:]:
         np.testing.assert_array_equal(end.theta, ends[0].theta)
     return shown(ends[0])
@@ -104,10 +108,6 @@ def test_what_cancels_is_zero_and_not_lost(name: str) -> None:
 
     assert shown(ends[0]) == {}
     assert ends[0].union_size == (1 if name == "sparse-sum" else N)
-
-
-@every_sum
-def test_when_nobody_says_anything_the_sum_is_zero(name: str) -> None:
     assert total(name, *[{}] * 5) == {}
 
 
@@ -121,19 +121,13 @@ def test_an_index_is_never_lost_however_many_have_it(clients: int) -> None:
 
 
 def test_a_sparse_sum_is_over_those_indices_that_anybody_has_and_counts_who_is_alone() -> None:
-    ends = play(
-        find_strategy("sparse-sum"), COUNTS, [say({1: 1.0, 2: 1.0}), say({2: 1.0, 9: 3.0}), *[say({})] * 3]
-    )
+    """A number that is rounded to nothing does not show."""
+    said = [say({1: 1.0, 2: 1.0, 3: UNIT / 4}), say({2: 1.0, 9: 3.0}), *[say({})] * 3]
+    ends = play(find_strategy("sparse-sum"), COUNTS, said)
 
     assert {end.union_size for end in ends} == {3}
     assert {end.alone_share for end in ends} == {2 / 3}
-
-
-def test_a_number_that_is_rounded_to_nothing_does_not_show_in_the_union() -> None:
-    ends = play(find_strategy("sparse-sum"), COUNTS, [say({1: UNIT / 4}), say({2: UNIT}), *[say({})] * 3])
-
-    assert ends[0].union_size == 1
-    assert shown(ends[0]) == {2: UNIT}
+    assert shown(ends[0]) == {1: 1.0, 2: 2.0, 9: 3.0}
 
 
 @every_sum
@@ -146,19 +140,6 @@ def test_who_is_left_out_is_not_in_the_sum_and_keeps_nothing_of_it(name: str) ->
     for end in ends:
         assert shown(end) == {3: 1_101.0}
         assert not end.accumulator.any()
-
-
-@every_sum
-def test_an_accumulator_counts_for_nothing(name: str) -> None:
-    mine = say({3: 2.0})
-
-    one, other = (
-        find_strategy(name).begin(COUNTS, replace(mine, accumulator=accumulator)).contribute(phase)
-        for accumulator in (draw(1), np.zeros(N, np.float32))
-        for phase in [find_strategy(name).phases[0].name]
-    )
-
-    np.testing.assert_array_equal(one[0], other[0])
 
 
 # Numbers that cannot be sent as they are -------------------------------------------------------------------
@@ -187,31 +168,21 @@ def test_of_too_many_numbers_the_largest_are_kept_and_the_others_counted() -> No
     assert [end.changed for end in ends] == [9, 0, 0, 0, 0]
 
 
-def test_a_number_that_is_clipped_and_left_out_is_counted_once() -> None:
+def test_a_number_that_is_clipped_and_left_out_is_counted_once_and_a_dense_sum_knows_no_k() -> None:
     said = {**dict.fromkeys(range(30), 5000.0), 30: 2_000.0}
 
     ends = play(find_strategy("sparse-sum"), COUNTS, [say(said), *[say({})] * 4])
 
     assert ends[0].changed == 31
-
-
-def test_a_dense_sum_knows_no_k() -> None:
-    said = dict.fromkeys(range(N), 1.0)
-
-    assert total("sum", said, *[{}] * 4) == said
+    everywhere = dict.fromkeys(range(N), 1.0)
+    assert total("sum", everywhere, *[{}] * 4) == everywhere
 
 
 @every_sum
-@pytest.mark.parametrize("length", [N - 1, N + 1])
-def test_an_update_of_another_length_is_refused(name: str, length: int) -> None:
-    mine = replace(say({}), update=np.zeros(length, np.float32))
-
-    with pytest.raises(BadUpdate, match=f"shape \\({length},\\) where the run has {N} parameters"):
-        find_strategy(name).begin(COUNTS, mine)
-
-
-@every_sum
-def test_a_round_is_not_concluded_before_its_sums_are_there(name: str) -> None:
+def test_an_update_of_another_length_and_a_round_without_its_sums_are_refused(name: str) -> None:
+    for length in (N - 1, N + 1):
+        with pytest.raises(BadUpdate, match=f"shape \\({length},\\) where the run has {N} parameters"):
+            find_strategy(name).begin(COUNTS, replace(say({}), update=np.zeros(length, np.float32)))
     with pytest.raises(BadUpdate, match="after its sums were absorbed"):
         find_strategy(name).begin(COUNTS, say({})).conclude(took_part=True)
 
@@ -265,27 +236,18 @@ def test_a_sum_beyond_what_those_who_have_the_index_can_say_is_refused(sign: int
     assert refusal(client(), "values", [sign * (2 * LARGEST + 1)], 5) == "false-sum"
 
 
-def test_who_is_alone_at_an_index_has_something_there() -> None:
+def test_a_union_that_the_members_cannot_have_and_a_zero_of_one_alone_are_refused() -> None:
     one, two = begin("sparse-sum"), begin("sparse-sum")
     absorb(one, "union", at(7, 1), 5)
     absorb(two, "union", at(7, 2), 5)
-
     assert refusal(one, "values", [0], 5) == "false-sum"
     absorb(two, "values", [0], 5)
-
-
-def test_more_who_have_an_index_than_there_are_members_are_refused() -> None:
     absorb(begin("sparse-sum"), "union", at(7, 3), 3)
-
     assert refusal(begin("sparse-sum"), "union", at(7, 4), 3) == "false-sum"
-
-
-def test_a_union_larger_than_the_members_numbers_is_refused() -> None:
     marks = np.zeros(N, np.int64)
     marks[: 2 * COUNTS.kept] = 1
     absorb(begin("sparse-sum"), "union", marks, 2)
     marks[2 * COUNTS.kept] = 1
-
     assert refusal(begin("sparse-sum"), "union", marks, 2) == "false-sum"
 
 
@@ -388,18 +350,4 @@ def test_bits_are_those_of_a_secure_sum_with_and_without_dropout() -> None:
         "values": 3 * 9 * 77 * 32,
         "tags": 3 * 9 * 2 * 192,
     }
-
-
-@every_sum
-def test_the_size_of_v_is_that_of_the_last_release(name: str) -> None:
-    assert find_strategy(name).union_size([Vector("values", 77, 2**32)]) == 77
-
-
-def test_a_round_leaves_what_it_was_given_as_it_was() -> None:
-    mine = say({1: 5_000.0, **dict.fromkeys(range(2, 60), 1.0)})
-    before: list[Theta] = [mine.update.copy(), mine.theta.copy()]
-
-    play(find_strategy("sparse-sum"), COUNTS, [mine, *[say({})] * 4])
-
-    np.testing.assert_array_equal(mine.update, before[0])
-    np.testing.assert_array_equal(mine.theta, before[1])
+    assert sparse.union_size([Vector("values", 77, 2**32)]) == 77

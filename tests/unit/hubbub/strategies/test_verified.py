@@ -10,12 +10,13 @@ from hubbub.errors import FalseSum, LocalError, PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount
-from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import ClientRound, Conclusion, Phase, Release, Restriction
+from hubbub.protocol.metrics import Metric, ScoreSheet
+from hubbub.strategies.base import ClientRound, Release
 from hubbub.strategies.registry import STRATEGIES, find_strategy
+from hubbub.strategies.scores import SCORES, ScoreRound
 from hubbub.strategies.verified import VerifiedRound
-from support.strategy_rounds import N, coefficients, draw, make_input, play, setting
+from support.strategy_rounds import coefficients, draw, make_input, play, setting
 
 THETA = draw(99)
 INTEGERS, MARKS = Vector("tags", 3, 2**64), Vector("tags", 128, 2**3)
@@ -138,55 +139,23 @@ def test_bits_of_tags_count_who_sent_in_each_phase() -> None:
 
 # A phase that is no strategy's own ----------------------------------------------------------------------
 
-SCORES = Phase("scores", tagged="integers")
-CORRECT = Vector("scores", 2, 2**32)
 
-
-class Scores:
-    """One client's scores, and what all add up to."""
-
-    weight = 1
-
-    def __init__(self, scores: Sequence[int]) -> None:
-        self.scores = np.array(scores, dtype=np.uint32)
-        self.total: list[int] | None = None
-
-    def vectors(self, phase: str) -> tuple[Vector, ...]:
-        del phase
-        return (CORRECT,)
-
-    def contribute(self, phase: str) -> tuple[Digits, ...]:
-        del phase
-        return (self.scores,)
-
-    def restricted_to(self, phase: str) -> tuple[Restriction, ...]:
-        del phase
-        return ()
-
-    def plausible(self, phase: str, release: Release, members: int) -> bool:
-        del phase
-        return bool((release.values[0] <= 100 * members).all())
-
-    def absorb(self, phase: str, release: Release, members: int) -> None:
-        del phase, members
-        assert len(release.values) == 1, "tags are for whoever verifies"
-        self.total = release.values[0].tolist()
-
-    def conclude(self, *, took_part: bool) -> Conclusion:
-        del took_part
-        return Conclusion(THETA, THETA, N)
-
-
-def test_a_phase_of_its_own_can_be_verified_too() -> None:
-    inner = Scores([7, 100])
-    client = VerifiedRound(inner, (SCORES,), coefficients)
-    others = [VerifiedRound(Scores([20, 30]), (SCORES,), coefficients), client]
-    first, second = (each.contribute("scores") for each in others)
-    total = tuple(a + b for a, b in zip(first, second, strict=True))
+def test_the_scores_phase_is_verified_too() -> None:
+    sheet = ScoreSheet((Metric("accuracy"), Metric("loss", high=10.0, higher_is_better=False)), clients=3)
+    inner = ScoreRound(sheet, {"accuracy": (90, 100), "loss": (100.0, 100)}, 100)
+    other = ScoreRound(sheet, {"accuracy": (1, 2), "loss": (4.0, 2)}, 2)
+    client, peer = (VerifiedRound(each, (SCORES,), coefficients) for each in (inner, other))
+    total = tuple(a + b for a, b in zip(client.contribute("scores"), peer.contribute("scores"), strict=True))
+    assert client.restricted_to("scores") == ()
+    assert (client.weight, repr(client)) == (1, "<verified ScoreRound of 2 metrics>")
 
     shifted = (total[0] + np.array([1, 0], np.uint32), total[1])
     with pytest.raises(FalseSum):
         client.absorb("scores", Release(client.vectors("scores"), shifted), 2)
-    assert inner.total is None
+    with pytest.raises(FalseSum):
+        client.absorb("scores", Release(client.vectors("scores"), total), 1)
+    assert inner.totals is None
     client.absorb("scores", Release(client.vectors("scores"), total), 2)
-    assert inner.total == [27, 130]
+    assert inner.totals == pytest.approx({"accuracy": 0.7, "loss": 1.5})
+    with pytest.raises(LocalError, match="concludes no round"):
+        client.conclude(took_part=True)

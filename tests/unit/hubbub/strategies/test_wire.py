@@ -35,40 +35,25 @@ def test_what_is_sent_in_the_clear_goes_the_papers_way(strategy: str, phase: str
     assert wire.encoding is WHOLE_BITS
 
 
-def test_on_the_papers_wire_every_aggregator_releases() -> None:
+def test_every_aggregator_releases_on_the_papers_wire_and_one_after_the_other_on_the_compact_one() -> None:
+    """The phases of a round are combined by different aggregators."""
     manifest = make_manifest(servers=3, wire="paper")
-
     assert plan_phase(manifest, "signs").releasers(1) == manifest.aggregators
-
-
-def test_on_the_compact_wire_one_aggregator_releases_and_another_in_the_next_round() -> None:
-    manifest = make_manifest(servers=3, wire="compact")
+    manifest = make_manifest(servers=3, strategy="sec-union", wire="compact")
     wire = plan_phase(manifest, "signs")
 
     turns = [wire.releasers(number) for number in (1, 2, 3)]
 
     assert all(len(each) == 1 for each in turns)
     assert {name for each in turns for name in each} == set(manifest.aggregators)
+    assert plan_phase(manifest, "union").combiner(1) != wire.combiner(1)
 
 
-def test_the_phases_of_a_round_are_combined_by_different_aggregators() -> None:
-    manifest = make_manifest(strategy="sec-union", wire="compact")
-
-    assert plan_phase(manifest, "union").combiner(1) != plan_phase(manifest, "signs").combiner(1)
-
-
-def test_full_shares_are_spread_over_the_aggregators() -> None:
+def test_full_shares_are_spread_over_the_aggregators_and_move_on_in_the_next_round() -> None:
     manifest = make_manifest(clients=6, servers=3, wire="compact")
     wire = plan_phase(manifest, "signs")
 
-    held = Counter(wire.full_share_holder(client, 1) for client in manifest.clients)
+    first, second = ([wire.full_share_holder(client, number) for client in manifest.clients] for number in (1, 2))
 
-    assert held == dict.fromkeys(manifest.aggregators, 2)
-
-
-def test_a_clients_full_share_goes_to_another_aggregator_in_the_next_round() -> None:
-    manifest = make_manifest(servers=2, wire="compact")
-    wire = plan_phase(manifest, "signs")
-    client = manifest.clients[0]
-
-    assert wire.full_share_holder(client, 1) != wire.full_share_holder(client, 2)
+    assert Counter(first) == dict.fromkeys(manifest.aggregators, 2)
+    assert all(one != other for one, other in zip(first, second, strict=True))

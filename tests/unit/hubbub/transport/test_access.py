@@ -22,39 +22,33 @@ from support.listening import listening
 LOGIN = Login("anna", "s/e:s@me")
 
 
-def test_login_is_for_a_url_without_one() -> None:
-    without, with_one = Access("amqp://host/", LOGIN), Access("amqp://bert:other@host/", LOGIN)
+def test_login_is_for_a_url_without_one_and_its_password_is_never_printed() -> None:
+    without, with_one = Access("amqp://host/", LOGIN), Access("amqp://bert:s%2Fe@host/", LOGIN)
 
     assert (without.user, without.entrances[0].url.password) == ("anna", "s/e:s@me")
-    assert (with_one.user, with_one.entrances[0].url.password) == ("bert", "other")
+    assert (with_one.user, with_one.entrances[0].url.password) == ("bert", "s/e")
     assert Access("amqp://host/").user == "guest"
-
-
-def test_password_is_never_printed() -> None:
-    shown = f"{LOGIN} {LOGIN!r} {Access('amqp://host/', LOGIN)!r} {Access('amqp://a:s%2Fe%3As%40me@host/')}"
-
-    assert "s@me" not in shown
-    assert "s%40me" not in shown
-    assert repr(Access("amqp://host/", LOGIN)) == "Access('anna' at host:5672)"
-    assert "s%2Fe" not in repr(Access("amqp://host/", LOGIN).entrances)
+    assert Access("amqp://a:se%2Csame@one/").entrances[0].url.password == "se,same"
+    shown = f"{LOGIN} {LOGIN!r} {without!r} {with_one} {without.entrances} {with_one.entrances}"
+    assert not [part for part in ("s/e", "s%2Fe", "s@me", "s%40me") if part in shown]
+    assert repr(without) == "Access('anna' at host:5672)"
 
 
 # Several addresses --------------------------------------------------------------------------------------
 
 
-def test_several_urls_are_entrances_in_their_order() -> None:
-    access = Access("amqp://one/v,amqp://two:1234/v, amqp://three/v", LOGIN)
+def test_several_urls_are_entrances_in_their_order_with_one_login_and_one_context() -> None:
+    access = Access("amqps://one/v,amqps://two:1234/v, amqps://three/v", LOGIN)
 
-    assert access.where == "one:5672, two:1234, three:5672"
-    assert {(each.url.user, each.url.password) for each in access.entrances} == {("anna", "s/e:s@me")}
-    assert {each.url.path for each in access.entrances} == {"/v"}
-
-
-def test_tls_files_serve_all_addresses() -> None:
-    access = Access("amqps://one/,amqps://two/")
-
-    assert access.context is not None
-    assert {each.context for each in access.entrances} == {access.context}
+    assert access.where == "one:5671, two:1234, three:5671"
+    ((user, password, path, context),) = {
+        (each.url.user, each.url.password, each.url.path, each.context) for each in access.entrances
+    }
+    assert (user, password, path) == ("anna", "s/e:s@me", "/v")
+    assert context is not None
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize(
@@ -71,9 +65,11 @@ def test_tls_files_serve_all_addresses() -> None:
         ("amqp://a:sesame@one/,amqp://a:sesame@two/?name=x", "differ in options"),
         ("amqp://a:sesame@one/,amqp://a:sesame@one:5672", "same host and port twice"),
         ("amqps://a:sesame@one/,amqps://a:sesame@two/?no_verify_ssl=1", "URL 2 of 2 .*always verified"),
+        ("amqps://a:sesame@one/?cafile=/etc/ca.pem", "URL cannot carry cafile: .*always verified"),
+        ("amqps://a:sesame@one/?certfile=a&keyfile=b", "URL cannot carry certfile, keyfile: .*always verified"),
     ],
 )
-def test_a_wrong_one_among_several_is_told_and_no_password(urls: str, complaint: str) -> None:
+def test_a_wrong_url_is_told_and_no_password(urls: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as refusal:
         Access(urls)
 
@@ -81,40 +77,10 @@ def test_a_wrong_one_among_several_is_told_and_no_password(urls: str, complaint:
     assert "same@" not in str(refusal.value)
 
 
-def test_comma_in_a_password_is_written_in_percent() -> None:
-    (entrance,) = Access("amqp://a:se%2Csame@one/").entrances
-
-    assert entrance.url.password == "se,same"
-
-
 def test_plain_connection_needs_no_tls_and_takes_no_files_for_it(tmp_path: Path) -> None:
-    assert Access("amqp://host/", tls=Tls()).context is None
+    assert Access("amqp://host/", tls=Tls()).entrances[0].context is None
     with pytest.raises(ConfigurationError, match=r"ca_file.*amqps://"):
         Access("amqp://host/", tls=Tls(ca_file=tmp_path / "ca.pem"))
-
-
-def test_tls_verifies_certificate_and_host_and_is_not_older_than_1_2() -> None:
-    context = Access("amqps://host/").context
-
-    assert context is not None
-    assert context.check_hostname
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-def test_ca_file_replaces_the_systems_store(tmp_path: Path) -> None:
-    context = Access("amqps://host/", tls=Tls(ca_file=Authority(tmp_path).ca_file)).context
-
-    assert context is not None
-    assert len(context.get_ca_certs()) == 1
-
-
-@pytest.mark.parametrize("option", ["no_verify_ssl=1", "cafile=/etc/ca.pem", "certfile=a&keyfile=b"])
-def test_url_cannot_carry_options_of_tls(option: str) -> None:
-    with pytest.raises(ConfigurationError, match="always verified") as refusal:
-        Access(f"amqps://anna:sesame@host/?{option}")
-
-    assert "sesame" not in str(refusal.value)
 
 
 @pytest.fixture
@@ -160,11 +126,16 @@ def test_files_that_are_not_what_they_should_be_are_named(
             Access("amqps://host/", tls=tls)
 
 
-def test_certificate_and_key_may_be_in_one_file(client: CertificateFiles, tmp_path: Path) -> None:
+def test_a_ca_file_replaces_the_systems_store_and_a_certificate_may_be_in_one_file_with_its_key(
+    authority: Authority, client: CertificateFiles, tmp_path: Path
+) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(client.cert.read_bytes() + client.key.read_bytes())
 
-    assert Access("amqps://host/", tls=Tls(cert_file=both)).context is not None
+    (entrance,) = Access("amqps://host/", tls=Tls(ca_file=authority.ca_file, cert_file=both)).entrances
+
+    assert entrance.context is not None
+    assert len(entrance.context.get_ca_certs()) == 1
 
 
 # Objections ---------------------------------------------------------------------------------------------

@@ -39,54 +39,33 @@ def test_pause_doubles_up_to_its_limit() -> None:
 
 
 @aio
-async def test_stale_message_is_not_handled() -> None:
-    handled: list[bytes] = []
+async def test_a_stale_message_is_not_handled_and_no_failure_stops_the_worker() -> None:
+    seen: list[Exception] = []
 
     async def handle(delivery: Delivery) -> Verdict:
-        handled.append(delivery.body)
+        if delivery.body == b"bug":
+            raise ValueError("a bug")
+        if delivery.body == b"cancelled":
+            raise asyncio.CancelledError
+        try:
+            check_outside([worker])
+        except LocalError as error:
+            seen.append(error)
         return ACK
 
     worker = Worker[FakeTaken]("inbox", handle)
-    gone, fresh = FakeTaken(b"gone", stale=True), FakeTaken(b"fresh")
-    worker.put(gone)
-    worker.put(fresh)
+    gone, unsettled = FakeTaken(b"gone", stale=True), FakeTaken(b"unsettled", fails=True)
+    bug, cancelled, fresh = FakeTaken(b"bug"), FakeTaken(b"cancelled"), FakeTaken(b"fresh")
+    for taken in (gone, unsettled, bug, cancelled, fresh):
+        worker.put(taken)
     await fresh.settled.wait()
+    check_outside([worker])
     await worker.stop()
 
-    assert handled == [b"fresh"]
     assert gone.verdicts == []
-
-
-@aio
-async def test_failure_to_settle_does_not_stop_the_worker() -> None:
-    async def handle(_: Delivery) -> Verdict:
-        return ACK
-
-    worker = Worker[FakeTaken]("inbox", handle)
-    bad, good = FakeTaken(b"", fails=True), FakeTaken(b"")
-    worker.put(bad)
-    worker.put(good)
-    await good.settled.wait()
-    await worker.stop()
-
-    assert good.verdicts == [ACK]
-
-
-@aio
-async def test_exception_and_foreign_cancellation_mean_retry() -> None:
-    errors: list[BaseException] = [ValueError("a bug"), asyncio.CancelledError()]
-
-    async def handle(_: Delivery) -> Verdict:
-        raise errors.pop(0)
-
-    worker = Worker[FakeTaken]("inbox", handle)
-    first, second = FakeTaken(b""), FakeTaken(b"")
-    worker.put(first)
-    worker.put(second)
-    await second.settled.wait()
-    await worker.stop()
-
-    assert first.verdicts == second.verdicts == [RETRY]
+    assert bug.verdicts == cancelled.verdicts == [RETRY]
+    assert unsettled.verdicts == fresh.verdicts == [ACK]
+    assert len(seen) == 2, "a handler knows that it is inside"
 
 
 @aio
@@ -113,24 +92,3 @@ async def test_stopping_that_is_cancelled_ends_the_handler() -> None:
         await stopping
     assert ended.is_set()
     assert taken.verdicts == []
-
-
-@aio
-async def test_handler_knows_that_it_is_inside() -> None:
-    seen: list[Exception] = []
-
-    async def handle(_: Delivery) -> Verdict:
-        try:
-            check_outside([worker])
-        except LocalError as error:
-            seen.append(error)
-        return ACK
-
-    worker = Worker[FakeTaken]("inbox", handle)
-    taken = FakeTaken(b"")
-    worker.put(taken)
-    await taken.settled.wait()
-    check_outside([worker])
-    await worker.stop()
-
-    assert len(seen) == 1

@@ -75,19 +75,8 @@ def test_an_identity_survives_being_written(tmp_path: Path) -> None:
     assert (again.name, again.role, again.organisation) == ("north", Role.AGGREGATOR, "university")
     assert secrets_of(again) == secrets_of(identity)
     assert read_public_identity(public) == again.public() == identity.public()
-
-
-def test_identities_alike_share_no_secret() -> None:
-    first, second = north(), north()
-
-    assert not set(secrets_of(first)) & set(secrets_of(second))
-
-
-def test_a_public_file_is_the_same_byte_for_byte_every_time(tmp_path: Path) -> None:
-    private, public = write_identity(north(), tmp_path / "first")
-    _, again = write_identity(read_identity(private), tmp_path / "second")
-
-    assert public.read_bytes() == again.read_bytes()
+    assert public.read_bytes() == write_identity(again, tmp_path / "second")[1].read_bytes()
+    assert not set(secrets_of(identity)) & set(secrets_of(north())), "identities alike share no secret"
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
@@ -123,15 +112,11 @@ def test_nothing_is_overwritten_and_nothing_is_written_beside_it(there: str, tmp
 
     assert [path.name for path in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).read_text("utf-8") == "precious"
-
-
-def test_a_link_is_not_followed_to_where_it_points(tmp_path: Path) -> None:
-    (tmp_path / "north.identity.json").symlink_to(tmp_path / "elsewhere")
-
+    (tmp_path / there).unlink()
+    (tmp_path / there).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match="is there already"):
         write_identity(north(), tmp_path)
-
-    assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "elsewhere").exists(), "a link is not followed to where it points"
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3], ids=["private file", "public file", "folder"])
@@ -160,24 +145,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         write_identity(north(), tmp_path / "file" / "keys")
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601, 0o644, 0o777])
-def test_a_private_file_that_is_open_to_others_is_refused(mode: int, tmp_path: Path) -> None:
-    private, _ = write_identity(north(), tmp_path)
-    private.chmod(mode)
-
-    with pytest.raises(ConfigurationError, match=rf"chmod 600 {private}$"):
-        read_identity(private)
-
-
-def test_behind_a_link_the_file_itself_counts(tmp_path: Path) -> None:
+def test_a_private_file_that_is_open_to_others_is_refused_also_behind_a_link(tmp_path: Path) -> None:
     private, _ = write_identity(north(), tmp_path)
     link = tmp_path / "link"
     link.symlink_to(private)
-
     assert read_identity(link).name == "north"
-    private.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="chmod 600"):
-        read_identity(link)
+    for mode in (0o640, 0o620, 0o610, 0o604, 0o602, 0o601, 0o644, 0o777):
+        private.chmod(mode)
+        for path in (private, link):
+            with pytest.raises(ConfigurationError, match=rf"chmod 600 {path}$"):
+                read_identity(path)
 
 
 @pytest.mark.parametrize(
@@ -207,23 +184,18 @@ def test_a_wrong_private_file_is_told_without_its_contents(changes: dict[str, ob
     assert "guessable" not in f"{info.value} {info.value.__context__}"
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"-----BEGIN PRIVATE KEY-----"])
-def test_what_is_no_json_is_no_identity(content: bytes, tmp_path: Path) -> None:
+def test_what_is_missing_or_no_json_is_no_identity(tmp_path: Path) -> None:
     path = tmp_path / "x"
+    for read in (read_identity, read_public_identity):
+        with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+            read(path)
     path.touch(mode=0o600)
-    path.write_bytes(content)
-
-    with pytest.raises(ConfigurationError, match="is not an identity file"):
-        read_identity(path)
-    with pytest.raises(ConfigurationError, match="is not a public identity"):
-        read_public_identity(path)
-
-
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
-        read_identity(tmp_path / "x")
-    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
-        read_public_identity(tmp_path / "x")
+    for content in (b"", b"\xff\xfe", b"[]", b"-----BEGIN PRIVATE KEY-----"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError, match="is not an identity file"):
+            read_identity(path)
+        with pytest.raises(ConfigurationError, match="is not a public identity"):
+            read_public_identity(path)
 
 
 @pytest.mark.parametrize("field", PublicIdentity.model_fields)
@@ -253,14 +225,10 @@ def test_names_are_checked(name: str) -> None:
 
 def test_a_password_is_hashed_as_rabbitmq_documents_it() -> None:
     expected = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
-
-    assert hash_password("test12", bytes.fromhex("908dc60a")) == expected
-
-
-def test_the_public_hash_is_that_of_the_password() -> None:
     identity = north()
     published = identity.public().broker_password_hash
 
+    assert hash_password("test12", bytes.fromhex("908dc60a")) == expected
     assert hash_password(identity.broker_password, b64decode(published)[:4]) == published
 
 

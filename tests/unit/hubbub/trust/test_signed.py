@@ -1,6 +1,6 @@
 """Run keys and receipts hold whoever passes them on, and for nothing but what they were signed for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec
 
 import pytest
@@ -8,15 +8,19 @@ import pytest
 from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId, SetId
+from hubbub.messages.rounds import ReleaseClaim
 from hubbub.messages.runs import RunKey, RunKeys
 from hubbub.messages.shares import Receipt, SignedReceipt
+from hubbub.trust.identity import Identity
 from hubbub.trust.signed import (
     check_receipt,
+    check_release,
     check_run_key,
     check_run_keys,
     check_signature,
     digest_run_keys,
     sign_receipt,
+    sign_release,
     sign_run_key,
 )
 from support.builders import make_manifest, make_receipt, make_run_key
@@ -41,6 +45,7 @@ def reason_of(check: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 def test_a_signature_is_checked_under_the_key_that_the_roster_has_for_its_signer() -> None:
+    """A party that is not in the roster signs nothing."""
     signature = identity_of(MANIFEST, CLIENT).key.sign("domain", b"content")
 
     check_signature(ROSTER, CLIENT, signature, "domain", b"content")
@@ -52,13 +57,8 @@ def test_a_signature_is_checked_under_the_key_that_the_roster_has_for_its_signer
         with pytest.raises(PeerError, match=f"not signed by {signer}'s key of the roster") as caught:
             check_signature(ROSTER, signer, signature, domain, content)
         assert caught.value.reason is RejectReason.BAD_SIGNATURE
-
-
-def test_who_is_not_in_the_roster_signs_nothing() -> None:
-    signature = STRANGER.key.sign("domain", b"content")
-
-    reason = reason_of(check_signature, ROSTER, STRANGER.name, signature, "domain", b"content")
-
+    stranger = STRANGER.key.sign("domain", b"content")
+    reason = reason_of(check_signature, ROSTER, STRANGER.name, stranger, "domain", b"content")
     assert reason is RejectReason.NOT_IN_ROSTER
 
 
@@ -67,6 +67,9 @@ def test_who_is_not_in_the_roster_signs_nothing() -> None:
 
 def fresh_key(party: PartyId, kem: Kem = Kem.X25519, run: RunId = RUN) -> RunKey:
     return sign_run_key(identity_of(MANIFEST, party), run, kem, SealingKey.generate(kem).public)
+
+
+STRANGERS_KEY = sign_run_key(STRANGER, RUN, Kem.X25519, SealingKey.generate(Kem.X25519).public)
 
 
 @pytest.mark.parametrize("kem", Kem)
@@ -78,37 +81,21 @@ def test_a_run_key_is_taken_as_its_owner_signed_it(kem: Kem) -> None:
     assert check_run_key(parties_of(MANIFEST, kem).roster, RUN, key) == public
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        pytest.param(fresh_key(CLIENT, run=OTHER_RUN), id="signed for another run"),
-        pytest.param(fresh_key(OTHER_CLIENT).model_copy(update={"party": CLIENT}), id="signed by another party"),
-        pytest.param(
-            sign_run_key(STRANGER, RUN, Kem.X25519, SealingKey.generate(Kem.X25519).public).model_copy(
-                update={"party": CLIENT}
-            ),
-            id="signed by a stranger",
-        ),
-        pytest.param(
-            fresh_key(CLIENT).model_copy(update={"public_key": fresh_key(CLIENT).public_key}),
-            id="put in place of the signed one",
-        ),
-        pytest.param(fresh_key(CLIENT, Kem.HYBRID), id="of another kem"),
-        pytest.param(
-            sign_run_key(identity_of(MANIFEST, CLIENT), RUN, Kem.HYBRID, SealingKey.generate(Kem.X25519).public),
-            id="signed for another kem",
-        ),
-        pytest.param(fresh_key(CLIENT).model_copy(update={"signature": "00" * 64}), id="not signed"),
-    ],
-)
+BAD_KEYS = {
+    "signed for another run": fresh_key(CLIENT, run=OTHER_RUN),
+    "signed by another party": fresh_key(OTHER_CLIENT).model_copy(update={"party": CLIENT}),
+    "signed by a stranger": STRANGERS_KEY.model_copy(update={"party": CLIENT}),
+    "another key": fresh_key(CLIENT).model_copy(update={"public_key": fresh_key(CLIENT).public_key}),
+    "of another kem": fresh_key(CLIENT, Kem.HYBRID),
+    "signed for another kem": sign_run_key(identity_of(MANIFEST, CLIENT), RUN, Kem.HYBRID, bytes(32)),
+    "not signed": fresh_key(CLIENT).model_copy(update={"signature": "00" * 64}),
+}
+
+
+@pytest.mark.parametrize("key", BAD_KEYS.values(), ids=BAD_KEYS)
 def test_a_run_key_is_none_if_its_owner_did_not_sign_it_for_this_run(key: RunKey) -> None:
     assert reason_of(check_run_key, ROSTER, RUN, key) is RejectReason.BAD_SIGNATURE
-
-
-def test_a_strangers_run_key_is_none() -> None:
-    key = sign_run_key(STRANGER, RUN, Kem.X25519, SealingKey.generate(Kem.X25519).public)
-
-    assert reason_of(check_run_key, ROSTER, RUN, key) is RejectReason.NOT_IN_ROSTER
+    assert reason_of(check_run_keys, ROSTER, MANIFEST, keys_of(*without(CLIENT), key)) == "bad-signature"
 
 
 @pytest.mark.parametrize("public", [bytes(32), b"\1" + bytes(31), bytes(33)], ids=["zero", "one", "long"])
@@ -121,6 +108,10 @@ def test_a_key_that_nothing_can_be_sealed_to_is_refused_though_it_is_signed(publ
 
 def all_keys() -> dict[PartyId, RunKey]:
     return {name: make_run_key(MANIFEST, name) for name in NAMED}
+
+
+def without(name: PartyId) -> tuple[RunKey, ...]:
+    return tuple(key for key in all_keys().values() if key.party != name)
 
 
 def keys_of(*keys: RunKey) -> RunKeys:
@@ -138,47 +129,16 @@ def test_run_keys_come_out_in_the_manifests_order_whatever_order_they_came_in() 
     }
 
 
-WITHOUT = {name: [key for key in all_keys().values() if key.party != name] for name in NAMED}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_missing_run_key_is_a_contradiction(name: PartyId) -> None:
-    reason = reason_of(check_run_keys, ROSTER, MANIFEST, keys_of(*WITHOUT[name]))
-
-    assert reason is RejectReason.CONTRADICTION
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_second_run_key_of_a_party_is_a_contradiction_even_if_it_is_the_same(name: PartyId) -> None:
-    for second in (make_run_key(MANIFEST, name), fresh_key(name)):
-        keys = keys_of(*all_keys().values(), second)
-        assert reason_of(check_run_keys, ROSTER, MANIFEST, keys) is RejectReason.CONTRADICTION
-
-
-def test_no_run_keys_are_a_contradiction() -> None:
-    assert reason_of(check_run_keys, ROSTER, MANIFEST, keys_of()) is RejectReason.CONTRADICTION
-
-
-def test_the_run_key_of_a_party_that_the_manifest_does_not_name_is_a_contradiction() -> None:
+def test_run_keys_that_are_not_one_of_each_named_party_are_a_contradiction() -> None:
     """The coordinator is in the roster, and what it would have sealed to itself is not for it."""
-    keys = all_keys()
-
-    for instead in (
-        keys_of(*keys.values(), fresh_key(COORDINATOR)),
-        keys_of(*WITHOUT[CLIENT], fresh_key(COORDINATOR)),
-    ):
-        assert reason_of(check_run_keys, ROSTER, MANIFEST, instead) is RejectReason.CONTRADICTION
-
-
-def test_one_bad_run_key_among_good_ones_is_found() -> None:
-    keys = keys_of(*WITHOUT[AGGREGATOR], fresh_key(AGGREGATOR, run=OTHER_RUN))
-    stranger = sign_run_key(STRANGER, RUN, Kem.X25519, SealingKey.generate(Kem.X25519).public)
-
-    assert reason_of(check_run_keys, ROSTER, MANIFEST, keys) is RejectReason.BAD_SIGNATURE
-    assert (
-        reason_of(check_run_keys, ROSTER, MANIFEST, keys_of(*all_keys().values(), stranger))
-        is RejectReason.NOT_IN_ROSTER
-    )
+    everybody, coordinators = tuple(all_keys().values()), fresh_key(COORDINATOR)
+    for name in NAMED:
+        for keys in (without(name), (*everybody, make_run_key(MANIFEST, name)), (*everybody, fresh_key(name))):
+            assert reason_of(check_run_keys, ROSTER, MANIFEST, keys_of(*keys)) is RejectReason.CONTRADICTION
+    for keys in ((), (*everybody, coordinators), (*without(CLIENT), coordinators)):
+        assert reason_of(check_run_keys, ROSTER, MANIFEST, keys_of(*keys)) is RejectReason.CONTRADICTION
+    strangers = keys_of(*everybody, STRANGERS_KEY)
+    assert reason_of(check_run_keys, ROSTER, MANIFEST, strangers) is RejectReason.NOT_IN_ROSTER
 
 
 def test_the_digest_of_run_keys_tells_run_owner_and_key_apart() -> None:
@@ -191,70 +151,62 @@ def test_the_digest_of_run_keys_tells_run_owner_and_key_apart() -> None:
     assert digest_run_keys(RUN, dict(keys)) in digests
 
 
-# Receipts -------------------------------------------------------------------------------------------------
+# Receipts and releases ------------------------------------------------------------------------------------
 
-
-def signed_receipt(aggregator: PartyId = AGGREGATOR) -> SignedReceipt:
-    receipt = make_receipt(MANIFEST, aggregator=aggregator)
-    return sign_receipt(identity_of(MANIFEST, aggregator), RUN, 3, "signs", receipt)
-
-
-def altered(**changes: object) -> SignedReceipt:
-    """A receipt that says something else under the signature it had."""
-    signed = signed_receipt()
-    return signed.model_copy(update={"receipt": signed.receipt.model_copy(update=changes)})
-
-
-def test_a_receipt_holds_for_its_phase() -> None:
-    check_receipt(ROSTER, RUN, 3, "signs", signed_receipt())
-
-
-@pytest.mark.parametrize(
-    ("run", "round_number", "phase"),
-    [(OTHER_RUN, 3, "signs"), (RUN, 2, "signs"), (RUN, 4, "signs"), (RUN, 3, "union")],
-    ids=["another run", "the round before", "the round after", "another phase"],
+RECEIPT = make_receipt(MANIFEST, aggregator=AGGREGATOR)
+VECTORS = RECEIPT.vectors
+RELEASE = ReleaseClaim(
+    aggregator=AGGREGATOR, members=MANIFEST.clients, vectors=VECTORS, transcript=RECEIPT.transcript
 )
-def test_a_receipt_holds_for_no_other_phase(run: RunId, round_number: int, phase: str) -> None:
-    reason = reason_of(check_receipt, ROSTER, run, round_number, phase, signed_receipt())
-
-    assert reason is RejectReason.BAD_SIGNATURE
-
-
-VECTORS = make_receipt(MANIFEST).vectors
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"client": OTHER_CLIENT},
-        {"aggregator": OTHER_AGGREGATOR},
-        {"set_id": SetId("5f" * 16)},
-        {"transcript": "7b" * 32},
-        {"vectors": VECTORS[:1]},
-        {"vectors": (VECTORS[0].model_copy(update={"length": 99}), *VECTORS[1:])},
-        {"vectors": (VECTORS[0].model_copy(update={"modulus": 11}), *VECTORS[1:])},
+CHANGES: dict[str, list[object]] = {
+    "client": [OTHER_CLIENT],
+    "aggregator": [OTHER_AGGREGATOR],
+    "set_id": [SetId("5f" * 16)],
+    "members": [MANIFEST.clients[:2]],
+    "transcript": ["7b" * 32],
+    "vectors": [
+        VECTORS[:1],
+        (VECTORS[0].model_copy(update={"length": 99}), *VECTORS[1:]),
+        (VECTORS[0].model_copy(update={"modulus": 11}), *VECTORS[1:]),
     ],
-    ids=["client", "aggregator", "set", "transcript", "a vector less", "length", "modulus"],
-)
-def test_a_receipt_that_says_something_else_is_none(changes: dict[str, object]) -> None:
-    reason = reason_of(check_receipt, ROSTER, RUN, 3, "signs", altered(**changes))
-
-    assert reason is RejectReason.BAD_SIGNATURE
+}
+PLACE = (RUN, 3, "signs")
+OTHER_PLACES = [(OTHER_RUN, 3, "signs"), (RUN, 2, "signs"), (RUN, 4, "signs"), (RUN, 3, "union")]
 
 
-def test_every_field_of_a_receipt_is_tried() -> None:
-    assert set(Receipt.model_fields) == {"client", "aggregator", "set_id", "transcript", "vectors"}
+def changed(claim: Receipt | ReleaseClaim) -> Iterator[Receipt | ReleaseClaim]:
+    """Every field of a claim, changed."""
+    for field in type(claim).model_fields:
+        for value in CHANGES[field]:
+            yield claim.model_copy(update={field: value})
 
 
-@pytest.mark.parametrize("signer", [OTHER_AGGREGATOR, CLIENT, COORDINATOR])
-def test_nobody_gives_another_aggregators_receipt(signer: PartyId) -> None:
-    forged = sign_receipt(identity_of(MANIFEST, signer), RUN, 3, "signs", make_receipt(MANIFEST))
+def sign(signer: Identity, claim: Receipt | ReleaseClaim) -> str:
+    if isinstance(claim, Receipt):
+        return sign_receipt(signer, *PLACE, claim).signature
+    return sign_release(signer, *PLACE, claim)
 
-    assert reason_of(check_receipt, ROSTER, RUN, 3, "signs", forged) is RejectReason.BAD_SIGNATURE
+
+def check(place: tuple[RunId, int, str], claim: Receipt | ReleaseClaim, signature: str) -> None:
+    if isinstance(claim, Receipt):
+        check_receipt(ROSTER, *place, SignedReceipt(receipt=claim, signature=signature))
+    else:
+        check_release(ROSTER, *place, claim, signature)
 
 
-def test_a_strangers_receipt_is_none() -> None:
-    receipt = make_receipt(MANIFEST, aggregator=STRANGER.name)
-    signed = sign_receipt(STRANGER, RUN, 3, "signs", receipt)
+@pytest.mark.parametrize("claim", [RECEIPT, RELEASE], ids=["receipt", "release"])
+def test_a_receipt_or_release_holds_for_its_phase_and_for_what_it_says_alone(
+    claim: Receipt | ReleaseClaim,
+) -> None:
+    signature = sign(identity_of(MANIFEST, AGGREGATOR), claim)
 
-    assert reason_of(check_receipt, ROSTER, RUN, 3, "signs", signed) is RejectReason.NOT_IN_ROSTER
+    check(PLACE, claim, signature)
+    for place in OTHER_PLACES:
+        assert reason_of(check, place, claim, signature) is RejectReason.BAD_SIGNATURE
+    for other in changed(claim):
+        assert reason_of(check, PLACE, other, signature) is RejectReason.BAD_SIGNATURE
+    for signer in (OTHER_AGGREGATOR, CLIENT, COORDINATOR):
+        forged = sign(identity_of(MANIFEST, signer), claim)
+        assert reason_of(check, PLACE, claim, forged) is RejectReason.BAD_SIGNATURE
+    strangers = claim.model_copy(update={"aggregator": STRANGER.name})
+    assert reason_of(check, PLACE, strangers, sign(STRANGER, strangers)) is RejectReason.NOT_IN_ROSTER

@@ -43,27 +43,15 @@ def changed(predecessor: Predecessor, **fields: object) -> Predecessor:
 
 
 def test_what_its_clients_signed_holds() -> None:
-    assert complain(successor()) == ()
-    assert complain(successor(SIGNED[:3])) == ()
-    assert complain(successor(SIGNED[1:])) == ()
-
-
-def test_a_run_without_a_predecessor_needs_no_endorsement() -> None:
-    assert complain(make_manifest()) == ()
-
-
-def test_an_endorsement_names_the_run_its_cohort_and_the_commitment() -> None:
-    (mine, *_) = SIGNED
-
-    assert (mine.run, mine.cohort, mine.min_clients) == (FIRST.run_id, FIRST.cohort, 3)
-    assert mine.commitment == COMMITMENT
-    assert mine.endorsement.client == FIRST.clients[0]
-
-
-def test_a_roster_with_more_parties_and_the_same_keys_will_do() -> None:
+    """A run without a predecessor needs no endorsement, and a roster may have more parties."""
     parties = [*roster_of(FIRST).parties, make_identity("newcomer", Role.CLIENT, "newcomer").public()]
 
+    for endorsed in (SIGNED, SIGNED[:3], SIGNED[1:]):
+        assert complain(successor(endorsed)) == ()
     assert complain(successor(), build_roster(parties)) == ()
+    assert complain(make_manifest()) == ()
+    assert (SIGNED[0].run, SIGNED[0].cohort, SIGNED[0].min_clients) == (FIRST.run_id, FIRST.cohort, 3)
+    assert (SIGNED[0].commitment, SIGNED[0].endorsement.client) == (COMMITMENT, FIRST.clients[0])
 
 
 # What does not ------------------------------------------------------------------------------------------
@@ -92,41 +80,28 @@ def test_whatever_is_changed_of_the_predecessor_breaks_every_signature(forgery: 
     assert len(complain(successor(predecessor=predecessor))) == 4
 
 
-def test_a_forged_signature_is_named_and_the_others_are_not() -> None:
-    first, *others = gather(SIGNED)[1].endorsements
-    forged = Endorsement(client=first.client, signature="0" * 128)
-
-    (complaint,) = complain(successor(predecessor=changed(gather(SIGNED)[1], endorsements=(forged, *others))))
-
-    assert "client-1" in complaint
-
-
-def test_two_clients_cannot_swap_their_signatures() -> None:
-    one, two, *others = gather(SIGNED)[1].endorsements
+def test_a_forged_or_swapped_signature_is_named_and_the_others_are_not() -> None:
+    predecessor = gather(SIGNED)[1]
+    one, two, *others = predecessor.endorsements
+    forged = Endorsement(client=one.client, signature="0" * 128)
     swapped = (
         Endorsement(client=one.client, signature=two.signature),
         Endorsement(client=two.client, signature=one.signature),
     )
 
-    complaints = complain(successor(predecessor=changed(gather(SIGNED)[1], endorsements=(*swapped, *others))))
-
-    assert len(complaints) == 2
-
-
-def test_who_is_not_in_the_roster_endorses_nothing() -> None:
-    without = build_roster([party for party in roster_of(FIRST).parties if party.name != "client-4"])
-
-    (complaint,) = complain(successor(), without)
-
-    assert complaint == "the endorsement of client-4 does not hold: client-4 is not in the roster"
+    (complaint,) = complain(successor(predecessor=changed(predecessor, endorsements=(forged, two, *others))))
+    assert "client-1" in complaint
+    assert len(complain(successor(predecessor=changed(predecessor, endorsements=(*swapped, *others))))) == 2
 
 
-def test_who_has_another_key_now_has_not_signed() -> None:
+def test_who_is_not_in_the_roster_or_has_another_key_now_endorses_nothing() -> None:
     others = [party for party in roster_of(FIRST).parties if party.name != "client-4"]
-    roster = build_roster([*others, new_identity("client-4", Role.CLIENT, "org-4").public()])
 
-    (complaint,) = complain(successor(), roster)
-
+    (complaint,) = complain(successor(), build_roster(others))
+    assert complaint == "the endorsement of client-4 does not hold: client-4 is not in the roster"
+    (complaint,) = complain(
+        successor(), build_roster([*others, new_identity("client-4", Role.CLIENT, "org-4").public()])
+    )
     assert "this is not signed by client-4's key of the roster" in complaint
 
 
@@ -143,15 +118,16 @@ def test_servers_cannot_endorse_a_run_of_their_own_making() -> None:
     assert "aggregator-1 is aggregator in the roster, not client" in complaints[0]
 
 
-def test_clients_of_one_organisation_cannot_pass_for_several() -> None:
-    """Nobody else holds the made-up run's manifest: the organisations are the roster's."""
+def share_an_organisation() -> Manifest:
+    """A run whose first two clients belong to one organisation."""
     cohort = [member.model_dump() for member in make_cohort(client_names(4))]
     cohort[1]["organisation"] = cohort[0]["organisation"]
-    roster = roster_of(
-        make_manifest(clients=4, cohort=tuple(map(CohortMember.model_validate, cohort)), min_clients=3)
-    )
+    return make_manifest(clients=4, cohort=tuple(map(CohortMember.model_validate, cohort)), min_clients=3)
 
-    (complaint,) = complain(successor(), roster)
+
+def test_clients_of_one_organisation_cannot_pass_for_several() -> None:
+    """Nobody else holds the made-up run's manifest: the organisations are the roster's."""
+    (complaint,) = complain(successor(), roster_of(share_an_organisation()))
 
     assert "client-2 belongs to org-1 in the roster, and to org-2 in the predecessor's cohort" in complaint
 
@@ -167,24 +143,15 @@ def test_every_party_looks_at_the_endorsements_of_a_proposal() -> None:
 
 
 def test_endorsements_of_too_few_organisations_are_not_enough() -> None:
-    with pytest.raises(ConfigurationError, match="not enough: clients of 3 organisations"):
-        gather(SIGNED[:2])
+    """Two clients of one organisation count once, and the same endorsement twice counts for nothing."""
+    signed = endorse_as(share_an_organisation())
 
-
-def test_two_clients_of_one_organisation_count_once() -> None:
-    cohort = [member.model_dump() for member in make_cohort(client_names(4))]
-    cohort[1]["organisation"] = cohort[0]["organisation"]
-    run = make_manifest(clients=4, cohort=tuple(map(CohortMember.model_validate, cohort)), min_clients=3)
-    signed = endorse_as(run)
-
-    with pytest.raises(ConfigurationError, match="not enough"):
-        gather(signed[:3])
-    assert gather(signed)
-
-
-def test_the_same_endorsement_twice_counts_for_nothing() -> None:
+    for too_few in (SIGNED[:2], signed[:3]):
+        with pytest.raises(ConfigurationError, match="not enough: clients of 3 organisations"):
+            gather(too_few)
     with pytest.raises(ConfigurationError, match="a client endorses its run's model once"):
         gather([*SIGNED[:2], SIGNED[0]])
+    assert gather(signed)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +170,6 @@ def test_endorsements_of_different_models_or_runs_do_not_mix(stray: list[Endorse
 # The file -----------------------------------------------------------------------------------------------
 
 
-def test_an_endorsement_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "endorsement.json"
-    path.write_text(SIGNED[0].model_dump_json(indent=2), encoding="utf-8")
-
-    assert read_endorsement(path) == SIGNED[0]
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -220,14 +180,15 @@ def test_an_endorsement_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
     ids=["empty", "the salt's file", "a manifest", "a short commitment"],
 )
-def test_what_is_no_endorsement_is_said_to_be_none(tmp_path: Path, text: str, complaint: str) -> None:
+def test_an_endorsement_is_read_as_it_was_written_and_nothing_else_is_one(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     path = tmp_path / "file.json"
+    with pytest.raises(ConfigurationError, match=r"file\.json cannot be read: No such file"):
+        read_endorsement(path)
+    path.write_text(SIGNED[0].model_dump_json(indent=2), encoding="utf-8")
+    assert read_endorsement(path) == SIGNED[0]
     path.write_text(text, encoding="utf-8")
 
     with pytest.raises(ConfigurationError, match=complaint):
         read_endorsement(path)
-
-
-def test_an_endorsement_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"missing\.json cannot be read: No such file"):
-        read_endorsement(tmp_path / "missing.json")

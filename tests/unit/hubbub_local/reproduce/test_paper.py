@@ -39,7 +39,7 @@ def bits_a_round(name: str, parameters: int, union_size: int | None) -> int:
     if name in others:
         return others[name]()
     method = METHODS[name]
-    run = Parameters(parameters=parameters, clients=5, servers=2, rho=0.1, q=method.q, verified=False)
+    run = Parameters(model_size=parameters, clients=5, servers=2, rho=0.1, q=method.q, verified=False)
     size = parameters if union_size is None else union_size
     return sum(find_strategy(method.strategy).predict_bits(run, Headcount.complete(5, 2), size).values())
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hubbub.errors import ConfigurationError, ProtocolError
-from hubbub_coordinator.accounts import Account, Cost
+from hubbub.rest import CostView
+from hubbub_coordinator.accounts import Account
 from hubbub_local.reproduce.plan import PAPERS
 from hubbub_local.reproduce.records import ADDITIONS, FILE, RoundRecord, open_results
 from support.reproduced import make_run
@@ -23,7 +24,7 @@ def make_account(metrics: dict[str, float], *counted: str) -> Account:
         metrics=metrics,
         members=(),
         union_size=7,
-        costs={name: Cost(payload_bits=100, predicted_bits=90, wire_bytes=20) for name in counted},
+        costs={name: CostView(payload_bits=100, predicted_bits=90, wire_bytes=20) for name in counted},
         fedavg_bits=0,
         round_s=0.0,
     )

@@ -152,7 +152,7 @@ def test_what_cannot_be_run_or_drawn_is_refused_before_the_folder_is_made(
     out = tmp_path / "out"
     with pytest.raises(ConfigurationError, match="at least 2 aggregators"):
         run(replace(make_plan("no-union"), settings=replace(SETTINGS, servers=1)), out)
-    monkeypatch.setattr("hubbub_trainer.learning.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("hubbub_trainer.learning.task.find_spec", lambda _: None)
     lenet = load_task("lenet", data="digits", cache_folder=tmp_path)
     with pytest.raises(ConfigurationError, match=r"task lenet needs torch.*pip install 'hubbub\[trainer\]'"):
         run(make_plan("fedavg"), out, task=lenet)

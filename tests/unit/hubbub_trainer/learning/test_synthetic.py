@@ -1,3 +1,5 @@
+"""The synthetic task: it learns, its bits depend on nothing but seeds, and it has any size."""
+
 import hashlib
 import subprocess
 import sys
@@ -68,47 +70,22 @@ for index in range(4):
     assert len(set(expected)) == 4
 
 
-def test_bits_do_not_depend_on_where_the_model_lies_in_memory() -> None:
-    theta = SyntheticTask().initial_model(7)
-    expected = train(0)
-
-    for shift in range(1, 16):
-        room = np.empty(theta.size + 16, dtype=np.float32)
-        room[shift : shift + theta.size] = theta
-        assert train(0, room[shift : shift + theta.size]) == expected
-
-
-def test_model_that_is_given_stays_as_it_is() -> None:
+def test_bits_depend_on_the_seeds_and_not_on_where_the_model_lies_in_memory() -> None:
     task = SyntheticTask()
     theta = task.initial_model(7)
     theta.flags.writeable = False
+    expected = train(0)
 
-    trained = task.learner(index=0, clients=2, seed=7).train(theta, steps=3, seed=1, progress=ignore).theta
-
-    assert trained is not theta
-    assert np.array_equal(theta, task.initial_model(7))
-    assert not np.array_equal(trained, theta)
-
-
-def test_plain_descent_has_no_memory_and_takes_none() -> None:
-    task = SyntheticTask()
-    theta = task.initial_model(7)
-    learner = task.learner(index=0, clients=2, seed=7)
-
-    assert learner.train(theta, steps=1, seed=1, progress=ignore).memory is None
-    with pytest.raises(LocalError, match="has no memory"):
-        learner.train(theta, steps=1, seed=1, progress=ignore, memory=np.zeros_like(theta))
-
-
-def test_each_seed_decides_on_its_own_part() -> None:
-    task = SyntheticTask()
-    theta = task.initial_model(7)
-    learner = task.learner(index=0, clients=2, seed=7)
-    trained = learner.train(theta, steps=3, seed=1, progress=ignore).theta
-
+    for shift in (1, 2, 3, 4, 8, 15):
+        room = np.empty(theta.size + 16, dtype=np.float32)
+        room[shift : shift + theta.size] = theta
+        assert train(0, room[shift : shift + theta.size]) == expected
+    assert train(0, theta) == expected
+    assert np.array_equal(theta, task.initial_model(7)), "the model that was given is as it was"
     assert not np.array_equal(theta, task.initial_model(8))
+    learner, other_data = (task.learner(index=0, clients=2, seed=seed) for seed in (7, 8))
+    trained = learner.train(theta, steps=3, seed=1, progress=ignore).theta
     assert not np.array_equal(trained, learner.train(theta, steps=3, seed=2, progress=ignore).theta)
-    other_data = task.learner(index=0, clients=2, seed=8)
     assert not np.array_equal(trained, other_data.train(theta, steps=3, seed=1, progress=ignore).theta)
 
 
@@ -124,28 +101,20 @@ def test_every_parameter_is_trained_at_any_size(parameters: int) -> None:
     assert np.count_nonzero(trained != theta) == parameters
 
 
-def test_progress_ends_with_the_last_step() -> None:
-    reports: list[tuple[int, int]] = []
-    task = SyntheticTask(100)
-
-    task.learner(index=0, clients=2, seed=7).train(
-        task.initial_model(7), steps=47, seed=1, progress=lambda done, steps: reports.append((done, steps))
-    )
-
-    assert reports[-1] == (47, 47)
-    assert reports == sorted(set(reports))
-    assert len(reports) <= 20
-
-
-def test_fewer_parameters_than_classes_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="at least 10 parameters"):
-        SyntheticTask(9)
-
-
-def test_model_of_another_size_is_refused() -> None:
+def test_another_size_is_refused_and_so_is_a_memory() -> None:
     learner = SyntheticTask(100).learner(index=0, clients=2, seed=7)
+    theta = np.zeros(100, dtype=np.float32)
+    reports: list[tuple[int, int]] = []
 
+    training = learner.train(theta, steps=47, seed=1, progress=lambda *report: reports.append(report))
+
+    assert training.memory is None
+    assert reports[-1] == (47, 47)
+    with pytest.raises(LocalError, match="has no memory"):
+        learner.train(theta, steps=1, seed=1, progress=ignore, memory=theta)
     with pytest.raises(LocalError, match="100 elements"):
         learner.train(np.zeros(101, dtype=np.float32), steps=1, seed=1, progress=ignore)
     with pytest.raises(LocalError, match="100 elements"):
         learner.evaluate(np.zeros(99, dtype=np.float32))
+    with pytest.raises(ConfigurationError, match="at least 10 parameters"):
+        SyntheticTask(9)

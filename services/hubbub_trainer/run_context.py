@@ -1,0 +1,274 @@
+"""One run at a trainer, as its jobs see it: manifest, seals, secrets, workspace and the trainer's shared parts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from hubbub.crypto.key_derivation import ClientSecret, GroupSecret
+from hubbub.errors import LocalError, StorageDamaged
+from hubbub.ids import PartyId, RunId
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.runtime.runner import Runner
+from hubbub.runtime.spool import ChunkRef, Spool
+from hubbub.strategies.base import Theta
+from hubbub.trust.seals import RunSeals
+from hubbub_trainer.events import GroupAgreed, HeldModel, InitialModel, Prepared
+from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
+from hubbub_trainer.learning.source import digest_source
+from hubbub_trainer.learning.task import Task
+from hubbub_trainer.ledger import Ledger, explain_refusal
+from hubbub_trainer.phases.admission import Admission
+from hubbub_trainer.run_secrets import RunSecrets
+from hubbub_trainer.saved_model import commit, derive_salt, keep_for_successor, recall_for_successor
+from hubbub_trainer.task_runner import TaskRunner
+from hubbub_trainer.workspace import Workspace, digest, has_model
+
+log = logging.getLogger(__name__)
+
+
+TaskLoader = Callable[[str], Task]
+"""Finds the task that a manifest names, in this organisation's own installation."""
+
+
+def name_part(client: PartyId) -> ChunkRef:
+    """Return the spool's name for a client's part of the group secret."""
+    return ChunkRef(client, "part", 0)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RunContext:
+    """One run of this trainer. Nothing of it prints."""
+
+    manifest: Manifest
+    keys: RunSeals | None
+    """Our seals of the run; None if it is over."""
+    secrets: RunSecrets
+    runs_folder: Path
+    runner: Runner
+    spool: Spool
+    ledger: Ledger
+    tasks: TaskRunner
+    load_task: TaskLoader
+    demo_seed: int | None = None
+    space: Workspace | None = None
+    """The workspace, once it is open."""
+    _opening: threading.RLock = field(default_factory=threading.RLock)
+
+    def __repr__(self) -> str:
+        return f"<RunContext of {self.run}>"
+
+    @property
+    def run(self) -> RunId:
+        """The id of the run."""
+        return self.manifest.run_id
+
+    @property
+    def me(self) -> PartyId:
+        """The name of this client."""
+        return self.runner.identity.name
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which still holds the model when the run is over."""
+        return self.runs_folder / self.run
+
+    @property
+    def seals(self) -> RunSeals:
+        """Our seals of the run."""
+        if self.keys is None:
+            raise LocalError(f"there is no key for run {self.run}: the run is over")
+        return self.keys
+
+    # The workspace --------------------------------------------------------------------------------------
+
+    def open(self) -> Workspace:
+        """Return the workspace; after a restart, rebuild it from disk when it is first needed."""
+        with self._opening:
+            if self.space is None:
+                if not has_model(self.folder):
+                    # The initial model is not the one that the others have by now.
+                    raise StorageDamaged(self.folder / "state-*.safetensors", "is gone")
+                self.space = self._make_workspace(self.load_task(self.manifest.task))
+            return self.space
+
+    def begin_with(self, theta: Theta) -> None:
+        """Begin the run with a model that came from a peer."""
+        with self._opening:
+            self.space = self._make_workspace(self.load_task(self.manifest.task), theta)
+
+    def close(self) -> None:
+        """Erase the group secret: the run is over."""
+        self.keys = None
+        if self.space is not None and self.space.group is not None:
+            self.space.group.erase()
+        self.space = None
+
+    def recall_predecessor(self) -> tuple[bytes, Theta] | None:
+        """Return the salt and the model that the run's predecessor left here, if we were in it."""
+        before = self.manifest.predecessor
+        return recall_for_successor(self.runs_folder / before.run) if before else None
+
+    def _make_workspace(self, task: Task, theta: Theta | None = None) -> Workspace:
+        """Make a workspace from the model that the run begins with, or from the state that was kept since."""
+        manifest = self.manifest
+        if theta is None and manifest.predecessor is None:
+            theta = task.initial_model(manifest.seed)
+        elif theta is None:
+            left = self.recall_predecessor()
+            # If there is none, the model came from a peer and is on disk: `recall` loads it.
+            theta = left[1] if left else np.zeros(manifest.parameters, dtype=np.float32)
+        index = manifest.clients.index(self.me)
+        seed = self.demo_seed
+        agreed = self.secrets.group()
+        learner = task.learner(index=index, clients=len(manifest.clients), seed=manifest.seed)
+        space = Workspace(
+            folder=self.folder,
+            learner=learner,
+            examples=self.secrets.fix_examples(learner.examples),
+            secret=self.secrets.client_secret() if seed is None else ClientSecret.for_demo(seed, index),
+            theta=theta,
+            accumulator=np.zeros_like(theta),
+            group=agreed,
+        )
+        space.recall()
+        self._tell_of_changes(task, space)
+        return space
+
+    def _tell_of_changes(self, task: Task, space: Workspace) -> None:
+        """Tell the owner, and nobody else, if the task was changed since we joined. The run goes on."""
+        before, now = self.secrets.source(), digest_source(task)
+        if before == now:
+            return
+        if before is not None:
+            changes = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+            log.warning(
+                "the task %r was changed under run %s, which goes on with the task as it is now: %s",
+                self.manifest.task,
+                self.run,
+                ", ".join(changes),
+            )
+            space.note_changes(changes)
+        self.secrets.keep_source(now)
+
+    # The admission --------------------------------------------------------------------------------------
+
+    def prepare(self, _: object) -> Prepared:
+        """Load and describe the task; if task and model match the manifest, make the workspace."""
+        manifest, task = self.manifest, self.load_task(self.manifest.task)
+        found, parameters = self._digest_initial(task), task.count_parameters()
+        if found == manifest.initial_model_sha256 and parameters == manifest.parameters:
+            with self._opening:
+                self.space = self._make_workspace(task)
+        prepared = Prepared(
+            parameters=parameters,
+            initial_model_sha256=found,
+            metrics=tuple(MetricClaim.of(metric) for metric in task.metrics),
+        )
+        fits = found in {None, manifest.initial_model_sha256}
+        return replace(prepared, initial=self.claim_model()) if fits else prepared
+
+    def _digest_initial(self, task: Task) -> str | None:
+        """Digest the model that the run begins with; None if it is a predecessor's, and not here."""
+        manifest = self.manifest
+        if manifest.predecessor is None:
+            return digest(task.initial_model(manifest.seed))
+        left = self.recall_predecessor()
+        if left is None:
+            return None
+        salt, theta = left
+        if theta.size != manifest.parameters:
+            raise LocalError(
+                f"the model that this run goes on from has {theta.size} parameters here, the manifest says "
+                f"{manifest.parameters}: draw it up for the predecessor's task"
+            )
+        return commit(salt, theta)
+
+    def claim_model(self) -> InitialModel:
+        """Look up in the ledger whether the run may begin from its model, and take note that it does."""
+        manifest, data, model = self.manifest, self._find_admission(), None
+        if self.space is not None:
+            model = Fingerprint.of(self.space.theta, tensor_sizes(self.load_task(manifest.task)))
+        claim = self.ledger.claim(
+            self.run,
+            model,
+            cohort=manifest.clients,
+            predecessor=manifest.predecessor.run if manifest.predecessor else None,
+            limit=data.runs_per_model,
+        )
+        if data.key not in self.runner.machines:
+            self.ledger.give_up(self.run)  # It ended meanwhile, and nobody else would.
+        return InitialModel(
+            sha256=model.model if model else "",
+            voids=claim.voids,
+            objection=explain_refusal(claim, data.caps.per_model),
+        )
+
+    def agree(self, _: object) -> GroupAgreed:
+        """Open all clients' parts, combine them into the group secret, and keep it."""
+
+        def part_of(client: PartyId) -> bytes:
+            if client == self.me:
+                return self.secrets.contribution()
+            sealed = self.spool.read(Key("admission", self.run), name_part(client))
+            return self.seals.open_contribution(client, sealed)
+
+        clients = self.manifest.clients
+        contributions = [part_of(client) for client in clients]
+        run_keys = [self.seals.public(client) for client in clients]
+        agreed = GroupSecret.agree(contributions, run=self.run, run_keys=run_keys)
+        self.secrets.keep_group(agreed)
+        if not self._find_admission().lacks_model:
+            self.open().group = agreed
+        return GroupAgreed(confirmation=agreed.confirmation())
+
+    def _find_admission(self) -> Admission:
+        live = self.runner.machines.get(Key("admission", self.run))
+        if live is None or not isinstance(live.data, Admission):
+            raise LocalError(f"the admission to {self.run} is over")
+        return live.data
+
+    # The model after a round ----------------------------------------------------------------------------
+
+    def step_group(self, number: int) -> None:
+        """Advance the group secret to a round, on disk too: nobody can derive the keys of earlier rounds again."""
+        with self.space.lock if self.space else nullcontext():
+            kept = self.secrets.group()
+            if kept is None:
+                return
+            group = self.space.group_secret if self.space else kept
+            if group.round < number:
+                group.advance_to(number)
+                self.secrets.keep_group(group)
+
+    def describe_held(self, number: int) -> HeldModel:
+        """Describe the model that we hold after a round; a void round has not moved it."""
+        space = self.open()
+        name = space.digest_of(space.theta)
+        voids = self.ledger.count_voids(name, run=self.run, but_not=number)
+        return HeldModel(sha256=name, step=space.step if space.applied >= number else 0.0, voids=voids)
+
+    # The end of the run ---------------------------------------------------------------------------------
+
+    def save_model(self) -> None:
+        """Save the model permanently."""
+        # After a crash at the very end there is nothing left to save it from: it was saved before.
+        if has_model(self.folder):
+            self.open().save_model(run=self.run, task=self.manifest.task, seed=self.manifest.seed)
+
+    def endorse_model(self, number: int) -> None:
+        """Endorse the model after the last round, for a successor run."""
+        if not has_model(self.folder):
+            return  # As above: it was endorsed before.
+        space = self.open()
+        if space.group is None:
+            return  # Likewise: it is erased when all is done, and a power cut may bring back files beside it.
+        salt = derive_salt(space.group_secret, number)
+        keep_for_successor(space.folder, self.runner.identity, self.manifest, salt, space.theta)

@@ -1,0 +1,200 @@
+"""Progress of parties: where each is said to be, and for whom a run waits."""
+
+from dataclasses import replace
+
+import pytest
+
+from hubbub.errors import Code
+from hubbub.ids import PartyId
+from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.shares import SignedReceipt
+from hubbub.protocol.metrics import CLASSIFICATION
+from hubbub_coordinator.phases import run as runs
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
+from hubbub_coordinator.progress import NOBODY, PartyState, Waiting, find_awaited, find_combiner, find_place
+from hubbub_coordinator.reasons import tell_failure
+from support.builders import make_manifest, make_receipt, make_run_key
+from support.coordinator_scene import REPORT
+
+MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union", phase_timeout_s=100.0)
+SCORED = make_manifest(
+    clients=3,
+    servers=2,
+    min_clients=2,
+    strategy="sec-union",
+    metrics=tuple(map(MetricClaim.of, CLASSIFICATION)),
+    phase_timeout_s=100.0,
+)
+ONE, TWO, THREE = MANIFEST.clients
+NORTH, SOUTH = MANIFEST.aggregators
+EVERYBODY = (NORTH, SOUTH, ONE, TWO, THREE)
+RUN = runs.CoordinatorRun(
+    manifest=MANIFEST, keys={name: make_run_key(MANIFEST, name) for name in EVERYBODY}, round=1
+)
+ENDED = PhaseRecord(opened_at_s=10.0, released_at_s=20.0)
+
+
+def signed(client: PartyId, *servers: PartyId) -> dict[PartyId, SignedReceipt]:
+    receipts = [make_receipt(MANIFEST, aggregator=server, client=client) for server in servers]
+    return {each.aggregator: SignedReceipt(receipt=each, signature="5a" * 64) for each in receipts}
+
+
+DELIVERED = PhaseRecord(opened_at_s=10.0, receipts={ONE: signed(ONE, NORTH, SOUTH), TWO: signed(TWO, SOUTH)})
+
+
+def round_with(record: PhaseRecord, *members: PartyId, phase: int = 0) -> CoordinatorRound:
+    return CoordinatorRound(
+        run=Key("run", MANIFEST.run_id),
+        number=1,
+        manifest=MANIFEST,
+        phase=phase,
+        records=(*(ENDED for _ in range(phase)), record),
+        members=frozenset(members),
+    )
+
+
+SCORING = replace(
+    round_with(DELIVERED, ONE, TWO, phase=2), manifest=SCORED, is_scored=True, applied={ONE: REPORT, TWO: REPORT}
+)
+"""Client-3 has not applied the round, so that nobody waits for its scores."""
+CLOSED = replace(DELIVERED, closed_at_s=30.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "data", "now_s", "expected"),
+    [
+        pytest.param(
+            *(State.COLLECTING, round_with(DELIVERED), 60.0),
+            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "sending", THREE: "training"},
+            id="who-has-delivered-has-done-it",
+        ),
+        pytest.param(
+            *(State.COLLECTING, round_with(DELIVERED), 60.1),
+            {ONE: "delivered", TWO: "missing", THREE: "missing"},
+            id="who-is-waited-for-since-half-the-time-is-missing",
+        ),
+        pytest.param(
+            *(State.COLLECTING, round_with(DELIVERED, ONE, THREE, phase=1), 50.0),
+            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "left-out", THREE: "sending"},
+            id="in-a-later-phase-nobody-trains",
+        ),
+        pytest.param(
+            State.RELEASING,
+            round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1),
+            40.0,
+            {NORTH: "adding", SOUTH: "released", THREE: "left-out"},
+            id="aggregators-add-and-release",
+        ),
+        pytest.param(
+            State.RELEASING,
+            round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1),
+            90.0,
+            {NORTH: "missing", SOUTH: "released"},
+            id="an-aggregator-is-late",
+        ),
+        pytest.param(
+            State.VOIDING,
+            round_with(replace(CLOSED, ended=frozenset({NORTH})), ONE, THREE, phase=1),
+            50.0,
+            {NORTH: "idle", SOUTH: "adding", ONE: "delivered", TWO: "left-out", THREE: "missing"},
+            id="who-was-waited-for-in-vain-is-missing",
+        ),
+        pytest.param(
+            State.APPLYING,
+            replace(
+                round_with(replace(CLOSED, released_at_s=31.0, ended=frozenset({NORTH, SOUTH})), ONE, phase=1),
+                applied={ONE: REPORT},
+            ),
+            40.0,
+            {NORTH: "released", SOUTH: "released", ONE: "applied", TWO: "left-out"},
+            id="who-has-applied-the-sum-has",
+        ),
+        pytest.param(
+            *(State.COLLECTING, SCORING, 50.0),
+            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "sending", THREE: "left-out"},
+            id="who-has-applied-delivers-scores",
+        ),
+        pytest.param(
+            State.REPORTING,
+            replace(SCORING, score_members=frozenset({ONE}), reported={ONE: ()}),
+            50.0,
+            {ONE: "applied", TWO: "applied"},
+            id="who-reports-has-done-it",
+        ),
+    ],
+)
+def test_the_place_of_parties_in_a_round(
+    state: State, data: CoordinatorRound, now_s: float, expected: dict[PartyId, str]
+) -> None:
+    found = {name: find_place(runs.State.RUNNING, RUN, (state, data), name, now_s).state for name in expected}
+
+    assert found == expected
+
+
+def test_before_any_round_parties_are_asked_and_join_and_later_say_what_they_have_delivered() -> None:
+    enrolling = replace(RUN, keys={ONE: RUN.keys[ONE]})
+    places = [find_place(runs.State.ENROLLING, enrolling, None, name, 0.0) for name in (ONE, TWO)]
+    assert [(place.state, place.status) for place in places] == [("joined", "joined"), ("asked", "asked to join")]
+
+    last = (State.COLLECTING, SCORING)
+    statuses = [find_place(runs.State.RUNNING, RUN, last, name, 50.0).status for name in (ONE, TWO)]
+    assert statuses == [f"delivered scores to {count} of 2 aggregators" for count in (2, 1)]
+
+
+@pytest.mark.parametrize("state", [runs.State.PAUSED, runs.State.COMPLETED, runs.State.CANCELLED])
+def test_nobody_does_anything_in_a_run_that_stands_still(state: runs.State) -> None:
+    last = (State.RELEASED, round_with(DELIVERED))
+
+    assert {find_place(state, RUN, last, name, 0.0).state for name in EVERYBODY} == {PartyState.IDLE}
+
+
+def test_whose_word_ended_the_run_has_failed_and_says_why() -> None:
+    run = replace(RUN, failed_party=TWO, reason=tell_failure(TWO, Code.DISK_FAILED))
+
+    place = find_place(runs.State.FAILED, run, None, TWO, 0.0)
+
+    expected = "left the run (disk-failed): its disk failed. Its owner's log says more"
+    assert (place.state, place.status) == ("failed", expected)
+    assert find_place(runs.State.FAILED, run, None, ONE, 0.0).state == "idle"
+
+
+# Waiting ---------------------------------------------------------------------------------------------------
+
+
+def awaited_to_release(manifest: Manifest, *ended: PartyId) -> tuple[PartyId, ...]:
+    record = PhaseRecord(opened_at_s=10.0, closed_at_s=12.0, ended=frozenset(ended))
+    data = CoordinatorRound(run=Key("run", manifest.run_id), number=1, manifest=manifest, records=(record,))
+    run = runs.CoordinatorRun(manifest=manifest, round=1)
+    waiting = find_awaited(runs.State.RUNNING, run, (State.RELEASING, data))
+    assert (waiting.what, waiting.since_s) == ("to release signs", 12.0)
+    return waiting.parties
+
+
+def test_who_has_not_released_is_waited_for_and_a_combiner_only_when_all_others_have() -> None:
+    paper, compact = (make_manifest(servers=3, wire=wire) for wire in ("paper", "compact"))
+    first, *rest = paper.aggregators
+    assert awaited_to_release(paper, first) == tuple(rest)
+
+    data = CoordinatorRound(run=Key("run", compact.run_id), number=1, manifest=compact)
+    combiner = find_combiner(data, "signs")
+    assert combiner is not None
+    others = tuple(name for name in compact.aggregators if name != combiner)
+    assert awaited_to_release(compact) == others
+    assert awaited_to_release(compact, others[0]) == others[1:]
+    assert awaited_to_release(compact, *others) == (combiner,)
+
+
+def test_nobody_is_waited_for_before_the_first_phase_of_a_round_is_open() -> None:
+    begun = replace(round_with(DELIVERED), records=())
+
+    assert find_awaited(runs.State.RUNNING, RUN, (State.COLLECTING, begun)) == NOBODY
+
+
+def test_who_has_applied_a_round_is_waited_for_until_it_says_what_the_scores_come_to() -> None:
+    released = PhaseRecord(opened_at_s=20.0, released_at_s=21.0)
+    data = replace(SCORING, records=(ENDED, ENDED, released), reported={ONE: ()})
+
+    waiting = find_awaited(runs.State.RUNNING, RUN, (State.REPORTING, data))
+
+    assert waiting == Waiting((TWO,), "to report the scores", 21.0)

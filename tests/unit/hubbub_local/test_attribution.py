@@ -1,0 +1,26 @@
+"""Training and evaluation, measured apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hubbub.runtime.telemetry import context
+from hubbub_local.attribution import Attribution, MeasuredTask
+from hubbub_trainer.learning.synthetic import SyntheticTask
+
+
+def test_training_and_evaluation_are_not_the_protocols_and_give_what_they_gave() -> None:
+    attribution, plain = Attribution(), SyntheticTask(300)
+    task = MeasuredTask(plain, attribution)
+    ours, theirs = (each.learner(index=1, clients=2, seed=3) for each in (task, plain))
+    theta = task.initial_model(3)
+
+    with context(party="client-2"):
+        trained = attribution.time(lambda: ours.train(theta, steps=50, seed=4, progress=lambda *_: None))
+        scores = attribution.time(lambda: ours.evaluate(theta))
+
+    assert np.array_equal(trained.theta, theirs.train(theta, steps=50, seed=4, progress=lambda *_: None).theta)
+    assert scores == theirs.evaluate(theta)
+    assert list(task.training_s) == [1]
+    assert 0 < task.training_s[1] < attribution.aside_s["client-2"]
+    assert attribution.read()["client-2"] < attribution.aside_s["client-2"] / 2
