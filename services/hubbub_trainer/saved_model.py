@@ -36,9 +36,12 @@ _THETA, _BUFFER = "theta", "buffer."
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write and sync a file of a run, whole or not at all; raise `StorageFailed` if the disk does not take it."""
+    """Write and sync a file of a run, whole or not at all; raise `StorageFailed` if the disk does not take it.
+
+    Only its owner may read it: updates, accumulators and the salt are secrets, and the model is the cohort's.
+    """
     try:
-        with replacing(path, mode=0o666) as stream:
+        with replacing(path) as stream:
             stream.write(content)
     except OSError as error:
         raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None

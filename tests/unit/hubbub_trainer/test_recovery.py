@@ -498,10 +498,10 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
     task, failures = WatchedTask(), [errno.ENOSPC] * 2
 
     @contextmanager
-    def write(path: Path, *, mode: int) -> Iterator[BinaryIO]:
+    def write(path: Path) -> Iterator[BinaryIO]:
         if failures and task.seeds:
             raise OSError(failures.pop(), os.strerror(errno.ENOSPC))
-        with replacing(path, mode=mode) as stream:
+        with replacing(path) as stream:
             yield stream
 
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hubbub.errors import DataError
-from hubbub_trainer.saved_model import FILE, KeptModel, choose_model, find_models, read_kept_model
+from hubbub_trainer.saved_model import FILE, KeptModel, choose_model, find_models, read_kept_model, write_file
 
 THETA = np.arange(6, dtype=np.float32)
 MODEL = KeptModel(
@@ -26,6 +27,16 @@ def keep(folder: Path, run: str, at_s: int = 0) -> None:
     place.mkdir(parents=True)
     (place / FILE).write_bytes(KeptModel(run=run, task="grades", seed=0, theta=THETA).write())
     os.utime(place / FILE, (at_s, at_s))
+
+
+def test_only_its_owner_may_read_a_file_of_a_run(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_file(tmp_path / FILE, MODEL.write())
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
 def test_it_reads_back_as_it_was_written(tmp_path: Path) -> None:
