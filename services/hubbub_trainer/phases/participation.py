@@ -588,7 +588,7 @@ def end(data: Participation, event: Ended) -> Step[State, Participation]:
         return Step(State.ENDED, data, (SaveModel(), *endorse, record_end(event.outcome)))
     if not data.may_begin:
         # The peers have left with the model that we asked them for.
-        return Step(State.ENDED, data, (record_end("failed"),))
+        return _end_without_model(data)
     data = replace(data, leave_by_s=event.at_s + data.manifest.phase_timeout_s)
     return Step(State.LEAVING, data, (leave_in_time(data),))
 
@@ -632,7 +632,7 @@ def _take_in_the_rest(data: Participation) -> Step[State, Participation]:
         return Step(State.ENDED, data, (SaveModel(), *_endorse(data), record_end("completed")))
     if data.over == data.ordered:
         # The order to go on was lost, or is late; once time is out, nothing else ends the wait for it.
-        return Step(State.ENDED, data, (record_end("failed"),)) if data.out_of_time else stay(data)
+        return _end_without_model(data) if data.out_of_time else stay(data)
     return _begin(data)
 
 
@@ -654,6 +654,10 @@ def abandon(
 ) -> Step[State, Participation]:
     """The last sums could not be taken in: there is no final model here, and none is written."""
     del event
+    return _end_without_model(data)
+
+
+def _end_without_model(data: Participation) -> Step[State, Participation]:
     return Step(State.ENDED, data, (record_end("failed"),))
 
 
