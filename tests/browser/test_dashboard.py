@@ -16,12 +16,11 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
 from support.browser import WAIT_MS, ColourScheme, NoBrowserError, Watch, axe, chromium, overflow, watched_page
-from support.processes import RUN_S, ProcessFederation, SharedBroker
+from support.processes import ProcessFederation, SharedBroker
 
 pytestmark = pytest.mark.broker
 expect.set_options(timeout=WAIT_MS)
 
-RUN_MS = 1000 * RUN_S
 PHONE: ViewportSize = {"width": 360, "height": 740}
 COLOURS: tuple[ColourScheme, ...] = ("light", "dark")
 PATIENCE_S = 7.0
@@ -198,7 +197,7 @@ def figure(page: Page, name: str) -> Locator:
 def expect_completed(page: Page) -> None:
     """Wait for the end of the run; until its rounds are read, the picture of the parties says the word too."""
     article = page.get_by_role("article")
-    expect(article.locator("#run-sub").get_by_text("completed", exact=True)).to_be_visible(timeout=RUN_MS)
+    expect(article.locator("#run-sub").get_by_text("completed", exact=True)).to_be_visible()
 
 
 def check_numbers(stage: Stage, page: Page, run: RunId) -> None:
@@ -325,7 +324,7 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
             paste(page, manifest)
         with dead(stage, lost):
             federation.order(manifest.run_id, "resume")
-            expect(page.get_by_text(f"Late: waiting for {lost}")).to_be_visible(timeout=RUN_MS)
+            expect(page.get_by_text(f"Late: waiting for {lost}")).to_be_visible()
             parties = page.get_by_role("region", name="Parties")
             party = parties.get_by_role("img", name=re.compile(f"^{lost}, client"))
             expect(party).to_have_accessible_name(re.compile("Late|missing"))
@@ -352,7 +351,7 @@ def test_the_page_says_that_the_coordinator_is_away_and_goes_on_when_it_is_back(
                 expect(page.get_by_text("The connection is lost.")).to_be_visible()
                 expect(page.get_by_text(re.compile("^Reconnecting in"))).to_be_visible()
                 assert axe(page) == []
-            expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=RUN_MS)
+            expect(page.get_by_text("Live", exact=True)).to_be_visible()
             expect(page.get_by_text("The connection is lost.")).to_be_hidden()
         expect_completed(page)
         check_numbers(stage, page, run)

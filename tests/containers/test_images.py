@@ -116,7 +116,7 @@ def test_a_first_process_that_is_still_being_imported_ends_well_when_told(servic
     options = ("--volume", f"{module}:/stuck/pydantic_settings.py:ro", "--env", "PYTHONPATH=/stuck")
 
     with Container(image_of(service), options=options) as container:
-        wait_until(lambda: container.read_log() == "importing\n", "it is being imported", 30)
+        wait_until(lambda: container.read_log() == "importing\n", "it is being imported")
         code = container.stop()
 
     assert code == 0

@@ -24,7 +24,6 @@ from support.transitions import WHY_NOT, WHY_SELDOM, Row, is_certain, list_rows,
 
 DEMO_SEED = 7
 TRAINERS = 3
-RUN_S = 150.0
 
 Plan = dict[PartyId, list[Failpoint]]
 
@@ -133,7 +132,7 @@ def test_run_whose_parties_are_killed_in_every_state_ends_with_the_model_of_one_
         manifest = federation.draw_up(rounds=rounds + 2)
 
         run = federation.submit(manifest)
-        digests = federation.finish(run, RUN_S)
+        digests = federation.finish(run)
 
         assert federation.pending() == {}
         assert federation.read_run(run).rounds_void == 0

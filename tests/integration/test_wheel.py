@@ -20,6 +20,7 @@ from types import ModuleType
 import pytest
 
 from hubbub import __version__
+from support.patience import HANG_S
 from support.thorough import only_thorough
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ class Environment:
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.desk), "COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=HANG_S,
             check=False,
         )
 

@@ -85,7 +85,7 @@ def test_run_whose_parties_are_killed_at_every_transition_ends_with_the_model_of
         run = federation.submit(manifest)
         digests = federation.finish(run, RUN_S)
         # The last deaths are over the news that the run has ended.
-        wait_until(lambda: not certain_ahead(), f"everybody dies: {certain_ahead()}", 60)
+        wait_until(lambda: not certain_ahead(), f"everybody dies: {certain_ahead()}")
 
         assert federation.read_run(run).rounds_void == 0
         put_aside = asyncio.run(SharedBroker(amqp_url).dead_letters(federation.roster))

@@ -20,6 +20,7 @@ from hubbub.transport.rabbitmq import declare_topology, remove_topology
 from hubbub.transport.topology import Topology
 from support import debian
 from support.debian import UnavailableError
+from support.patience import HANG_S
 from support.private_node import PrivateNode, answers_amqp, server_scripts
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ URL_VARIABLE = "HUBBUB_TEST_AMQP_URL"
 IMAGE = "rabbitmq:3-management"
 _AMQP_PORT = 5672
 _DOCKER_ANSWER_S = 3
-_CONTAINER_START_S = 60
 
 WHAT_TO_DO = f"""
 Tests marked `broker` need a RabbitMQ. Any one of these will do:
@@ -89,11 +89,11 @@ def from_docker() -> Broker:
     if container is None:
         raise UnavailableError(problem)
     host, port = container.get_container_host_ip(), int(container.get_exposed_port(_AMQP_PORT))
-    deadline = time.monotonic() + _CONTAINER_START_S
+    deadline = time.monotonic() + HANG_S
     while not answers_amqp(host, port):
         if time.monotonic() > deadline:
             container.stop()
-            raise UnavailableError(f"a container of {IMAGE} did not serve within {_CONTAINER_START_S} s")
+            raise UnavailableError(f"a container of {IMAGE} did not serve within {HANG_S:g} s")
         time.sleep(0.2)
     return Broker(f"amqp://guest:guest@{host}:{port}/", close=container.stop)
 

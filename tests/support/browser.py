@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, sync_playwright
 
 from support import debian
+from support.patience import HANG_S
 
 PROGRAM_VARIABLE = "HUBBUB_TEST_CHROMIUM"
-LOOKS, LOOK_AGAIN_MS = 100, 50
+WAIT_MS, LOOK_AGAIN_MS = 1000 * HANG_S, 50
+LOOKS = int(WAIT_MS / LOOK_AGAIN_MS)
 PROGRAMS = ("/usr/bin/chromium", "chromium", "google-chrome")
 FLAGS = (
     # Tests run as root in containers, where its sandbox cannot be set up; it sees no page but ours.
@@ -34,8 +36,6 @@ FLAGS = (
 )
 NETWORK_FAILURE = "Failed to load resource: net::ERR_"
 """How Chromium itself notes in the console that a server did not answer."""
-WAIT_MS = 15_000
-
 WHAT_TO_DO = f"""
 Tests of the pages need Chromium. Any one of these will do:
   - install it:            apt-get install chromium

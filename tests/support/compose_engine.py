@@ -21,12 +21,10 @@ from support.compose_file import ROOT, Mount, Service
 from support.container_network import Networks
 from support.container_root import HOST, Container
 from support.dockerfile import read_targets
+from support.patience import HANG_S
 from support.private_node import server_scripts
 from support.processes import wait_until
 
-START_S = 120.0
-STOP_S = 30.0
-_PROBE_S = 30.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CONSOLE = "/opt/console"
 _HUBBUB = f"#!{HOST}{sys.executable}\nfrom hubbub_cli.main import main\nmain()\n"
@@ -80,7 +78,7 @@ class ComposeEngine:
         # The last first: nobody is left without what it depends on.
         for process in reversed(self._running.values()):
             process.kill()  # Takes along what it has started.
-            process.wait(STOP_S)
+            process.wait(HANG_S)
         self._networks.__exit__(kind, error, traceback)
 
     def volume(self, name: str) -> Path:
@@ -108,7 +106,7 @@ class ComposeEngine:
         service = self._services[name]
         entrypoint = service.content.get("entrypoint", ())
         words = [*entrypoint, *command] if command else first_command(service)
-        return _finish(self._command_line(service, words), START_S)
+        return _finish(self._command_line(service, words))
 
     def execute(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
         """`docker compose exec`: a command in the container that is running."""
@@ -116,7 +114,7 @@ class ComposeEngine:
         inside += ["--user", "--mount", "--net", "--uts", "--pid", "setpriv", "--pdeathsig=KILL"]
         environment = self._environment_of(self._services[name])
         variables = [f"{variable}={value}" for variable, value in environment.items()]
-        return _finish([*inside, "env", "--ignore-environment", *variables, *command], _PROBE_S)
+        return _finish([*inside, "env", "--ignore-environment", *variables, *command])
 
     def is_healthy(self, name: str) -> bool:
         """Whether its health check passes."""
@@ -129,13 +127,13 @@ class ComposeEngine:
             assert self._running[name].poll() is None, f"{name} has ended"
             return name in self._healthy or self.is_healthy(name)
 
-        wait_until(healthy, f"{name} is healthy", START_S)
+        wait_until(healthy, f"{name} is healthy")
         self._healthy.add(name)
 
     def wait_until_done(self, name: str) -> int:
         """The exit code of a service that ends by itself."""
         try:
-            return self._running[name].wait(START_S)
+            return self._running[name].wait(HANG_S)
         except subprocess.TimeoutExpired:
             tree = "\n".join(_describe_tree(self._running[name].pid))
             raise AssertionError(f"{name} does not end\n{tree}\n{self.tail(name)}") from None
@@ -144,7 +142,7 @@ class ComposeEngine:
         """Ask services to end, and say how they did."""
         for name in names:
             os.kill(_first_process(self._running[name].pid), signal.SIGTERM)
-        return {name: self._running[name].wait(STOP_S) for name in names}
+        return {name: self._running[name].wait(HANG_S) for name in names}
 
     def log_of(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -211,9 +209,9 @@ class ComposeEngine:
         return self.volume(mount.source)
 
 
-def _finish(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def _finish(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 
@@ -226,7 +224,7 @@ def _first_process(guard: int) -> int:
         words = _read(int(found[0]), "cmdline").split("\0") if found else [""]
         return bool(words[0]) and words[0] not in _ON_THE_WAY and container_root.__file__ not in words
 
-    wait_until(runs, "the container is there", START_S)
+    wait_until(runs, "the container is there")
     return int(found[0])
 
 

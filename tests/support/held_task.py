@@ -4,15 +4,14 @@ import threading
 from dataclasses import dataclass
 
 from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
+from support.patience import HANG_S
 from support.wrapped_learner import WrappedLearner, WrappedTask
-
-PATIENCE_S = 30.0
 
 
 class Silence:
     """Holds chosen clients back in chosen rounds until it is told that the round has its verdict."""
 
-    def __init__(self, *silent: tuple[int, int], patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, *silent: tuple[int, int], patience_s: float = HANG_S) -> None:
         self._patience_s = patience_s
         self._gates = {pair: threading.Event() for pair in silent}
 

@@ -11,9 +11,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Parties, start_federation
 from hubbub_trainer.learning.registry import load_task
-
-LEAST_S, ROUND_S = 60.0, 3.0
-"""How long a run may take at the least, and for each of its rounds."""
+from support.patience import HANG_S
 
 
 def run_in_one_process(
@@ -24,7 +22,7 @@ def run_in_one_process(
 
     async def run() -> dict[PartyId, str]:
         async with (
-            asyncio.timeout(max(LEAST_S, ROUND_S * manifest.rounds)),
+            asyncio.timeout(HANG_S),
             start_federation(
                 manifest, parties=parties, folder=folder, load_task=loader, demo_seed=demo_seed
             ) as federation,

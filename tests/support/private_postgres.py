@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 
+from support.patience import HANG_S
 from support.private_server import PrivateServer, find_free_ports
 
 _DEBIAN_PROGRAMS = Path("/usr/lib/postgresql")
@@ -88,7 +89,7 @@ class PrivatePostgres(PrivateServer):
             *("initdb", "-D", str(data), "--no-sync", "--username=hubbub", "--encoding=UTF8", "--locale=C"),
             *("--auth=scram-sha-256", f"--pwfile={password_file}"),
         )
-        if done.wait(120):
+        if done.wait(HANG_S):
             raise RuntimeError(f"initdb failed: {self.read_output()}")
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:

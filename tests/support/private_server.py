@@ -115,7 +115,7 @@ class PrivateServer(ABC):
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(HANG_S)
         self._tell_guard("-", process.pid)
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
@@ -129,7 +129,7 @@ class PrivateServer(ABC):
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             # Its input ends: it removes the folder.
             self._guard.stdin.close()
-            self._guard.wait(30)
+            self._guard.wait(HANG_S)
 
     def _tell_guard(self, sign: str, pid: int) -> None:
         if self._guard.stdin is not None:

@@ -37,6 +37,7 @@ from hubbub_trainer.planning import draw_up_manifest
 from support.failpoints import Failpoint, environment_for, read_hits
 from support.fork_server import ForkedProcess, start_forked
 from support.party_files import write_party_files
+from support.patience import HANG_S
 
 V = TypeVar("V", bound=BaseModel)
 T = TypeVar("T")
@@ -48,10 +49,6 @@ MODULES: Mapping[Role, str] = MappingProxyType(
         Role.CLIENT: "hubbub_trainer",
     }
 )
-START_S = 60.0
-"""Generous: eight interpreters start at once on a machine with two cores that does other things as well."""
-STOP_S = 20.0
-RUN_S = 90.0
 _POLL_S = 0.05
 _TAIL_LINES = 12
 _TESTS = Path(__file__).parents[1]
@@ -75,7 +72,7 @@ def environment_of(role: Role, settings: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, **{f"{prefix_of(role)}{name.upper()}": value for name, value in settings.items()}}
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = HANG_S) -> None:
     """Look again and again, at another process's doings, until they are done or time is up."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -166,9 +163,9 @@ class ServiceProcess:
         """How many chunks it has on its disk."""
         return sum(1 for path in (self.folder / "spool").rglob("*.*") if _has_content(path))
 
-    def wait_for_spool(self, chunks: int, timeout_s: float = RUN_S) -> None:
+    def wait_for_spool(self, chunks: int) -> None:
         """Return when it has so many chunks on its disk."""
-        wait_until(lambda: self.spooled() >= chunks, f"{self.name} spools {chunks} chunks", timeout_s)
+        wait_until(lambda: self.spooled() >= chunks, f"{self.name} spools {chunks} chunks")
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -179,7 +176,7 @@ class ServiceProcess:
         finally:
             self.go_on()
 
-    def wait_for_message(self, beginning: str, timeout_s: float = START_S) -> str:
+    def wait_for_message(self, beginning: str) -> str:
         """The first log line that begins so."""
 
         def found() -> bool:
@@ -187,26 +184,26 @@ class ServiceProcess:
                 raise ChildProcessError(f"{self.name} ended with code {self._process.returncode}\n{self.tail()}")
             return any(message.startswith(beginning) for message in self.messages())
 
-        wait_until(found, f"{self.name} logs {beginning!r}", timeout_s)
+        wait_until(found, f"{self.name} logs {beginning!r}")
         return next(message for message in self.messages() if message.startswith(beginning))
 
-    def stop(self, timeout_s: float = STOP_S) -> int:
+    def stop(self) -> int:
         """Ask it to end, as an operator does, and return its exit code."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
-        return self.wait(timeout_s)
+        return self.wait()
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self) -> int:
         try:
-            return self._process.wait(timeout_s)
+            return self._process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise TimeoutError(f"{self.name} did not end within {timeout_s:g} s\n{self.tail()}") from None
+            raise TimeoutError(f"{self.name} did not end within {HANG_S:g} s\n{self.tail()}") from None
 
     def kill(self) -> None:
         if self.running:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(HANG_S)
 
     def tail(self) -> str:
         """The last lines of its log, for whoever reads a failure."""
@@ -442,14 +439,14 @@ class ProcessFederation:
         }
         return {name: failpoints for name, failpoints in ahead.items() if failpoints}
 
-    def wait_until_hit(self, name: PartyId, failpoint: Failpoint, timeout_s: float = RUN_S) -> None:
+    def wait_until_hit(self, name: PartyId, failpoint: Failpoint) -> None:
         """Return when a party has hit a failpoint."""
 
         def met() -> bool:
             self.check_alive()
             return failpoint in read_hits(self.services[name].hits_file)
 
-        wait_until(met, f"{name} meets {failpoint}", timeout_s)
+        wait_until(met, f"{name} meets {failpoint}")
 
     # Runs -----------------------------------------------------------------------------------------------
 
@@ -482,7 +479,7 @@ class ProcessFederation:
                 return False
             return True
 
-        wait_until(attempt, "the coordinator answers", START_S)
+        wait_until(attempt, "the coordinator answers")
         return answers[0]
 
     def read_run(self, run: RunId) -> RunView:
@@ -494,7 +491,7 @@ class ProcessFederation:
     def read_round(self, run: RunId, number: int) -> RoundView:
         return self._get(f"/api/v1/runs/{run}/rounds/{number}", RoundView)
 
-    def wait_for(self, run: RunId, reached: Callable[[RunView], bool], timeout_s: float = RUN_S) -> RunView:
+    def wait_for(self, run: RunId, reached: Callable[[RunView], bool], timeout_s: float = HANG_S) -> RunView:
         """Follow a run until it is as wanted; a run that ends otherwise is a failure at once."""
         view = self._insist(lambda: self.read_run(run))
 
@@ -516,7 +513,7 @@ class ProcessFederation:
         """Follow a run until so many rounds are released."""
         return self.wait_for(run, lambda view: view.rounds_released >= number)
 
-    def finish(self, run: RunId, timeout_s: float = RUN_S) -> dict[PartyId, str]:
+    def finish(self, run: RunId, timeout_s: float = HANG_S) -> dict[PartyId, str]:
         """Follow a run to its end and return the digests that the trainers wrote to their own folders."""
         self.wait_for(run, lambda view: view.state == "completed", timeout_s)
         files = {name: self.services[name].folder / "runs" / run / "model.sha256" for name in self.trainer_names}
@@ -526,7 +523,7 @@ class ProcessFederation:
             self.check_alive()
             return all(file.exists() and file.read_text().endswith("\n") for file in files.values())
 
-        wait_until(written, "the trainers write their digests", STOP_S)
+        wait_until(written, "the trainers write their digests")
         return {name: file.read_text(encoding="ascii").strip() for name, file in files.items()}
 
     def _get(self, path: str, view: type[V]) -> V:

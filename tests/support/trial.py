@@ -14,6 +14,7 @@ from hubbub.rest import RunView
 from hubbub_coordinator.api.views import RunPage
 from hubbub_coordinator.phases.run import OUTCOMES
 from support.containers import STOP_S, DockerError, docker, inspect
+from support.patience import HANG_S
 
 PARTIES: Mapping[str, str] = MappingProxyType(
     {
@@ -24,8 +25,6 @@ PARTIES: Mapping[str, str] = MappingProxyType(
 )
 """The services of the compose file that are parties, and the image of each."""
 ROUNDS = 2
-UP_S = 300
-RUN_S = 120.0
 _POLL_S = 0.5
 _LAST_LINES = 15
 
@@ -65,7 +64,7 @@ class Trial:
     def up(self) -> None:
         """Start what is not running, and wait until all are healthy and the run is submitted."""
         try:
-            self.compose("up", "--no-build", "--detach", "--wait", "--wait-timeout", str(UP_S))
+            self.compose("up", "--no-build", "--detach", "--wait", "--wait-timeout", str(int(HANG_S)))
         except DockerError as error:
             # A service that has done its work and ended well is no failure, though compose may say so.
             if problems := self._find_failed():
@@ -92,7 +91,7 @@ class Trial:
         token = self.execute("coordinator", "cat", "/run/hubbub/read.token").strip()
         address = self.compose("port", "coordinator", "8750").strip()
         headers = {"Authorization": f"Bearer {token}"}
-        deadline = time.monotonic() + RUN_S
+        deadline = time.monotonic() + HANG_S
         with httpx.Client(base_url=f"http://{address}", headers=headers, trust_env=False) as client:
             while True:
                 answer = client.get("/api/v1/runs").raise_for_status()
@@ -100,7 +99,7 @@ class Trial:
                 if runs and runs[0].state in OUTCOMES.values():
                     return runs[0]
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"no run has ended within {RUN_S:g} s: {runs}")
+                    raise TimeoutError(f"no run has ended within {HANG_S:g} s: {runs}")
                 time.sleep(_POLL_S)
 
     def _find_failed(self) -> list[str]:

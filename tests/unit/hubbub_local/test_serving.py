@@ -20,12 +20,12 @@ from hubbub_local.demo import LINGERING, run_demo
 from hubbub_local.options import DemoOptions
 from hubbub_trainer.policy import Policy
 from support.aio import aio
+from support.patience import HANG_S
 from support.processes import wait_until
 
 COMMAND = ("-c", "from hubbub_cli.main import main; main()", "demo", "--dashboard", "--port", "0")
 QUICK = ("--task", "synthetic:300", "--clients", "3", "--rounds", "2", "--local-steps", "3")
 OPTIONS = DemoOptions(task="synthetic:300", clients=3, rounds=1, local_steps=3, dashboard=True, port=0)
-ENOUGH_S = 30.0
 
 
 def find(lines: list[str], heading: str) -> str:
@@ -52,11 +52,11 @@ def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
                 second = client.post("/api/v1/runs", json={**manifest, **changes})
                 assert second.status_code == 201, second.text
                 path = f"/api/v1/runs/{second.json()['run']}"
-                wait_until(lambda: client.get(path).json()["state"] == "completed", "it ends", ENOUGH_S)
+                wait_until(lambda: client.get(path).json()["state"] == "completed", "it ends")
                 with client.stream("GET", "/api/v1/events/stream") as events:
                     next(events.iter_raw())
                     process.send_signal(signal.SIGINT)
-                    rest, complaints = process.communicate(timeout=ENOUGH_S)
+                    rest, complaints = process.communicate(timeout=HANG_S)
         finally:
             process.kill()
 

@@ -40,6 +40,7 @@ from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import make_manifest
 from support.parties import parties_of
+from support.patience import HANG_S
 from support.trainer_scene import Scene, scene_of
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def test_a_tracker_that_hangs_holds_nobody_up(
     hanging.may_go_on.clear()
     watch = Tracking({"hanging": hanging, "other": other})
     watch.write_down(begin_run(0))
-    assert hanging.asked.wait(10)
+    assert hanging.asked.wait(HANG_S)
     for number in range(1, 10):
         watch.write_down(begin_run(number))
         wait_for(partial(other.has, number + 1))
@@ -313,7 +314,7 @@ def test_what_waits_for_a_tracker_that_is_away_does_not_hold_up_the_end() -> Non
     watch = Tracking({"flow": recorder})
     for number in range(3):
         watch.write_down(begin_run(number))
-    assert recorder.asked.wait(10)
+    assert recorder.asked.wait(HANG_S)
     watch.close()
 
     assert recorder.closed

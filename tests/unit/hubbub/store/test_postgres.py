@@ -18,6 +18,7 @@ from hubbub.ids import RunId
 from hubbub.machine.effects import Key
 from hubbub.store.base import Archive, Draft, Snapshot
 from hubbub.store.postgres import PostgresStore
+from support.patience import HANG_S
 from support.private_postgres import PrivatePostgres, server_programs
 
 KEY = Key("run", RunId("a" * 64))
@@ -85,7 +86,7 @@ class Line:
         def lose(client: socket.socket, server: socket.socket, order: bytes) -> None:
             self._muted.add(client)
             _send(server, order)
-            self._answered.wait(10)
+            self._answered.wait(HANG_S)
             _hang_up(client, server)
 
         self._lose = lose
@@ -98,7 +99,7 @@ class Line:
             _hang_up(client)
             self._wait_for_somebody_waiting()
             _send(server, order)
-            self._answered.wait(10)
+            self._answered.wait(HANG_S)
             _hang_up(server)
 
         self._lose = lose
@@ -114,7 +115,7 @@ class Line:
         # Wakes up the thread that accepts, which closing alone does not.
         _hang_up(self._listener, *self._sockets)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(HANG_S)
         for each in (self._listener, *self._sockets):
             each.close()
 
