@@ -130,10 +130,11 @@ async def _run(
     with show(board, console):
         await federation.complete(manifest)
     digest, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
+    wire = federation.wire_by_kind()
     times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
-    console.print(draw_report(manifest, board.accounts, times, digest, alone))
+    console.print(draw_report(manifest, board.accounts, times, digest, alone, wire))
     if options.json:
-        report = write_report(manifest, board.accounts, times, digest, alone, data=options.data)
+        report = write_report(manifest, board.accounts, times, digest, alone, wire, data=options.data)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -108,6 +108,13 @@ class Federation:
     def count_task_failures(self) -> int:
         """Count failures of training or evaluation at all trainers, which only their owners are told about."""
         return sum(trainer.count_task_failures() for trainer in self.trainers)
+
+    def wire_by_kind(self) -> dict[str, int]:
+        """Return the bytes of every message that any party has sent so far, by kind, the largest first."""
+        total: Counter[str] = Counter()
+        for runner in (self.coordinator.runner, *(each.runner for each in (*self.aggregators, *self.trainers))):
+            total.update(runner.counters.bytes_sent())
+        return dict(total.most_common())
 
     def alone_shares(self, manifest: Manifest) -> dict[int, float]:
         """Return by round the share of V's indices that one client chose alone: the mean of clients' figures."""

@@ -23,10 +23,11 @@ def write_report(
     times: Mapping[int, Durations],
     model_sha256: str,
     alone: Mapping[int, float],
+    wire: Mapping[str, int],
     *,
     data: str,
 ) -> Json:
-    """Return all measurements as JSON."""
+    """Return all measurements as JSON; `wire` has the bytes of all messages, by kind."""
     headline = manifest.headline
     return {
         "run": manifest.run_id,
@@ -46,6 +47,8 @@ def write_report(
         "alpha_rule": manifest.alpha_rule,
         "feedback": manifest.feedback,
         "headline": headline and {"name": headline.name, "higher_is_better": headline.higher_is_better},
+        "all_wire_bytes": sum(wire.values()),
+        "wire_by_kind": dict(wire),
         "rounds": [_write_round(each, times[each.round], alone.get(each.round)) for each in accounts],
     }
 
@@ -81,10 +84,25 @@ def draw_report(
     times: Mapping[int, Durations],
     model_sha256: str,
     alone: Mapping[int, float],
+    wire: Mapping[str, int],
 ) -> RenderableType:
     """Draw the headline metric by round, and communication measured, predicted and against dense FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
-    return Group(_draw_rounds(manifest, accounts, times, alone), _draw_cost(manifest, accounts), Text(), closing)
+    sent, dense = sum(wire.values()), sum(each.fedavg_bits for each in accounts) / 8
+    parts: list[RenderableType] = [
+        _draw_rounds(manifest, accounts, times, alone),
+        _draw_cost(manifest, accounts, sent, dense),
+        Text(),
+    ]
+    if sent > dense and manifest.strategy != "fedavg":
+        parts.append(
+            Text(
+                f"This model is too small to gain from compression: all messages take {show_bytes(sent)}, and "
+                f"uncompressed FedAvg would send {show_bytes(dense)} beside its own messages.",
+                style="yellow",
+            )
+        )
+    return Group(*parts, closing)
 
 
 def _draw_rounds(
@@ -111,9 +129,10 @@ def _draw_rounds(
     return table
 
 
-def _draw_cost(manifest: Manifest, accounts: Sequence[Account]) -> Table:
+def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, dense: float) -> Table:
     title = f"Communication of all parties, wire mode {manifest.wire} (MB = 2^20 bytes)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    caption = "all messages: orders, receipts and keys too; FedAvg: its payload alone"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     table.add_column("")
     for column in ("payload measured", "payload predicted", "on the wire"):
         table.add_column(column, justify="right")
@@ -136,7 +155,11 @@ def _draw_cost(manifest: Manifest, accounts: Sequence[Account]) -> Table:
         show_bytes(wire),
         style="bold",
     )
-    dense = sum(each.fedavg_bits for each in accounts)
-    table.add_row("uncompressed FedAvg", "", show_bytes(dense / 8), "")
-    table.add_row("saved", f"{dense / payload:.1f} times less", "", "")
+    table.add_row("all messages", "", "", show_bytes(sent))
+    table.add_row("uncompressed FedAvg", "", show_bytes(dense), "")
+    table.add_row("against FedAvg", _compare(payload / 8, dense), "", _compare(sent, dense))
     return table
+
+
+def _compare(ours: float, dense: float) -> str:
+    return f"{dense / ours:.1f} times less" if ours <= dense else f"{ours / dense:.1f} times more"

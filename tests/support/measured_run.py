@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from hubbub.ids import PartyId, WireMode
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.run_options import RunOptions
-from hubbub.runtime.telemetry import log_as_json
+from hubbub.runtime.telemetry import Counters, log_as_json
 from hubbub_aggregator.service import Aggregator
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
@@ -40,20 +38,20 @@ class Measured:
 
     manifest: Manifest
     state: runs.State
-    registries: dict[PartyId, CollectorRegistry]
+    counters: dict[PartyId, Counters]
     lines: tuple[Line, ...]
 
     def value(self, party: str, name: str, **labels: str) -> float:
         """One party's value of a metric; 0 if there is none with these labels."""
-        return self.registries[PartyId(party)].get_sample_value(name, labels) or 0.0
+        return self.counters[PartyId(party)].registry.get_sample_value(name, labels) or 0.0
 
     def total(self, name: str, parties: tuple[PartyId, ...] | None = None, **labels: str) -> float:
         """A metric added up over parties and over all labels that are not given."""
-        wanted = self.registries if parties is None else parties
+        wanted = self.counters if parties is None else parties
         return sum(
             sample.value
             for party in wanted
-            for metric in self.registries[party].collect()
+            for metric in self.counters[party].registry.collect()
             for sample in metric.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )
@@ -94,7 +92,7 @@ def measure_run(
     drawn_up = draw_up_manifest(SyntheticTask(), options, roster=parties.roster)
     manifest = Manifest.model_validate(drawn_up.model_dump() | {"chunk_bytes": MIN_CHUNK_BYTES})
 
-    async def run() -> tuple[runs.State, dict[PartyId, CollectorRegistry]]:
+    async def run() -> tuple[runs.State, dict[PartyId, Counters]]:
         async with (
             asyncio.timeout(LIMIT_S),
             start_federation(
@@ -107,9 +105,9 @@ def measure_run(
                 *federation.aggregators,
                 *federation.trainers,
             )
-            return state, {service.runner.identity.name: service.counters.registry for service in services}
+            return state, {service.runner.identity.name: service.counters for service in services}
 
     with logging_as_json() as stream:
-        state, registries = asyncio.run(run())
+        state, counters = asyncio.run(run())
     lines = tuple(json.loads(line) for line in stream.getvalue().splitlines())
-    return Measured(manifest=manifest, state=state, registries=registries, lines=lines)
+    return Measured(manifest=manifest, state=state, counters=counters, lines=lines)

@@ -111,7 +111,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """Every sample that any party has, with its labels and the values that they have."""
     measured = measure_run(tmp_path_factory.mktemp("federation"))
     found: dict[str, dict[str, set[str]]] = {}
-    for metric in (metric for registry in measured.registries.values() for metric in registry.collect()):
+    for metric in (metric for counters in measured.counters.values() for metric in counters.registry.collect()):
         # One that has not happened, such as a late message, has labels and no samples.
         found.setdefault(f"{metric.name}_total" if metric.type == "counter" else metric.name, {})
         for sample in metric.samples:

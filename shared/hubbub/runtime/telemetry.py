@@ -151,6 +151,7 @@ class Counters:
         steps = self._count("machine_steps", "Events that state machines took.", "machine", "event")
         # Each of these is used several times per message, and each lookup takes a lock: cache it.
         self._wire_bytes, self._payload_bytes = cache(wire_bytes.labels), cache(payload_bytes.labels)
+        self._wire = wire_bytes
         self._steps = cache(steps.labels)
         self.retries = self._count(
             "retries",
@@ -199,6 +200,16 @@ class Counters:
         self._wire_bytes(direction, envelope.kind, phase).inc(size)
         for counts_as, count in begun.items():
             self._payload_bytes(direction, phase, counts_as).inc(count)
+
+    def bytes_sent(self) -> dict[str, int]:
+        """Return the bytes of all messages that were sent, by kind."""
+        sent: dict[str, int] = {}
+        for metric in self._wire.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total") and sample.labels["direction"] == "sent":
+                    kind = sample.labels["kind"]
+                    sent[kind] = sent.get(kind, 0) + int(sample.value)
+        return sent
 
     def turned_away(self, reason: WebRefusal) -> None:
         """Count a request that was refused, or a connection that was closed."""

@@ -3,6 +3,7 @@
 import io
 from typing import cast
 
+import pytest
 from rich.console import Console
 
 from hubbub.ids import PartyId
@@ -80,7 +81,7 @@ async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percenta
 
     with show(board, console):
         pass
-    console.print(draw_report(REGRESSION, board.accounts, TIMES, "0" * 64, {}))
+    console.print(draw_report(REGRESSION, board.accounts, TIMES, "0" * 64, {}, {"share-chunk": 90}))
     text = stream.getvalue()
 
     assert "r2" in text
@@ -92,8 +93,8 @@ async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percenta
 def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_there_is_one() -> None:
     accounts = [finished(1, r2=0.5, mse=4.0), finished(2)]
 
-    report = write_report(REGRESSION, accounts, TIMES, "0" * 64, {}, data="")
-    plain = write_report(MANIFEST, [finished(1, accuracy=0.5, loss=2.0)], TIMES, "0" * 64, {}, data="")
+    report = write_report(REGRESSION, accounts, TIMES, "0" * 64, {}, {"share-chunk": 7, "close-phase": 5}, data="")
+    plain = write_report(MANIFEST, [finished(1, accuracy=0.5, loss=2.0)], TIMES, "0" * 64, {}, {}, data="")
 
     first, second = cast("list[dict[str, object]]", report["rounds"])
     (classified,) = cast("list[dict[str, object]]", plain["rounds"])
@@ -101,7 +102,29 @@ def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_th
     assert (first["metrics"], second["metrics"]) == ({"r2": 0.5, "mse": 4.0}, {})
     assert "accuracy" not in {*first, *second}
     assert plain["headline"] is None
+    assert (report["all_wire_bytes"], report["wire_by_kind"]) == (12, {"share-chunk": 7, "close-phase": 5})
     assert (classified["metrics"], classified["accuracy"]) == ({"accuracy": 0.5, "loss": 2.0}, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sent", "says", "small"),
+    [
+        ("no-union", 50, "2.0 times less", False),
+        ("no-union", 250, "2.5 times more", True),
+        ("fedavg", 250, "2.5 times more", False),
+    ],
+)
+def test_a_run_is_compared_with_fedavg_by_every_byte_on_the_wire(
+    strategy: str, sent: int, says: str, *, small: bool
+) -> None:
+    """One round of uncompressed FedAvg would be 100 bytes here."""
+    manifest, stream = make_manifest(strategy=strategy), io.StringIO()
+    wire = {"share-chunk": sent - 1, "close-phase": 1}
+
+    Console(file=stream, width=100).print(draw_report(manifest, [finished(1)], TIMES, "0" * 64, {}, wire))
+
+    assert says in stream.getvalue()
+    assert ("too small to gain from compression" in stream.getvalue()) is small
 
 
 def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:

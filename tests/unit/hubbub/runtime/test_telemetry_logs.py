@@ -65,7 +65,7 @@ def test_every_line_of_a_run_names_its_party_and_its_run(measured: Measured) -> 
     ours = [line for line in measured.lines if str(line["logger"]).startswith("hubbub")]
 
     assert measured.state is RunState.COMPLETED
-    assert {line["party"] for line in ours} == set(measured.registries)
+    assert {line["party"] for line in ours} == set(measured.counters)
     assert [line for line in ours if line.get("run") != measured.manifest.run_id] == []
 
 
@@ -161,7 +161,7 @@ async def test_a_message_says_where_it_is_looked_at_refused_or_comes_after_the_e
 def test_two_parties_in_one_process_are_told_apart(measured: Measured) -> None:
     steps = [line for line in measured.lines if str(line["message"]).startswith("run takes")]
 
-    by_party = {party: [line for line in steps if line["party"] == party] for party in measured.registries}
+    by_party = {party: [line for line in steps if line["party"] == party] for party in measured.counters}
     # The coordinator's machine knows events that no other has, and the other way round.
     assert all("PartyJoined" not in str(line["message"]) for line in by_party[measured.manifest.clients[0]])
     assert any("PartyJoined" in str(line["message"]) for line in by_party[measured.manifest.coordinator])

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from types import SimpleNamespace
 from typing import get_args
 
@@ -65,6 +66,17 @@ def test_what_clients_sent_is_what_aggregators_received_and_the_other_way_round(
             sent = measured.total("hubbub_wire_bytes_total", senders, direction="sent", **labels)
             received = measured.total("hubbub_wire_bytes_total", recipients, direction="received", **labels)
             assert sent == received > 0
+
+
+def test_bytes_that_were_sent_are_told_by_kind(measured: Measured) -> None:
+    told: Counter[str] = Counter()
+    for counters in measured.counters.values():
+        told.update(counters.bytes_sent())
+
+    assert {"close-phase", "round-applied"} <= told.keys()
+    for kind, count in told.items():
+        assert count == measured.total("hubbub_wire_bytes_total", direction="sent", kind=kind)
+    assert told.total() == measured.total("hubbub_wire_bytes_total", direction="sent")
 
 
 def test_all_that_is_sent_by_anybody_is_received_by_somebody(measured: Measured) -> None:
@@ -140,7 +152,7 @@ def test_every_metric_is_ours_says_what_it_is_and_has_few_labels_that_name_nobod
     named = {*manifest.clients, *manifest.aggregators, manifest.run_id}
     kinds: dict[str, set[tuple[str, frozenset[str]]]] = {}
 
-    for registry in measured.registries.values():
+    for registry in (counters.registry for counters in measured.counters.values()):
         metrics = list(registry.collect())
         assert sum(len(metric.samples) for metric in metrics) < 700
         for metric in metrics:
