@@ -2,8 +2,8 @@
 
 Traps of aio-pika that are met here:
 
-- A peer that falls silent makes whatever waits raise `CancelledError` though nobody cancelled:
-  `cancellation_means_loss` tells the two apart.
+- A peer that falls silent makes whatever waits raise `CancelledError` though nobody cancelled, and whatever waits
+  for a write to leave a plain `Exception` without a word: `loss_as_connection_error` tells these from others.
 - Nobody is told that the broker has blocked a connection, and all goes on being sent: `Link.is_blocked` finds out.
 """
 
@@ -97,7 +97,7 @@ class Connector:
             client_properties={"connection_name": self.connection_name},
         )
         try:
-            with cancellation_means_loss():
+            with loss_as_connection_error():
                 # One that says nothing must leave time for the others.
                 async with asyncio.timeout(min(ANSWER_S, self.timeout_s / len(self.access.entrances))):
                     await self._log_in(entrance, connection)
@@ -247,7 +247,7 @@ async def open_channel(connection: AbstractConnection) -> AbstractChannel:
 async def asking(access: Access, intent: str, timeout_s: float) -> AsyncIterator[None]:
     """Limit the time of what is asked of the broker inside, and turn its answer into our own errors."""
     try:
-        with cancellation_means_loss():
+        with loss_as_connection_error():
             async with asyncio.timeout(timeout_s):
                 yield
     except REQUEST_REFUSED as error:
@@ -266,8 +266,11 @@ def describe_refusal(where: str, user: str, intent: str, error: Exception) -> Br
 
 
 @contextmanager
-def cancellation_means_loss() -> Iterator[None]:
-    """Turn a `CancelledError` that nobody asked for into the loss of the connection that it stands for."""
+def loss_as_connection_error() -> Iterator[None]:
+    """Raise `ConnectionResetError` for a lost connection that aiormq does not name.
+
+    It raises `CancelledError` though nobody cancelled, or an `Exception` of no class of its own.
+    """
     task = asyncio.current_task()
     # Not compared with zero: a task may publish while it winds up after its own cancellation.
     before = task.cancelling() if task else 0
@@ -277,11 +280,15 @@ def cancellation_means_loss() -> Iterator[None]:
         if task and task.cancelling() > before:
             raise
         raise ConnectionResetError("the connection was given up") from error
+    except Exception as error:
+        if type(error) is Exception:
+            raise ConnectionResetError("the connection was given up") from error
+        raise
 
 
 async def despite_loss(operation: Callable[[], Awaitable[object]]) -> None:
     """Tell the broker something that does not matter any more if the connection is gone."""
-    with suppress(*LOST), cancellation_means_loss():
+    with suppress(*LOST), loss_as_connection_error():
         await operation()
 
 

@@ -26,9 +26,9 @@ from hubbub.transport.rabbitmq.connection import (
     ANSWER_S,
     LOST,
     Link,
-    cancellation_means_loss,
     despite_loss,
     give_up,
+    loss_as_connection_error,
     open_channel,
 )
 from hubbub.transport.subscription import RetryPause, Worker
@@ -105,7 +105,7 @@ class Subscription:
         while True:
             await asyncio.sleep(self.reconnect_interval_s)
             try:
-                with cancellation_means_loss():
+                with loss_as_connection_error():
                     lost = await self._consume(stand_by=True)
                     if lost is not None:
                         return lost

@@ -29,9 +29,9 @@ from hubbub.transport.rabbitmq.connection import (
     LOOK_S,
     LOST,
     Link,
-    cancellation_means_loss,
     describe_refusal,
     give_up,
+    loss_as_connection_error,
     open_channel,
 )
 
@@ -150,7 +150,7 @@ class Publisher:
         """Publish once; return what went wrong if it is worth another try."""
         link = self._find_link()
         try:
-            with cancellation_means_loss():
+            with loss_as_connection_error():
                 connection = await link.open_connection()
                 async with self._outlets.exchange(connection, address.exchange) as exchange:
                     await self._confirm(link, exchange.publish(message, address.routing_key))

@@ -10,7 +10,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.transport.access import Login
 from hubbub.transport.base import Address
 from hubbub.transport.rabbitmq import RabbitMqTransport, dead_letters
-from hubbub.transport.rabbitmq.connection import cancellation_means_loss
+from hubbub.transport.rabbitmq.connection import loss_as_connection_error
 from hubbub.transport.rabbitmq.dead_letters import DeadLetters
 from hubbub.transport.topology import inbox, topology_for
 from support.aio import aio
@@ -81,21 +81,30 @@ async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -
 
 
 @aio
+async def test_an_exception_of_no_class_of_its_own_is_a_loss_and_any_other_is_what_it_is() -> None:
+    """aiormq raises it where a write waits that a lost connection does not take any more."""
+    with pytest.raises(ConnectionError), loss_as_connection_error():
+        raise Exception  # noqa: TRY002  (As aiormq does.)
+    with pytest.raises(ZeroDivisionError), loss_as_connection_error():
+        raise ZeroDivisionError
+
+
+@aio
 async def test_cancellation_that_nobody_asked_for_is_a_loss_also_while_a_cancelled_task_winds_up() -> None:
     seen: list[str] = []
 
     async def wind_up() -> None:
         try:
-            with cancellation_means_loss():
+            with loss_as_connection_error():
                 await asyncio.Event().wait()
         except asyncio.CancelledError:
             seen.append("cancelled")
-            with pytest.raises(ConnectionError), cancellation_means_loss():
+            with pytest.raises(ConnectionError), loss_as_connection_error():
                 raise asyncio.CancelledError from None
             seen.append("loss")
             raise
 
-    with pytest.raises(ConnectionError), cancellation_means_loss():
+    with pytest.raises(ConnectionError), loss_as_connection_error():
         raise asyncio.CancelledError
     task = asyncio.create_task(wind_up())
     await asyncio.sleep(0)
