@@ -1,6 +1,8 @@
 """Every type that holds a secret, formatted in every way that a log line or a traceback could format it."""
 
+import copy
 import dataclasses
+import pickle
 import pprint
 import traceback
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from hubbub.crypto.key_derivation import ClientSecret, GroupSecret, Transcript
 from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey
 from hubbub.crypto.signing import SigningKey
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream
+from hubbub.errors import LocalError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.shares import ShareChunk
 from hubbub.parameters import Parameters
@@ -181,6 +184,23 @@ def test_a_secret_is_in_no_text(subtests: pytest.Subtests) -> None:
                 lowered = text.lower()
                 for trace in (WORD, SECRET.hex(), str(NUMBER), "0.7441", repr(list(SECRET))[1:-1], "array("):
                     assert trace not in lowered, text
+
+
+SHOWN = {
+    "AesCtrStream": "AesCtrStream(<secret>)",
+    **{name: f"<{name}>" for name in ("SigningKey", "SealingKey", "ChunkKey", "GroupSecret")},
+    "SealingKey, hybrid": "<SealingKey>",
+}
+
+
+def test_a_key_or_a_stream_shows_its_type_alone_and_a_copy_of_it_is_refused(subtests: pytest.Subtests) -> None:
+    for name, shown in SHOWN.items():
+        with subtests.test(name):
+            secret = HOLDERS[name]()
+            assert f"{secret!r} {secret} {[secret]}" == f"{shown} {shown} [{shown}]"
+            for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(LocalError, match="cannot be copied"):
+                    duplicate(secret)
 
 
 def test_the_search_finds_a_secret_that_is_printed() -> None:

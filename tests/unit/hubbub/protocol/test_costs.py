@@ -4,17 +4,8 @@ from hubbub.errors import ConfigurationError
 from hubbub.protocol import costs
 from hubbub.protocol.costs import Headcount
 
-
-def test_upload_counts_senders_and_download_counts_recipients() -> None:
-    heads = Headcount(cohort=5, senders=3, recipients=4, servers=2)
-
-    assert costs.secure_sum_bits(10, 32, heads) == 2 * 3 * 10 * 5 + 2 * 4 * 10 * 5
-
-
-def test_ring_of_the_signs_follows_the_cohort_whoever_drops_out() -> None:
-    heads = Headcount(cohort=8, senders=3, recipients=3, servers=2)
-
-    assert costs.signs_bits(10, heads) == 2 * (3 + 3) * 10 * 5
+HEADS = Headcount(cohort=5, senders=4, recipients=3, servers=3)
+WIDE = Headcount(cohort=8, senders=3, recipients=3, servers=2)
 
 
 @pytest.mark.parametrize(("senders", "recipients"), [(6, 5), (5, 6), (-1, 5), (5, -1)])
@@ -23,34 +14,27 @@ def test_more_parties_than_the_cohort_has_are_refused(senders: int, recipients: 
         Headcount(cohort=5, senders=senders, recipients=recipients, servers=2)
 
 
-HEADS = Headcount(cohort=5, senders=4, recipients=3, servers=3)
+def test_what_is_shared_goes_up_from_every_sender_and_down_to_every_recipient_by_every_server() -> None:
+    heads = Headcount(cohort=5, senders=3, recipients=4, servers=2)
 
-
-def test_sec_union_counts_q_bits_an_index() -> None:
-    assert costs.sec_union_bits(100, 7, HEADS) == 3 * (4 + 3) * 100 * 7
-    assert costs.sec_union_bits(100, 32, HEADS) == 3 * (4 + 3) * 100 * 32
+    assert costs.secure_sum_bits(10, 32, heads) == 2 * 3 * 10 * 5 + 2 * 4 * 10 * 5
     assert costs.factors_bits(HEADS, 16) == 3 * (4 + 3) * 16
+    for q in (7, 32):
+        assert costs.sec_union_bits(100, q, HEADS) == 3 * (4 + 3) * 100 * q, "q bits an index"
 
 
-def test_ring_of_the_counts_follows_the_cohort_whoever_drops_out() -> None:
-    wide = Headcount(cohort=8, senders=3, recipients=3, servers=2)
-
+def test_rings_of_signs_and_counts_follow_the_cohort_whoever_drops_out() -> None:
+    assert costs.signs_bits(10, WIDE) == 2 * (3 + 3) * 10 * 5
     assert costs.partial_sec_union_bits(100, HEADS) == 3 * (4 + 3) * 100 * 3
-    assert costs.partial_sec_union_bits(100, wide) == 2 * (3 + 3) * 100 * 4
+    assert costs.partial_sec_union_bits(100, WIDE) == 2 * (3 + 3) * 100 * 4
 
 
-def test_plaintext_union_goes_to_and_from_one_server_however_many_there_are() -> None:
-    assert costs.plaintext_union_bits(100, HEADS) == (4 + 3) * 100
-
-
-def test_fedavg_with_dropout_is_the_paper_s_without() -> None:
-    assert costs.fedavg_update_bits(100, HEADS) == (4 + 3) * 32 * 100
-    assert costs.fedavg_update_bits(100, Headcount.complete(5, 2)) == costs.fedavg_bits(100, 5)
-
-
-def test_top_binary_counts_what_goes_up_by_sender_and_what_comes_down_by_recipient() -> None:
+def test_plaintext_goes_to_and_from_one_server_however_many_there_are() -> None:
     up = 4 * (32 + 100 + 10)
 
+    assert costs.plaintext_union_bits(100, HEADS) == (4 + 3) * 100
+    assert costs.fedavg_update_bits(100, HEADS) == (4 + 3) * 32 * 100
+    assert costs.fedavg_update_bits(100, Headcount.complete(5, 2)) == costs.fedavg_bits(100, 5), "the paper's"
     assert costs.top_binary_direct_bits(100, 10, 25, HEADS) == up + 3 * (100 + 32 * 25)
     assert costs.top_binary_sep_bits(100, 10, 25, HEADS) == up + 3 * (32 + 100 + 25 * 4)
 

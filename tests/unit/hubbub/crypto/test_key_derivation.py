@@ -1,7 +1,6 @@
-import copy
-import pickle
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.crypto import key_derivation
-from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret, Transcript
-from hubbub.errors import LocalError, PeerError, RejectReason
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, ClientSecret, GroupSecret, Transcript
+from hubbub.errors import LocalError, RejectReason
 from hubbub.ids import RunId
 from support import plain_group
+from support.refusals import refusing
 
-RUN = RunId("5a" * 32)
+RUN, OTHER_RUN = RunId("5a" * 32), RunId("5b" * 32)
 CONTRIBUTIONS = [bytes([number]) * CONTRIBUTION_BYTES for number in (1, 2, 3)]
 RUN_KEYS = [b"key of client-1", b"key of client-2", b"key of client-3"]
 KEY = bytes(range(32))
@@ -54,21 +54,21 @@ def test_a_second_implementation_derives_the_same(contributions: list[bytes], ke
         secret.step()
 
 
-OTHERS: dict[str, Callable[[], GroupSecret]] = {
-    "one contribution": lambda: agree([*CONTRIBUTIONS[:2], bytes(32)]),
-    "another order": lambda: agree(CONTRIBUTIONS[::-1]),
-    "another run": lambda: agree(run=RunId("5b" * 32)),
-    "one run key": lambda: agree(run_keys=[*RUN_KEYS[:2], b"key of a stranger"]),
-    "run keys in another order": lambda: agree(run_keys=RUN_KEYS[::-1]),
-    "bytes moved between run keys": lambda: agree(run_keys=[b"key of client-1k", b"ey of client-2", RUN_KEYS[2]]),
-    "fewer clients": lambda: agree(CONTRIBUTIONS[:2], run_keys=RUN_KEYS[:2]),
+OTHERS = {
+    "one contribution": agree([*CONTRIBUTIONS[:2], bytes(32)]),
+    "another order": agree(CONTRIBUTIONS[::-1]),
+    "another run": agree(run=OTHER_RUN),
+    "one run key": agree(run_keys=[*RUN_KEYS[:2], b"key of a stranger"]),
+    "run keys in another order": agree(run_keys=RUN_KEYS[::-1]),
+    "bytes moved between run keys": agree(run_keys=[b"key of client-1k", b"ey of client-2", RUN_KEYS[2]]),
+    "fewer clients": agree(CONTRIBUTIONS[:2], run_keys=RUN_KEYS[:2]),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_whatever_differs_gives_another_secret_and_another_tag(other: Callable[[], GroupSecret]) -> None:
-    assert other().confirmation() != agree().confirmation()
-    assert other().key_for("masks") != agree().key_for("masks")
+def test_whatever_differs_gives_another_secret_and_another_tag(other: GroupSecret) -> None:
+    assert other.confirmation() != agree().confirmation()
+    assert other.key_for("masks") != agree().key_for("masks")
 
 
 def test_clients_that_saw_the_same_have_the_same_keys_which_differ_by_round_and_purpose() -> None:
@@ -143,12 +143,6 @@ def test_a_secret_that_was_kept_goes_on_where_it_stood(steps: int) -> None:
         secret.step()
 
 
-@pytest.mark.parametrize("kept", [b"", agree().to_bytes()[:-1], agree().to_bytes() + b"\0"], ids=len)
-def test_what_cannot_be_a_kept_secret_is_refused(kept: bytes) -> None:
-    with pytest.raises(LocalError, match=f"has 72 bytes, not {len(kept)}"):
-        GroupSecret.from_bytes(kept)
-
-
 def test_a_secret_advances_to_any_later_round_and_never_back() -> None:
     stepped, advanced = agree(), agree()
     for _ in range(4):
@@ -163,25 +157,17 @@ def test_a_secret_advances_to_any_later_round_and_never_back() -> None:
     assert advanced.round == 5
 
 
-@pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_contribution_of_another_length_is_refused(size: int) -> None:
-    with pytest.raises(PeerError, match="32 bytes") as caught:
-        agree([*CONTRIBUTIONS[:2], bytes(size)])
-    assert caught.value.reason is RejectReason.MALFORMED
-
-
-@pytest.mark.parametrize(("contributions", "keys"), [(0, 0), (1, 1), (2, 3), (3, 2)])
-def test_a_secret_takes_one_contribution_and_one_key_of_each_of_two_or_more(contributions: int, keys: int) -> None:
-    with pytest.raises(LocalError, match="no group secret"):
-        agree(CONTRIBUTIONS[:contributions], run_keys=RUN_KEYS[:keys])
-
-
-def test_a_copy_is_refused_and_text_forms_do_not_show_the_secret() -> None:
-    secret = agree()
-    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(LocalError, match="cannot be copied"):
-            duplicate(secret)
-    assert f"{secret!r} {secret} {[secret]}" == "<GroupSecret> <GroupSecret> [<GroupSecret>]"
+def test_a_secret_takes_one_contribution_and_one_key_of_each_of_two_or_more_or_exactly_what_was_kept() -> None:
+    for size in (0, 31, 33):
+        with refusing(RejectReason.MALFORMED, "32 bytes"):
+            agree([*CONTRIBUTIONS[:2], bytes(size)])
+    for contributions, keys in ((0, 0), (1, 1), (2, 3), (3, 2)):
+        with pytest.raises(LocalError, match="no group secret"):
+            agree(CONTRIBUTIONS[:contributions], run_keys=RUN_KEYS[:keys])
+    kept = agree().to_bytes()
+    for wrong in (b"", kept[:-1], kept + b"\0"):
+        with pytest.raises(LocalError, match=f"has 72 bytes, not {len(wrong)}"):
+            GroupSecret.from_bytes(wrong)
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.text("aé/ ", max_size=10))
@@ -221,13 +207,8 @@ def test_transcripts_differ_in_key_parts_order_boundaries_and_phase() -> None:
         return transcript.digest(phase)
 
     digests = [
-        digest(b"ab", b"c"),
-        digest(b"a", b"bc"),
-        digest(b"c", b"ab"),
-        digest(b"abc"),
-        digest(b"ab", b"c", b""),
-        digest(b"ab", b"c", phase="union"),
-        digest(b"ab", b"c", key=bytes(32)),
+        *(digest(b"ab", b"c"), digest(b"a", b"bc"), digest(b"c", b"ab"), digest(b"abc"), digest(b"ab", b"c", b"")),
+        *(digest(b"ab", b"c", phase="union"), digest(b"ab", b"c", key=bytes(32))),
     ]
     assert len(set(digests)) == len(digests)
     assert {len(each) for each in digests} == {64}
@@ -252,3 +233,60 @@ def test_an_array_with_gaps_and_a_key_of_another_length_are_refused() -> None:
     for size in (0, 16, 31, 33):
         with pytest.raises(LocalError, match=f"32 bytes, not {size}"):
             Transcript(bytes(size))
+
+
+# A client's own secret -----------------------------------------------------------------------------------
+
+
+def seed(secret: ClientSecret, *, purpose: str = "batches", run: RunId = RUN, round_number: int = 1) -> int:
+    return secret.seed_for(purpose, run=run, round_number=round_number)
+
+
+def test_purpose_run_and_round_each_change_the_seed_and_a_restart_does_not() -> None:
+    secret = ClientSecret.from_os()
+    again = ClientSecret.from_bytes(secret.to_bytes())
+    changes: list[dict[str, Any]] = [
+        *(
+            {},
+            {"purpose": "union"},
+            {"run": OTHER_RUN},
+            {"round_number": 2},
+            {"run": OTHER_RUN, "round_number": 2},
+        ),
+        *({"purpose": "batches1"}, {"round_number": 11}),
+    ]
+
+    seeds = [seed(secret, **change) for change in changes]
+
+    assert len(set(seeds)) == len(seeds)
+    assert [seed(again, **change) for change in changes] == seeds, "a secret that was kept gives the same"
+
+
+def test_seeds_differ_and_use_all_of_their_16_bytes() -> None:
+    seeds = [seed(ClientSecret.from_os()) for _ in range(64)]
+
+    assert len(set(seeds)) == 64
+    assert 2**125 <= max(seeds) < 2**128
+
+
+def test_demo_secret_follows_from_seed_client_and_round_alone() -> None:
+    demo = ClientSecret.for_demo(7, 0)
+
+    assert seed(demo) == seed(ClientSecret.for_demo(7, 0))
+    # A run over another transport or in another wire mode is another manifest; its batches are the same.
+    assert seed(demo) == seed(demo, run=OTHER_RUN)
+    assert seed(demo) != seed(demo, round_number=2)
+    assert seed(demo) != seed(ClientSecret.for_demo(8, 0))
+    assert seed(demo) != seed(ClientSecret.for_demo(7, 1))
+    assert seed(ClientSecret.for_demo(1, 11)) != seed(ClientSecret.for_demo(11, 1))
+
+
+def test_keys_have_32_bytes_and_seeds_are_their_beginning() -> None:
+    secret = ClientSecret.from_os()
+    key = secret.key_for("strategy", run=RUN, round_number=1)
+
+    assert len(key) == 32
+    assert seed(secret, purpose="strategy") == int.from_bytes(key[:16], "big")
+    assert key != secret.key_for("strategy", run=RUN, round_number=2)
+    assert key != secret.key_for("strategy", run=OTHER_RUN, round_number=1)
+    assert key != secret.key_for("batches", run=RUN, round_number=1)
