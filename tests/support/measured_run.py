@@ -60,7 +60,7 @@ class Measured:
 @contextmanager
 def logging_as_json(party: str = "process", level: str = "debug") -> Iterator[io.StringIO]:
     """Log as a process does, into a text, and put everything back afterwards."""
-    loggers = [logging.getLogger(name) for name in (None, "aio_pika", "aiormq")]
+    loggers = [logging.getLogger(name) for name in (None, "aio_pika", "aiormq", "aiormq.connection")]
     handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
     stream = io.StringIO()
     log_as_json(party, level, stream)

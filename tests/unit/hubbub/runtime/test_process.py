@@ -1,11 +1,12 @@
 import asyncio
 import json
-import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -24,7 +25,9 @@ from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, inbox, received_from, route
 from hubbub.trust.identity import Identity, write_identity
 from support.builders import make_manifest
+from support.measured_run import logging_as_json
 from support.parties import identity_of, make_identity, roster_of
+from support.patience import HANG_S
 
 PREFIX = "HUBBUB_STARTED_"
 MANIFEST = make_manifest()
@@ -32,7 +35,7 @@ ROSTER = roster_of(MANIFEST)
 ME = identity_of(MANIFEST, MANIFEST.clients[0])
 
 
-class StartedSettings(PinningSettings):
+class StartedSettings(ProbedSettings, PinningSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX)
 
 
@@ -53,18 +56,17 @@ def start(serve: Serve[StartedSettings] = never_reached) -> int:
 def settings_and_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv(f"{PREFIX}IDENTITY", str(write_identity(ME, tmp_path / "keys")[0]))
     (tmp_path / "roster.json").write_bytes(ROSTER.canonical)
-    monkeypatch.setenv(f"{PREFIX}ROSTER", str(tmp_path / "roster.json"))
-    monkeypatch.setenv(f"{PREFIX}ROSTER_SHA256", ROSTER.digest)
-    monkeypatch.setenv(f"{PREFIX}FOLDER", str(tmp_path / "data"))
-    monkeypatch.setenv(f"{PREFIX}NEW_STATE", "true")
-    loggers = [logging.getLogger(name) for name in (None, "aio_pika", "aiormq", "aiormq.connection")]
-    handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
-    yield
-    loggers[0].handlers[:] = handlers
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+    for name, value in {
+        "IDENTITY": write_identity(ME, tmp_path / "keys")[0],
+        "ROSTER": tmp_path / "roster.json",
+        "ROSTER_SHA256": ROSTER.digest,
+        "FOLDER": tmp_path / "data",
+        "NEW_STATE": "true",
+    }.items():
+        monkeypatch.setenv(f"{PREFIX}{name}", str(value))
+    with logging_as_json():
+        yield
 
 
 def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -226,27 +228,12 @@ def test_the_broker_is_asked_as_this_identity_and_with_the_named_tls_files(
     assert start(do_nothing) == 0
 
     login = Login("client-1", ME.broker_password)
-    url = "amqp://client-1:open-sesame@broker/"
-    assert made == [
-        Connected(url, "hubbub client-1", login, Tls()),
-        Connected(
-            url,
-            "hubbub client-1",
-            login,
-            Tls(ca_file=Path("/tls/CA"), cert_file=Path("/tls/CERT"), key_file=Path("/tls/KEY")),
-        ),
-    ]
+    plain = Connected("amqp://client-1:open-sesame@broker/", "hubbub client-1", login, Tls())
+    tls = Tls(ca_file=Path("/tls/CA"), cert_file=Path("/tls/CERT"), key_file=Path("/tls/KEY"))
+    assert made == [plain, replace(plain, tls=tls)]
 
 
 # Health and metrics ------------------------------------------------------------------------------------------
-
-
-class ProbedStartedSettings(ProbedSettings, PinningSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX)
-
-
-def start_probed(serve: Serve[ProbedStartedSettings]) -> int:
-    return main(ProbedStartedSettings, Role.CLIENT, lambda settings: settings.roster_sha256, serve)
 
 
 def find_page(capsys: pytest.CaptureFixture[str]) -> str | None:
@@ -261,7 +248,7 @@ def test_probes_are_answered_where_the_settings_say_for_as_long_as_the_service_r
     answers: list[httpx.Response] = []
     pages: list[str] = []
 
-    async def serve(settings: ProbedStartedSettings, party: Party, stop: asyncio.Event) -> None:
+    async def serve(settings: StartedSettings, party: Party, stop: asyncio.Event) -> None:
         del settings, party, stop
         page = find_page(capsys)
         assert page
@@ -272,7 +259,7 @@ def test_probes_are_answered_where_the_settings_say_for_as_long_as_the_service_r
     pretend(monkeypatch, MemoryBroker())
     monkeypatch.setenv(f"{PREFIX}METRICS_PORT", "0")
 
-    assert start_probed(serve) == 0
+    assert start(serve) == 0
     # Nobody has said which runner is ours: alive, and not ready.
     assert [answer.status_code for answer in answers] == [200, 503]
     with pytest.raises(httpx.ConnectError):
@@ -283,7 +270,7 @@ def test_without_a_port_nobody_listens_and_one_that_cannot_be_ends_the_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, MemoryBroker())
-    assert start_probed(do_nothing) == 0
+    assert start(do_nothing) == 0
     assert find_page(capsys) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for port, said in (
@@ -291,7 +278,7 @@ def test_without_a_port_nobody_listens_and_one_that_cannot_be_ends_the_start(
             *((port, "client: HUBBUB_STARTED_METRICS_PORT: Input should be ") for port in ("-1", "65536", "http")),
         ):
             monkeypatch.setenv(f"{PREFIX}METRICS_PORT", port)
-            assert start_probed(never_reached) == EXIT_CONFIGURATION
+            assert start(never_reached) == EXIT_CONFIGURATION
             assert said in capsys.readouterr().err
 
 
@@ -320,3 +307,40 @@ def test_the_broker_is_asked_now_and_then_what_waits_in_each_queue(monkeypatch: 
 
     assert start(serve) == 0
     assert set(counted) == set(received_from(PartyId("client-1"), Role.CLIENT))
+
+
+# While it is still being imported ---------------------------------------------------------------------------
+
+SOURCES = Path(__file__).parents[4]
+# What every service imports, and here never gets from.
+STUCK = """
+import signal, sys
+sys.stdout.write("importing\\n")
+sys.stdout.flush()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("service", ["hubbub_coordinator", "hubbub_aggregator", "hubbub_trainer"])
+def test_a_service_that_is_still_being_imported_ends_well_when_told(
+    service: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "pydantic_settings.py").write_text(STUCK)
+    paths = [str(tmp_path), str(SOURCES / "shared"), str(SOURCES / "services")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", service],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    with process:
+        assert process.stdout
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        _, complaints = process.communicate(timeout=HANG_S)
+
+    assert (process.returncode, complaints) == (0, "")

@@ -1,7 +1,7 @@
 """A runner that died is rebuilt from its store: where it was, with all that follows from what had happened."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -46,13 +46,6 @@ from support.probe import (
 )
 
 FAR_OFF_S = 1e9
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_pauses() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
-        yield
 
 
 def again(disk: Disk, shell: ProbeShell | None = None) -> AbstractAsyncContextManager[Probe]:

@@ -1,6 +1,5 @@
 import asyncio
 import hashlib
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +36,6 @@ from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
 from hubbub.runtime.publisher import authenticate
 from hubbub.runtime.runner import BEGINNING, MachineOver, Runner, RunnerStopped
-from hubbub.runtime.telemetry import JsonFormatter
 from hubbub.transport import base
 from hubbub.transport.base import ACK, Address, Delivery, Verdict
 from hubbub.transport.topology import DELIVERY_LIMIT, REPORTS, dead_letter_queue, inbox
@@ -69,11 +67,6 @@ from support.probe import (
     go_by_kind,
     probe,
 )
-
-
-@pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
 
 
 def publish(to: PartyId = CLIENT, phase: str = "") -> Publish:
@@ -879,29 +872,3 @@ async def test_what_arrives_after_the_stop_does_not_reach_the_shell_and_is_kept(
 
         assert asked == []
         assert service.broker.waiting_in(inbox(COORDINATOR)) == 2
-
-
-@aio
-async def test_log_lines_of_effects_and_jobs_say_which_run_round_and_phase() -> None:
-    formatter, lines = JsonFormatter("coordinator"), []
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(json.loads(formatter.format(record)))
-
-    def say(effect: Note | Ponder) -> object:
-        logging.getLogger("probe").warning(effect.text)
-        return Done("")
-
-    collector = Collector()
-    logging.getLogger("probe").addHandler(collector)
-    try:
-        async with probe(ProbeShell(effect=say, job=say)) as service:  # type: ignore[arg-type] # result unused
-            await service.runner.feed(KEY, Go((Note("effect"), Ponder("job"))))
-            await service.take(2)
-    finally:
-        logging.getLogger("probe").removeHandler(collector)
-
-    assert [line["message"] for line in lines] == ["effect", "job"]
-    for line in lines:
-        assert (line["run"], line["round"], line["phase"]) == (KEY.run, KEY.round, KEY.phase)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from hubbub.errors import Code, ConfigurationError
+from hubbub.errors import Code, ConfigurationError, StorageFailed
 from hubbub.ids import RunId
 from hubbub.messages.rounds import VoidPhase
 from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
-from hubbub.runtime.state_folder import STATE_FILE, forget_run, lock_folder
+from hubbub.runtime.state_folder import STATE_FILE, Tombstones, forget_run, lock_folder
 from hubbub.trust.audit import read_log
 from support.aggregator_scene import CLIENTS, MANIFEST, scene_of
 from support.aio import aio
 
-RUN = MANIFEST.run_id
+RUN, OTHER = MANIFEST.run_id, RunId("f" * 64)
 
 
 def count_rows(folder: Path, table: str) -> int:
@@ -43,12 +44,11 @@ async def leave_open(folder: Path) -> None:
 async def test_secrets_events_and_spool_go_and_tombstone_and_journal_stay(tmp_path: Path) -> None:
     await leave_open(tmp_path)
     assert count_rows(tmp_path, "secrets") > 0
-    verdicts = count_rows(tmp_path, "verdicts")
+    assert count_rows(tmp_path, "verdicts") == 1
 
     assert forget_run(tmp_path, RUN[:8]) == RUN
 
-    assert (count_rows(tmp_path, "secrets"), count_rows(tmp_path, "events")) == (0, 0)
-    assert (count_rows(tmp_path, "verdicts"), verdicts) == (1, 1)
+    assert [count_rows(tmp_path, table) for table in ("secrets", "events", "verdicts")] == [0, 0, 1]
     assert list((tmp_path / "spool").iterdir()) == []
     assert [path.name for path in (tmp_path / "tombstones").iterdir()] == [RUN]
     last = read_log(tmp_path / "audit.jsonl").entries[-1]
@@ -90,17 +90,52 @@ async def test_forgetting_again_is_fine_until_the_run_has_ended(tmp_path: Path) 
 @aio
 async def test_what_cannot_be_forgotten_is_left_alone(tmp_path: Path) -> None:
     await leave_open(tmp_path / "party")
-    other = RunId("f" * 64)
     lock = lock_folder(tmp_path / "party")
     try:
         with pytest.raises(ConfigurationError, match="another process is running in"):
             forget_run(tmp_path / "party", RUN)
     finally:
         os.close(lock)
-    for name in (other, RUN[:3], ""):
+    for name in (OTHER, RUN[:3], ""):
         with pytest.raises(ConfigurationError, match="no runs that were joined here begin with"):
             forget_run(tmp_path / "party", name)
     with pytest.raises(ConfigurationError, match="is not the folder of an aggregator or a trainer"):
         forget_run(tmp_path, RUN)
 
     assert count_rows(tmp_path / "party", "secrets") > 0
+
+
+# Tombstones: a run that was joined once is known for ever --------------------------------------------------
+
+
+def test_a_run_is_remembered_once_and_its_end_too_across_restarts(tmp_path: Path) -> None:
+    tombstones = Tombstones(tmp_path / "tombstones")
+    assert (RUN in tombstones, len(tombstones), tombstones.has_ended(RUN)) == (False, 0, False)
+    for run in (RUN, OTHER, RUN):
+        tombstones.add(run)
+    tombstones = Tombstones(tmp_path / "tombstones")
+    assert (list(tombstones), len(tombstones)) == ([RUN, OTHER], 2)
+    assert tombstones.find_open() == [RUN, OTHER]
+
+    tombstones.mark_ended(RUN)
+    tombstones.add(RUN)
+    tombstones.mark_forgotten(OTHER)
+
+    tombstones = Tombstones(tmp_path / "tombstones")
+    assert (RUN in tombstones, OTHER in tombstones, len(tombstones)) == (True, True, 2)
+    assert (tombstones.has_ended(RUN), tombstones.has_ended(OTHER)) == (True, False)
+    assert tombstones.find_open() == [], "what was given up is neither open nor ended until its end is heard of"
+    tombstones.mark_ended(OTHER)
+    assert tombstones.has_ended(OTHER)
+
+
+def test_a_disk_that_is_full_is_a_storage_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(handle: int) -> None:
+        del handle
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tombstones = Tombstones(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail)
+
+    with pytest.raises(StorageFailed, match="takes no more: No space left on device"):
+        tombstones.add(RUN)

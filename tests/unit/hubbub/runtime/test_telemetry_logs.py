@@ -24,6 +24,7 @@ from support.probe import (
     KEY,
     MANIFEST,
     OTHER,
+    Done,
     Failing,
     Go,
     Note,
@@ -83,11 +84,6 @@ def test_every_line_of_a_round_names_its_round_and_every_line_of_a_phase_both(me
 # What goes wrong ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
-
-
 REFUSAL = CountRefusal(RejectReason.CONTRADICTION, "sum-chunk", MANIFEST.aggregators[0], "two sums")
 
 
@@ -112,6 +108,21 @@ async def test_an_effect_or_a_job_that_fails_is_tried_again_or_refuses_says_wher
             line = await line_with(stream, text)
 
     assert place_of(line) == PLACE
+
+
+@aio
+async def test_what_an_effect_or_a_job_logs_itself_says_where() -> None:
+    def say(effect: Note | Ponder) -> object:
+        runner.log.warning(effect.text)
+        return Done("")
+
+    with logging_as_json() as stream:
+        async with probe(ProbeShell(effect=say, job=say)) as service:  # type: ignore[arg-type]  # Result unused.
+            await service.runner.feed(KEY, Go((Note("an effect"), Ponder("a job"))))
+            await service.take(2)
+
+    for text in ("an effect", "a job"):
+        assert [place_of(line) for line in lines_with(stream, text)] == [PLACE]
 
 
 @aio

@@ -170,11 +170,6 @@ def test_every_metric_is_ours_says_what_it_is_and_has_few_labels_that_name_nobod
 # One service -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.0)
-
-
 @aio
 async def test_a_message_that_changes_nothing_adds_no_bytes_and_a_phase_that_was_not_checked_is_no_label() -> None:
     answers: list[list[KeyedEvent]] = [[(KEY, Go())], [], [(KEY, Go())]]
@@ -300,25 +295,6 @@ async def test_a_driver_that_died_is_a_stall() -> None:
         await asyncio.wait({driver})
 
         assert "no events are taken any more" in service.runner.find_stall()
-
-
-@aio
-async def test_an_event_that_takes_for_ever_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = asyncio.Event()
-    async with probe(ProbeShell(gate=gate)) as service:
-        feeding = asyncio.create_task(service.runner.feed(KEY, Go((Note("slow"),))))
-        await service.shell.entered.wait()
-        before = service.runner.find_stall()
-        monkeypatch.setattr(runner, "STALL_S", 0.0)
-        stalled = service.runner.find_stall()
-        gate.set()
-        await feeding
-        await service.runner.feed(KEY, Go())
-        after = service.runner.find_stall()
-
-    assert before == ""
-    assert "start this party again" in stalled
-    assert after == ""
 
 
 @aio
