@@ -79,9 +79,7 @@ means = st.floats(0, 1e6, allow_subnormal=True)
         ((0.0002, 0.0001, 0.0002), 0.001),  # The floor.
     ],
 )
-def test_a_later_one_is_bounded_by_the_lower_median_of_those_before(
-    history: tuple[float, ...], bound: float
-) -> None:
+def test_a_later_factor_is_bounded_by_the_lower_median(history: tuple[float, ...], bound: float) -> None:
     clamped = BOUNDS.clamp(1.0, history)
 
     assert clamped.factor == bound

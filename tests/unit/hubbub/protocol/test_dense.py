@@ -116,9 +116,7 @@ def test_words_add_up_to_words_of_sums_that_do_not_wrap(m: int, n: int, parts: i
 
 
 @given(m=moduli, n=st.integers(1, 100), data=st.data())
-def test_any_words_are_read_as_residues_and_told_apart_if_none_make_them(
-    m: int, n: int, data: st.DataObject
-) -> None:
+def test_any_words_are_read_and_those_of_no_residues_told_apart(m: int, n: int, data: st.DataObject) -> None:
     """Nothing is raised: when it is, and so how much of the sum was read before, would tell of the sum."""
     count, word = dense.count_words(n, m), dense.word_of(m)
     edges = st.sampled_from([0, m**word.digits - 1, min(m**word.digits, 2**word.bits - 1), 2**word.bits - 1])

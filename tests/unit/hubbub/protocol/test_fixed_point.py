@@ -17,9 +17,7 @@ def largest_sum(a: int, clients: int, alpha_max: float) -> int:
 
 
 @given(clients=st.integers(1, 10_000), alpha_max=positive, modulus_bits=st.integers(14, 32))
-def test_fraction_bits_is_the_largest_that_cannot_overflow(
-    clients: int, alpha_max: float, modulus_bits: int
-) -> None:
+def test_fraction_bits_are_the_most_without_overflow(clients: int, alpha_max: float, modulus_bits: int) -> None:
     a = fraction_bits(clients, alpha_max, modulus_bits)
 
     assert largest_sum(a, clients, alpha_max) < 2**modulus_bits
@@ -96,9 +94,7 @@ FIVE = SignedFixedPoint.for_cohort(5, 1000.0)
 )
 @example(clients=2, largest=1.0, bits=32)
 @example(clients=4096, largest=2.0**40, bits=16)
-def test_units_are_the_finest_in_which_the_largest_numbers_of_all_add_up(
-    clients: int, largest: float, bits: int
-) -> None:
+def test_units_are_the_finest_without_overflow(clients: int, largest: float, bits: int) -> None:
     point = SignedFixedPoint.for_cohort(clients, largest, bits)
 
     assert point.largest_units == math.floor(Fraction(largest) / Fraction(point.unit))
@@ -112,9 +108,7 @@ def test_units_are_the_finest_in_which_the_largest_numbers_of_all_add_up(
     bits=st.integers(9, 32),
     sign=st.sampled_from([-1, 1]),
 )
-def test_the_sum_of_everybodys_largest_numbers_is_exact(
-    clients: int, largest: float, bits: int, sign: int
-) -> None:
+def test_the_sum_of_all_largest_numbers_is_exact(clients: int, largest: float, bits: int, sign: int) -> None:
     point = SignedFixedPoint.for_cohort(clients, largest, bits)
     units = point.to_units(np.array([sign * largest]))
 

@@ -49,9 +49,7 @@ def test_plan_covers_every_element_once_and_in_order(vectors: list[Vector], chun
 
 
 @given(vectors=VECTORS, chunk_bytes=CHUNK_BYTES)
-def test_chunks_fit_pieces_are_aligned_and_padding_is_less_than_a_byte(
-    vectors: list[Vector], chunk_bytes: int
-) -> None:
+def test_chunks_fit_and_pieces_are_aligned(vectors: list[Vector], chunk_bytes: int) -> None:
     plan = plan_chunks(vectors, chunk_bytes)
     sizes = [chunk_payload_bytes(chunk, vectors) for chunk in plan]
 

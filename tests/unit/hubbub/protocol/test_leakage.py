@@ -160,7 +160,7 @@ def test_one_client_can_tell_roughly_how_much_was_chosen_alone(q: int, alike: fl
     [(0, 0, 3, 2, 0.0), (6, 12, 2, 1, 1.0), (4, 12, 2, 4, 8 / 12)],
     ids=["an empty union", "one other client and one bit", "one other client, whose marks do not cancel"],
 )
-def test_the_share_that_was_chosen_alone_where_it_is_certain(
+def test_the_share_chosen_alone_if_certain(
     matched: int, union_size: int, members: int, q: int, share: float
 ) -> None:
     estimate = leakage.estimate_alone_share(kept=10, matched=matched, union_size=union_size, members=members, q=q)

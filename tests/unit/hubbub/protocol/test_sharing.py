@@ -68,9 +68,7 @@ def test_chunks_may_be_split_added_and_recombined_one_by_one() -> None:
     assert np.array_equal(recombine(sums, 11), x)
 
 
-def test_fewer_than_two_servers_or_sums_inputs_outside_the_ring_and_sums_of_different_lengths_are_refused() -> (
-    None
-):
+def test_too_few_servers_inputs_outside_the_ring_and_sums_of_different_lengths_are_refused() -> None:
     zeros, stream = np.zeros(3, dtype=np.uint32), AesCtrStream(bytes(32))
     for servers in (-1, 0, 1):
         with pytest.raises(ConfigurationError, match="at least 2 servers"):
@@ -111,9 +109,7 @@ def every_randomness(m: int, drawn: int) -> tuple[bytes, int]:
 
 @pytest.mark.parametrize("m", [2, 3, 5, 6, 11])
 @pytest.mark.parametrize("servers", [2, 3])
-def test_over_all_randomness_any_shares_but_one_are_distributed_alike_for_every_secret(
-    m: int, servers: int
-) -> None:
+def test_over_all_randomness_any_shares_but_one_are_alike_for_every_secret(m: int, servers: int) -> None:
     """Exact: no sampling, every combination of random words is tried with every secret."""
     data, trials = every_randomness(m, servers - 1)
     for secret in range(m):

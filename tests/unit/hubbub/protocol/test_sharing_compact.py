@@ -87,9 +87,7 @@ def sum_up(vectors: Sequence[Vector], inputs: Sequence[tuple[Residues, ...]], se
     servers=st.integers(2, 4),
     seed=st.integers(0, 2**16),
 )
-def test_what_clients_decode_is_the_sum_of_the_inputs(
-    length: int, modulus: int, clients: int, servers: int, seed: int
-) -> None:
+def test_clients_decode_the_sum(length: int, modulus: int, clients: int, servers: int, seed: int) -> None:
     vectors = (Vector("values", length, modulus), Vector("factors", 1, 2**32))
     inputs = [draw(vectors, 100 * seed + client, clients) for client in range(clients)]
 
@@ -161,9 +159,7 @@ def total_of(m: int, *addends: int) -> Total:
     return total
 
 
-def test_sums_up_to_the_largest_residue_are_read_and_wrap_where_the_ring_is_a_power_of_two(
-    subtests: pytest.Subtests,
-) -> None:
+def test_sums_up_to_the_largest_residue_are_read_and_powers_of_two_wrap(subtests: pytest.Subtests) -> None:
     for m in MODULI:
         with subtests.test(m=m):
             largest = total_of(m, m - 1 - (m - 1) // 2, (m - 1) // 2)

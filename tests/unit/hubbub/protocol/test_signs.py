@@ -55,9 +55,7 @@ def test_what_is_outside_of_cohort_or_ring_is_refused() -> None:
     clients=st.integers(2, 127) | st.sampled_from([128, 32_767, 32_768]),
     columns=st.lists(st.lists(st.integers(-1, 1), min_size=2, max_size=8), max_size=20),
 )
-def test_digits_of_members_add_up_without_wrapping_and_give_the_sum(
-    clients: int, columns: list[list[int]]
-) -> None:
+def test_digits_of_members_add_up_without_wrapping(clients: int, columns: list[list[int]]) -> None:
     members = min([clients, *map(len, columns)])
     inputs = np.array([column[:members] for column in columns], dtype=np.int8).reshape(-1, members).T
 

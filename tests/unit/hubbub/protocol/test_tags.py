@@ -171,7 +171,7 @@ def total_in_our_ring(inputs: Inputs, key: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("total", "tells"), [(total_in_a_prime_field, True), (total_in_our_ring, False)])
-def test_tags_in_a_prime_field_tell_inputs_of_equal_sum_apart_and_ours_do_not(
+def test_tags_in_a_prime_field_tell_equal_sums_apart(
     total: Callable[[Inputs, int], list[int]], *, tells: bool
 ) -> None:
     """Clients who know r see the sum of the tags: of 2 + 0 it is below p, of 1 + 1 it often is not."""

@@ -37,7 +37,7 @@ def test_norms_are_exact_over_many_stretches(block: int) -> None:
 
 
 @given(SMALL, st.integers(1, 20), st.data())
-def test_the_largest_are_chosen_and_ties_go_to_the_lower_block(
+def test_the_largest_blocks_or_the_lower_ones_are_chosen(
     values: list[int], block: int, data: st.DataObject
 ) -> None:
     x = np.array(values, np.float32)

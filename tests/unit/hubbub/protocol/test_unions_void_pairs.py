@@ -55,9 +55,7 @@ def unite(chosen: Chosen, q: int | None) -> Totals:
 
 @pytest.mark.parametrize("absent", range(CLIENTS))
 @pytest.mark.parametrize("q", [None, 1])
-def test_after_training_on_the_same_batches_the_difference_is_the_absent_clients_choice(
-    q: int | None, absent: int
-) -> None:
+def test_after_the_same_batches_the_difference_is_the_absent_clients_choice(q: int | None, absent: int) -> None:
     """This is why a void round is trained anew."""
     chosen = choose(seed=1)
 

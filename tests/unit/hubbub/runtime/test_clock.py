@@ -33,7 +33,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
-def test_setting_the_machines_clock_changes_nothing_and_is_logged_once(
+def test_setting_the_clock_changes_nothing_and_is_logged_once(
     jump_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()

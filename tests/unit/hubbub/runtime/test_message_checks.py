@@ -27,9 +27,7 @@ STRANGER = PartyId("stranger")
 
 
 @pytest.mark.parametrize("body", make_bodies(MANIFEST), ids=lambda body: body.kind)
-def test_only_the_roles_that_a_message_names_may_send_it_and_there_is_a_way_to_those_who_receive_it(
-    body: Message,
-) -> None:
+def test_only_the_roles_that_a_message_names_may_send_it_and_its_recipients_are_reached(body: Message) -> None:
     for role, name in (*PARTIES.items(), (None, STRANGER)):
         assert role_of(MANIFEST, name) is role
         envelope = make_envelope(body, sender=name, recipient=COORDINATOR, manifest=MANIFEST)
@@ -69,9 +67,7 @@ def test_parties_talk_to_their_like_only_about_what_is_theirs_alone() -> None:
         (MANIFEST.clients[1], MANIFEST.run_id, RejectReason.WRONG_SENDER),
     ],
 )
-def test_a_proposal_is_taken_from_the_coordinator_of_its_own_manifest(
-    sender: PartyId, run: RunId, reason: RejectReason | None
-) -> None:
+def test_a_proposal_is_its_own_coordinators(sender: PartyId, run: RunId, reason: RejectReason | None) -> None:
     proposal = RunProposed(manifest=MANIFEST)
     envelope = make_envelope(proposal, sender=sender, recipient=MANIFEST.clients[0], run=run)
 
@@ -167,9 +163,7 @@ def test_all_snapshots_of_the_largest_model_that_a_peer_sends_in_a_run_pass_at_o
 
 
 @pytest.mark.parametrize("size", [1, 2**20])
-def test_one_sender_is_limited_in_messages_and_bytes_and_another_is_not(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_sender_is_limited_in_messages_and_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_checks, "PEERS_MAX_LENGTH", 100)
     monkeypatch.setattr(message_checks, "PEERS_MAX_BYTES", 50 * 2**20)
     limits = PeerLimits()

@@ -456,9 +456,7 @@ async def test_with_the_end_of_the_run_its_secrets_and_events_are_gone_from_ever
 
 
 @aio
-async def test_a_death_between_the_end_and_its_cleaning_up_is_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_death_before_cleaning_up_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene() as (broker, coordinator):
         async with running(tmp_path, broker) as guest:
             await say(coordinator, PROPOSAL)

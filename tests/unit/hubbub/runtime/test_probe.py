@@ -71,9 +71,7 @@ def test_where_nobody_listens_it_says_so(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == f"{address}/healthz: no answer: [Errno 111] Connection refused\n"
 
 
-def test_who_says_nothing_is_not_waited_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_is_not_waited_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.05)
     with silent() as address:
         assert main([f"{address}/healthz"]) == EXIT_UNWELL
@@ -110,9 +108,7 @@ def test_what_is_not_http_is_no_answer(capsys: pytest.CaptureFixture[str]) -> No
         (["http://127.0.0.1:port/"], "http://127.0.0.1:port/: Port could not be cast to integer value"),
     ],
 )
-def test_a_wrong_question_is_told_apart(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_address_is_told(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == EXIT_USAGE
 
     (line,) = capsys.readouterr().err.splitlines()

@@ -137,9 +137,7 @@ def test_an_empty_folder_ends_the_start_unless_the_settings_say_that_it_is_right
 
 
 @pytest.mark.parametrize("name", ["state.sqlite", "audit.jsonl", "tombstones"])
-def test_a_folder_in_which_something_is_left_needs_no_word(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_a_folder_with_some_state_is_accepted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     monkeypatch.delenv(f"{PREFIX}NEW_STATE")
     (tmp_path / "data" / name).mkdir(parents=True)
     pretend(monkeypatch, MemoryBroker())
@@ -190,9 +188,7 @@ def test_a_broker_that_is_not_there_ends_the_process_with_a_clear_line_and_no_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_service_and_closes_the_transport(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_a_signal_stops_service_and_transport(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     seen: list[Party] = []
     broker = MemoryBroker()
 
@@ -218,9 +214,7 @@ def test_a_signal_stops_the_service_and_closes_the_transport(
     assert broker.waiting_in(inbox(PartyId("client-1"))) == 0
 
 
-def test_the_broker_is_asked_as_this_identity_and_with_the_named_tls_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_broker_is_asked_as_this_identity_and_with_these_tls_files(monkeypatch: pytest.MonkeyPatch) -> None:
     made = pretend(monkeypatch, MemoryBroker())
     assert start(do_nothing) == 0
     for name in ("CA", "CERT", "KEY"):

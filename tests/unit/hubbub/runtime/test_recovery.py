@@ -512,9 +512,7 @@ STRANGE = {
 
 @pytest.mark.parametrize(("draft", "complaint"), STRANGE.values(), ids=STRANGE)
 @aio
-async def test_what_this_version_cannot_take_again_keeps_the_party_from_starting(
-    draft: Draft, complaint: str
-) -> None:
+async def test_what_cannot_be_replayed_keeps_the_party_from_starting(draft: Draft, complaint: str) -> None:
     disk = Disk()
     ForgetfulStore(disk).append([Draft(KEY, BEGINNING, "[{}]"), draft])
 

@@ -130,9 +130,7 @@ async def test_the_delivery_is_settled_only_after_its_effects() -> None:
 
 
 @aio
-async def test_publish_reaches_the_party_signed_and_a_party_without_an_inbox_holds_nothing_up(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_is_published_arrives_signed_or_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def receive(delivery: Delivery) -> Verdict:
@@ -171,9 +169,7 @@ OUTAGES = [BrokerUnreachable("away"), StorageFailed("the disk is full"), OSError
 
 @pytest.mark.parametrize("error", OUTAGES, ids=repr)
 @aio
-async def test_an_effect_that_fails_is_tried_until_it_succeeds_before_anything_else_of_its_step_begins(
-    error: Exception,
-) -> None:
+async def test_an_effect_that_fails_is_tried_again_before_its_step_goes_on(error: Exception) -> None:
     failing = Failing([error, error])
     seen: list[object] = []
 
@@ -196,9 +192,7 @@ async def test_an_effect_that_fails_is_tried_until_it_succeeds_before_anything_e
 
 @pytest.mark.parametrize("error", [*OUTAGES, None], ids=repr)
 @aio
-async def test_an_event_that_cannot_be_kept_has_not_happened_and_its_delivery_comes_again(
-    error: Exception | None,
-) -> None:
+async def test_an_event_that_cannot_be_kept_has_not_happened_and_comes_again(error: Exception | None) -> None:
     """Either what it relies on fails, or the store itself."""
     failing = Failing([error or OUTAGES[1]] * 2)
     seen: list[object] = []
@@ -280,7 +274,7 @@ STORAGE_FAILS = ("storage fails, so no messages are taken: the disk is full",)
     "effect", [Keep("relied on"), Note("follows"), Ponder("job")], ids=lambda effect: type(effect).__name__
 )
 @aio
-async def test_a_disk_that_is_full_for_long_pauses_the_queue_and_costs_no_message(
+async def test_a_full_disk_pauses_the_queue_and_costs_no_message(
     effect: Effect, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FullDisk()
@@ -319,7 +313,7 @@ async def test_a_timers_event_that_cannot_be_kept_pauses_the_queue_too() -> None
 
 
 @aio
-async def test_a_party_that_is_stopped_while_its_disk_is_full_does_not_say_that_it_works(
+async def test_a_party_stopped_while_its_disk_is_full_does_not_say_that_it_works(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failing = asyncio.Event()
@@ -339,7 +333,7 @@ async def test_a_party_that_is_stopped_while_its_disk_is_full_does_not_say_that_
 
 @pytest.mark.parametrize("feed", [Runner.feed, Runner.feed_until_kept])
 @aio
-async def test_whoever_feeds_an_event_that_cannot_be_kept_is_told_and_nothing_has_happened(
+async def test_an_event_that_cannot_be_kept_is_told_to_its_source(
     feed: Callable[[Runner, Key, object], object],
 ) -> None:
     failing = Failing()
@@ -410,9 +404,7 @@ LAST_WORD = Record("round", {"members": ["client-1"], "outcome": "released"})
     ],
 )
 @aio
-async def test_a_record_names_the_run_round_and_phase_that_there_are_or_those_of_its_fields(
-    key: Key, record: Record, fields: dict[str, object]
-) -> None:
+async def test_a_record_names_its_run_round_and_phase(key: Key, record: Record, fields: dict[str, object]) -> None:
     async with probe(fresh=False) as service:
         service.runner.add(key, Data())
         await service.runner.feed(key, Go((record,)))
@@ -423,9 +415,7 @@ async def test_a_record_names_the_run_round_and_phase_that_there_are_or_those_of
 
 @pytest.mark.parametrize("failures", [0, 3])
 @aio
-async def test_records_keep_their_place_among_the_effects_also_if_the_disk_takes_them_later(
-    monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
+async def test_records_keep_their_place_among_the_effects(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     failing, seen, append = Failing(), list[int](), AuditLog.append
     failing.fill_disk(failures)
 
@@ -443,7 +433,7 @@ async def test_records_keep_their_place_among_the_effects_also_if_the_disk_takes
 
 
 @aio
-async def test_a_counted_refusal_is_counted_logged_and_recorded_and_what_is_for_the_owner_only_logged(
+async def test_a_refusal_is_counted_and_recorded_and_a_word_to_the_owner_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refusal = CountRefusal(RejectReason.FALSE_SUM, "sum-chunk", PartyId("aggregator-2"), "more than members")
@@ -475,9 +465,7 @@ async def test_a_refusal_that_cannot_be_recorded_is_counted_all_the_same(caplog:
 
 
 @aio
-async def test_a_flood_of_refusals_is_counted_in_full_and_recorded_and_logged_briefly(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_flood_of_refusals_is_counted_in_full_and_logged_briefly(caplog: pytest.LogCaptureFixture) -> None:
     async with probe(ProbeShell(events=go_by_kind)) as service:
         for _ in range(500):
             await service.send_bytes(b"garbage")
@@ -595,9 +583,7 @@ async def test_a_job_that_an_outage_keeps_from_being_done_is_begun_again(error: 
 
 
 @aio
-async def test_a_job_whose_machine_is_over_meanwhile_is_given_up_without_a_word_of_failure(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_job_whose_machine_is_over_is_given_up_without_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     given_up = asyncio.Event()
 
@@ -627,9 +613,7 @@ async def test_what_a_peer_did_wrong_is_counted_and_recorded_when_a_job_finds_it
 
 
 @aio
-async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed_and_a_failure_does_not(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed(caplog: pytest.LogCaptureFixture) -> None:
     async with probe(ProbeShell(job=lambda _: Unlisted())) as service:
         service.runner.feed_soon(KEY, Failed("while idle"))
         await service.runner.feed(KEY, Go((Ponder("x"),)))
@@ -732,9 +716,7 @@ async def test_what_the_intake_refuses_is_counted_under_its_reason(caplog: pytes
 
 
 @aio
-async def test_a_bug_in_an_effect_puts_the_message_aside_and_holds_nothing_else_up(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_bug_in_an_effect_puts_the_message_aside_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Its event is kept and so has happened: the machine must not be where a restart would not find it."""
     shell = ProbeShell(events=go(Note("bug"), Note("after"), Ponder("x")), effect=Failing([KeyError("a bug")]))
     async with probe(shell) as service:

@@ -72,9 +72,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         settings.workers = 5  # type: ignore[misc] # that is the point
 
 
-def test_settings_come_from_a_file_and_the_environment_wins_over_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_environment_wins_over_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_file(monkeypatch, tmp_path / "tested.toml", COMPLETE)
     monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
 
@@ -102,9 +100,7 @@ def test_every_missing_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("value", [None, "", "ab" * 31, "AB" * 32, "ab" * 32 + "\n", "latest"])
-def test_a_service_without_a_policy_pins_the_roster_by_its_whole_digest(
-    monkeypatch: pytest.MonkeyPatch, value: str | None
-) -> None:
+def test_the_roster_is_pinned_by_its_whole_digest(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     set_variables(monkeypatch, ROSTER_SHA256="ab" * 32)
     assert load_settings(PinnedSettings).roster_sha256 == "ab" * 32
 

@@ -46,9 +46,7 @@ def test_what_is_written_first_is_read_by_the_next_process_too(tmp_path: Path) -
                 assert each_spool.read(key, each) == f"{key} {each}".encode()
 
 
-def test_a_write_that_fails_leaves_nothing_that_could_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_nothing_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path)
 
     with monkeypatch.context() as patch:
@@ -168,9 +166,7 @@ def test_a_slot_is_emptied_and_filled_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first_freed", [True, False])
-def test_of_two_slots_with_the_same_chunk_the_one_that_was_filled_last_counts(
-    tmp_path: Path, *, first_freed: bool
-) -> None:
+def test_of_two_slots_with_the_same_chunk_the_later_one_counts(tmp_path: Path, *, first_freed: bool) -> None:
     """A power failure may bring back what was dropped, after the same chunk has come once more."""
     spool, other = Spool(tmp_path), ref("client-2")
     for each in (ref(), other) if first_freed else (other, ref()):

@@ -31,9 +31,7 @@ def test_a_line_is_one_json_object_that_names_the_party(stream: io.StringIO) -> 
     assert line == {"party": "client-1", "level": "info", "logger": "hubbub.test", "message": text}
 
 
-def test_lines_inside_a_context_have_its_fields_that_have_a_value_and_lines_after_it_do_not(
-    stream: io.StringIO,
-) -> None:
+def test_lines_inside_a_context_have_its_fields_and_lines_after_it_do_not(stream: io.StringIO) -> None:
     def fail() -> None:
         with context(run="r1", round=0, phase=""):
             log.info("about the run")

@@ -298,9 +298,7 @@ async def test_a_driver_that_died_is_a_stall() -> None:
 
 
 @aio
-async def test_neither_an_outage_nor_nothing_to_do_is_a_stall_however_long_it_lasts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_neither_a_long_outage_nor_nothing_to_do_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, said = [0.0], list[str]()
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 

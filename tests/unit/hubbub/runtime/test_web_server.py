@@ -166,9 +166,7 @@ async def test_a_long_body_and_many_requests_on_one_connection_are_within_the_li
 
 
 @aio
-async def test_who_connects_beyond_the_limit_is_sent_away_and_told_when_to_come_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_connections_beyond_the_limit_are_told_when_to_come_back(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with serving(most=3) as connect:
         silent = [await connect() for _ in range(3)]
@@ -203,9 +201,7 @@ async def test_who_has_asked_nothing_gives_way_to_who_asks() -> None:
     ("limits", "status"), [({"most": 1, "patience_s": 0.0}, 503), ({"request_s": AT_ONCE_S}, 408)]
 )
 @aio
-async def test_who_is_being_answered_neither_gives_way_nor_is_given_up(
-    limits: dict[str, Any], status: int
-) -> None:
+async def test_who_is_being_answered_does_not_give_way(limits: dict[str, Any], status: int) -> None:
     app = Held()
     async with serving(app=app, **limits) as connect:
         peer = await connect()
@@ -308,9 +304,7 @@ def test_a_tally_writes_ever_fewer_lines_until_it_was_quiet(caplog: pytest.LogCa
 @pytest.mark.parametrize(
     ("descriptors", "expected"), [(256, 96), (1024, 672), (2**20, 1024), (resource.RLIM_INFINITY, 1024), (64, 8)]
 )
-def test_there_are_fewer_connections_than_descriptors(
-    descriptors: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_descriptors_limit_connections(descriptors: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
 
     assert find_limits().connections == expected

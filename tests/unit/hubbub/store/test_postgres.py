@@ -199,9 +199,7 @@ def far_store(server: PrivatePostgres, schema: str, line: Line) -> Iterator[Post
 
 
 @pytest.mark.parametrize("fault", [Line.lose_the_order, Line.lose_the_answer, Line.delay_the_order])
-def test_entries_are_there_once_however_the_connection_broke(
-    far_store: PostgresStore, line: Line, fault: Callable[[Line], None]
-) -> None:
+def test_entries_are_there_once(far_store: PostgresStore, line: Line, fault: Callable[[Line], None]) -> None:
     first = far_store.append([draft("first")])
     far_store.mark_done(first)
     fault(line)
@@ -218,7 +216,7 @@ def test_entries_are_there_once_however_the_connection_broke(
 
 
 @pytest.mark.parametrize("fault", [Line.lose_the_order, Line.lose_the_answer])
-def test_an_append_that_failed_has_not_happened_even_if_its_commit_did(
+def test_an_append_that_failed_has_not_happened(
     far_store: PostgresStore, line: Line, fault: Callable[[Line], None]
 ) -> None:
     far_store.append([draft("first")])
@@ -324,7 +322,7 @@ def test_a_full_disk_takes_all_or_nothing_and_goes_on_when_there_is_room(
     ]
 
 
-def test_a_standby_and_a_user_who_may_not_create_tables_are_clear_errors(
+def test_a_standby_and_a_user_without_rights_are_clear_errors(
     server: PrivatePostgres, store: PostgresStore
 ) -> None:
     store._connection.execute("SET default_transaction_read_only = on")
@@ -339,7 +337,7 @@ def test_a_standby_and_a_user_who_may_not_create_tables_are_clear_errors(
 
 
 @pytest.mark.parametrize("version", [1, 3], ids=["earlier", "later"])
-def test_tables_of_another_version_are_refused(
+def test_other_versions_are_refused(
     server: PrivatePostgres, schema: str, store: PostgresStore, version: int
 ) -> None:
     store.append([draft("first")])
@@ -352,9 +350,7 @@ def test_tables_of_another_version_are_refused(
 # Two processes ------------------------------------------------------------------------------------------
 
 
-def test_who_opens_the_store_last_has_it_and_the_other_writes_nothing_more(
-    server: PrivatePostgres, schema: str, store: PostgresStore
-) -> None:
+def test_who_opens_the_store_last_has_it_alone(server: PrivatePostgres, schema: str, store: PostgresStore) -> None:
     store.mark_done(store.append([draft("first")]))
     second = PostgresStore(url_of(server, schema))
     second.append([draft("second")])

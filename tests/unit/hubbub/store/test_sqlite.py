@@ -204,7 +204,7 @@ def on_its_own_disk(folder: Path, options: str) -> tuple[str, ...]:
         ("disk", "cannot be used: .*full; make room on its disk"),
     ],
 )
-def test_a_file_that_cannot_grow_takes_all_or_nothing_and_goes_on_when_there_is_room(
+def test_a_file_that_cannot_grow_takes_all_or_nothing_until_it_can(
     tmp_path: Path, mode: str, complaint: str
 ) -> None:
     prefix = on_its_own_disk(tmp_path, "size=1m") if mode == "disk" else ()
@@ -269,9 +269,7 @@ def test_a_file_that_is_no_database_or_damaged_is_a_clear_error(path: Path, cont
 
 
 @pytest.mark.parametrize("version", [1, 3], ids=["earlier", "later"])
-def test_a_store_of_another_version_is_refused_and_left_alone(
-    store: SqliteStore, path: Path, version: int
-) -> None:
+def test_a_store_of_another_version_is_refused(store: SqliteStore, path: Path, version: int) -> None:
     store.append([draft("first")])
     store._file._database.execute(f"PRAGMA user_version = {version}")
     with pytest.raises(
@@ -290,9 +288,7 @@ def test_a_table_of_another_shape_is_refused_rather_than_misread(path: Path) -> 
         SqliteStore(path)
 
 
-def test_a_file_that_another_process_holds_is_a_clear_error_and_free_again_later(
-    store: SqliteStore, path: Path
-) -> None:
+def test_a_file_that_another_process_holds_is_a_clear_error(store: SqliteStore, path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     store._file._database.execute("PRAGMA busy_timeout = 0")
@@ -314,9 +310,7 @@ def test_other_tables_may_be_in_the_same_file(store: SqliteStore, path: Path) ->
     other.close()
 
 
-def test_a_name_that_is_special_to_sqlite_is_a_file_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_special_to_sqlite_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     SqliteStore(Path(":memory:")).close()
     assert (tmp_path / ":memory:").stat().st_size > 0
@@ -326,7 +320,7 @@ def test_a_name_that_is_special_to_sqlite_is_a_file_like_any_other(
 
 
 @pytest.mark.parametrize("in_log_only", [True, False])
-def test_only_its_owner_may_read_it_and_what_is_dropped_is_in_no_file_any_more(
+def test_only_its_owner_may_read_it_and_what_is_dropped_is_gone(
     store: SqliteStore, path: Path, *, in_log_only: bool
 ) -> None:
     def found() -> bool:

@@ -33,9 +33,7 @@ def bytes_on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-def test_the_last_secret_of_a_name_is_there_for_the_next_process_and_one_that_is_deleted_is_not(
-    vault: Vault, tmp_path: Path
-) -> None:
+def test_the_last_secret_of_a_name_is_kept_unless_deleted(vault: Vault, tmp_path: Path) -> None:
     for name, value in (("run key", SECRET), ("group", SECRET), ("group", b""), ("outbox", SECRET)):
         vault.put(RUN, name, value)
     vault.delete(RUN, "outbox")

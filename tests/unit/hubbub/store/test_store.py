@@ -44,7 +44,7 @@ def test_a_postgresql_url_is_a_database(monkeypatch: pytest.MonkeyPatch, scheme:
         ("", "an empty setting is no event store"),
     ],
 )
-def test_anything_else_is_refused_without_being_repeated(
+def test_anything_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | Path, named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -177,9 +177,7 @@ def test_servers_learn_what_the_strategy_says() -> None:
         ({"rho": 0.01, "q": 8}, "nothing", "partial-sec-union"),
     ],
 )
-def test_the_cheapest_that_is_allowed_is_recommended(
-    changes: dict[str, object], level: ServersLearn, recommended: str
-) -> None:
+def test_the_cheapest_is_recommended(changes: dict[str, object], level: ServersLearn, recommended: str) -> None:
     assert plan(ask(**changes), servers_learn=level).recommended.label == recommended
 
 

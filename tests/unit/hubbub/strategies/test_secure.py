@@ -196,9 +196,7 @@ def test_a_round_is_the_plain_computation(name: str, clients: int, servers: int,
 
 @every_method
 @pytest.mark.parametrize("history", [(), (0.01, 0.03, 0.02, 0.4)], ids=["first round", "later"])
-def test_a_clamped_round_steps_less_far_and_the_rest_stays_in_the_accumulators(
-    name: str, history: History
-) -> None:
+def test_what_a_clamped_round_does_not_apply_stays_in_the_accumulators(name: str, history: History) -> None:
     parameters = setting_of(name, q=2, first_factor_bound=0.25)
     plain, ends = check(name, parameters, inputs_for(parameters, history=history), left_out=[1])
     assert plain.factor == (4 * 0.02 if history else 0.25)
@@ -627,9 +625,7 @@ def test_predicted_bits_count_who_sent_and_who_received(name: str) -> None:
         ("compact", 11 * 3_857 + 1_280, 11 * 471 * 44 + 1_280, 11 * 32, 11 * (128 + 192)),
     ],
 )
-def test_what_lenet_costs_in_blocks_of_sixteen(
-    wire: WireMode, union: int, signs: int, factors: int, tags: int
-) -> None:
+def test_the_costs_of_lenet_in_blocks(wire: WireMode, union: int, signs: int, factors: int, tags: int) -> None:
     heads, lenet = Headcount.complete(5, 2), replace(LENET, q=1, block=16, wire=wire)
     expected = {"union": union, "signs": signs, "factors": factors, "tags": tags}
 

@@ -103,7 +103,7 @@ def test_file_that_cannot_be_read_is_named(client: CertificateFiles, tmp_path: P
             Access("amqps://host/", tls=Tls(**files))
 
 
-def test_files_that_are_not_what_they_should_be_are_named(
+def test_files_with_other_contents_are_named(
     authority: Authority, client: CertificateFiles, tmp_path: Path
 ) -> None:
     garbage, locked = tmp_path / "garbage.pem", tmp_path / "locked.key"
@@ -202,9 +202,7 @@ async def test_demand_for_a_client_certificate_is_understood(
 
 
 @aio
-async def test_certificate_that_does_not_verify_is_told_with_the_reason(
-    authority: Authority, tmp_path: Path
-) -> None:
+async def test_a_certificate_that_does_not_verify_is_told(authority: Authority, tmp_path: Path) -> None:
     with tls_server(authority, "broker.example") as port:
         named_otherwise = await find_trouble(port, Tls(ca_file=authority.ca_file))
         unknown = await find_trouble(port, Tls(ca_file=Authority(tmp_path / "other").ca_file))

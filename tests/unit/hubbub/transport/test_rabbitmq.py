@@ -148,7 +148,7 @@ async def put_aside(broker: Broker, bodies: list[bytes]) -> None:
 
 
 @aio
-async def test_dead_letters_wait_for_no_others_and_one_that_the_broker_does_not_take_is_dropped_alone(
+async def test_a_dead_letter_that_the_broker_does_not_take_is_dropped_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker, bodies = Broker(at_once=20, unwanted=b"1"), [b"%d" % number for number in range(20)]

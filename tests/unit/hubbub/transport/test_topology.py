@@ -75,7 +75,7 @@ def test_a_party_receives_exactly_the_flows_to_its_role_and_rejects_into_a_queue
         (Role.CLIENT, "hubbub.peers.anna", "hubbub.peers"),
     ],
 )
-def test_a_queue_of_its_own_is_for_orders_to_an_aggregator_and_for_what_clients_send_each_other(
+def test_orders_to_aggregators_and_messages_among_clients_have_queues_of_their_own(
     role: Role, queue: str, source: str
 ) -> None:
     bindings = topology_for(ANNA, role).bindings

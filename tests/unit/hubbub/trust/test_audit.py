@@ -60,9 +60,7 @@ def kinds_in(path: Path) -> list[str]:
 # Writing.
 
 
-def test_a_log_opens_with_format_and_party_and_each_digest_covers_its_line_and_the_digest_before(
-    tmp_path: Path,
-) -> None:
+def test_a_log_opens_with_format_and_party_and_each_digest_covers_the_one_before(tmp_path: Path) -> None:
     path = write(tmp_path / "folder" / "audit.jsonl", "joined", "ended")
 
     log = read_log(path)
@@ -78,9 +76,7 @@ def test_a_log_opens_with_format_and_party_and_each_digest_covers_its_line_and_t
     assert digest == hashlib.sha256(bind("hubbub audit entry", 2, text)).hexdigest()
 
 
-def test_who_knows_a_head_cannot_confirm_a_guess_at_the_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_cannot_confirm_a_guess_at_the_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two logs with the same entries, written at the same time, have nothing in common but what they say."""
     monkeypatch.setattr(audit, "datetime", StoppedClock)
 
@@ -109,9 +105,7 @@ def test_only_the_owner_can_read_a_log_whatever_the_umask(tmp_path: Path) -> Non
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_reopened_log_goes_on_with_the_same_chain_and_syncs_each_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reopened_log_goes_on_and_syncs_each_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     with opened(path) as log:
         log.append("joined", kind="share", self="fields may be named like the parameters")
@@ -166,7 +160,7 @@ def test_many_threads_write_one_chain(tmp_path: Path) -> None:
     assert sorted(map(str, places)) == sorted(str([number, turn]) for number in range(8) for turn in range(20))
 
 
-def test_a_full_disk_is_told_and_nothing_follows_until_the_log_is_opened_again(
+def test_after_a_full_disk_nothing_follows_until_a_reopening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"
@@ -298,9 +292,7 @@ def test_a_flood_of_refusals_makes_the_log_longer_by_its_logarithm_only(tmp_path
     }
 
 
-def test_made_up_names_are_lumped_together_when_there_are_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_made_up_names_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of the broker that makes up names uses up its own room only."""
     monkeypatch.setattr(audit, "MAX_TALLIES", 14)
     monkeypatch.setattr(audit, "MAX_TALLIES_OF_ONE", 3)
@@ -436,9 +428,7 @@ def test_a_log_of_the_format_before_is_read_and_continued_with_salts(tmp_path: P
         (lambda _: [], 1, "there is no entry"),
     ],
 )
-def test_a_broken_chain_says_where_and_how(
-    kept: Path, change: Callable[[list[bytes]], list[bytes]], line: int, how: str
-) -> None:
+def test_a_break_is_located(kept: Path, change: Callable[[list[bytes]], list[bytes]], line: int, how: str) -> None:
     lines = kept.read_bytes().splitlines(keepends=True)
 
     error = check_broken(kept, b"".join(change(lines)))

@@ -120,9 +120,7 @@ def test_nothing_is_overwritten_and_nothing_is_written_beside_it(there: str, tmp
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3], ids=["private file", "public file", "folder"])
-def test_a_disk_that_fails_leaves_no_half_identity(
-    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_disk_leaves_no_identity(failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def fail(handle: int) -> None:

@@ -119,9 +119,7 @@ def test_two_parties_of_one_name_or_key_are_refused() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_an_entry_changed_after_it_was_made_is_refused_wherever_it_shows_up(
-    change: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_changed_entry_is_refused_wherever_it_shows_up(change: dict[str, object], tmp_path: Path) -> None:
     changed = NORTH.model_copy(update=change)
     complaint = f"{changed.name} does not prove that it holds its key"
 
@@ -185,9 +183,7 @@ def test_another_roster_than_the_pinned_one_is_refused_and_both_digests_are_told
         ({"surprise": 1}, "surprise: "),
     ],
 )
-def test_a_file_that_is_no_roster_is_told_in_one_line(
-    changes: dict[str, object], complaint: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_roster_is_told(changes: dict[str, object], complaint: str, tmp_path: Path) -> None:
     path = write(build_roster(PARTIES), tmp_path, **changes)
 
     with pytest.raises(ConfigurationError, match=f"{path} is not a roster: {complaint}") as info:
@@ -225,9 +221,7 @@ def test_independent_parties_are_not_warned_about() -> None:
     ],
     ids=["two aggregators", "broker", "coordinator"],
 )
-def test_two_posts_in_one_hand_are_warned_about(
-    more: PublicIdentity | None, broker: str | None, warning: str
-) -> None:
+def test_two_roles_in_one_hand_are_noted(more: PublicIdentity | None, broker: str | None, warning: str) -> None:
     parties = PARTIES if more is None else (*PARTIES, more)
 
     (found,) = find_conflicts(build_roster(parties, broker=broker))

@@ -180,9 +180,7 @@ def test_endorsements_of_different_models_or_runs_do_not_mix(stray: list[Endorse
     ],
     ids=["empty", "the salt's file", "a manifest", "a short commitment"],
 )
-def test_an_endorsement_is_read_as_it_was_written_and_nothing_else_is_one(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_an_endorsement_is_read_and_nothing_else_is_one(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "file.json"
     with pytest.raises(ConfigurationError, match=r"file\.json cannot be read: No such file"):
         read_endorsement(path)
