@@ -34,7 +34,7 @@ from hubbub.strategies.base import ClientInput, Conclusion, Release
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.access import Access, Login
 from hubbub.transport.base import DeadLetter, Delivery
-from hubbub.trust.identity import Identity
+from hubbub.trust.identity import Identity, _PrivateFile
 from hubbub.trust.seals import RunSeals, TagCoefficients
 from hubbub_coordinator.api.access import Tokens
 from hubbub_local.federation import Parties
@@ -84,7 +84,7 @@ def open_round() -> OpenRound:
 
 def identity() -> Identity:
     key = SigningKey.from_bytes(SECRET)
-    return Identity(PartyId("client-1"), Role.CLIENT, PartyId("org-1"), key, WORD)
+    return Identity(PartyId("client-1"), Role.CLIENT, PartyId("org-1"), key, WORD.ljust(43, "x"))
 
 
 def run_seals() -> RunSeals:
@@ -155,6 +155,8 @@ HOLDERS: dict[str, Callable[[], object]] = {
         folder=Path("data"),
     ),
     "Identity": identity,
+    "an identity's private file": lambda: _PrivateFile.of(identity()),
+    "an identity's public file": lambda: identity().public(),
     "Party": lambda: Party(identity(), roster_of(MANIFEST), Mock()),
     "Parties": lambda: Parties(roster_of(MANIFEST), {PartyId("client-1"): identity()}),
     "Login": lambda: Login("client-1", WORD),

@@ -9,9 +9,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, tzinfo
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -61,10 +62,15 @@ def kinds_in(path: Path) -> list[str]:
 
 
 def test_a_log_opens_with_format_and_party_and_each_digest_covers_the_one_before(tmp_path: Path) -> None:
-    path = write(tmp_path / "folder" / "audit.jsonl", "joined", "ended")
+    before = os.umask(0)
+    try:
+        path = write(tmp_path / "folder" / "audit.jsonl", "joined", "ended")
+    finally:
+        os.umask(before)
 
     log = read_log(path)
 
+    assert path.stat().st_mode & 0o777 == 0o600, "only its owner can read it, whatever the umask"
     assert log.party == ME
     assert [(entry.sequence, entry.kind) for entry in log.entries] == [(1, "opened"), (2, "joined"), (3, "ended")]
     assert log.entries[0].fields == {"format": 2, "party": ME}
@@ -78,7 +84,8 @@ def test_a_log_opens_with_format_and_party_and_each_digest_covers_the_one_before
 
 def test_a_head_cannot_confirm_a_guess_at_the_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two logs with the same entries, written at the same time, have nothing in common but what they say."""
-    monkeypatch.setattr(audit, "datetime", StoppedClock)
+    stopped = Mock(now=lambda zone: datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone))
+    monkeypatch.setattr(audit, "datetime", stopped)
 
     one, other = (read_log(write(tmp_path / name, "joined", "ended")) for name in ("one", "other"))
 
@@ -87,22 +94,6 @@ def test_a_head_cannot_confirm_a_guess_at_the_entries(tmp_path: Path, monkeypatc
     salts = {entry.salt for log in (one, other) for entry in log.entries}
     digests = {entry.digest for log in (one, other) for entry in log.entries}
     assert len(salts) == len(digests) == 6
-
-
-class StoppedClock:
-    @staticmethod
-    def now(zone: tzinfo) -> datetime:
-        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
-
-
-def test_only_the_owner_can_read_a_log_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        path = write(tmp_path / "log")
-    finally:
-        os.umask(before)
-
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_reopened_log_goes_on_and_syncs_each_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,15 +188,6 @@ def test_a_log_that_is_closed_or_that_somebody_else_writes_to_takes_nothing_more
     assert kinds_in(path) == ["opened", "joined"]
 
 
-@pytest.mark.parametrize("place", ["file/log", "folder"])
-def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "folder").mkdir()
-
-    with pytest.raises(LocalError, match="cannot be opened"):
-        AuditLog(tmp_path / place, ME)
-
-
 # Opening what a crash, or somebody, left.
 
 
@@ -283,13 +265,8 @@ def test_a_flood_of_refusals_makes_the_log_longer_by_its_logarithm_only(tmp_path
 
     entries = [entry.fields for entry in read_log(tmp_path / "log").entries[1:]]
     assert [entry["count"] for entry in entries] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1]
-    assert entries[-1] == {
-        "reason": "bad-signature",
-        "kind": "share",
-        "sender": "client-2",
-        "run": RUN,
-        "count": 1,
-    }
+    about = {"reason": "bad-signature", "kind": "share", "sender": "client-2", "run": RUN}
+    assert entries[-1] == {**about, "count": 1}
 
 
 def test_too_many_made_up_names_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,9 +367,8 @@ def write_without_salt(path: Path, *kinds: str) -> Path:
     """A log as it was before lines had salts."""
     lines: list[bytes] = []
     for line in write(path, *kinds).read_bytes().splitlines():
-        changes = (
-            {"previous": json.loads(lines[-1])["digest"]} if lines else {"fields": {"format": 1, "party": ME}}
-        )
+        first: dict[str, object] = {"fields": {"format": 1, "party": ME}}
+        changes = {"previous": json.loads(lines[-1])["digest"]} if lines else first
         lines.append(rewrite(line, salt=None, **changes))
     path.write_bytes(b"".join(lines))
     return path
@@ -438,8 +414,11 @@ def test_a_break_is_located(kept: Path, change: Callable[[list[bytes]], list[byt
     assert how in error.how
 
 
-def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_log_that_is_not_there_or_cannot_be_opened_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read: No such file") as caught:
         read_log(tmp_path / "log")
-
     assert not isinstance(caught.value, BrokenChain)
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "log", tmp_path):
+        with pytest.raises(LocalError, match="cannot be opened"):
+            AuditLog(path, ME)
