@@ -9,30 +9,23 @@ from hubbub.strategies.phase_plan import plan_phase
 from support.builders import make_manifest
 
 
-@pytest.mark.parametrize("strategy", ["no-union", "sec-union", "partial-sec-union", "sum", "sparse-sum"])
-def test_phases_that_share_secrets_are_compact_in_a_compact_run(strategy: str) -> None:
-    manifest = make_manifest(strategy=strategy, wire="compact")
-
-    phases = ["signs" if "union" in strategy else "values"]
-
-    assert all(plan_phase(manifest, phase).compact for phase in phases)
-    assert plan_phase(manifest, phases[0]).encoding is DENSE
-
-
 @pytest.mark.parametrize(
-    ("strategy", "phase"),
+    ("phase", "strategies", "compact"),
     [
-        ("plaintext-union", "union"),
-        ("fedavg", "update"),
-        ("topbinary-sep", "update"),
-        ("topbinary-direct", "update"),
+        ("signs", ["no-union", "sec-union", "partial-sec-union"], True),
+        ("values", ["sum", "sparse-sum"], True),
+        ("union", ["plaintext-union"], False),
+        ("update", ["fedavg", "topbinary-sep", "topbinary-direct"], False),
     ],
 )
-def test_what_is_sent_in_the_clear_goes_the_papers_way(strategy: str, phase: str) -> None:
-    wire = plan_phase(make_manifest(strategy=strategy, wire="compact"), phase)
+def test_what_is_shared_is_compact_and_what_is_sent_in_the_clear_goes_the_papers_way(
+    phase: str, strategies: list[str], *, compact: bool
+) -> None:
+    for strategy in strategies:
+        wire = plan_phase(make_manifest(strategy=strategy, wire="compact"), phase)
 
-    assert not wire.compact
-    assert wire.encoding is WHOLE_BITS
+        assert wire.compact is compact
+        assert wire.encoding is (DENSE if compact else WHOLE_BITS)
 
 
 def test_every_aggregator_releases_on_the_papers_wire_and_one_after_the_other_on_the_compact_one() -> None:

@@ -38,14 +38,6 @@ def test_blocks_are_planned_as_they_predict_themselves_and_change_no_other_row(w
     assert both.recommended == row
 
 
-def test_blocks_are_lost_as_indices_are() -> None:
-    told = plan(ask(block=16)).block_leakage
-
-    assert told is not None
-    assert told.expected_lost == leakage.expected_lost(3_857, 385 / 3_857, 5, 1)
-    assert plan(ask()).block_leakage is None
-
-
 def test_every_row_of_table_2_is_there_and_only_the_related_work_cannot_be_run() -> None:
     rows = plan(LENET).rows
 
@@ -181,17 +173,14 @@ def test_the_cheapest_is_recommended(changes: dict[str, object], level: ServersL
     assert plan(ask(**changes), servers_learn=level).recommended.label == recommended
 
 
-def test_on_the_compact_wire_indices_in_the_clear_save_nothing_but_what_sec_union_loses() -> None:
-    """C + C + S - 1 = 11 bits for each index instead of 2·C = 10."""
-    answer = plan(LENET, servers_learn="indices")
-
-    assert answer.recommended.strategy == "sec-union"
-    assert answer.lossless.strategy == "plaintext-union"
-
-
-def test_at_the_same_price_recommends_what_loses_nothing() -> None:
+def test_the_cheapest_that_loses_nothing_is_named_beside_one_that_does_and_recommended_at_the_same_price() -> None:
+    """On the compact wire indices in the clear save one bit of C + C + S - 1 = 11 for each."""
+    for answer, lossless in (
+        (plan(LENET, servers_learn="indices"), "plaintext-union"),
+        (plan(ask(rho=0.9)), "no-union"),
+    ):
+        assert (answer.recommended.strategy, answer.lossless.strategy) == ("sec-union", lossless)
     answer = plan(ask(rho=0.01, union_size=2_000, q=3, wire="paper", verified=False))  # ⌈log2(5 + 1)⌉ = 3.
-
     assert answer.row("sec-union").bits_per_round == answer.row("partial-sec-union").bits_per_round
     assert answer.recommended.strategy == "partial-sec-union"
 
@@ -218,9 +207,12 @@ def test_nothing_allowed_is_cheaper_than_what_is_recommended(level: ServersLearn
             assert row.bits_per_round >= answer.recommended.bits_per_round
 
 
-def test_gives_both_the_papers_and_the_exact_false_negatives() -> None:
-    told = plan(LENET).leakage
+def test_gives_both_the_papers_and_the_exact_false_negatives_also_of_blocks() -> None:
+    told, of_blocks = plan(LENET).leakage, plan(ask(block=16)).block_leakage
 
+    assert of_blocks is not None
+    assert of_blocks.expected_lost == leakage.expected_lost(3_857, 385 / 3_857, 5, 1)
+    assert plan(ask()).block_leakage is None
     assert round(told.paper_expected_lost) == 2_513
     assert round(told.expected_lost) == 4_525
     assert f"{told.paper_alone_probability:.2%}" == "97.39%"
@@ -233,18 +225,6 @@ def test_everything_chosen_with_one_bit_and_an_even_cohort_loses_everything() ->
     assert answer.row("sec-union").union_size == 0
     assert answer.row("partial-sec-union").union_size == 100
     assert answer.recommended.strategy == "no-union"
-
-
-def test_names_the_cheapest_that_loses_no_index_beside_one_that_does() -> None:
-    answer = plan(ask(rho=0.9))
-
-    assert answer.recommended.strategy == "sec-union"
-    assert answer.lossless.strategy == "no-union"
-
-
-@pytest.mark.parametrize("q", [1, 32])
-def test_q_at_its_ends_is_planned(q: int) -> None:
-    assert plan(ask(q=q, wire="paper")).row("sec-union").phases["union"] == 2 * 2 * 5 * 61_706 * q
 
 
 @pytest.mark.parametrize(
@@ -269,18 +249,16 @@ def test_a_question_about_a_run_that_cannot_be_is_refused(changes: dict[str, obj
         ask(**changes)
 
 
-@pytest.mark.parametrize(("rho", "union_size"), [(0.1, 0), (0.1, 50), (0.5, 100)])
-def test_the_largest_union_and_an_empty_one_are_planned(rho: float, union_size: int) -> None:
-    answer = plan(ask(parameters=100, rho=rho, union_size=union_size, wire="paper"))
+def test_q_and_the_union_at_their_ends_are_planned() -> None:
+    for q in (1, 32):
+        assert plan(ask(q=q, wire="paper")).row("sec-union").phases["union"] == 2 * 2 * 5 * 61_706 * q
+    for rho, size in ((0.1, 0), (0.1, 50), (0.5, 100)):
+        answer = plan(ask(parameters=100, rho=rho, union_size=size, wire="paper"))
+        assert answer.row("sec-union").phases["signs"] == 2 * 2 * 5 * size * 4
 
-    assert answer.row("sec-union").phases["signs"] == 2 * 2 * 5 * union_size * 4
 
-
-def test_an_unknown_level_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_level_and_a_cohort_beyond_floating_point_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="nothing, indices; not 'sums'"):
         plan(LENET, servers_learn="sums")  # type: ignore[arg-type]  # A caller without types.
-
-
-def test_a_cohort_beyond_floating_point_is_refused_and_not_a_traceback() -> None:
     with pytest.raises(ConfigurationError, match="100000 clients and q = 1 do not fit"):
         plan(ask(clients=100_000))
