@@ -6,7 +6,7 @@ It can die and be started again: give the next probe the same broker and disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -385,8 +385,11 @@ async def probe(
     store: ForgetfulStore | None = None,
     broker: MemoryBroker | None = None,
     fresh: bool = True,
+    settled: Callable[[Runner], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Probe]:
     """Start the probe; what is rejected or retried comes back at once. One that is not fresh has its store alone.
+
+    `settled` is called when all is done that an event asked for.
 
     When it ends, it has died: what its store did not sync is lost.
     """
@@ -415,6 +418,7 @@ async def probe(
             counters=counters,
             audit=audit,
             observer=observe,
+            settled=None if settled is None else lambda: settled(runner),
         )
         shell.runner = runner
         if fresh:

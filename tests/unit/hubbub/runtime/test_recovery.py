@@ -1,7 +1,7 @@
 """A runner that died is rebuilt from its store: where it was, with all that follows from what had happened."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -72,23 +72,18 @@ EVENTS = st.one_of(
 )
 
 
-def archive_all(service: Probe) -> Callable[[], Awaitable[None]]:
-    """Puts snapshots in the place of all entries."""
-
-    async def archive() -> None:
-        kept = [key for key, live in service.runner.machines.items() if live.kept]
-        await service.runner.archive(
-            lambda: Archive(run=MANIFEST.run_id, ongoing=tuple(map(service.runner.event_log.snapshot, kept)))
-        )
-
-    return archive
+async def archive_all(running: runner.Runner) -> None:
+    """Put snapshots in the place of all entries."""
+    kept = [key for key, live in running.machines.items() if live.kept]
+    await running.archive(
+        lambda: Archive(run=MANIFEST.run_id, ongoing=tuple(map(running.event_log.snapshot, kept)))
+    )
 
 
 async def take_and_restart(fed: Sequence[KeyedEvent], *, archived: bool) -> None:
     disk = Disk()
-    async with probe(ProbeShell(job_gate=asyncio.Event()), store=ForgetfulStore(disk)) as service:
-        if archived:
-            service.runner._settled = archive_all(service)
+    shell, settled = ProbeShell(job_gate=asyncio.Event()), archive_all if archived else None
+    async with probe(shell, store=ForgetfulStore(disk), settled=settled) as service:
         for key, event in fed:
             with suppress(UnexpectedEvent):
                 await service.runner.feed(key, event)
@@ -120,14 +115,15 @@ def test_machines_timers_and_jobs_are_what_they_were_after_any_events(
 
 @aio
 async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> None:
+    async def archive_second_and_third_step(running: runner.Runner) -> None:
+        if running.machines[KEY].data.steps in {2, 3}:
+            await archive_all(running)
+
     disk = Disk()
-    async with probe(store=ForgetfulStore(disk)) as service:
-        await service.runner.feed(KEY, Go())
-        service.runner._settled = archive_all(service)
-        await service.runner.feed(KEY, Go())
-        await service.runner.feed(KEY, Rang(at_s=5.0))
+    async with probe(store=ForgetfulStore(disk), settled=archive_second_and_third_step) as service:
+        for event in (Go(), Go(), Rang(at_s=5.0)):
+            await service.runner.feed(KEY, event)
         await has_settled(service)
-        service.runner._settled = None
         await service.runner.feed(KEY, Go())
         assert service.runner.event_log.entries == 1
         before = machines(service)
@@ -141,9 +137,9 @@ async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> 
 @aio
 async def test_nothing_is_archived_of_a_run_while_an_effect_of_it_is_not_done() -> None:
     disk = Disk()
-    async with probe(ProbeShell(effect=Failing([KeyError("a bug")])), store=ForgetfulStore(disk)) as service:
+    shell = ProbeShell(effect=Failing([KeyError("a bug")]))
+    async with probe(shell, store=ForgetfulStore(disk), settled=archive_all) as service:
         await service.runner.set_up(OTHER, Data())
-        service.runner._settled = archive_all(service)
         with pytest.raises(KeyError):
             await service.runner.feed(KEY, Go((Note("bug"), Tell(OTHER, Go()))))
         await has_settled(service)

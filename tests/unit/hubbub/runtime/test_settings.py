@@ -36,11 +36,6 @@ def set_variables(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
         monkeypatch.setenv(PREFIX + name, value)
 
 
-def write_file(monkeypatch: pytest.MonkeyPatch, path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    monkeypatch.setenv(f"{PREFIX}CONFIG_FILE", str(path))
-
-
 COMPLETE = f"""\
 identity = "/keys/us.json"
 roster = "/roster.json"
@@ -73,7 +68,8 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_environment_wins_over_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write_file(monkeypatch, tmp_path / "tested.toml", COMPLETE)
+    (tmp_path / "tested.toml").write_text(COMPLETE, encoding="utf-8")
+    monkeypatch.setenv(f"{PREFIX}CONFIG_FILE", str(tmp_path / "tested.toml"))
     monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
 
     settings = load_settings(TestedSettings)
@@ -83,20 +79,16 @@ def test_the_environment_wins_over_a_settings_file(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["WORKRES", "NAME"])
-def test_an_unknown_variable_is_named_with_those_there_are(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_unknown_variable_and_every_missing_one_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
+    missing = [f"HUBBUB_TESTED_{name}: Field required" for name in ("ROSTER", "AMQP_URL", "FOLDER")]
+    assert complaint() == "; ".join(missing)
     set_variables(monkeypatch, **{name: "client-1"})
 
     text = complaint()
 
     assert f"HUBBUB_TESTED_{name}: no such setting" in text
     assert "HUBBUB_TESTED_WORKERS" in text
-
-
-def test_every_missing_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{PREFIX}IDENTITY", "/keys/me.json")
-
-    missing = [f"HUBBUB_TESTED_{name}: Field required" for name in ("ROSTER", "AMQP_URL", "FOLDER")]
-    assert complaint() == "; ".join(missing)
 
 
 @pytest.mark.parametrize("value", [None, "", "ab" * 31, "AB" * 32, "ab" * 32 + "\n", "latest"])

@@ -25,6 +25,12 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def slot_in(folder: Path) -> Path:
+    """The only file there."""
+    (name,) = files_in(folder)
+    return folder / name
+
+
 def run_out_of_space(handle: int) -> None:
     del handle
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -59,13 +65,13 @@ def test_a_write_that_fails_leaves_nothing_to_read(tmp_path: Path, monkeypatch: 
 
     spool.write(KEY, ref(), b"all of a share")
     assert spool.read(KEY, ref()) == b"all of a share"
-    assert len(files_in(tmp_path)) == 1, "its slot is used again"
+    assert slot_in(tmp_path), "its slot is used again"
 
 
 @pytest.mark.parametrize("left", range(60))
 def test_what_a_killed_process_left_half_written_is_not_read_and_is_overwritten(tmp_path: Path, left: int) -> None:
     Spool(tmp_path).write(KEY, ref(), b"whole")
-    (slot,) = (tmp_path / name for name in files_in(tmp_path))
+    slot = slot_in(tmp_path)
     assert slot.stat().st_size > left
     os.truncate(slot, left)
     spool = Spool(tmp_path)
@@ -109,7 +115,7 @@ def place_of_damage(spool: Spool) -> str:
 def test_a_flipped_bit_is_found_and_its_file_named(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.write(KEY, ref(), b"a share that must not change")
-    (slot,) = (tmp_path / name for name in files_in(tmp_path))
+    slot = slot_in(tmp_path)
     content, number_bytes = slot.read_bytes(), 8
 
     for place in range(number_bytes, len(content)):
@@ -124,7 +130,7 @@ def test_a_flipped_bit_is_found_and_its_file_named(tmp_path: Path) -> None:
 def test_a_slot_that_is_gone_is_named(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.write(KEY, ref(), b"share")
-    (slot,) = (tmp_path / name for name in files_in(tmp_path))
+    slot = slot_in(tmp_path)
     slot.unlink()
 
     assert place_of_damage(spool) == str(slot)
